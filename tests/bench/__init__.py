@@ -1,0 +1,1 @@
+"""Benchmarks: this project beside what users have today, in one run, with every answer checked."""

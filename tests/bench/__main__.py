@@ -1,0 +1,54 @@
+"""Run the benchmarks: `python -m tests.bench [--rows N] [--repeats N] [--only NAME]...`."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+import spark_timely as st
+
+from . import flat_cases
+from .data import events
+from .report import table, write_jsonl
+from .spark_cases import PEER_SETTINGS, SparkCases
+
+BUILD = Path(__file__).resolve().parents[2] / "build"
+
+
+def main() -> int:
+    """Measure what is asked for, write `build/bench.jsonl`, say a table; 0 when every aim was reached."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=main.__doc__)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", action="append", default=[], help="a part of a case's name")
+    given = parser.parse_args()
+
+    def wanted(name: str) -> bool:
+        return not given.only or any(part in name for part in given.only)
+
+    scratch = BUILD / "bench" / "scratch"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    cases = flat_cases.run(scratch, wanted)
+    spark = st.session(
+        "bench",
+        master="local[2]",
+        delta=True,
+        **{"spark.driver.memory": "6g", "spark.ui.enabled": "false", **PEER_SETTINGS},
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        data = events(BUILD / "bench", given.rows)
+        cases += SparkCases(spark, data, scratch, given.repeats).run(wanted)
+    finally:
+        spark.stop()
+    write_jsonl(cases, BUILD / "bench.jsonl")
+    sys.stdout.write(table(cases) + f"\n\nwritten to {BUILD / 'bench.jsonl'}\n")
+    shutil.rmtree(scratch, ignore_errors=True)
+    return 0 if all(case.reached() for case in cases) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,342 @@
+"""Capture, replay and complete aggregation, through Spark, against Spark's own Delta and stateful operators."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+import spark_timely as st
+
+from .data import LATENESS, N_EPOCHS, N_FILES
+from .report import Case, alternate, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from .data import Events
+
+SCHEMA = "epoch long, key long, value double, text string"
+PEER_SETTINGS = {
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.parquet.compression.codec": "zstd",
+}
+
+
+class SparkCases:
+    """The Spark comparisons over one session and one set of events.
+
+    Every run writes into a folder of its own, which is removed after its answer was checked.
+    """
+
+    def __init__(self, spark: SparkSession, data: Events, scratch: Path, repeats: int) -> None:
+        self.spark = spark
+        self.data = data
+        self.scratch = scratch
+        self.repeats = repeats
+
+    def run(self, wanted: Callable[[str], bool]) -> list[Case]:
+        """Run the cases whose names are wanted, in a fixed order."""
+        todo = {
+            "capture_foreach_batch_vs_delta_sink": self.capture_foreach_batch,
+            "capture_sink_vs_delta_sink": self.capture_sink,
+            "replay_messages_vs_delta_stream": self.replay_messages,
+            "complete_aggregate_splits_vs_stateful": self.complete_aggregate,
+        }
+        return [measure(name) for name, measure in todo.items() if wanted(name)]
+
+    # -- sources and checks
+
+    def _folder(self, name: str) -> Path:
+        return self.scratch / f"{name}-{uuid.uuid4().hex[:8]}"
+
+    def _arrivals(self) -> DataFrame:
+        return (
+            self.spark.readStream.schema(SCHEMA)
+            .option("maxFilesPerTrigger", 1)
+            .parquet(str(self.data.path))
+        )
+
+    def _check(self, rows: DataFrame, what: str) -> None:
+        found = rows.agg(F.count("*").alias("n"), F.sum("key").alias("keys")).first()
+        if found is None or (found["n"], found["keys"]) != (self.data.n_rows, self.data.key_sum):
+            message = f"{what}: expected {self.data.n_rows} rows, key sum {self.data.key_sum}; found {found}"
+            raise AssertionError(message)
+
+    @staticmethod
+    def _finish(query: StreamingQuery, batches: int) -> None:
+        query.awaitTermination()
+        done = [progress for progress in query.recentProgress if progress.numInputRows]
+        if len(done) != batches:
+            message = f"expected {batches} micro-batches, ran {len(done)}"
+            raise AssertionError(message)
+
+    # -- capture
+
+    def _delta_sink(self) -> float:
+        folder = self._folder("delta-sink")
+
+        def work() -> None:
+            query = (
+                self._arrivals()
+                .writeStream.format("delta")
+                .option("checkpointLocation", str(folder / "checkpoint"))
+                .trigger(availableNow=True)
+                .start(str(folder / "table"))
+            )
+            self._finish(query, N_FILES)
+
+        took = seconds(work)
+        self._check(self.spark.read.format("delta").load(str(folder / "table")), "Delta sink")
+        shutil.rmtree(folder)
+        return took
+
+    def _check_log(self, log: Path, what: str) -> None:
+        rows = self.spark.read.format("delta").load(str(log)).where("_event = 'message'")
+        self._check(rows, what)
+        frontier = st.open_log(str(log)).frontier().to_json()
+        if frontier != [N_EPOCHS - 1 - LATENESS]:
+            message = f"{what}: the frontier is {frontier}"
+            raise AssertionError(message)
+
+    def _capture_sink(self) -> float:
+        folder = self._folder("capture-sink")
+
+        def work() -> None:
+            query = (
+                self._arrivals()
+                .writeStream.format("timely")
+                .option("checkpointLocation", str(folder / "checkpoint"))
+                .option("timeColumn", "epoch")
+                .option("frontier", "bounded")
+                .option("lateness", LATENESS)
+                .trigger(availableNow=True)
+                .start(str(folder / "log"))
+            )
+            self._finish(query, N_FILES)
+
+        took = seconds(work)
+        self._check_log(folder / "log", "format('timely')")
+        shutil.rmtree(folder)
+        return took
+
+    def _capture_foreach_batch(self) -> float:
+        folder = self._folder("capture-foreach")
+        log, checkpoint = str(folder / "log"), str(folder / "checkpoint")
+
+        def each(rows: DataFrame, batch_id: int) -> None:
+            st.capture(
+                rows,
+                batch_id,
+                path=log,
+                checkpoint=checkpoint,
+                time_column="epoch",
+                frontier="bounded",
+                lateness=LATENESS,
+            )
+
+        def work() -> None:
+            query = (
+                self._arrivals()
+                .writeStream.foreachBatch(each)
+                .option("checkpointLocation", checkpoint)
+                .trigger(availableNow=True)
+                .start()
+            )
+            self._finish(query, N_FILES)
+
+        took = seconds(work)
+        self._check_log(folder / "log", "capture in foreachBatch")
+        shutil.rmtree(folder)
+        return took
+
+    def capture_foreach_batch(self) -> Case:
+        """Compare `capture` in foreachBatch with Spark's Delta sink, ten micro-batches each."""
+        case = Case(
+            "capture_foreach_batch_vs_delta_sink",
+            "10 micro-batches into a log by st.capture in foreachBatch; peer: Spark's Delta sink",
+            1.0,
+            settings=dict(PEER_SETTINGS),
+        )
+        alternate(case, self._capture_foreach_batch, self._delta_sink, self.repeats)
+        return case
+
+    def capture_sink(self) -> Case:
+        """Compare `format("timely")` with Spark's Delta sink, ten micro-batches each."""
+        case = Case(
+            "capture_sink_vs_delta_sink",
+            "10 micro-batches into a log by writeStream.format('timely'); peer: Spark's Delta sink",
+            0.7,
+            settings=dict(PEER_SETTINGS),
+        )
+        alternate(case, self._capture_sink, self._delta_sink, self.repeats)
+        return case
+
+    # -- replay
+
+    def captured(self) -> tuple[Path, Path]:
+        """Return a closed log and a Delta table that both hold the events, made once."""
+        log, table = self.scratch / "captured-log", self.scratch / "captured-delta"
+        if not log.exists():
+            checkpoint = str(self._folder("captured-checkpoint"))
+            query = st.start(
+                self._arrivals(),
+                path=str(log),
+                checkpoint=checkpoint,
+                trigger={"availableNow": True},
+                on_finish="close",
+                time_column="epoch",
+                frontier="bounded",
+                lateness=LATENESS,
+            )
+            query.await_termination()
+        if not table.exists():
+            query = (
+                self._arrivals()
+                .writeStream.format("delta")
+                .option("checkpointLocation", str(self._folder("captured-checkpoint")))
+                .trigger(availableNow=True)
+                .start(str(table))
+            )
+            query.awaitTermination()
+        return log, table
+
+    def _to_noop(self, rows: DataFrame) -> float:
+        folder = self._folder("noop")
+        counted = []
+
+        def work() -> None:
+            query = (
+                rows.writeStream.format("noop")
+                .option("checkpointLocation", str(folder))
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+            counted.append(sum(progress.numInputRows for progress in query.recentProgress))
+
+        took = seconds(work)
+        if counted != [self.data.n_rows]:
+            message = f"replay to noop: expected {self.data.n_rows} rows, delivered {counted}"
+            raise AssertionError(message)
+        shutil.rmtree(folder)
+        return took
+
+    def replay_messages(self) -> Case:
+        """Compare replay of whole rows with Spark's Delta stream, both into `noop`."""
+        log, table = self.captured()
+        self._check(self.spark.read.format("timely").load(str(log)), "replay")
+        case = Case(
+            "replay_messages_vs_delta_stream",
+            "whole rows to noop, one micro-batch; peer: Spark's Delta stream",
+            0.8,
+            settings={"workers": 2, **PEER_SETTINGS},
+        )
+        alternate(
+            case,
+            lambda: self._to_noop(
+                self.spark.readStream.format("timely").option("workers", 2).load(str(log))
+            ),
+            lambda: self._to_noop(self.spark.readStream.format("delta").load(str(table))),
+            self.repeats,
+        )
+        return case
+
+    # -- complete aggregation
+
+    def _complete_aggregate(self, log: Path) -> float:
+        folder = self._folder("aggregate-splits")
+
+        def kernel(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for rows in st.read_splits(batches, columns=["epoch", "key", "value"]):
+                sums = rows.group_by(["epoch", "key"], use_threads=False).aggregate(
+                    [([], "count_all"), ("value", "sum")]
+                )
+                named = sums.rename_columns(
+                    {"count_all": "n", "value_sum": "total"}
+                ).select(["epoch", "key", "n", "total"])
+                yield from named.to_batches()
+
+        def work() -> None:
+            query = (
+                self.spark.readStream.format("timely")
+                .option("content", "splits")
+                .option("splitBy", "time")
+                .option("workers", 2)
+                .option("maxTimesPerTrigger", N_EPOCHS // N_FILES)
+                .load(str(log))
+                .mapInArrow(kernel, "epoch long, key long, n long, total double")
+                .writeStream.format("parquet")
+                .option("checkpointLocation", str(folder / "checkpoint"))
+                .option("path", str(folder / "out"))
+                .trigger(availableNow=True)
+                .start()
+            )
+            self._finish(query, N_FILES)
+
+        took = seconds(work)
+        self._check_groups(folder / "out", "complete aggregate over splits", complete=True)
+        shutil.rmtree(folder)
+        return took
+
+    def _stateful_aggregate(self) -> float:
+        folder = self._folder("aggregate-stateful")
+
+        def work() -> None:
+            query = (
+                self._arrivals()
+                .select(F.timestamp_seconds("epoch").alias("at"), "key", "value")
+                .withWatermark("at", f"{LATENESS} seconds")
+                .groupBy("at", "key")
+                .agg(F.count("*").alias("n"), F.sum("value").alias("total"))
+                .select(F.unix_seconds("at").alias("epoch"), "key", "n", "total")
+                .writeStream.format("parquet")
+                .outputMode("append")
+                .option("checkpointLocation", str(folder / "checkpoint"))
+                .option("path", str(folder / "out"))
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+
+        took = seconds(work)
+        self._check_groups(folder / "out", "Spark's stateful aggregation", complete=False)
+        shutil.rmtree(folder)
+        return took
+
+    def _check_groups(self, out: Path, what: str, *, complete: bool) -> None:
+        rows = self.spark.read.parquet(str(out))
+        found: Any = rows.agg(F.count("*").alias("groups"), F.sum("n").alias("n")).first()
+        if complete:
+            right = (found["groups"], found["n"]) == (self.data.n_groups, self.data.n_rows)
+        else:
+            # Spark's watermark keeps the last epochs open, and loses epoch 0 and late rows by itself: what it
+            # does give must be nearly all, no group twice.
+            twice = rows.groupBy("epoch", "key").count().where("count > 1").count()
+            right = twice == 0 and found["groups"] >= 0.98 * self.data.n_groups
+        if not right:
+            message = f"{what}: expected {self.data.n_groups} groups; found {found}"
+            raise AssertionError(message)
+
+    def complete_aggregate(self) -> Case:
+        """Compare count and sum per complete time and key with Spark's watermark aggregation."""
+        log, _ = self.captured()
+        case = Case(
+            "complete_aggregate_splits_vs_stateful",
+            "count and sum per time and key of complete times, ten micro-batches, into Parquet; "
+            "peer: withWatermark + groupBy, default state store",
+            4.0,
+            settings={"workers": 2, "splitBy": "time", **PEER_SETTINGS},
+        )
+        alternate(
+            case, lambda: self._complete_aggregate(log), self._stateful_aggregate, self.repeats
+        )
+        return case
