@@ -1,0 +1,20 @@
+"""Test kit for users of the library.
+
+Text tables (`table_from_text`), comparisons that print both-sided differences per time
+(`assert_same_updates`, `assert_same_rows`) and a manual clock. The modules `strategies` (needs
+hypothesis) and `driver` (calls a reader as Spark does) are imported by name.
+"""
+
+from __future__ import annotations
+
+from spark_timely.testing.asserts import assert_same_rows, assert_same_updates, row_counts
+from spark_timely.testing.clock import ManualClock
+from spark_timely.testing.tables import table_from_text
+
+__all__ = [
+    "ManualClock",
+    "assert_same_rows",
+    "assert_same_updates",
+    "row_counts",
+    "table_from_text",
+]

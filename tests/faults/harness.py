@@ -1,0 +1,188 @@
+"""Start a Spark job as a process group of its own, kill it, look at its checkpoint.
+
+A job is a script of `tests/faults/jobs` with one argument: a JSON file that says what to do. Every wait
+has a deadline and reports what it last saw. Only processes that a `Job` started are ever ended: by
+the id of its group, and by the ids of its own descendants (Spark's Python workers make groups of
+their own).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+JOBS = Path(__file__).parent / "jobs"
+START_DEADLINE_S = 180.0
+END_DEADLINE_S = 300.0
+
+
+class DeadlineError(AssertionError):
+    """A condition did not come true in time."""
+
+
+def wait_until(
+    condition: Callable[[], bool],
+    *,
+    deadline_s: float,
+    what: str,
+    report: Callable[[], str] = str,
+    step_s: float = 0.02,
+) -> None:
+    """Return once `condition` holds; fail with the last state seen after `deadline_s` seconds."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > end:
+            raise DeadlineError(f"{what} did not happen within {deadline_s} s: {report()}")
+        time.sleep(step_s)
+
+
+def _descendants(root: int) -> list[int]:
+    """Return the ids of the processes below `root`, children before their own children."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                stat = (entry / "stat").read_text()
+                parent = int(stat.rpartition(")")[2].split()[1])
+                parents.setdefault(parent, []).append(int(entry.name))
+    found, queue = [], [root]
+    while queue:
+        children = parents.get(queue.pop(), [])
+        found.extend(children)
+        queue.extend(children)
+    return found
+
+
+def _alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
+
+
+class Job:
+    """A Spark program in a process group of its own.
+
+    Parameters
+    ----------
+    script : str
+        Name of a file in `tests/faults/jobs`.
+    spec : dict
+        Passed to it as JSON.
+    folder : Path
+        Where its output goes, one file per start.
+    """
+
+    def __init__(self, script: str, spec: dict[str, object], folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        number = len(list(folder.glob("run-*.json")))
+        self.output = folder / f"run-{number:03d}.txt"
+        spec_file = folder / f"run-{number:03d}.json"
+        spec_file.write_text(json.dumps(spec))
+        environment = dict(os.environ)
+        environment.update(
+            PYSPARK_PYTHON=sys.executable,
+            PYSPARK_DRIVER_PYTHON=sys.executable,
+            SPARK_LOCAL_DIRS=str(folder / "spark-local"),
+            SPARK_LOCAL_IP="127.0.0.1",
+            PYTHONPATH=os.pathsep.join([str(JOBS.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        )
+        with self.output.open("w") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, str(JOBS / script), str(spec_file)],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=folder,
+                start_new_session=True,
+            )
+        self.group = self._process.pid
+
+    def text(self) -> str:
+        """Return the end of what the job wrote."""
+        return self.output.read_text(errors="replace")[-6000:]
+
+    def ended(self) -> bool:
+        """Say whether the job's own process has ended."""
+        return self._process.poll() is not None
+
+    def end_within(self, seconds: float) -> bool:
+        """Wait at most that long; say whether the job ended by itself."""
+        try:
+            self._process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def finish(self) -> str:
+        """Wait for a clean end; fail with the job's own words otherwise."""
+        if not self.end_within(END_DEADLINE_S):
+            words = self.text()
+            self.kill()
+            raise DeadlineError(f"job did not end within {END_DEADLINE_S} s:\n{words}")
+        if self._process.returncode != 0:
+            raise AssertionError(f"job ended with {self._process.returncode}:\n{self.text()}")
+        return self.text()
+
+    def kill(self, *, with_workers: bool = True) -> None:
+        """End the driver (Python and JVM) by SIGKILL.
+
+        Parameters
+        ----------
+        with_workers : bool
+            Also kill Spark's Python processes, which are in groups of their own. Without it they find
+            out by themselves that the driver has gone: one that is committing may still commit.
+        """
+        below = _descendants(self.group)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.group, signal.SIGKILL)
+        if with_workers:
+            for pid in below:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self._process.wait(timeout=START_DEADLINE_S)
+        wait_until(
+            lambda: not any(_alive(pid) for pid in below),
+            deadline_s=START_DEADLINE_S,
+            what="the end of the job's processes",
+            report=lambda: repr([pid for pid in below if _alive(pid)]),
+        )
+
+
+def numbers(folder: Path) -> list[int]:
+    """Return the batch ids that a folder of a checkpoint (`offsets`, `commits`) has, sorted."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdigit())
+
+
+def delete_last_commit(checkpoint: Path) -> int | None:
+    """Make Spark forget that its last micro-batch was committed; return the batch id."""
+    done = numbers(checkpoint / "commits")
+    if not done:
+        return None
+    last = done[-1]
+    (checkpoint / "commits" / str(last)).unlink()
+    (checkpoint / "commits" / f".{last}.crc").unlink(missing_ok=True)
+    return last
+
+
+def seed_of_run(variable: str = "SPARK_TIMELY_SEED") -> int:
+    """Return the seed of this run: given by the environment, or new. Callers print it."""
+    given = os.environ.get(variable)
+    return int(given) if given else random.SystemRandom().randrange(2**32)
+
+
+def long_lane() -> bool:
+    """Say whether the long lane was asked for (`SPARK_TIMELY_LONG=1`)."""
+    return os.environ.get("SPARK_TIMELY_LONG", "") not in {"", "0"}
