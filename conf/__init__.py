@@ -1,0 +1,33 @@
+"""The one table of options of the sink and the source."""
+
+from __future__ import annotations
+
+from spark_timely.conf.options import (
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
+    Duration,
+    Option,
+    Options,
+    OptionTable,
+    SinkOptions,
+    SourceOptions,
+    parse_bytes,
+    parse_duration,
+    parse_options,
+    render_markdown,
+)
+
+__all__ = [
+    "SINK_OPTIONS",
+    "SOURCE_OPTIONS",
+    "Duration",
+    "Option",
+    "OptionTable",
+    "Options",
+    "SinkOptions",
+    "SourceOptions",
+    "parse_bytes",
+    "parse_duration",
+    "parse_options",
+    "render_markdown",
+]

@@ -1,0 +1,3 @@
+"""The replay source: `readStream.format("timely")` and `read.format("timely")`."""
+
+from __future__ import annotations

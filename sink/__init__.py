@@ -1,0 +1,3 @@
+"""The capture sink: `writeStream.format("timely")`."""
+
+from __future__ import annotations

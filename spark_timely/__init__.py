@@ -1,0 +1,94 @@
+"""Capture and replay of streams together with the statements about their progress.
+
+One Spark job captures a stream into a log (a Delta table) together with the statements about
+which times are complete; any other job replays it, with any number of workers, and knows exactly
+which times are complete.
+
+Names are loaded on first use, so that ``import spark_timely`` is cheap and works in processes that
+have neither Spark nor Delta: the planner and committer processes of Spark import this package over
+and over again.
+
+Examples
+--------
+>>> import spark_timely
+>>> spark_timely.Antichain.from_times([[3]]).to_json()
+[3]
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spark_timely import errors as errors
+    from spark_timely.datasource.reader import read_splits as read_splits
+    from spark_timely.log.delta import DeltaLog as Log
+    from spark_timely.log.delta import create_log as create_log
+    from spark_timely.log.delta import open_log as open_log
+    from spark_timely.progress.frontier import Antichain as Antichain
+    from spark_timely.spark.collection import consolidate as consolidate
+    from spark_timely.spark.collection import snapshot as snapshot
+    from spark_timely.spark.foreach_batch import capture as capture
+    from spark_timely.spark.session import register as register
+    from spark_timely.spark.session import session as session
+    from spark_timely.spark.session import session_settings as session_settings
+    from spark_timely.spark.start import CaptureQuery as CaptureQuery
+    from spark_timely.spark.start import start as start
+
+__version__ = "0.1.0"
+
+# Public name -> "module" or "module:attribute" that provides it.
+_EXPORTS: dict[str, str] = {
+    "Antichain": "spark_timely.progress.frontier",
+    "CaptureQuery": "spark_timely.spark.start",
+    "Log": "spark_timely.log.delta:DeltaLog",
+    # The package of this name is callable and calls spark_timely.spark.foreach_batch.capture:
+    # importing any of its modules would otherwise hide the function.
+    "capture": "spark_timely.capture:",
+    "consolidate": "spark_timely.spark.collection",
+    "create_log": "spark_timely.log.delta",
+    "errors": "spark_timely.errors:",
+    "open_log": "spark_timely.log.delta",
+    "read_splits": "spark_timely.datasource.reader",
+    "register": "spark_timely.spark.session",
+    "session": "spark_timely.spark.session",
+    "session_settings": "spark_timely.spark.session",
+    "snapshot": "spark_timely.spark.collection",
+    "start": "spark_timely.spark.start",
+}
+
+__all__ = [
+    "Antichain",
+    "CaptureQuery",
+    "Log",
+    "capture",
+    "consolidate",
+    "create_log",
+    "errors",
+    "open_log",
+    "read_splits",
+    "register",
+    "session",
+    "session_settings",
+    "snapshot",
+    "start",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its module and keep it."""
+    target = _EXPORTS.get(name)
+    if target is None:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    module_name, colon, attribute = target.partition(":")
+    module = import_module(module_name)
+    value: object = module if colon and not attribute else getattr(module, attribute or name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted({*globals(), *__all__})

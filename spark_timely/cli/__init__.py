@@ -1,0 +1,3 @@
+"""The command line `spark-timely`."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Counts, antichains and frontiers: how far a stream has come."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Collections as updates (data, time, diff) in columns."""
+
+from __future__ import annotations
