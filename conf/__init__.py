@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from spark_timely.conf.kinds import Duration, Option, parse_bytes, parse_duration
 from spark_timely.conf.options import (
     SINK_OPTIONS,
     SOURCE_OPTIONS,
-    Duration,
-    Option,
     Options,
     OptionTable,
     SinkOptions,
     SourceOptions,
-    parse_bytes,
-    parse_duration,
     parse_options,
     render_markdown,
 )
