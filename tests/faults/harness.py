@@ -186,3 +186,8 @@ def seed_of_run(variable: str = "SPARK_TIMELY_SEED") -> int:
 def long_lane() -> bool:
     """Say whether the long lane was asked for (`SPARK_TIMELY_LONG=1`)."""
     return os.environ.get("SPARK_TIMELY_LONG", "") not in {"", "0"}
+
+
+def tell(text: str) -> None:
+    """Write to the test's output, where a failure (or ``pytest -s``) shows it."""
+    sys.stdout.write(text + "\n")
