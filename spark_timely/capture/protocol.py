@@ -1,0 +1,368 @@
+"""The protocol of a captured stream: which events may follow which.
+
+A stream starts with one capability at the minimum time. From then on, in the order of its events:
+
+Invariants
+----------
+1. Progress may raise the count of a time only if some time less or equal to it has a positive count.
+2. A message may use a time only if some time less or equal to it has a positive count.
+3. No count is below zero after a progress batch: nobody gives up what it does not hold.
+4. "Count" in 1 and 2 is what had accumulated before the batch. A batch counts as a whole: changes of
+   one time are summed first, and their order inside the batch means nothing.
+
+What follows: messages may move earlier and progress later without harm, except that progress which
+drops a last capability may not pass a message that needs it. Streams that keep the rules each by
+itself keep them in any interleaving, when the fold starts with one capability per stream.
+
+Source: timely `capture/replay.rs`, the protocol in the module's description.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spark_timely.antichain import Antichain
+from spark_timely.errors import InvalidShapeError, NegativeCountError, UnheldCapabilityError
+from spark_timely.order import (
+    IntArray,
+    TimesLike,
+    as_diffs,
+    as_times,
+    beyond,
+    consolidate_rows,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from spark_timely.timestamp import TimeDomain
+
+__all__ = ["StreamCounts", "check_messages", "check_progress", "frontier_of"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamCounts:
+    """The capabilities that a stream holds: times and how many at each.
+
+    Parameters
+    ----------
+    times : ndarray of int64 or uint64, shape (n, k)
+        Distinct times in lexicographic order, read-only.
+    counts : ndarray of int64, shape (n,)
+        Positive counts, read-only.
+
+    Notes
+    -----
+    Build it with `initial` or `from_arrays`, which sort and check. Comparable with `==`, picklable.
+
+    Examples
+    --------
+    >>> counts = StreamCounts.initial((0,))
+    >>> counts.frontier, counts.total
+    (Antichain.of(0), 1)
+    """
+
+    times: IntArray
+    counts: npt.NDArray[np.int64]
+    _frontier: list[Antichain] = field(default_factory=list, repr=False)
+
+    @classmethod
+    def initial(cls, minimum: int | Sequence[int], count: int = 1) -> StreamCounts:
+        """Return what a stream holds at its start: `count` capabilities at the minimum time.
+
+        Examples
+        --------
+        >>> StreamCounts.initial((0, 0), 2).total
+        2
+        """
+        row = (minimum,) if isinstance(minimum, int | np.integer) else tuple(minimum)
+        return cls.from_arrays([row], [count], len(row))
+
+    @classmethod
+    def from_arrays(cls, times: TimesLike, counts: npt.ArrayLike, arity: int | None = None) -> StreamCounts:
+        """Return the capabilities with the given counts; those of equal times are summed.
+
+        Raises
+        ------
+        NegativeCountError
+            If a count is below zero.
+        InvalidShapeError
+            If shapes or types do not fit.
+
+        Examples
+        --------
+        >>> StreamCounts.from_arrays([5, 3, 5], [1, 0, 1]).to_json()
+        [[5, 2]]
+        """
+        rows = as_times(times, arity)
+        return cls._checked(rows, as_diffs(counts, rows.shape[0]))
+
+    @classmethod
+    def empty(cls, arity: int = 1) -> StreamCounts:
+        """Return the counts of a closed stream: nothing held.
+
+        Examples
+        --------
+        >>> StreamCounts.empty().closed
+        True
+        """
+        return cls._checked(np.empty((0, arity), dtype=np.int64), np.empty(0, dtype=np.int64))
+
+    @classmethod
+    def _checked(cls, times: IntArray, counts: npt.NDArray[np.int64], **where: object) -> StreamCounts:
+        """Consolidate and refuse negative counts; `where` goes into the error."""
+        times, counts = consolidate_rows(times, counts)
+        if counts.shape[0] and counts.min() < 0:
+            row = int(np.flatnonzero(counts < 0)[0])
+            raise _negative(times[row], int(counts[row]), **where)
+        times.flags.writeable = False
+        counts.flags.writeable = False
+        return cls(times, counts)
+
+    @property
+    def arity(self) -> int:
+        """Number of coordinates of each time."""
+        return self.times.shape[1]
+
+    @property
+    def total(self) -> int:
+        """Number of capabilities held."""
+        return int(self.counts.sum())
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is held: the stream can add nothing more."""
+        return self.times.shape[0] == 0
+
+    @property
+    def frontier(self) -> Antichain:
+        """The minima of the times held."""
+        if not self._frontier:
+            self._frontier.append(Antichain(self.times, self.arity))
+        return self._frontier[0]
+
+    def plus(self, other: StreamCounts) -> StreamCounts:
+        """Return the capabilities of two streams together.
+
+        Examples
+        --------
+        >>> StreamCounts.initial(0).plus(StreamCounts.initial(5)).to_json()
+        [[0, 1], [5, 1]]
+        """
+        return StreamCounts.from_arrays(
+            np.concatenate([self.times, other.times]),
+            np.concatenate([self.counts, other.counts]),
+            self.arity,
+        )
+
+    def to_json(self) -> list[list[Any]]:
+        """Return [[time, count], …] as plain JSON values; a time is an integer for k = 1.
+
+        Examples
+        --------
+        >>> StreamCounts.initial((0, 0)).to_json()
+        [[[0, 0], 1]]
+        """
+        times = self.times[:, 0].tolist() if self.arity == 1 else self.times.tolist()
+        return [[time, count] for time, count in zip(times, self.counts.tolist(), strict=True)]
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both hold the same capabilities."""
+        if not isinstance(other, StreamCounts):
+            return NotImplemented
+        return np.array_equal(self.times, other.times) and np.array_equal(self.counts, other.counts)
+
+    def __hash__(self) -> int:
+        """Return a hash that agrees with `==`."""
+        return hash((self.times.tobytes(), self.counts.tobytes()))
+
+    def __reduce__(self) -> tuple[object, tuple[IntArray, npt.NDArray[np.int64], int]]:
+        """Pickle as the arrays."""
+        return StreamCounts.from_arrays, (self.times, self.counts, self.arity)
+
+
+def frontier_of(counts: StreamCounts) -> Antichain:
+    """Return the antichain of minima of the times held; empty for a closed stream.
+
+    Examples
+    --------
+    >>> frontier_of(StreamCounts.from_arrays([5, 7], [1, 2]))
+    Antichain.of(5)
+    """
+    return counts.frontier
+
+
+def check_progress(
+    counts: StreamCounts,
+    times: TimesLike,
+    deltas: npt.ArrayLike,
+    *,
+    stream: str | None = None,
+    seq: int | None = None,
+    domain: TimeDomain | None = None,
+) -> StreamCounts:
+    """Judge one progress batch, as a whole, and return the counts after it.
+
+    Parameters
+    ----------
+    counts : StreamCounts
+        What the stream holds before the batch.
+    times : array-like of integers, shape (n, k)
+    deltas : array-like of integers, shape (n,)
+        Changes of the counts. Times may repeat; zeros are allowed and mean nothing.
+    stream, seq : optional
+        Whose batch it is, for the error.
+    domain : TimeDomain, optional
+        How to write times in the error.
+
+    Returns
+    -------
+    StreamCounts
+
+    Raises
+    ------
+    UnheldCapabilityError
+        If the count of a time is raised to which no time held before is less or equal (invariant 1).
+    NegativeCountError
+        If a count would be below zero after the batch (invariant 3).
+
+    Notes
+    -----
+    Cost: O((n + d) log (n + d)) for d times held.
+
+    Examples
+    --------
+    >>> held = StreamCounts.initial(0)
+    >>> check_progress(held, [0, 5], [-1, 1]).to_json()
+    [[5, 1]]
+    """
+    rows = as_times(times, counts.arity)
+    rows, changes = consolidate_rows(rows, as_diffs(deltas, rows.shape[0]))
+    raised = rows[changes > 0]
+    fits = beyond(raised, counts.times)
+    if not fits.all():
+        raise _unheld(
+            "raise the count of",
+            raised[int(np.flatnonzero(~fits)[0])],
+            counts,
+            stream=stream,
+            seq=seq,
+            domain=domain,
+        )
+    return StreamCounts._checked(
+        np.concatenate([counts.times, rows]),
+        np.concatenate([counts.counts, changes]),
+        stream=stream,
+        seq=seq,
+        domain=domain,
+    )
+
+
+def check_messages(
+    counts: StreamCounts,
+    times: TimesLike,
+    *,
+    stream: str | None = None,
+    seq: int | None = None,
+    domain: TimeDomain | None = None,
+) -> None:
+    """Judge the times of messages: each must be beyond a time held (invariant 2).
+
+    Parameters
+    ----------
+    counts : StreamCounts
+        What the stream holds before the progress of the same commit.
+    times : array-like of integers, shape (n, k)
+        All times of the messages, or only their minima: that comes to the same.
+    stream, seq, domain : optional
+        As in `check_progress`.
+
+    Raises
+    ------
+    UnheldCapabilityError
+        Naming the first such row.
+
+    Notes
+    -----
+    Cost: as `spark_timely.order.beyond`.
+
+    Examples
+    --------
+    >>> check_messages(StreamCounts.initial(3), [3, 9])
+    """
+    rows = as_times(times, counts.arity)
+    fits = beyond(rows, counts.frontier.times)
+    if not fits.all():
+        row = int(np.flatnonzero(~fits)[0])
+        raise _unheld("send a message at", rows[row], counts, stream=stream, seq=seq, domain=domain, row=row)
+
+
+def _shown(time: IntArray | tuple[int, ...], domain: TimeDomain | None) -> object:
+    values = tuple(int(x) for x in time)
+    if domain is not None:
+        return domain.render_time(values)
+    return values[0] if len(values) == 1 else values
+
+
+def _where(stream: object, seq: object) -> str:
+    place = "" if stream is None else f" in stream {stream!r}"
+    return place if seq is None else f"{place} at seq={seq}"
+
+
+def _unheld(
+    attempt: str,
+    time: IntArray,
+    counts: StreamCounts,
+    *,
+    stream: object = None,
+    seq: object = None,
+    domain: TimeDomain | None = None,
+    row: int | None = None,
+) -> UnheldCapabilityError:
+    held = counts.frontier
+    values = tuple(int(x) for x in time)
+    shown = [_shown(element, domain) for element in held.elements[:8]]
+    more = f" and {len(held) - 8} more" if len(held) > 8 else ""
+    if held.is_empty:
+        hint = "the stream is closed; nothing can follow"
+    else:
+        hint = "only times at or after a held one may be used; a dropped capability does not come back"
+    return UnheldCapabilityError(
+        f"could not {attempt} time={_shown(time, domain)!r}{_where(stream, seq)}: "
+        f"found capabilities held={shown!r}{more}",
+        hint=hint,
+        context={"stream": stream, "seq": seq, "row": row},
+        time=values,
+        held=held.elements,
+    )
+
+
+def _negative(
+    time: IntArray,
+    count: int,
+    *,
+    stream: object = None,
+    seq: object = None,
+    domain: TimeDomain | None = None,
+) -> NegativeCountError:
+    return NegativeCountError(
+        f"could not apply progress{_where(stream, seq)}: found count={count} after it at time={_shown(time, domain)!r}",
+        hint="a stream gives up only capabilities that it holds, each once",
+        location=stream,
+        time=tuple(int(x) for x in time),
+        count=count,
+        context={"seq": seq},
+    )
+
+
+def _check_arity(arity: int, times: IntArray) -> None:
+    if times.shape[1] != arity:
+        raise InvalidShapeError(
+            f"could not check a stream: found arity={times.shape[1]} for times of arity={arity}",
+            hint="times of one order have the same number of coordinates",
+        )

@@ -1,0 +1,640 @@
+"""Order kernels over arrays of times: less or equal, beyond, minima, sorting, grouping.
+
+Times are arrays of shape (n, k): one time per row, k coordinates. With k = 1 the order of times
+is the order of numbers; with k > 1 it is the product order, coordinate by coordinate. Two other
+orders exist and are kept apart from it on purpose: the lexicographic order of rows only sorts
+and says nothing about what must come before what.
+
+Invariants
+----------
+1. Nothing here modifies or keeps an argument.
+2. A set of minima is always returned as an antichain in lexicographic order: rows are distinct,
+   none is less or equal to another.
+3. A frontier argument may be any array of times: an antichain is cheaper, never needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_timely.errors import InvalidShapeError, InvalidUsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "BoolArray",
+    "IntArray",
+    "TimesLike",
+    "advance",
+    "advance_by",
+    "as_diffs",
+    "as_times",
+    "beyond",
+    "consolidate_rows",
+    "group_times",
+    "less_equal",
+    "lexsort",
+    "minimal",
+    "minimal_elements",
+    "unique_times",
+]
+
+IntArray: TypeAlias = npt.NDArray[np.integer[Any]]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+TimesLike: TypeAlias = "npt.ArrayLike | Iterable[int] | Iterable[tuple[int, ...]]"
+
+# A frontier of up to this many elements is compared element by element; above it one sorted
+# sweep (k = 2) is cheaper.
+_FEW = 6
+# Up to this many rows the minima are found on Python integers: building an array costs more.
+_TINY = 8
+# A column whose values span no more than this many slots per row is counted by slot, not sorted.
+_DENSE_SLOTS_PER_ROW = 2
+_DENSE_SLOTS_FREE = 1 << 16
+_INT64_MAX = (1 << 63) - 1
+
+
+def as_times(times: TimesLike, arity: int | None = None) -> IntArray:
+    """Bring times into the form that the kernels take: integers of shape (n, k).
+
+    Parameters
+    ----------
+    times : array-like of integers
+        Rows of k coordinates; for k = 1 also a flat sequence. An array of int64 or uint64 that has
+        the right shape is returned as it is, not copied.
+    arity : int, optional
+        The k that is wanted. Needed only to give an empty sequence a shape.
+
+    Returns
+    -------
+    ndarray of int64 or uint64, shape (n, k)
+        uint64 only where the input was uint64, or held a value of 2**63 or more.
+
+    Raises
+    ------
+    InvalidShapeError
+        If the values are not integers, or their shape is not (n, k).
+
+    Examples
+    --------
+    >>> as_times([3, 5]).tolist()
+    [[3], [5]]
+    >>> as_times([(1, 2)], arity=2).shape
+    (1, 2)
+    """
+    array = times if isinstance(times, np.ndarray) else _from_sequence(times)
+    if array.dtype != np.int64 and array.dtype != np.uint64:
+        if array.size and not np.issubdtype(array.dtype, np.integer):
+            raise InvalidShapeError(
+                f"could not read times: expected whole numbers, found dtype={array.dtype!s}",
+                hint="pass integers; dates and timestamps go through TimeDomain.from_columns",
+            )
+        array = array.astype(np.int64)
+    if array.ndim == 1 and (arity is None or arity == 1 or array.size == 0):
+        array = array.reshape(-1, 1) if array.size else array.reshape(0, 1 if arity is None else arity)
+    if array.ndim != 2 or (arity is not None and array.shape[1] != arity):
+        raise InvalidShapeError(
+            f"could not read times: expected shape (n, {'k' if arity is None else arity}), found shape={array.shape!r}",
+            hint="give one row per time and one column per coordinate",
+        )
+    return array
+
+
+def _from_sequence(times: TimesLike) -> IntArray:
+    values = list(times)  # type: ignore[arg-type]
+    try:
+        array = np.array(values, dtype=np.int64) if values else np.empty(0, dtype=np.int64)
+    except OverflowError:
+        try:
+            array = np.array(values, dtype=np.uint64)
+        except OverflowError as error:
+            raise InvalidShapeError(
+                "could not read times: found a value outside the 64-bit integers",
+                hint="times are int64, or uint64 without negative values",
+            ) from error
+    except (TypeError, ValueError) as error:
+        raise InvalidShapeError(
+            f"could not read times: found {values!r:.200}",
+            hint="give whole numbers, the same number of coordinates in each time",
+        ) from error
+    if values and array.size and not np.array_equal(array, np.asarray(values)):
+        raise InvalidShapeError(f"could not read times: found {values!r:.200}", hint="give whole numbers")
+    return array
+
+
+def as_diffs(diffs: npt.ArrayLike, n: int) -> IntArray:
+    """Bring count changes into an int64 array of `n` entries.
+
+    Raises
+    ------
+    InvalidShapeError
+        If the values are not integers, or not `n` of them.
+
+    Examples
+    --------
+    >>> as_diffs([1, -1], 2).tolist()
+    [1, -1]
+    """
+    array = np.asarray(diffs)
+    if array.size and not np.issubdtype(array.dtype, np.integer):
+        raise InvalidShapeError(
+            f"could not read diffs: expected whole numbers, found dtype={array.dtype!s}",
+            hint="counts and diffs are signed integers",
+        )
+    if array.ndim != 1 or array.shape[0] != n:
+        raise InvalidShapeError(
+            f"could not read diffs: expected shape ({n},), found shape={array.shape!r}",
+            hint="give one diff for each time",
+        )
+    return array.astype(np.int64, copy=False)
+
+
+def _same_arity(left: IntArray, right: IntArray) -> None:
+    if left.shape[-1] != right.shape[-1]:
+        raise InvalidShapeError(
+            f"could not compare times: found arity={left.shape[-1]} and arity={right.shape[-1]}",
+            hint="times of one order have the same number of coordinates",
+        )
+
+
+def less_equal(a: IntArray, b: IntArray) -> BoolArray:
+    """Tell for each row whether `a` is less or equal to `b` in the product order.
+
+    Parameters
+    ----------
+    a, b : ndarray of int64 or uint64, shapes (n, k) and (n, k)
+        Broadcast against each other over the leading axes, so one row may be held against many.
+
+    Returns
+    -------
+    ndarray of bool, shape (n,)
+        True where every coordinate of `a` is at most that of `b`.
+
+    Notes
+    -----
+    Cost: O(n·k). Source: timely `order.rs`, `PartialOrder::less_equal`.
+
+    Examples
+    --------
+    >>> less_equal(np.array([[1, 2], [2, 1]]), np.array([[1, 3]])).tolist()
+    [True, False]
+    """
+    a, b = np.asarray(a), np.asarray(b)
+    _same_arity(a, b)
+    if a.shape[-1] == 0:
+        return np.ones(np.broadcast_shapes(a.shape[:-1], b.shape[:-1]), dtype=np.bool_)
+    result: BoolArray = a[..., 0] <= b[..., 0]
+    for i in range(1, a.shape[-1]):  # k coordinates
+        result &= a[..., i] <= b[..., i]
+    return result
+
+
+def beyond(times: IntArray, frontier: IntArray) -> BoolArray:
+    """Tell for each time whether it is beyond the frontier: some element is less or equal to it.
+
+    Parameters
+    ----------
+    times : ndarray of int64 or uint64, shape (n, k)
+    frontier : ndarray of int64 or uint64, shape (m, k)
+        Any times; an empty frontier is complete, and no time is beyond it.
+
+    Returns
+    -------
+    ndarray of bool, shape (n,)
+
+    Notes
+    -----
+    Cost: O(n) for k = 1; O((n + m)·log m) for k = 2; O(n·m·k) else, and always when m is small.
+    Source: timely `progress/frontier.rs`, `AntichainRef::less_equal`.
+
+    Examples
+    --------
+    >>> beyond(np.array([[0, 9], [2, 2], [3, 0]]), np.array([[1, 2], [3, 0]])).tolist()
+    [False, True, True]
+    """
+    _same_arity(times, frontier)
+    n, k = times.shape
+    m = frontier.shape[0]
+    if m == 0:
+        return np.zeros(n, dtype=np.bool_)
+    if k == 0:
+        return np.ones(n, dtype=np.bool_)
+    if k == 1:
+        result: BoolArray = times[:, 0] >= frontier[:, 0].min()
+        return result
+    if m == 1:
+        return less_equal(frontier, times)
+    if k == 2 and m > _FEW:
+        # In lexicographic order, with the running minimum of the second coordinate, the last
+        # element whose first coordinate fits is also the one with the least second coordinate.
+        order = lexsort(frontier)
+        first = frontier[order, 0]
+        least = np.minimum.accumulate(frontier[order, 1])
+        at = np.searchsorted(first, times[:, 0], side="right") - 1
+        return (at >= 0) & (least[np.maximum(at, 0)] <= times[:, 1])
+    result = np.zeros(n, dtype=np.bool_)
+    for element in frontier:  # m antichain elements
+        result |= less_equal(element[None, :], times)
+    return result
+
+
+def minimal_elements(elements: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Return the minima of a few times given as tuples, in lexicographic order.
+
+    The same as `minimal` on Python integers, for the antichains of one to four elements that are
+    built all the time: no array is made.
+
+    Notes
+    -----
+    Cost: O(n·m·k) for n times and m minima.
+
+    Examples
+    --------
+    >>> minimal_elements([(2, 2), (1, 3), (2, 1), (1, 3)])
+    [(1, 3), (2, 1)]
+    """
+    kept: list[tuple[int, ...]] = []
+    # In lexicographic order a row is never less or equal to one before it, unless equal.
+    for element in sorted(elements):
+        for other in kept:
+            if all(x <= y for x, y in zip(other, element, strict=True)):
+                break
+        else:
+            kept.append(element)
+    return kept
+
+
+def minimal(times: IntArray) -> IntArray:
+    """Return the antichain of minima of `times`, in lexicographic order.
+
+    Parameters
+    ----------
+    times : ndarray of int64 or uint64, shape (n, k)
+        In any order, with repetitions.
+
+    Returns
+    -------
+    ndarray, shape (m, k)
+        A new array: the distinct times to which no other is less or equal.
+
+    Notes
+    -----
+    Cost: O(n) for k = 1. For k = 2 a sorted sweep, O(n log n), after times that lie at or above
+    a few good candidates are dropped in O(n). For k > 2 O(n·m·k) for m minima.
+
+    Examples
+    --------
+    >>> minimal(np.array([[2, 2], [1, 3], [2, 1], [1, 3]])).tolist()
+    [[1, 3], [2, 1]]
+    """
+    n, k = times.shape
+    if n <= 1 or k == 0:
+        return times[:1].copy()
+    if k == 1:
+        return times.min(axis=0, keepdims=True)
+    if n <= _TINY:
+        return np.array(minimal_elements(map(tuple, times.tolist())), dtype=times.dtype)
+    times = _without_dominated(times)
+    times = times[lexsort(times)]
+    if k == 2:
+        # Row i is minimal when its second coordinate lies below that of every row before it.
+        second = times[:, 1]
+        least = np.minimum.accumulate(second)
+        keep = np.empty(times.shape[0], dtype=np.bool_)
+        keep[0] = True
+        keep[1:] = second[1:] < least[:-1]
+        return times[keep]
+    minima: list[IntArray] = []
+    while times.shape[0]:  # m rounds: the first row left is a minimum
+        minima.append(times[0])
+        times = times[~less_equal(times[:1], times)]
+    return np.array(minima, dtype=times.dtype)
+
+
+def _without_dominated(times: IntArray) -> IntArray:
+    """Drop rows strictly above one of a few pivots; keeps every minimum."""
+    if times.shape[0] < 64:
+        return times
+    weights = times.astype(np.float64).sum(axis=1)
+    pivots = [int(np.argmin(weights)), *(int(np.argmin(times[:, i])) for i in range(times.shape[1]))]
+    for pivot in times[pivots]:  # k + 1 pivots
+        keep = ~less_equal(pivot[None, :], times)
+        # Everything at or above the pivot goes, then the pivot itself is put back.
+        times = np.concatenate([pivot[None, :], times[keep]])
+    return times
+
+
+def lexsort(times: IntArray) -> npt.NDArray[np.intp]:
+    """Return the stable permutation that sorts the rows lexicographically.
+
+    Parameters
+    ----------
+    times : ndarray of int64 or uint64, shape (n, k)
+
+    Returns
+    -------
+    ndarray of intp, shape (n,)
+
+    Notes
+    -----
+    Cost: O(n) when the rows are sorted already, else O(k·n log n).
+
+    Examples
+    --------
+    >>> lexsort(np.array([[2, 0], [1, 9], [1, 3]])).tolist()
+    [2, 1, 0]
+    """
+    n, k = times.shape
+    if is_sorted(times):
+        return np.arange(n, dtype=np.intp)
+    if k == 1:
+        return np.argsort(times[:, 0], kind="stable")
+    return np.lexsort(tuple(times[:, i] for i in range(k - 1, -1, -1)))
+
+
+def is_sorted(times: IntArray) -> bool:
+    """Tell whether the rows are in lexicographic order; equal neighbours are.
+
+    Notes
+    -----
+    Cost: O(n·k).
+
+    Examples
+    --------
+    >>> is_sorted(np.array([[1, 5], [1, 5], [2, 0]]))
+    True
+    """
+    n, k = times.shape
+    if n < 2 or k == 0:
+        return True
+    ordered: BoolArray = times[:-1, k - 1] <= times[1:, k - 1]
+    for i in range(k - 2, -1, -1):  # k coordinates, the first one decides last
+        left, right = times[:-1, i], times[1:, i]
+        ordered = (left < right) | ((left == right) & ordered)
+    return bool(ordered.all())
+
+
+def _boundaries(times: IntArray) -> npt.NDArray[np.intp]:
+    """Return the index of the first row of each run of equal rows."""
+    n, k = times.shape
+    if n == 0:
+        return np.empty(0, dtype=np.intp)
+    first = np.empty(n, dtype=np.bool_)
+    first[0] = True
+    first[1:] = False
+    for i in range(k):  # k coordinates
+        first[1:] |= times[1:, i] != times[:-1, i]
+    return np.flatnonzero(first)
+
+
+def unique_times(times: IntArray) -> tuple[IntArray, npt.NDArray[np.int64]]:
+    """Return the distinct times in lexicographic order, and how often each occurs.
+
+    Parameters
+    ----------
+    times : ndarray of int64 or uint64, shape (n, k)
+
+    Returns
+    -------
+    times, counts : ndarray, shapes (m, k) and (m,)
+
+    Notes
+    -----
+    Cost: O(n) when sorted already, or where the values of each coordinate lie close together;
+    else O(n log n).
+
+    Examples
+    --------
+    >>> times, counts = unique_times(np.array([[7], [5], [7]]))
+    >>> times.tolist(), counts.tolist()
+    ([[5], [7]], [1, 2])
+    """
+    n, k = times.shape
+    if n < 2 or k == 0:
+        return times[:1].copy(), np.full(min(n, 1), n, dtype=np.int64)
+    if is_sorted(times):
+        starts = _boundaries(times)
+        return times[starts], np.diff(starts, append=n).astype(np.int64)
+    codes = _dense_codes(times)
+    if codes is not None:
+        code, spans, lows = codes
+        counts = np.bincount(code)
+        present = np.flatnonzero(counts)
+        return _decode(present, spans, lows, times.dtype), counts[present].astype(np.int64)
+    ordered = times[lexsort(times)]
+    starts = _boundaries(ordered)
+    return ordered[starts], np.diff(starts, append=n).astype(np.int64)
+
+
+def group_times(
+    times: IntArray,
+) -> tuple[IntArray, npt.NDArray[np.intp], npt.NDArray[np.int64]]:
+    """Return the distinct times, the number of each row's time among them, and how often each occurs.
+
+    Parameters
+    ----------
+    times : ndarray of int64 or uint64, shape (n, k)
+
+    Returns
+    -------
+    unique, inverse, counts : ndarray, shapes (m, k), (n,) and (m,)
+        `unique[inverse]` equals `times`; `unique` is in lexicographic order.
+
+    Notes
+    -----
+    Cost: as `unique_times`.
+
+    Examples
+    --------
+    >>> unique, inverse, counts = group_times(np.array([[7], [5], [7]]))
+    >>> unique.tolist(), inverse.tolist(), counts.tolist()
+    ([[5], [7]], [1, 0, 1], [1, 2])
+    """
+    n, k = times.shape
+    if n < 2 or k == 0:
+        return (
+            times[:1].copy(),
+            np.zeros(n, dtype=np.intp),
+            np.full(min(n, 1), n, dtype=np.int64),
+        )
+    order: npt.NDArray[np.intp] | None = None
+    if not is_sorted(times):
+        codes = _dense_codes(times)
+        if codes is not None:
+            code, spans, lows = codes
+            slots = np.bincount(code)
+            present = np.flatnonzero(slots)
+            rank = np.empty(slots.shape[0], dtype=np.intp)
+            rank[present] = np.arange(present.shape[0], dtype=np.intp)
+            unique = _decode(present, spans, lows, times.dtype)
+            return unique, rank[code], slots[present].astype(np.int64)
+        order = lexsort(times)
+        times = times[order]
+    starts = _boundaries(times)
+    counts = np.diff(starts, append=n).astype(np.int64)
+    inverse = np.repeat(np.arange(starts.shape[0], dtype=np.intp), counts)
+    if order is not None:
+        scattered = np.empty(n, dtype=np.intp)
+        scattered[order] = inverse
+        inverse = scattered
+    return times[starts], inverse, counts
+
+
+def _dense_codes(
+    times: IntArray,
+) -> tuple[npt.NDArray[np.int64], list[int], list[int]] | None:
+    """Number the times by slot, row-major over the coordinates' ranges, where that is cheap."""
+    n, k = times.shape
+    lows = [int(times[:, i].min()) for i in range(k)]
+    spans = [int(times[:, i].max()) - low + 1 for i, low in enumerate(lows)]
+    slots = 1
+    for span in spans:
+        slots *= span
+    if slots > max(_DENSE_SLOTS_FREE, _DENSE_SLOTS_PER_ROW * n):
+        return None
+    code = np.zeros(n, dtype=np.int64)
+    for i in range(k):  # k coordinates
+        code *= spans[i]
+        code += (times[:, i] - times.dtype.type(lows[i])).astype(np.int64, copy=False)
+    return code, spans, lows
+
+
+def _decode(codes: npt.NDArray[np.intp], spans: list[int], lows: list[int], dtype: np.dtype[Any]) -> IntArray:
+    times = np.empty((codes.shape[0], len(spans)), dtype=dtype)
+    for i in range(len(spans) - 1, -1, -1):  # k coordinates
+        codes, offset = np.divmod(codes, spans[i])
+        times[:, i] = offset.astype(dtype) + dtype.type(lows[i])
+    return times
+
+
+def consolidate_rows(times: IntArray, diffs: IntArray) -> tuple[IntArray, IntArray]:
+    """Sum the diffs of equal times and drop those that come to zero.
+
+    Parameters
+    ----------
+    times : ndarray of int64 or uint64, shape (n, k)
+    diffs : ndarray of int64, shape (n,)
+
+    Returns
+    -------
+    times, diffs : ndarray, shapes (m, k) and (m,)
+        Distinct times in lexicographic order with their non-zero sums.
+
+    Notes
+    -----
+    Cost: O(n) when sorted already, else O(n log n).
+
+    Examples
+    --------
+    >>> times, diffs = consolidate_rows(np.array([[3], [1], [3]]), np.array([1, 5, -1]))
+    >>> times.tolist(), diffs.tolist()
+    ([[1]], [5])
+    """
+    n = times.shape[0]
+    if n == 0:
+        return times.copy(), diffs.copy()
+    if n > 1 and not is_sorted(times):
+        order = lexsort(times)
+        times, diffs = times[order], diffs[order]
+    starts = _boundaries(times) if times.shape[1] else np.zeros(1, dtype=np.intp)
+    sums = np.add.reduceat(diffs, starts)
+    keep = sums != 0
+    return times[starts[keep]], sums[keep]
+
+
+def advance(times: IntArray, frontier: IntArray) -> IntArray:
+    """Move each time forward until it is beyond the frontier, as little as possible.
+
+    For k = 1 that is the greater of time and frontier. In a product order a time may have to
+    reach one of several elements: of the least upper bounds with each, the lexicographically
+    least is taken, so that the answer never depends on an order of arrival. A time that is beyond
+    the frontier already stays as it is.
+
+    Parameters
+    ----------
+    times : ndarray of int64 or uint64, shape (n, k)
+    frontier : ndarray of int64 or uint64, shape (m, k)
+
+    Returns
+    -------
+    ndarray, shape (n, k)
+        A new array; every row is beyond the frontier.
+
+    Raises
+    ------
+    InvalidUsageError
+        If the frontier is empty: no time is beyond it.
+
+    Notes
+    -----
+    Cost: O(n·m·k). Not what logical compaction does, see `advance_by`.
+
+    Examples
+    --------
+    >>> advance(np.array([[3], [7]]), np.array([[5]])).tolist()
+    [[5], [7]]
+    >>> advance(np.array([[1, 1], [9, 0]]), np.array([[1, 4], [3, 0]])).tolist()
+    [[1, 4], [9, 0]]
+    """
+    _same_arity(times, frontier)
+    if frontier.shape[0] == 0:
+        raise InvalidUsageError(
+            "could not advance times: found an empty frontier",
+            hint="an empty frontier is complete, nothing can be at or after it",
+        )
+    best = np.maximum(times, frontier[:1])
+    for element in frontier[1:]:  # m antichain elements
+        other = np.maximum(times, element[None, :])
+        less = _lexicographically_less(other, best)
+        best[less] = other[less]
+    return best
+
+
+def _lexicographically_less(left: IntArray, right: IntArray) -> BoolArray:
+    k = left.shape[1]
+    less: BoolArray = left[:, k - 1] < right[:, k - 1]
+    for i in range(k - 2, -1, -1):  # k coordinates, the first one decides last
+        less = (left[:, i] < right[:, i]) | ((left[:, i] == right[:, i]) & less)
+    return less
+
+
+def advance_by(times: IntArray, frontier: IntArray) -> IntArray:
+    """Move each time to the greatest one that no time beyond the frontier can tell from it.
+
+    The result t' satisfies, for every time u beyond the frontier: t ≤ u exactly when t' ≤ u.
+    It is the greatest lower bound of the least upper bounds with each element; in a product
+    order it need not itself be beyond the frontier (see `advance` for that). An empty frontier
+    distinguishes nothing and leaves the times as they are.
+
+    Parameters
+    ----------
+    times : ndarray of int64 or uint64, shape (n, k)
+    frontier : ndarray of int64 or uint64, shape (m, k)
+
+    Returns
+    -------
+    ndarray, shape (n, k)
+        A new array.
+
+    Notes
+    -----
+    Cost: O(n·m·k). Source: differential `lattice.rs`, `Lattice::advance_by`.
+
+    Examples
+    --------
+    >>> advance_by(np.array([[1, 1]]), np.array([[1, 4], [3, 0]])).tolist()
+    [[1, 1]]
+    >>> advance_by(np.array([[0, 0]]), np.array([[1, 4], [3, 2]])).tolist()
+    [[1, 2]]
+    """
+    _same_arity(times, frontier)
+    if frontier.shape[0] == 0:
+        return times.copy()
+    result = np.maximum(times, frontier[:1])
+    for element in frontier[1:]:  # m antichain elements
+        np.minimum(result, np.maximum(times, element[None, :]), out=result)
+    return result

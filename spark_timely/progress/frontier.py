@@ -1,0 +1,195 @@
+"""Frontiers that move: antichains maintained under changing counts.
+
+Invariants
+----------
+1. The frontier of a `MutableAntichain` is the antichain of minima of the times whose accumulated
+   count is positive, after every call.
+2. The changes that `update_iter` returns, added to the frontier before, give the frontier after.
+3. Counts that come to zero are forgotten; negative ones are remembered, and bound nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spark_timely.antichain import Antichain
+from spark_timely.order import (
+    BoolArray,
+    IntArray,
+    TimesLike,
+    as_diffs,
+    as_times,
+    consolidate_rows,
+)
+from spark_timely.progress.change_batch import ChangeBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+__all__ = ["Antichain", "ChangeBatch", "MutableAntichain"]
+
+
+class MutableAntichain:
+    """A multiset of times that knows the frontier of those with a positive count.
+
+    Parameters
+    ----------
+    arity : int
+        Number k of coordinates of each time.
+
+    Notes
+    -----
+    Source: timely `progress/frontier.rs`, `MutableAntichain`.
+
+    Examples
+    --------
+    >>> frontier = MutableAntichain.from_times([[0]])
+    >>> times, diffs = frontier.update_iter([[0], [2]], [-1, 7])
+    >>> times.tolist(), diffs.tolist()
+    ([[0], [2]], [-1, 1])
+    >>> frontier.frontier
+    Antichain.of(2)
+    """
+
+    __slots__ = ("_arity", "_counts", "_frontier", "_times")
+
+    def __init__(self, arity: int = 1) -> None:
+        self._arity = arity
+        self._times: IntArray = np.empty((0, arity), dtype=np.int64)
+        self._counts: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self._frontier = Antichain.empty(arity)
+
+    @classmethod
+    def from_times(cls, times: TimesLike, arity: int | None = None) -> MutableAntichain:
+        """Return one that counts each of the given times once per occurrence.
+
+        Examples
+        --------
+        >>> MutableAntichain.from_times([5, 7, 7]).count_for(7)
+        2
+        """
+        rows = as_times(times, arity)
+        self = cls(rows.shape[1])
+        self.update_iter(rows, np.ones(rows.shape[0], dtype=np.int64))
+        return self
+
+    @property
+    def arity(self) -> int:
+        """Number of coordinates of each time."""
+        return self._arity
+
+    @property
+    def frontier(self) -> Antichain:
+        """The minima of the times whose count is positive."""
+        return self._frontier
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the frontier is empty."""
+        return self._frontier.is_empty
+
+    def counts(self) -> tuple[IntArray, npt.NDArray[np.int64]]:
+        """Return the times with a non-zero count, in lexicographic order, and the counts; copies.
+
+        Examples
+        --------
+        >>> MutableAntichain.from_times([5]).counts()[1].tolist()
+        [1]
+        """
+        return self._times.copy(), self._counts.copy()
+
+    def count_for(self, time: int | Sequence[int]) -> int:
+        """Return the accumulated count of one time.
+
+        Examples
+        --------
+        >>> MutableAntichain.from_times([5]).count_for(6)
+        0
+        """
+        row = as_times([(time,) if isinstance(time, int | np.integer) else tuple(time)], self._arity)
+        found = np.flatnonzero((self._times == row).all(axis=1))
+        return int(self._counts[found[0]]) if found.shape[0] else 0
+
+    def less_equal(self, time: int | Sequence[int]) -> bool:
+        """Tell whether `time` is beyond the frontier.
+
+        Examples
+        --------
+        >>> MutableAntichain.from_times([5]).less_equal(5)
+        True
+        """
+        return self._frontier.less_equal(time)
+
+    def less_than(self, time: int | Sequence[int]) -> bool:
+        """Tell whether some element of the frontier is strictly less than `time`.
+
+        Examples
+        --------
+        >>> MutableAntichain.from_times([5]).less_than(5)
+        False
+        """
+        return self._frontier.less_than(time)
+
+    def beyond(self, times: TimesLike) -> BoolArray:
+        """Tell for each time whether it is beyond the frontier; see `Antichain.beyond`.
+
+        Examples
+        --------
+        >>> MutableAntichain.from_times([5]).beyond([4, 5]).tolist()
+        [False, True]
+        """
+        return self._frontier.beyond(times)
+
+    def update_iter(self, times: TimesLike, diffs: npt.ArrayLike) -> tuple[IntArray, npt.NDArray[np.int64]]:
+        """Apply count changes and return how the frontier moved.
+
+        After the call the frontier is the set of minimal times whose accumulated count is
+        positive. Counts may pass through negative values between calls.
+
+        Parameters
+        ----------
+        times : array-like of integers, shape (n, k)
+            Not modified, not kept.
+        diffs : array-like of integers, shape (n,)
+            Change of each count, in pointstamps.
+
+        Returns
+        -------
+        times, diffs : ndarray, shapes (m, k) and (m,)
+            Elements that entered (+1) and left (-1) the frontier, sorted by time.
+
+        Raises
+        ------
+        InvalidShapeError
+            If `times` and `diffs` differ in length, or k is not this antichain's arity.
+
+        Notes
+        -----
+        Cost: O((n + d) log (n + d)) for d distinct times held, once per change batch.
+        Source: timely `progress/frontier.rs`, `MutableAntichain::update_iter`.
+
+        Examples
+        --------
+        >>> frontier = MutableAntichain.from_times([[0]])
+        >>> frontier.update_iter(np.array([[0], [2]]), np.array([-1, 7]))[1].tolist()
+        [-1, 1]
+        """
+        rows = as_times(times, self._arity)
+        changes = as_diffs(diffs, rows.shape[0])
+        if not rows.shape[0]:
+            return rows.copy(), changes.copy()
+        self._times, self._counts = consolidate_rows(
+            np.concatenate([self._times, rows]), np.concatenate([self._counts, changes])
+        )
+        before = self._frontier
+        after = Antichain(self._times[self._counts > 0], self._arity)
+        if after == before:
+            return np.empty((0, self._arity), dtype=np.int64), np.empty(0, dtype=np.int64)
+        self._frontier = after
+        moved = np.concatenate([before.times, after.times])
+        signs = np.repeat(np.array([-1, 1], dtype=np.int64), [len(before), len(after)])
+        return consolidate_rows(moved, signs)

@@ -1,0 +1,772 @@
+"""Types of times: how a time column, a number and a text for people belong together.
+
+A `TimeType` is the type of one coordinate, a `TimeDomain` that of a whole time: one type per
+coordinate and the minimum at which everything starts. Inside the library a time is a row of
+integers; only this module knows that such an integer may be a date.
+
+Invariants
+----------
+1. `long`, `int`, `short` are the number itself; `date` counts days and `timestamp` microseconds
+   since 1970-01-01 in UTC. No conversion looks at a time zone of the session or the machine.
+2. Every time that gets in can be held by its column, and is not above `TimeType.hi`. A date or
+   timestamp below `TimeType.lo` gets in: it lies behind every frontier, and is treated as late.
+3. Nothing wraps: what does not fit is refused, and a successor at the bound is `None`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import json
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_timely.antichain import Antichain
+from spark_timely.errors import InvalidShapeError, InvalidUsageError
+from spark_timely.order import IntArray, TimesLike, as_times
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["TimeDomain", "TimeType"]
+
+_UNIX_DATE = dt.date(1970, 1, 1)
+_UNIX_TIME = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
+_DAY_US = 86_400_000_000
+_INTEGER = re.compile(r"[+-]?\d+")
+_FRACTION = re.compile(r"\.(\d+)")
+_ISO_DURATION = re.compile(
+    r"P(?:(?P<weeks>\d+(?:\.\d+)?)W)?(?:(?P<days>\d+(?:\.\d+)?)D)?"
+    r"(?:T(?:(?P<hours>\d+(?:\.\d+)?)H)?(?:(?P<minutes>\d+(?:\.\d+)?)M)?"
+    r"(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?",
+    re.IGNORECASE,
+)
+_WORDS_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zµ]+)", re.IGNORECASE)
+_UNIT_US = {
+    name: size
+    for size, names in {
+        1: "us µs microsecond microseconds",
+        1_000: "ms millisecond milliseconds",
+        1_000_000: "s sec secs second seconds",
+        60_000_000: "m min mins minute minutes",
+        3_600_000_000: "h hour hours",
+        _DAY_US: "d day days",
+        7 * _DAY_US: "w week weeks",
+    }.items()
+    for name in names.split()
+}
+_UNITS_OF_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+class TimeType(enum.Enum):
+    """Type of one coordinate of a time: `long`, `int`, `short`, `date` or `timestamp`.
+
+    Examples
+    --------
+    >>> TimeType("date").parse("2013-01-01")
+    15706
+    >>> TimeType.TIMESTAMP.render(0)
+    '1970-01-01T00:00:00.000000Z'
+    """
+
+    LONG = "long"
+    INT = "int"
+    SHORT = "short"
+    DATE = "date"
+    TIMESTAMP = "timestamp"
+
+    @classmethod
+    def from_arrow_type(cls, type_: pa.DataType) -> TimeType:
+        """Return the time type for a column of an Arrow type.
+
+        Unsigned and narrow integers map to the signed type that holds them; uint64 to `long`,
+        where values of 2**63 or more are refused when they come.
+
+        Raises
+        ------
+        InvalidUsageError
+            If times cannot be of that type: among others a timestamp without zone.
+
+        Examples
+        --------
+        >>> TimeType.from_arrow_type(pa.timestamp("ms", "Europe/Berlin"))
+        <TimeType.TIMESTAMP: 'timestamp'>
+        """
+        if pa.types.is_date(type_):
+            return cls.DATE
+        if pa.types.is_timestamp(type_) and type_.tz is not None:
+            return cls.TIMESTAMP
+        if pa.types.is_integer(type_):
+            if type_ in (pa.int8(), pa.uint8(), pa.int16()):
+                return cls.SHORT
+            return cls.INT if type_ in (pa.uint16(), pa.int32()) else cls.LONG
+        raise _wrong_type(type_, "a time column")
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """Arrow type of the time column of a log."""
+        return _ARROW[self]
+
+    @property
+    def lo(self) -> int:
+        """Least time: the least number of the type; 1700-01-01 for date and timestamp."""
+        return _BOUNDS[self][0]
+
+    @property
+    def hi(self) -> int:
+        """Greatest time: the greatest number of the type; the end of 9999 for date and timestamp."""
+        return _BOUNDS[self][1]
+
+    @property
+    def minimum(self) -> int:
+        """Where a log of this type starts unless it declares otherwise; equal to `lo`."""
+        return self.lo
+
+    def from_arrow(
+        self, array: pa.Array | pa.ChunkedArray, *, name: str = "time", first_row: int = 0
+    ) -> npt.NDArray[np.int64]:
+        """Read a column of times.
+
+        Parameters
+        ----------
+        array : pyarrow.Array or ChunkedArray
+            Any integer column for the integer types; date32 or date64 for `date`; a timestamp with
+            a zone, of any unit, for `timestamp`.
+        name : str
+            Name of the column, for errors.
+        first_row : int
+            Number of the first row, for errors.
+
+        Returns
+        -------
+        ndarray of int64, shape (n,)
+            Without a copy where the column's buffer allows it; then it is read-only.
+
+        Raises
+        ------
+        InvalidUsageError
+            If the column has another type, holds a null, or a time that the type cannot hold, is
+            above `hi`, or is finer than a microsecond. The message names the row.
+
+        Examples
+        --------
+        >>> TimeType.DATE.from_arrow(pa.array(["2013-01-01"]).cast(pa.date32())).tolist()
+        [15706]
+        """
+        if isinstance(array, pa.ChunkedArray):
+            array = array.combine_chunks() if array.num_chunks != 1 else array.chunk(0)
+        if isinstance(array, pa.ChunkedArray):  # combine_chunks keeps several above 2 GB
+            array = pa.concat_arrays(array.chunks)
+        self._check_type(array.type, name)
+        if array.null_count:
+            row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+            raise InvalidUsageError(
+                f"could not read time column {name!r}: found null in row={first_row + row}",
+                hint="every row needs a time; filter such rows out or fill the column",
+                context={"column": name, "row": first_row + row},
+            )
+        values, fits = self._integers(array)
+        fits &= values <= self.hi
+        if self.minimum_is_of_type:
+            fits &= values >= self.lo
+        if not fits.all():
+            row = int(np.flatnonzero(~fits)[0])
+            raise InvalidUsageError(
+                f"could not read time column {name!r}: found {array[row].as_py()!r} in "
+                f"row={first_row + row}, not a time of type {self.value} up to {self.render(self.hi)}",
+                hint="keep times within the type's bounds, timestamps in whole microseconds",
+                context={"column": name, "row": first_row + row},
+            )
+        return values
+
+    @property
+    def minimum_is_of_type(self) -> bool:
+        """Whether `lo` is what the column's type itself can hold: true of the integer types."""
+        return self in (TimeType.LONG, TimeType.INT, TimeType.SHORT)
+
+    def _check_type(self, type_: pa.DataType, name: str) -> None:
+        fits = {
+            TimeType.DATE: pa.types.is_date,
+            TimeType.TIMESTAMP: lambda t: pa.types.is_timestamp(t) and t.tz is not None,
+        }.get(self, pa.types.is_integer)
+        if not fits(type_):
+            raise _wrong_type(type_, f"time column {name!r} of type {self.value}")
+
+    def _integers(self, array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Return the numbers, and which of them say exactly what the column said."""
+        type_ = array.type
+        if pa.types.is_date32(type_):
+            return array.view(pa.int32()).to_numpy().astype(np.int64), _all_true(len(array))
+        if pa.types.is_date64(type_):
+            days, rest = np.divmod(array.view(pa.int64()).to_numpy(), 86_400_000)
+            return days, rest == 0
+        if pa.types.is_timestamp(type_):
+            values = array.view(pa.int64()).to_numpy()
+            if type_.unit == "ns":
+                micros, rest = np.divmod(values, 1000)
+                return micros, rest == 0
+            factor = 1_000_000 // _UNITS_OF_SECOND[type_.unit]
+            if factor == 1:
+                return values, _all_true(len(array))
+            limit = (1 << 63) // factor - 1
+            return values * factor, (values <= limit) & (values >= -limit)
+        values = array.to_numpy()
+        if values.dtype == np.uint64:
+            return values.view(np.int64), values < np.uint64(1 << 63)
+        return values.astype(np.int64, copy=False), _all_true(len(array))
+
+    def to_arrow(self, times: npt.ArrayLike) -> pa.Array:
+        """Return times as a column of the type.
+
+        Raises
+        ------
+        InvalidUsageError
+            If a time does not fit the type.
+
+        Examples
+        --------
+        >>> TimeType.DATE.to_arrow([0]).to_pylist()
+        [datetime.date(1970, 1, 1)]
+        """
+        values = np.ascontiguousarray(np.asarray(times, dtype=np.int64))
+        if self in (TimeType.LONG, TimeType.TIMESTAMP):
+            return pa.array(values, pa.int64()).view(self.arrow)
+        width = np.int16 if self is TimeType.SHORT else np.int32
+        narrow = values.astype(width)
+        if not np.array_equal(narrow, values):
+            found = int(values[np.flatnonzero(narrow != values)[0]])
+            raise InvalidUsageError(
+                f"could not write a time of type {self.value}: found {found!r}",
+                hint=f"times of this type lie in [{self.lo}, {self.hi}]",
+            )
+        return pa.array(narrow).view(self.arrow)
+
+    def parse(self, value: object) -> int:
+        """Read one time from an option or a command line.
+
+        Parameters
+        ----------
+        value : int, str, datetime.date or datetime.datetime
+            The number in the type's own units, or its text; an ISO-8601 date for `date`; an ISO-8601
+            date and time with `Z` or an offset for `timestamp`.
+
+        Raises
+        ------
+        InvalidUsageError
+            If it is no time of the type, or outside [`lo`, `hi`].
+
+        Examples
+        --------
+        >>> TimeType.TIMESTAMP.parse("1970-01-01T01:00:00+01:00")
+        0
+        >>> TimeType.LONG.parse("17")
+        17
+        """
+        number = self._number(value)
+        if number is None:
+            forms = {
+                TimeType.DATE: "an ISO date such as 2013-01-31, or days since 1970-01-01",
+                TimeType.TIMESTAMP: "an ISO time with zone such as 2013-01-31T08:00:00Z, "
+                "or microseconds since 1970-01-01",
+            }
+            raise InvalidUsageError(
+                f"could not read a time of type {self.value}: found {value!r:.200}",
+                hint=f"give {forms.get(self, 'a whole number')}",
+            )
+        if not self.lo <= number <= self.hi:
+            raise InvalidUsageError(
+                f"could not read a time of type {self.value}: found {value!r:.200}",
+                hint=f"times lie between {self.render(self.lo)} and {self.render(self.hi)}",
+            )
+        return number
+
+    def _number(self, value: object) -> int | None:
+        if isinstance(value, bool):
+            return None
+        if isinstance(value, int | np.integer):
+            return int(value)
+        if isinstance(value, str):
+            text = value.strip()
+            if _INTEGER.fullmatch(text):
+                return int(text)
+            try:
+                if self is TimeType.DATE:
+                    return (dt.date.fromisoformat(text) - _UNIX_DATE).days
+                if self is TimeType.TIMESTAMP and not _finer_than_microseconds(text):
+                    value = dt.datetime.fromisoformat(text)
+            except ValueError:
+                return None
+        if self is TimeType.TIMESTAMP and isinstance(value, dt.datetime):
+            return None if value.tzinfo is None else (value - _UNIX_TIME) // _MICROSECOND
+        if self is TimeType.DATE and isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+            return (value - _UNIX_DATE).days
+        return None
+
+    def render(self, time: int) -> str | int:
+        """Return a time as people read it: the number, or ISO-8601 (microseconds and Z).
+
+        A number outside the calendar is returned as it is.
+
+        Examples
+        --------
+        >>> TimeType.DATE.render(15706)
+        '2013-01-01'
+        """
+        time = int(time)
+        try:
+            if self is TimeType.DATE:
+                return (_UNIX_DATE + dt.timedelta(days=time)).isoformat()
+            if self is TimeType.TIMESTAMP:
+                moment = _UNIX_TIME.replace(tzinfo=None) + time * _MICROSECOND
+                return moment.isoformat(timespec="microseconds") + "Z"
+        except OverflowError:
+            return time
+        return time
+
+    def duration(self, value: object) -> int:
+        """Read a span of time in the type's own units: microseconds, days, or a plain number.
+
+        Parameters
+        ----------
+        value : int, str or datetime.timedelta
+            A number in the type's own units, or its text; for `date` and `timestamp` also
+            words ("10 minutes", "1h 30m") or ISO-8601 ("PT10M"). Months and years have no fixed
+            length, and are refused.
+
+        Returns
+        -------
+        int
+            Zero or more.
+
+        Raises
+        ------
+        InvalidUsageError
+            If it is no span of this type, negative, or not a whole number of units.
+
+        Examples
+        --------
+        >>> TimeType.TIMESTAMP.duration("10 minutes")
+        600000000
+        >>> TimeType.DATE.duration("P2W")
+        14
+        >>> TimeType.LONG.duration("3")
+        3
+        """
+        micros: Fraction | None = None
+        number: int | None = None
+        if isinstance(value, bool):
+            pass
+        elif isinstance(value, int | np.integer):
+            number = int(value)
+        elif isinstance(value, dt.timedelta):
+            micros = Fraction(value // _MICROSECOND)
+        elif isinstance(value, str):
+            text = value.strip()
+            if _INTEGER.fullmatch(text):
+                number = int(text)
+            else:
+                micros = _microseconds(text)
+        if number is None and micros is not None and not self.minimum_is_of_type:
+            whole = micros / _DAY_US if self is TimeType.DATE else micros
+            if whole.denominator == 1:
+                number = whole.numerator
+        if number is None or number < 0:
+            forms = {
+                TimeType.DATE: "whole days, such as '2 days', 'P1W' or 2",
+                TimeType.TIMESTAMP: "a span such as '10 minutes', 'PT10M' or microseconds",
+            }
+            raise InvalidUsageError(
+                f"could not read a duration for times of type {self.value}: found {value!r:.200}",
+                hint=f"give {forms.get(self, 'a whole number, in units of the time')}, not negative",
+            )
+        return number
+
+
+_ARROW = {
+    TimeType.LONG: pa.int64(),
+    TimeType.INT: pa.int32(),
+    TimeType.SHORT: pa.int16(),
+    TimeType.DATE: pa.date32(),
+    TimeType.TIMESTAMP: pa.timestamp("us", "UTC"),
+}
+_FIRST_DAY = (dt.date(1700, 1, 1) - _UNIX_DATE).days
+_LAST_DAY = (dt.date(9999, 12, 31) - _UNIX_DATE).days
+_BOUNDS = {
+    TimeType.LONG: (-(1 << 63), (1 << 63) - 1),
+    TimeType.INT: (-(1 << 31), (1 << 31) - 1),
+    TimeType.SHORT: (-(1 << 15), (1 << 15) - 1),
+    TimeType.DATE: (_FIRST_DAY, _LAST_DAY),
+    TimeType.TIMESTAMP: (_FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1),
+}
+
+
+def _all_true(n: int) -> npt.NDArray[np.bool_]:
+    return np.ones(n, dtype=np.bool_)
+
+
+def _wrong_type(type_: pa.DataType, what: str) -> InvalidUsageError:
+    hint = "times are integers, dates, or timestamps with a zone"
+    if pa.types.is_timestamp(type_):
+        hint = (
+            "a timestamp without zone names no point in time; "
+            "cast it to a timestamp with zone first (in Spark: TIMESTAMP, not TIMESTAMP_NTZ)"
+        )
+    return InvalidUsageError(f"could not read {what}: found type={type_!s}", hint=hint)
+
+
+def _finer_than_microseconds(text: str) -> bool:
+    digits = _FRACTION.search(text)
+    return digits is not None and digits.group(1)[6:].strip("0") != ""
+
+
+def _microseconds(text: str) -> Fraction | None:
+    """Read a duration in words or ISO-8601, in microseconds; None if it is neither."""
+    iso = _ISO_DURATION.fullmatch(text)
+    if iso is not None:
+        parts = {unit: Fraction(size) for unit, size in iso.groupdict().items() if size is not None}
+        if not parts or text[-1] in "Tt":
+            return None
+        return sum((size * _UNIT_US[unit] for unit, size in parts.items()), Fraction(0))
+    total, at = Fraction(0), 0
+    words = text.removeprefix("interval ").replace(",", " ").strip()
+    while at < len(words):
+        match = _WORDS_DURATION.match(words, at)
+        unit = None if match is None else _UNIT_US.get(match.group(2).lower())
+        if match is None or unit is None:
+            return None
+        total += Fraction(match.group(1)) * unit
+        at = match.end()
+        while at < len(words) and words[at].isspace():
+            at += 1
+    return total if words else None
+
+
+@dataclass(frozen=True, slots=True)
+class TimeDomain:
+    """Type of a whole time: one `TimeType` per coordinate, and the minimum.
+
+    Parameters
+    ----------
+    types : tuple of TimeType or str
+        One per coordinate; more than one makes a product order.
+    minimum : tuple of int, optional
+        The time at which a log starts; the types' minima unless given.
+
+    Examples
+    --------
+    >>> domain = TimeDomain(("long", "date"))
+    >>> domain.arity, domain.columns
+    (2, ('_time_0', '_time_1'))
+    >>> TimeDomain(("long",), (0,)).minimum_frontier
+    Antichain.of(0)
+    """
+
+    types: tuple[TimeType, ...] = (TimeType.LONG,)
+    minimum: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check and normalise what was given."""
+        names = (self.types,) if isinstance(self.types, str) else self.types
+        try:
+            types = tuple(TimeType(t) for t in names)
+        except ValueError as error:
+            raise InvalidUsageError(
+                f"could not build a time domain: found types={names!r}",
+                hint=f"types of times are {', '.join(t.value for t in TimeType)}",
+            ) from error
+        if not types:
+            raise InvalidUsageError("could not build a time domain: found no types", hint="a time has a coordinate")
+        minimum = tuple(self.minimum) or tuple(t.minimum for t in types)
+        if len(minimum) != len(types):
+            raise InvalidUsageError(
+                f"could not build a time domain: found minimum={minimum!r} for {len(types)} types",
+                hint="give one coordinate per type",
+            )
+        object.__setattr__(self, "types", types)
+        object.__setattr__(self, "minimum", tuple(t.parse(m) for t, m in zip(types, minimum, strict=True)))
+
+    @property
+    def arity(self) -> int:
+        """Number k of coordinates."""
+        return len(self.types)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the time columns of a log: `_time`, or `_time_0`, `_time_1`, …"""
+        return self.suffixed("_time")
+
+    def suffixed(self, name: str) -> tuple[str, ...]:
+        """Return the column names of a per-coordinate fact, such as `_min_time`.
+
+        Examples
+        --------
+        >>> TimeDomain(("long", "long")).suffixed("_min_time")
+        ('_min_time_0', '_min_time_1')
+        """
+        if self.arity == 1:
+            return (name,)
+        return tuple(f"{name}_{i}" for i in range(self.arity))
+
+    @property
+    def minimum_frontier(self) -> Antichain:
+        """The frontier at which a log starts."""
+        return Antichain.of(self.minimum)
+
+    def from_columns(
+        self,
+        table: pa.Table | pa.RecordBatch,
+        columns: Sequence[str] | None = None,
+        *,
+        first_row: int = 0,
+    ) -> npt.NDArray[np.int64]:
+        """Read the times of a table's rows.
+
+        Parameters
+        ----------
+        table : pyarrow.Table or RecordBatch
+        columns : sequence of str, optional
+            The k columns to read; those of a log unless given.
+        first_row : int
+            Number of the first row, for errors.
+
+        Returns
+        -------
+        ndarray of int64, shape (n, k)
+
+        Raises
+        ------
+        InvalidUsageError
+            If a column is missing, of another type, or holds what is no time (see
+            `TimeType.from_arrow`).
+
+        Examples
+        --------
+        >>> TimeDomain(("long",)).from_columns(pa.table({"_time": [3, 5]})).tolist()
+        [[3], [5]]
+        """
+        names = self.columns if columns is None else tuple(columns)
+        if len(names) != self.arity:
+            raise InvalidUsageError(
+                f"could not read times: found columns={names!r} for {self.arity} coordinates",
+                hint="name one column per coordinate",
+            )
+        present = table.schema.names
+        for name in names:
+            if present.count(name) != 1:
+                raise InvalidUsageError(
+                    f"could not read time column {name!r}: found columns={present!r:.200}",
+                    hint="name a column that the data has, once",
+                    context={"column": name},
+                )
+        parts = [
+            type_.from_arrow(table.column(name), name=name, first_row=first_row)
+            for type_, name in zip(self.types, names, strict=True)
+        ]
+        return parts[0].reshape(-1, 1) if len(parts) == 1 else np.stack(parts, axis=1)
+
+    def to_columns(self, times: TimesLike, prefix: str = "_time") -> dict[str, pa.Array]:
+        """Return times as the columns of a log, by name.
+
+        Raises
+        ------
+        InvalidUsageError
+            If a time does not fit its type.
+
+        Examples
+        --------
+        >>> TimeDomain(("short",)).to_columns([[3]])["_time"].type
+        DataType(int16)
+        """
+        rows = self.rows(times)
+        return {
+            name: type_.to_arrow(rows[:, i])
+            for i, (type_, name) in enumerate(zip(self.types, self.suffixed(prefix), strict=True))
+        }
+
+    def rows(self, times: TimesLike) -> IntArray:
+        """Return times as an array of shape (n, k) of this domain's arity.
+
+        Raises
+        ------
+        InvalidShapeError
+            If the arity differs.
+
+        Examples
+        --------
+        >>> TimeDomain(("long",)).rows([3]).shape
+        (1, 1)
+        """
+        return as_times(times, self.arity)
+
+    def parse_time(self, value: object) -> tuple[int, ...]:
+        """Read one time: a coordinate for k = 1, else a list of k coordinates, or its JSON text.
+
+        Raises
+        ------
+        InvalidUsageError
+            If it is no time of this domain.
+
+        Examples
+        --------
+        >>> TimeDomain(("date",)).parse_time("2013-01-01")
+        (15706,)
+        >>> TimeDomain(("long", "long")).parse_time("[3, 4]")
+        (3, 4)
+        """
+        if isinstance(value, str) and value.lstrip().startswith("["):
+            value = _from_json_text(value)
+        if self.arity == 1 and not isinstance(value, list | tuple):
+            value = (value,)
+        if not isinstance(value, list | tuple) or len(value) != self.arity:
+            raise InvalidUsageError(
+                f"could not read a time: found {value!r:.200}",
+                hint=f"give {self.arity} coordinate{'s' if self.arity > 1 else ''}",
+            )
+        return tuple(t.parse(v) for t, v in zip(self.types, value, strict=True))
+
+    def parse_frontier(self, value: object) -> Antichain:
+        """Read a frontier from an option: JSON text or plain values, times as `parse_time` takes them.
+
+        A single time stands for the frontier of that time alone; `[]` is complete.
+
+        Raises
+        ------
+        InvalidUsageError
+            If it is no frontier of this domain.
+
+        Examples
+        --------
+        >>> TimeDomain(("long",)).parse_frontier("[5]"), TimeDomain(("long",)).parse_frontier(5)
+        (Antichain.of(5), Antichain.of(5))
+        >>> TimeDomain(("date",)).parse_frontier('["2013-01-01"]')
+        Antichain.of(15706)
+        >>> TimeDomain(("long", "long")).parse_frontier("[[2, 1], [1, 2]]")
+        Antichain.of((1, 2), (2, 1))
+        """
+        if isinstance(value, Antichain):
+            if value.arity != self.arity:
+                raise InvalidShapeError(
+                    f"could not read a frontier: found {value!r}",
+                    hint=f"times of this log have {self.arity} coordinates",
+                )
+            return value
+        if isinstance(value, str) and value.lstrip().startswith("["):
+            value = _from_json_text(value)
+        if isinstance(value, np.ndarray):
+            value = value.tolist()
+        if not isinstance(value, list | tuple):
+            return Antichain.of(self.parse_time(value))
+        if self.arity > 1 and value and not any(isinstance(v, list | tuple) for v in value):
+            return Antichain.of(self.parse_time(value))
+        if not value:
+            return Antichain.empty(self.arity)
+        return Antichain.of(*(self.parse_time(v) for v in value))
+
+    def render_time(self, time: Sequence[int]) -> str | int | list[str | int]:
+        """Return a time as people read it: one value for k = 1, else a list.
+
+        Examples
+        --------
+        >>> TimeDomain(("long", "date")).render_time((7, 0))
+        [7, '1970-01-01']
+        """
+        parts = [t.render(x) for t, x in zip(self.types, time, strict=True)]
+        return parts[0] if self.arity == 1 else parts
+
+    def render_frontier(self, frontier: Antichain) -> str:
+        """Return a frontier as people read it, as JSON text that `parse_frontier` takes.
+
+        Examples
+        --------
+        >>> TimeDomain(("date",)).render_frontier(Antichain.of(0))
+        '["1970-01-01"]'
+        """
+        return json.dumps([self.render_time(element) for element in frontier])
+
+    def successor(self, time: int | Sequence[int]) -> tuple[int, ...] | None:
+        """Return the next time of a total order, or None at the bound of the type.
+
+        Raises
+        ------
+        InvalidUsageError
+            In a product order, where there is no single next time (see `successors`).
+
+        Examples
+        --------
+        >>> TimeDomain(("long",)).successor((4,))
+        (5,)
+        >>> TimeDomain(("short",)).successor(32767) is None
+        True
+        """
+        if self.arity != 1:
+            raise InvalidUsageError(
+                f"could not tell the next time: found a product order of {self.arity} coordinates",
+                hint="use successors, which gives the antichain of next times",
+            )
+        value = int(time) if isinstance(time, int | np.integer) else int(time[0])
+        return (value + 1,) if value < self.types[0].hi else None
+
+    def successors(self, time: int | Sequence[int]) -> Antichain:
+        """Return the least times strictly greater than `time`; empty where there is none.
+
+        Examples
+        --------
+        >>> TimeDomain(("long", "long")).successors((1, 2))
+        Antichain.of((1, 3), (2, 2))
+        """
+        row = (int(time),) if isinstance(time, int | np.integer) else tuple(map(int, time))
+        nexts = [
+            (*row[:i], x + 1, *row[i + 1 :]) for i, (x, t) in enumerate(zip(row, self.types, strict=True)) if x < t.hi
+        ]
+        return Antichain.of(*nexts) if nexts else Antichain.empty(self.arity)
+
+    def to_json(self) -> dict[str, list[str] | list[int]]:
+        """Return the domain as plain JSON values.
+
+        Examples
+        --------
+        >>> TimeDomain(("long",), (0,)).to_json()
+        {'times': ['long'], 'minimum': [0]}
+        """
+        return {"times": [t.value for t in self.types], "minimum": list(self.minimum)}
+
+    @classmethod
+    def from_json(cls, value: str | Mapping[str, object]) -> TimeDomain:
+        """Read what `to_json` gave, as a mapping (other keys are left alone) or as JSON text.
+
+        Raises
+        ------
+        InvalidUsageError
+            If it is no time domain.
+
+        Examples
+        --------
+        >>> TimeDomain.from_json({"times": ["long"], "minimum": [0]}) == TimeDomain(("long",), (0,))
+        True
+        """
+        content = _from_json_text(value) if isinstance(value, str) else value
+        times = content.get("times") if hasattr(content, "get") else None
+        if not isinstance(times, list | tuple):
+            raise InvalidUsageError(
+                f"could not read a time domain: found {value!r:.200}",
+                hint='give {"times": [types], "minimum": [numbers]}',
+            )
+        minimum = content.get("minimum", ())
+        return cls(tuple(times), tuple(minimum))
+
+
+def _from_json_text(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidUsageError(
+            f"could not read JSON: found {text!r:.200}", hint="quote dates and timestamps"
+        ) from error
