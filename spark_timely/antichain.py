@@ -119,15 +119,17 @@ class Antichain:
         [5]
         """
         if not times:
+            msg = "could not build an antichain: found no times"
             raise InvalidShapeError(
-                "could not build an antichain: found no times",
+                msg,
                 hint="use Antichain.empty(arity) for the empty one",
             )
         rows = [(t,) if isinstance(t, int | np.integer) else tuple(t) for t in times]
         arity = len(rows[0])
         if any(len(row) != arity for row in rows):
+            msg = f"could not build an antichain: found times of several arities, times={rows!r:.200}"
             raise InvalidShapeError(
-                f"could not build an antichain: found times of several arities, times={rows!r:.200}",
+                msg,
                 hint="all times have the same number of coordinates",
             )
         return cls._trusted(tuple(minimal_elements(tuple(map(int, row)) for row in rows)), arity)
@@ -375,16 +377,18 @@ class Antichain:
     def _row(self, time: int | Sequence[int]) -> tuple[int, ...]:
         row = (int(time),) if isinstance(time, int | np.integer) else tuple(map(int, time))
         if len(row) != self._arity:
+            msg = f"could not compare time={row!r} with a frontier of arity={self._arity}"
             raise InvalidShapeError(
-                f"could not compare time={row!r} with a frontier of arity={self._arity}",
+                msg,
                 hint="times of one order have the same number of coordinates",
             )
         return row
 
     def _same_arity(self, other: Antichain) -> None:
         if self._arity != other._arity:
+            msg = f"could not compare antichains: found arity={self._arity} and arity={other._arity}"
             raise InvalidShapeError(
-                f"could not compare antichains: found arity={self._arity} and arity={other._arity}",
+                msg,
                 hint="times of one order have the same number of coordinates",
             )
 

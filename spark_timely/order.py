@@ -89,16 +89,20 @@ def as_times(times: TimesLike, arity: int | None = None) -> IntArray:
     array = times if isinstance(times, np.ndarray) else _from_sequence(times)
     if array.dtype != np.int64 and array.dtype != np.uint64:
         if array.size and not np.issubdtype(array.dtype, np.integer):
+            msg = f"could not read times: expected whole numbers, found dtype={array.dtype!s}"
             raise InvalidShapeError(
-                f"could not read times: expected whole numbers, found dtype={array.dtype!s}",
+                msg,
                 hint="pass integers; dates and timestamps go through TimeDomain.from_columns",
             )
         array = array.astype(np.int64)
     if array.ndim == 1 and (arity is None or arity == 1 or array.size == 0):
         array = array.reshape(-1, 1) if array.size else array.reshape(0, 1 if arity is None else arity)
     if array.ndim != 2 or (arity is not None and array.shape[1] != arity):
+        msg = (
+            f"could not read times: expected shape (n, {'k' if arity is None else arity}), found shape={array.shape!r}"
+        )
         raise InvalidShapeError(
-            f"could not read times: expected shape (n, {'k' if arity is None else arity}), found shape={array.shape!r}",
+            msg,
             hint="give one row per time and one column per coordinate",
         )
     return array
@@ -112,17 +116,20 @@ def _from_sequence(times: TimesLike) -> IntArray:
         try:
             array = np.array(values, dtype=np.uint64)
         except OverflowError as error:
+            msg = "could not read times: found a value outside the 64-bit integers"
             raise InvalidShapeError(
-                "could not read times: found a value outside the 64-bit integers",
+                msg,
                 hint="times are int64, or uint64 without negative values",
             ) from error
     except (TypeError, ValueError) as error:
+        msg = f"could not read times: found {values!r:.200}"
         raise InvalidShapeError(
-            f"could not read times: found {values!r:.200}",
+            msg,
             hint="give whole numbers, the same number of coordinates in each time",
         ) from error
     if values and array.size and not np.array_equal(array, np.asarray(values)):
-        raise InvalidShapeError(f"could not read times: found {values!r:.200}", hint="give whole numbers")
+        msg = f"could not read times: found {values!r:.200}"
+        raise InvalidShapeError(msg, hint="give whole numbers")
     return array
 
 
@@ -141,13 +148,15 @@ def as_diffs(diffs: npt.ArrayLike, n: int) -> IntArray:
     """
     array = np.asarray(diffs)
     if array.size and not np.issubdtype(array.dtype, np.integer):
+        msg = f"could not read diffs: expected whole numbers, found dtype={array.dtype!s}"
         raise InvalidShapeError(
-            f"could not read diffs: expected whole numbers, found dtype={array.dtype!s}",
+            msg,
             hint="counts and diffs are signed integers",
         )
     if array.ndim != 1 or array.shape[0] != n:
+        msg = f"could not read diffs: expected shape ({n},), found shape={array.shape!r}"
         raise InvalidShapeError(
-            f"could not read diffs: expected shape ({n},), found shape={array.shape!r}",
+            msg,
             hint="give one diff for each time",
         )
     return array.astype(np.int64, copy=False)
@@ -155,8 +164,9 @@ def as_diffs(diffs: npt.ArrayLike, n: int) -> IntArray:
 
 def _same_arity(left: IntArray, right: IntArray) -> None:
     if left.shape[-1] != right.shape[-1]:
+        msg = f"could not compare times: found arity={left.shape[-1]} and arity={right.shape[-1]}"
         raise InvalidShapeError(
-            f"could not compare times: found arity={left.shape[-1]} and arity={right.shape[-1]}",
+            msg,
             hint="times of one order have the same number of coordinates",
         )
 
@@ -487,7 +497,7 @@ def group_times(
 def _dense_codes(
     times: IntArray,
 ) -> tuple[npt.NDArray[np.int64], list[int], list[int]] | None:
-    """Number the times by slot, row-major over the coordinates' ranges, where that is cheap."""
+    """Give each time its slot, row-major over the coordinates' ranges, where that is cheap."""
     n, k = times.shape
     lows = [int(times[:, i].min()) for i in range(k)]
     spans = [int(times[:, i].max()) - low + 1 for i, low in enumerate(lows)]
@@ -582,8 +592,9 @@ def advance(times: IntArray, frontier: IntArray) -> IntArray:
     """
     _same_arity(times, frontier)
     if frontier.shape[0] == 0:
+        msg = "could not advance times: found an empty frontier"
         raise InvalidUsageError(
-            "could not advance times: found an empty frontier",
+            msg,
             hint="an empty frontier is complete, nothing can be at or after it",
         )
     best = np.maximum(times, frontier[:1])

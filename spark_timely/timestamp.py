@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_timely.antichain import Antichain
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
@@ -168,8 +167,9 @@ class TimeType(enum.Enum):
         self._check_type(array.type, name)
         if array.null_count:
             row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+            msg = f"could not read time column {name!r}: found null in row={first_row + row}"
             raise InvalidUsageError(
-                f"could not read time column {name!r}: found null in row={first_row + row}",
+                msg,
                 hint="every row needs a time; filter such rows out or fill the column",
                 context={"column": name, "row": first_row + row},
             )
@@ -179,9 +179,12 @@ class TimeType(enum.Enum):
             fits &= values >= self.lo
         if not fits.all():
             row = int(np.flatnonzero(~fits)[0])
-            raise InvalidUsageError(
+            msg = (
                 f"could not read time column {name!r}: found {array[row].as_py()!r} in "
-                f"row={first_row + row}, not a time of type {self.value} up to {self.render(self.hi)}",
+                f"row={first_row + row}, not a time of type {self.value} up to {self.render(self.hi)}"
+            )
+            raise InvalidUsageError(
+                msg,
                 hint="keep times within the type's bounds, timestamps in whole microseconds",
                 context={"column": name, "row": first_row + row},
             )
@@ -243,8 +246,9 @@ class TimeType(enum.Enum):
         narrow = values.astype(width)
         if not np.array_equal(narrow, values):
             found = int(values[np.flatnonzero(narrow != values)[0]])
+            msg = f"could not write a time of type {self.value}: found {found!r}"
             raise InvalidUsageError(
-                f"could not write a time of type {self.value}: found {found!r}",
+                msg,
                 hint=f"times of this type lie in [{self.lo}, {self.hi}]",
             )
         return pa.array(narrow).view(self.arrow)
@@ -277,13 +281,15 @@ class TimeType(enum.Enum):
                 TimeType.TIMESTAMP: "an ISO time with zone such as 2013-01-31T08:00:00Z, "
                 "or microseconds since 1970-01-01",
             }
+            msg = f"could not read a time of type {self.value}: found {value!r:.200}"
             raise InvalidUsageError(
-                f"could not read a time of type {self.value}: found {value!r:.200}",
+                msg,
                 hint=f"give {forms.get(self, 'a whole number')}",
             )
         if not self.lo <= number <= self.hi:
+            msg = f"could not read a time of type {self.value}: found {value!r:.200}"
             raise InvalidUsageError(
-                f"could not read a time of type {self.value}: found {value!r:.200}",
+                msg,
                 hint=f"times lie between {self.render(self.lo)} and {self.render(self.hi)}",
             )
         return number
@@ -383,8 +389,9 @@ class TimeType(enum.Enum):
                 TimeType.DATE: "whole days, such as '2 days', 'P1W' or 2",
                 TimeType.TIMESTAMP: "a span such as '10 minutes', 'PT10M' or microseconds",
             }
+            msg = f"could not read a duration for times of type {self.value}: found {value!r:.200}"
             raise InvalidUsageError(
-                f"could not read a duration for times of type {self.value}: found {value!r:.200}",
+                msg,
                 hint=f"give {forms.get(self, 'a whole number, in units of the time')}, not negative",
             )
         return number
@@ -478,16 +485,19 @@ class TimeDomain:
         try:
             types = tuple(TimeType(t) for t in names)
         except ValueError as error:
+            msg = f"could not build a time domain: found types={names!r}"
             raise InvalidUsageError(
-                f"could not build a time domain: found types={names!r}",
+                msg,
                 hint=f"types of times are {', '.join(t.value for t in TimeType)}",
             ) from error
         if not types:
-            raise InvalidUsageError("could not build a time domain: found no types", hint="a time has a coordinate")
+            msg = "could not build a time domain: found no types"
+            raise InvalidUsageError(msg, hint="a time has a coordinate")
         minimum = tuple(self.minimum) or tuple(t.minimum for t in types)
         if len(minimum) != len(types):
+            msg = f"could not build a time domain: found minimum={minimum!r} for {len(types)} types"
             raise InvalidUsageError(
-                f"could not build a time domain: found minimum={minimum!r} for {len(types)} types",
+                msg,
                 hint="give one coordinate per type",
             )
         object.__setattr__(self, "types", types)
@@ -500,7 +510,7 @@ class TimeDomain:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the time columns of a log: `_time`, or `_time_0`, `_time_1`, …"""
+        """Names of the time columns of a log: `_time`, or `_time_0`, `_time_1` and so on."""
         return self.suffixed("_time")
 
     def suffixed(self, name: str) -> tuple[str, ...]:
@@ -554,15 +564,17 @@ class TimeDomain:
         """
         names = self.columns if columns is None else tuple(columns)
         if len(names) != self.arity:
+            msg = f"could not read times: found columns={names!r} for {self.arity} coordinates"
             raise InvalidUsageError(
-                f"could not read times: found columns={names!r} for {self.arity} coordinates",
+                msg,
                 hint="name one column per coordinate",
             )
         present = table.schema.names
         for name in names:
             if present.count(name) != 1:
+                msg = f"could not read time column {name!r}: found columns={present!r:.200}"
                 raise InvalidUsageError(
-                    f"could not read time column {name!r}: found columns={present!r:.200}",
+                    msg,
                     hint="name a column that the data has, once",
                     context={"column": name},
                 )
@@ -626,8 +638,9 @@ class TimeDomain:
         if self.arity == 1 and not isinstance(value, list | tuple):
             value = (value,)
         if not isinstance(value, list | tuple) or len(value) != self.arity:
+            msg = f"could not read a time: found {value!r:.200}"
             raise InvalidUsageError(
-                f"could not read a time: found {value!r:.200}",
+                msg,
                 hint=f"give {self.arity} coordinate{'s' if self.arity > 1 else ''}",
             )
         return tuple(t.parse(v) for t, v in zip(self.types, value, strict=True))
@@ -653,8 +666,9 @@ class TimeDomain:
         """
         if isinstance(value, Antichain):
             if value.arity != self.arity:
+                msg = f"could not read a frontier: found {value!r}"
                 raise InvalidShapeError(
-                    f"could not read a frontier: found {value!r}",
+                    msg,
                     hint=f"times of this log have {self.arity} coordinates",
                 )
             return value
@@ -707,8 +721,9 @@ class TimeDomain:
         True
         """
         if self.arity != 1:
+            msg = f"could not tell the next time: found a product order of {self.arity} coordinates"
             raise InvalidUsageError(
-                f"could not tell the next time: found a product order of {self.arity} coordinates",
+                msg,
                 hint="use successors, which gives the antichain of next times",
             )
         value = int(time) if isinstance(time, int | np.integer) else int(time[0])
@@ -755,8 +770,9 @@ class TimeDomain:
         content = _from_json_text(value) if isinstance(value, str) else value
         times = content.get("times") if hasattr(content, "get") else None
         if not isinstance(times, list | tuple):
+            msg = f"could not read a time domain: found {value!r:.200}"
             raise InvalidUsageError(
-                f"could not read a time domain: found {value!r:.200}",
+                msg,
                 hint='give {"times": [types], "minimum": [numbers]}',
             )
         minimum = content.get("minimum", ())
@@ -767,6 +783,5 @@ def _from_json_text(text: str) -> object:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise InvalidUsageError(
-            f"could not read JSON: found {text!r:.200}", hint="quote dates and timestamps"
-        ) from error
+        msg = f"could not read JSON: found {text!r:.200}"
+        raise InvalidUsageError(msg, hint="quote dates and timestamps") from error

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spark_timely.antichain import Antichain
-from spark_timely.errors import InvalidShapeError, NegativeCountError, UnheldCapabilityError
+from spark_timely.errors import NegativeCountError, UnheldCapabilityError
 from spark_timely.order import (
     IntArray,
     TimesLike,
@@ -246,8 +246,9 @@ def check_progress(
     raised = rows[changes > 0]
     fits = beyond(raised, counts.times)
     if not fits.all():
+        msg = "raise the count of"
         raise _unheld(
-            "raise the count of",
+            msg,
             raised[int(np.flatnonzero(~fits)[0])],
             counts,
             stream=stream,
@@ -299,7 +300,8 @@ def check_messages(
     fits = beyond(rows, counts.frontier.times)
     if not fits.all():
         row = int(np.flatnonzero(~fits)[0])
-        raise _unheld("send a message at", rows[row], counts, stream=stream, seq=seq, domain=domain, row=row)
+        msg = "send a message at"
+        raise _unheld(msg, rows[row], counts, stream=stream, seq=seq, domain=domain, row=row)
 
 
 def _shown(time: IntArray | tuple[int, ...], domain: TimeDomain | None) -> object:
@@ -358,11 +360,3 @@ def _negative(
         count=count,
         context={"seq": seq},
     )
-
-
-def _check_arity(arity: int, times: IntArray) -> None:
-    if times.shape[1] != arity:
-        raise InvalidShapeError(
-            f"could not check a stream: found arity={times.shape[1]} for times of arity={arity}",
-            hint="times of one order have the same number of coordinates",
-        )
