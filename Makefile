@@ -1,0 +1,69 @@
+# Everything is run by `make`; `make help` lists what there is. Each target makes the environment ready
+# first, works from any working directory (make -C, make -f), and bears spaces in the path.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+ROOT := $(shell cd "$$(dirname "$(strip $(MAKEFILE_LIST))")" && pwd -P)
+SETUP := bash "$(ROOT)/scripts/setup.sh"
+RUN := bash "$(ROOT)/scripts/run.sh"
+PYTEST := $(RUN) -m pytest
+# More arguments for pytest: make test ARGS="-k frontier -x"
+ARGS ?=
+
+.PHONY: help setup env fmt lint types layers unit check test test-spark long golden-update bench demo docs clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' "$(ROOT)/Makefile" | column -t -s '|' 2>/dev/null || \
+		sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1  \2/p' "$(ROOT)/Makefile"
+
+setup: ## Python environment in .venv and a JDK; installs what is missing
+	@$(SETUP)
+
+env: ## the Python environment alone
+	@$(SETUP) --no-java
+
+fmt: env ## format the code and apply safe lint fixes
+	@$(RUN) -m ruff format .
+	@$(RUN) -m ruff check --fix .
+
+lint: env ## check format and lint rules
+	@$(RUN) -m ruff format --check .
+	@$(RUN) -m ruff check .
+
+types: env ## check types (mypy, strict)
+	@bash "$(ROOT)/scripts/types.sh"
+
+layers: env ## check which module imports which
+	@$(PYTEST) -q tests/test_import_layers.py
+
+unit: env ## tests that need neither a JVM nor more than moments
+	@$(PYTEST) -q -m "not spark and not connect and not faults and not long and not bench" tests/unit tests/test_import_layers.py tests/test_public_api.py $(ARGS)
+
+check: lint types unit ## format, lint, types, import layers, unit tests; under two minutes
+
+test: setup ## the whole suite except what is marked long: runs in CI on each push
+	@$(PYTEST) -m "not long and not bench" --junitxml=build/test-report.xml --durations=15 tests $(ARGS)
+
+test-spark: setup ## the tests that need Spark
+	@$(PYTEST) -m "(spark or connect) and not long and not bench" --durations=15 tests $(ARGS)
+
+long: setup ## the long lane: many kills, large random tests
+	@SPARK_TIMELY_LONG=1 $(PYTEST) -m "(long or faults) and not bench" --durations=15 tests $(ARGS)
+
+golden-update: setup ## rewrite the expected texts under tests/golden; read the difference before you commit it
+	@$(PYTEST) -q --golden-update -m golden tests
+
+bench: setup ## measure against the peers; writes build/bench.jsonl
+	@$(RUN) -m tests.bench $(ARGS)
+
+demo: setup ## capture and replay of a year of flights
+	@$(RUN) examples/flights.py $(ARGS)
+
+docs: env ## render the tables of options into README.md
+	@$(RUN) -m spark_timely.conf --write README.md
+
+clean: ## remove what was built, the environment excepted
+	@rm -rf "$(ROOT)"/build "$(ROOT)"/spark-warehouse "$(ROOT)"/metastore_db "$(ROOT)"/derby.log "$(ROOT)"/.mypy_cache "$(ROOT)"/.ruff_cache
