@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from spark_timely.conf.kinds import Duration, JsonValue, Kind, Option, parse_value
-from spark_timely.errors import InvalidOptionError, shown
+from spark_timely.errors import InvalidOptionError, InvalidUsageError, shown
 
 __all__ = [
     "SINK_OPTIONS",
@@ -32,6 +33,7 @@ __all__ = [
     "SourceOptions",
     "parse_options",
     "render_markdown",
+    "rendered",
 ]
 
 
@@ -415,6 +417,42 @@ def render_markdown(table: OptionTable[ParsedT], /) -> str:
         default = "required" if option.required else f"`{option.default}`" if option.default else ""
         lines.append(f"| `{option.name}` | {_values_text(option)} | {default} | {option.help} |")
     return "\n".join(lines) + "\n"
+
+
+def rendered(text: str, /, **tables: OptionTable[Any]) -> str:
+    r"""Put tables of options between their marks in a Markdown text.
+
+    Parameters
+    ----------
+    text : str
+        Markdown with lines ``<!-- options: NAME -->`` and ``<!-- end -->``. Not modified.
+    **tables : OptionTable
+        The table of each name.
+
+    Returns
+    -------
+    str
+        The text with all that was between the marks replaced.
+
+    Raises
+    ------
+    InvalidUsageError
+        If a table has no marks in the text.
+
+    Examples
+    --------
+    >>> text = rendered("<!-- options: sink -->\nstale\n<!-- end -->\n", sink=SINK_OPTIONS)
+    >>> "stale" in text, "`timeColumn`" in text
+    (False, True)
+    """
+    for name, table in tables.items():
+        pattern = re.compile(rf"(<!-- options: {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
+        markdown = render_markdown(table)
+        text, n_found = pattern.subn(lambda match, new=markdown: match[1] + new + match[2], text)
+        if n_found == 0:
+            msg = f"could not render the options {name!r}: found no line '<!-- options: {name} -->' with an end"
+            raise InvalidUsageError(msg, hint="add the two marks where the table shall be")
+    return text
 
 
 _KIND_TEXT: dict[str, str] = {

@@ -1,10 +1,19 @@
-"""Fixtures shared by all tests: one Spark session for the whole run, started when first asked for."""
+"""Fixtures shared by all tests, and what holds for every run.
+
+- The driver runs in a time zone that is neither UTC nor the session's, so that a mistaken zone shows.
+- Settings of Spark in the environment of whoever runs the tests are dropped.
+- Tests run by folder: what is quick and near the ground first, Spark later.
+- A skipped test fails the run: nothing is skipped silently.
+"""
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,10 +22,71 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+DRIVER_ZONE = "America/Los_Angeles"
+SESSION_ZONE = "Asia/Kathmandu"  # 5 h 45 min: a zone that no whole number of hours hides
+
+for _name in [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_")) and "TIMELY" not in name]:
+    del os.environ[_name]
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # the name of a machine need not have an address
+os.environ["TZ"] = DRIVER_ZONE
+time.tzset()
+
 # No timing assertions: the machine is shared. `SPARK_TIMELY_LONG=1` is the long lane.
 settings.register_profile("default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("long", settings.get_profile("default"), max_examples=2000)
 settings.load_profile("long" if os.environ.get("SPARK_TIMELY_LONG", "0") not in {"", "0"} else "default")
+
+_FOLDERS = ("unit", "golden", "property", "conformance", "typing", "spark", "faults", "bench")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--golden-update", action="store_true", help="rewrite the expected texts under tests/golden")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    root = config.rootpath / "tests"
+
+    def order(item: pytest.Item) -> tuple[bool, int]:
+        slow = any(item.get_closest_marker(name) for name in ("spark", "connect", "faults"))
+        folder = item.path.relative_to(root).parts[0] if item.path.is_relative_to(root) else ""
+        return slow, _FOLDERS.index(folder) if folder in _FOLDERS else -1
+
+    items.sort(key=order)  # stable: within a file the order of its text
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", []) if reporter is not None else []
+    if skipped and exitstatus == pytest.ExitCode.OK:
+        reporter.write_line(f"{len(skipped)} skipped: a test that is skipped counts as failed", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Return a function that compares a text with the file of a name under `tests/golden`."""
+    update = request.config.getoption("--golden-update")
+    folder = request.config.rootpath / "tests" / "golden"
+
+    def check(name: str, actual: str) -> None:
+        file = folder / name
+        if update:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(actual, encoding="utf-8")
+            return
+        expected = file.read_text(encoding="utf-8")
+        lines = difflib.unified_diff(expected.splitlines(), actual.splitlines(), "expected", "actual", lineterm="")
+        assert actual == expected, "\n".join([f"{name} differs (make golden-update rewrites it):", *lines])
+
+    return check
+
+
+@pytest.fixture
+def log_path(tmp_path: Path) -> str:
+    """Return where a log may be created: a path with a space in it, that does not exist yet."""
+    return str(tmp_path / "a log")
 
 
 @pytest.fixture(scope="session")
@@ -25,9 +95,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     import spark_timely
 
     folder = tmp_path_factory.mktemp("spark")
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     session = spark_timely.session(
         "spark-timely tests",
         master="local[2]",
@@ -37,6 +104,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
             "spark.driver.memory": "2g",
+            "spark.sql.session.timeZone": SESSION_ZONE,
             "spark.local.dir": str(folder / "local"),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
         },
