@@ -25,6 +25,7 @@ from spark_timely.order import (
     TimesLike,
     as_times,
     beyond,
+    concat_times,
     minimal,
     minimal_elements,
 )
@@ -305,7 +306,7 @@ class Antichain:
         self._same_arity(other)
         if len(self) + len(other) <= 2 * _FEW:
             return Antichain._trusted(tuple(minimal_elements(self.elements + other.elements)), self._arity)
-        return Antichain(np.concatenate([self.times, other.times]), self._arity)
+        return Antichain(concat_times(self.times, other.times), self._arity)
 
     def join(self, other: Antichain) -> Antichain:
         """Return the least antichain greater or equal to both: the minima of pairwise upper bounds.
@@ -323,7 +324,8 @@ class Antichain:
         if len(self) * len(other) <= _FEW * _FEW:
             pairs = (tuple(map(max, mine, theirs)) for mine in self.elements for theirs in other.elements)
             return Antichain._trusted(tuple(minimal_elements(pairs)), self._arity)
-        bounds = np.maximum(self.times[:, None, :], other.times[None, :, :])
+        both = concat_times(self.times, other.times)
+        bounds = np.maximum(both[: len(self), None, :], both[None, len(self) :, :])
         return Antichain(bounds.reshape(-1, self._arity), self._arity)
 
     def to_json(self) -> list[int] | list[list[int]]:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 __all__ = [
     "BoolArray",
@@ -34,8 +34,10 @@ __all__ = [
     "as_diffs",
     "as_times",
     "beyond",
+    "concat_times",
     "consolidate_rows",
     "group_times",
+    "is_sorted",
     "less_equal",
     "lexsort",
     "minimal",
@@ -169,6 +171,37 @@ def _same_arity(left: IntArray, right: IntArray) -> None:
             msg,
             hint="times of one order have the same number of coordinates",
         )
+
+
+def concat_times(*parts: IntArray) -> IntArray:
+    """Put arrays of times after one another, signed and unsigned ones without loss.
+
+    Plain concatenation of int64 and uint64 would give floats.
+
+    Raises
+    ------
+    InvalidShapeError
+        If the arities differ, or no 64-bit integer type holds all values.
+
+    Examples
+    --------
+    >>> concat_times(np.array([[1]]), np.array([[2**63]], dtype=np.uint64)).dtype
+    dtype('uint64')
+    """
+    for part in parts[1:]:
+        _same_arity(parts[0], part)
+    return np.concatenate(_one_dtype(*parts))
+
+
+def _one_dtype(*parts: IntArray) -> Sequence[IntArray]:
+    if len({part.dtype for part in parts}) < 2:
+        return parts
+    if all(part.dtype == np.uint64 or not part.size or part.min() >= 0 for part in parts):
+        return [part.astype(np.uint64, copy=False) for part in parts]
+    if all(part.dtype == np.int64 or not part.size or part.max() <= _INT64_MAX for part in parts):
+        return [part.astype(np.int64, copy=False) for part in parts]
+    msg = "could not compare times: found negative ones and ones of 2**63 or more"
+    raise InvalidShapeError(msg, hint="times of one order are all int64 or all uint64")
 
 
 def less_equal(a: IntArray, b: IntArray) -> BoolArray:
@@ -597,6 +630,7 @@ def advance(times: IntArray, frontier: IntArray) -> IntArray:
             msg,
             hint="an empty frontier is complete, nothing can be at or after it",
         )
+    times, frontier = _one_dtype(times, frontier)
     best = np.maximum(times, frontier[:1])
     for element in frontier[1:]:  # m antichain elements
         other = np.maximum(times, element[None, :])
@@ -645,6 +679,7 @@ def advance_by(times: IntArray, frontier: IntArray) -> IntArray:
     _same_arity(times, frontier)
     if frontier.shape[0] == 0:
         return times.copy()
+    times, frontier = _one_dtype(times, frontier)
     result = np.maximum(times, frontier[:1])
     for element in frontier[1:]:  # m antichain elements
         np.minimum(result, np.maximum(times, element[None, :]), out=result)

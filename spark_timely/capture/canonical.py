@@ -30,12 +30,11 @@ import pyarrow as pa
 from spark_timely.antichain import Antichain
 from spark_timely.capture.row_hash import RowHasher, Words
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
-from spark_timely.order import IntArray, TimesLike, as_diffs, as_times, beyond, group_times
+from spark_timely.order import IntArray, TimesLike, as_diffs, as_times, beyond, concat_times, group_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from spark_timely.capture.protocol import StreamCounts
 
 __all__ = ["CanonicalState", "RowHasher", "trace_hash"]
 
@@ -187,7 +186,7 @@ class CanonicalState:
         times, sums, counts = _summed(times, sums, counts)
         if self._times.shape[0]:
             times, sums, counts = _summed(
-                np.concatenate([self._times, times]),
+                concat_times(self._times, times),
                 np.concatenate([self._sums, sums]),
                 np.concatenate([self._counts, counts]),
             )

@@ -292,8 +292,8 @@ def _contribution_of(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:
         days = _values(array, np.int64) // 86_400_000
         return _one_word(days.view(np.uint64), "date", place)
     if t.is_boolean(type_):
-        values = array.fill_null(False).to_numpy(zero_copy_only=False)
-        return _one_word(values.astype(np.uint64), "boolean", place)
+        bits = _values(array.cast(pa.uint8()), np.uint8)
+        return _one_word(bits.astype(np.uint64), "boolean", place)
     if t.is_decimal(type_):
         return _decimal(array, type_, place)
     if t.is_time(type_):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_timely.order import IntArray, TimesLike, as_diffs, as_times, consolidate_rows
+from spark_timely.order import IntArray, TimesLike, as_diffs, as_times, concat_times, consolidate_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -129,7 +129,7 @@ class ChangeBatch:
         [((4,), 1), ((5,), 2)]
         """
         if self._clean < self._length and self._length > 1:
-            times, diffs = consolidate_rows(np.concatenate(self._times), np.concatenate(self._diffs))
+            times, diffs = consolidate_rows(concat_times(*self._times), np.concatenate(self._diffs))
             self._times, self._diffs = ([times], [diffs]) if times.shape[0] else ([], [])
             self._length = times.shape[0]
         self._clean = self._length

@@ -21,6 +21,7 @@ from spark_timely.order import (
     TimesLike,
     as_diffs,
     as_times,
+    concat_times,
     consolidate_rows,
 )
 from spark_timely.progress.change_batch import ChangeBatch
@@ -183,13 +184,13 @@ class MutableAntichain:
         if not rows.shape[0]:
             return rows.copy(), changes.copy()
         self._times, self._counts = consolidate_rows(
-            np.concatenate([self._times, rows]), np.concatenate([self._counts, changes])
+            concat_times(self._times, rows), np.concatenate([self._counts, changes])
         )
         before = self._frontier
         after = Antichain(self._times[self._counts > 0], self._arity)
         if after == before:
             return np.empty((0, self._arity), dtype=np.int64), np.empty(0, dtype=np.int64)
         self._frontier = after
-        moved = np.concatenate([before.times, after.times])
+        moved = concat_times(before.times, after.times)
         signs = np.repeat(np.array([-1, 1], dtype=np.int64), [len(before), len(after)])
         return consolidate_rows(moved, signs)
