@@ -1,0 +1,79 @@
+"""How the flights demo speaks: steps, checks, tables and a progress bar."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tqdm import tqdm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+BAR = "   {desc:<26} {percentage:3.0f}% |{bar:20}| {n_fmt:>7}/{total_fmt} flights {elapsed}{postfix}"
+
+
+@dataclass
+class Report:
+    """What the demo says, and whether its checks held."""
+
+    failed: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+
+    def title(self, text: str) -> None:
+        """Print the first line."""
+        print(style("1;36", text))
+
+    def step(self, number: int, title: str, *lines: str) -> None:
+        """Begin a step: what happens, and why it matters."""
+        print(f"\n{style('1', f'{number}  {title}')}")
+        self.say(*lines)
+
+    def say(self, *lines: str) -> None:
+        """Print lines of explanation."""
+        for line in lines:
+            print(f"   {line}")
+
+    def check(self, claim: str, actual: object, expected: object) -> None:
+        """Print whether a claim holds; the demo fails if it does not."""
+        if actual == expected:
+            self.say(f"{style('32', '✓')} {claim}")
+        else:
+            self.failed.append(claim)
+            self.say(f"{style('31', '✗')} {claim}: found {actual}, expected {expected}")
+
+    def table(self, names: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str = "") -> None:
+        """Print a table: the first column to the left, the others to the right."""
+        widths = [max(len(text) for text in column) for column in zip(names, *rows, strict=True)]
+        for index, row in enumerate([names, *rows]):
+            cells = [
+                text.rjust(width) if column else text.ljust(width)
+                for column, (text, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            line = "   ".join(cells)
+            self.say(indent + (style("2", line) if index == 0 else line))
+
+    def watch(self, what: str, total: int, *, done: Callable[[], int], over: Callable[[float], bool],
+              note: Callable[[], str] | None = None) -> None:  # fmt: skip
+        """Show a progress bar until `over(seconds to wait)` says so.
+
+        The end of a replay is known before it begins, so the bar is exact.
+        """
+        with tqdm(total=total, desc=what, bar_format=BAR, file=sys.stdout, ncols=118, ascii=" ▏▎▍▌▋▊▉█") as bar:
+            running = True
+            while running:
+                running = not over(0.2)
+                if note is not None:
+                    bar.set_postfix_str(note(), refresh=False)
+                bar.n = min(done(), total)
+                bar.refresh()
+
+
+def style(code: str, text: str) -> str:
+    """Colour `text` where a terminal shows it."""
+    if not sys.stdout.isatty() or "NO_COLOR" in os.environ:
+        return text
+    return f"\x1b[{code}m{text}\x1b[0m"
