@@ -190,7 +190,7 @@ class Antichain:
         """Return the number of elements."""
         if self._elements is not None:
             return len(self._elements)
-        return self.times.shape[0]
+        return int(self.times.shape[0])
 
     def __bool__(self) -> bool:
         """Return whether there is an element: False means complete."""

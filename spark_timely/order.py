@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BoolArray",
+    "DiffArray",
     "IntArray",
     "TimesLike",
     "advance",
@@ -45,7 +46,10 @@ __all__ = [
     "unique_times",
 ]
 
+# Times: int64, or uint64.
 IntArray: TypeAlias = npt.NDArray[np.integer[Any]]
+# Diffs, counts, deltas, steps.
+DiffArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 TimesLike: TypeAlias = "npt.ArrayLike | Iterable[int] | Iterable[tuple[int, ...]]"
 
@@ -135,7 +139,7 @@ def _from_sequence(times: TimesLike) -> IntArray:
     return array
 
 
-def as_diffs(diffs: npt.ArrayLike, n: int) -> IntArray:
+def as_diffs(diffs: npt.ArrayLike, n: int) -> DiffArray:
     """Bring count changes into an int64 array of `n` entries.
 
     Raises
@@ -338,7 +342,8 @@ def minimal(times: IntArray) -> IntArray:
     if n <= 1 or k == 0:
         return times[:1].copy()
     if k == 1:
-        return times.min(axis=0, keepdims=True)
+        least: IntArray = times.min(axis=0, keepdims=True)
+        return least
     if n <= _TINY:
         return np.array(minimal_elements(map(tuple, times.tolist())), dtype=times.dtype)
     times = _without_dominated(times)
@@ -554,7 +559,7 @@ def _decode(codes: npt.NDArray[np.intp], spans: list[int], lows: list[int], dtyp
     return times
 
 
-def consolidate_rows(times: IntArray, diffs: IntArray) -> tuple[IntArray, IntArray]:
+def consolidate_rows(times: IntArray, diffs: DiffArray) -> tuple[IntArray, DiffArray]:
     """Sum the diffs of equal times and drop those that come to zero.
 
     Parameters

@@ -19,6 +19,7 @@ import datetime as dt
 import enum
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -32,7 +33,7 @@ from spark_timely.errors import InvalidShapeError, InvalidUsageError
 from spark_timely.order import IntArray, TimesLike, as_times
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 __all__ = ["TimeDomain", "TimeType"]
 
@@ -768,14 +769,14 @@ class TimeDomain:
         True
         """
         content = _from_json_text(value) if isinstance(value, str) else value
-        times = content.get("times") if hasattr(content, "get") else None
-        if not isinstance(times, list | tuple):
+        times = content.get("times") if isinstance(content, Mapping) else None
+        minimum = content.get("minimum", ()) if isinstance(content, Mapping) else None
+        if not isinstance(times, list | tuple) or not isinstance(minimum, list | tuple):
             msg = f"could not read a time domain: found {value!r:.200}"
             raise InvalidUsageError(
                 msg,
                 hint='give {"times": [types], "minimum": [numbers]}',
             )
-        minimum = content.get("minimum", ())
         return cls(tuple(times), tuple(minimum))
 
 

@@ -30,7 +30,7 @@ import pyarrow as pa
 from spark_timely.antichain import Antichain
 from spark_timely.capture.row_hash import RowHasher, Words
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
-from spark_timely.order import IntArray, TimesLike, as_diffs, as_times, beyond, concat_times, group_times
+from spark_timely.order import DiffArray, IntArray, TimesLike, as_diffs, as_times, beyond, concat_times, group_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -76,7 +76,7 @@ class CanonicalState:
         self._arity = arity
         self._times: IntArray = np.empty((0, arity), dtype=np.int64)
         self._sums: Words = np.empty((0, 2), dtype=np.uint64)
-        self._counts: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self._counts: DiffArray = np.empty(0, dtype=np.int64)
 
     @property
     def arity(self) -> int:
@@ -94,7 +94,7 @@ class CanonicalState:
         return self._sums
 
     @property
-    def counts(self) -> npt.NDArray[np.int64]:
+    def counts(self) -> DiffArray:
         """Sum of the weights per time, shape (m,)."""
         return self._counts
 
@@ -182,7 +182,7 @@ class CanonicalState:
         """
         self._add(as_times(other._times, self._arity), other._sums, other._counts)
 
-    def _add(self, times: IntArray, sums: Words, counts: npt.NDArray[np.int64]) -> None:
+    def _add(self, times: IntArray, sums: Words, counts: DiffArray) -> None:
         times, sums, counts = _summed(times, sums, counts)
         if self._times.shape[0]:
             times, sums, counts = _summed(
@@ -237,7 +237,7 @@ class CanonicalState:
         state = cls(arity=arity)
         for table in tables:
 
-            def column(name: str, table: pa.Table | pa.RecordBatch = table) -> npt.NDArray[np.int64]:
+            def column(name: str, table: pa.Table | pa.RecordBatch = table) -> DiffArray:
                 return np.asarray(table.column(name).to_numpy(), dtype=np.int64)
 
             times = np.stack([column(f"time_{i}") for i in range(arity)], axis=1)
@@ -263,7 +263,7 @@ class CanonicalState:
             for time, count, (high, low) in zip(times.tolist(), counts.tolist(), sums.tolist(), strict=True)
         ]
 
-    def _closed(self, frontier: Antichain | None) -> tuple[IntArray, Words, npt.NDArray[np.int64]]:
+    def _closed(self, frontier: Antichain | None) -> tuple[IntArray, Words, DiffArray]:
         keep = (self._counts != 0) | (self._sums != 0).any(axis=1)
         if frontier is not None:
             keep &= ~beyond(self._times, as_times(frontier.times, self._arity))
@@ -354,9 +354,7 @@ def trace_hash(
     return text.hexdigest()
 
 
-def _summed(
-    times: IntArray, sums: Words, counts: npt.NDArray[np.int64]
-) -> tuple[IntArray, Words, npt.NDArray[np.int64]]:
+def _summed(times: IntArray, sums: Words, counts: DiffArray) -> tuple[IntArray, Words, DiffArray]:
     """Sum hashes and counts of equal times, modulo 2**64; times come out sorted."""
     unique, inverse, sizes = group_times(times)
     m = unique.shape[0]
@@ -385,7 +383,7 @@ def _int_bytes(times: IntArray) -> bytes:
     return np.ascontiguousarray(times).astype(times.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
-def _entry_bytes(times: IntArray, counts: npt.NDArray[np.int64], sums: Words) -> bytes:
+def _entry_bytes(times: IntArray, counts: DiffArray, sums: Words) -> bytes:
     arity = times.shape[1]
     entries = np.empty((times.shape[0], arity + 3), dtype="<u8")
     entries[:, :arity] = times.view(np.uint64)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from spark_timely.antichain import Antichain
 from spark_timely.errors import InvalidShapeError
-from spark_timely.order import IntArray, TimesLike, as_diffs, as_times, concat_times, consolidate_rows
+from spark_timely.order import DiffArray, IntArray, TimesLike, as_diffs, as_times, concat_times, consolidate_rows
 from spark_timely.progress.frontier import MutableAntichain
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Progress:
     """
 
     times: IntArray
-    deltas: npt.NDArray[np.int64]
+    deltas: DiffArray
 
 
 Event: TypeAlias = Messages | Progress
@@ -104,10 +104,10 @@ class StreamEvents:
     """
 
     message_times: IntArray
-    message_steps: npt.NDArray[np.int64]
+    message_steps: DiffArray
     progress_times: IntArray
-    progress_deltas: npt.NDArray[np.int64]
-    progress_steps: npt.NDArray[np.int64]
+    progress_deltas: DiffArray
+    progress_steps: DiffArray
     n_steps: int
 
     def __post_init__(self) -> None:
@@ -132,7 +132,7 @@ class StreamEvents:
     @property
     def arity(self) -> int:
         """Number of coordinates of each time."""
-        return self.progress_times.shape[1]
+        return int(self.progress_times.shape[1])
 
     @classmethod
     def from_events(cls, events: Iterable[Event], arity: int) -> StreamEvents:
@@ -150,7 +150,7 @@ class StreamEvents:
         """
         message_times: list[IntArray] = [np.empty((0, arity), dtype=np.int64)]
         progress_times: list[IntArray] = [np.empty((0, arity), dtype=np.int64)]
-        deltas: list[npt.NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
+        deltas: list[DiffArray] = [np.empty(0, dtype=np.int64)]
         message_steps, n_entries = [0], [0]
         messages_at, n_steps = [0], 0
         for event in events:  # one round per event, whatever it holds
@@ -220,7 +220,7 @@ class StreamEvents:
             commits.shape[0],
         )
 
-    def batches(self) -> Iterator[tuple[IntArray, npt.NDArray[np.int64]]]:
+    def batches(self) -> Iterator[tuple[IntArray, DiffArray]]:
         """Iterate over the progress batches as (times, deltas); views.
 
         Examples
@@ -234,7 +234,7 @@ class StreamEvents:
             yield self.progress_times[low:high], self.progress_deltas[low:high]
 
 
-def _steps_of(seqs: npt.NDArray[np.int64], commits: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _steps_of(seqs: DiffArray, commits: DiffArray) -> DiffArray:
     steps = np.searchsorted(commits, seqs).astype(np.int64)
     known = steps < commits.shape[0]
     known[known] = commits[steps[known]] == seqs[known]
@@ -374,9 +374,7 @@ def frontier_steps(
     return trace
 
 
-def _total_order_steps(
-    events: StreamEvents, held: IntArray, held_counts: npt.NDArray[np.int64]
-) -> list[tuple[int, Antichain]]:
+def _total_order_steps(events: StreamEvents, held: IntArray, held_counts: DiffArray) -> list[tuple[int, Antichain]]:
     lows, begins, ends = positive_intervals(events, held, held_counts)
     least, complete = least_over_steps(lows[:, 0], begins, ends, events.n_steps + 1)
     changed = np.ones(events.n_steps + 1, dtype=np.bool_)
@@ -393,8 +391,8 @@ def _total_order_steps(
 
 
 def positive_intervals(
-    events: StreamEvents, held: IntArray, held_counts: npt.NDArray[np.int64]
-) -> tuple[IntArray, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    events: StreamEvents, held: IntArray, held_counts: DiffArray
+) -> tuple[IntArray, DiffArray, DiffArray]:
     """Return when each time has a positive count, as intervals of steps.
 
     Step s stands for the state after s progress batches: 0 is the start, `events.n_steps` the end.
@@ -434,8 +432,8 @@ def positive_intervals(
 
 
 def running_counts(
-    events: StreamEvents, held: IntArray, held_counts: npt.NDArray[np.int64]
-) -> tuple[IntArray, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    events: StreamEvents, held: IntArray, held_counts: DiffArray
+) -> tuple[IntArray, DiffArray, DiffArray]:
     """Return the count of each time after each step that changes it.
 
     Returns
@@ -460,18 +458,18 @@ def running_counts(
         np.concatenate([times, steps[:, None]], axis=1),
         np.concatenate([held_counts, events.progress_deltas]),
     )
-    times, steps = keyed[:, :-1], keyed[:, -1].astype(np.int64)
+    times, at = keyed[:, :-1], keyed[:, -1].astype(np.int64)
     n = times.shape[0]
     first = np.ones(n, dtype=np.bool_)
     first[1:] = (times[1:] != times[:-1]).any(axis=1)
     totals = np.cumsum(changes)
     starts = np.flatnonzero(first)
     before = np.repeat(totals[starts] - changes[starts], np.diff(starts, append=n))
-    return times, steps, totals - before
+    return times, at, totals - before
 
 
 def least_over_steps(
-    lows: IntArray, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], n_steps: int
+    lows: IntArray, begins: DiffArray, ends: DiffArray, n_steps: int
 ) -> tuple[IntArray, npt.NDArray[np.bool_]]:
     """Return the least value at each step among intervals of steps that carry a value each.
 

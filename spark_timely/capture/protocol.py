@@ -20,7 +20,7 @@ Source: timely `capture/replay.rs`, the protocol in the module's description.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from spark_timely.capture.event import (
 )
 from spark_timely.errors import NegativeCountError, UnheldCapabilityError
 from spark_timely.order import (
+    DiffArray,
     IntArray,
     TimesLike,
     as_diffs,
@@ -80,7 +81,7 @@ class StreamCounts:
     """
 
     times: IntArray
-    counts: npt.NDArray[np.int64]
+    counts: DiffArray
     _frontier: list[Antichain] = field(default_factory=list, repr=False)
 
     @classmethod
@@ -126,12 +127,20 @@ class StreamCounts:
         return cls._checked(np.empty((0, arity), dtype=np.int64), np.empty(0, dtype=np.int64))
 
     @classmethod
-    def _checked(cls, times: IntArray, counts: npt.NDArray[np.int64], **where: object) -> StreamCounts:
-        """Consolidate and refuse negative counts; `where` goes into the error."""
+    def _checked(
+        cls,
+        times: IntArray,
+        counts: DiffArray,
+        *,
+        stream: str | None = None,
+        seq: int | None = None,
+        domain: TimeDomain | None = None,
+    ) -> StreamCounts:
+        """Consolidate and refuse negative counts; whose they are goes into the error."""
         times, counts = consolidate_rows(times, counts)
         if counts.shape[0] and counts.min() < 0:
             row = int(np.flatnonzero(counts < 0)[0])
-            raise _negative(times[row], int(counts[row]), **where)
+            raise _negative(times[row], int(counts[row]), stream=stream, seq=seq, domain=domain)
         times.flags.writeable = False
         counts.flags.writeable = False
         return cls(times, counts)
@@ -139,7 +148,7 @@ class StreamCounts:
     @property
     def arity(self) -> int:
         """Number of coordinates of each time."""
-        return self.times.shape[1]
+        return int(self.times.shape[1])
 
     @property
     def total(self) -> int:
@@ -149,7 +158,7 @@ class StreamCounts:
     @property
     def closed(self) -> bool:
         """Whether nothing is held: the stream can add nothing more."""
-        return self.times.shape[0] == 0
+        return len(self.times) == 0
 
     @property
     def frontier(self) -> Antichain:
@@ -172,7 +181,7 @@ class StreamCounts:
             self.arity,
         )
 
-    def to_json(self) -> list[list[Any]]:
+    def to_json(self) -> list[list[int | list[int]]]:
         """Return [[time, count], …] as plain JSON values; a time is an integer for k = 1.
 
         Examples
@@ -193,7 +202,7 @@ class StreamCounts:
         """Return a hash that agrees with `==`."""
         return hash((self.times.tobytes(), self.counts.tobytes()))
 
-    def __reduce__(self) -> tuple[object, tuple[IntArray, npt.NDArray[np.int64], int]]:
+    def __reduce__(self) -> tuple[object, tuple[IntArray, DiffArray, int]]:
         """Pickle as the arrays."""
         return StreamCounts.from_arrays, (self.times, self.counts, self.arity)
 
@@ -373,9 +382,8 @@ def verify_events(
     start = StreamCounts.initial(domain.minimum) if start is None else start
     numbers = None if seqs is None else np.asarray(seqs, dtype=np.int64)
 
-    def where(step: int) -> dict[str, Any]:
-        seq = step if numbers is None or step >= numbers.shape[0] else int(numbers[step])
-        return {"stream": stream, "seq": seq, "domain": domain}
+    def seq_of(step: int) -> int:
+        return step if numbers is None or step >= numbers.shape[0] else int(numbers[step])
 
     intervals = positive_intervals(events, start.times, start.counts)
     raised, raised_steps = _raised(events)
@@ -388,18 +396,26 @@ def verify_events(
             offences = np.flatnonzero(~fits)
             row = int(offences[np.argmin(steps[offences])])
             step = int(steps[row])
-            raise _unheld(attempt, times[row], _counts_at(intervals, step), **where(step), row=row)
+            raise _unheld(
+                attempt,
+                times[row],
+                _counts_at(intervals, step),
+                stream=stream,
+                seq=seq_of(step),
+                domain=domain,
+                row=row,
+            )
     times, steps, counts = running_counts(events, start.times, start.counts)
     below = np.flatnonzero(counts < 0)
     if below.shape[0]:
         row = int(below[np.argmin(steps[below])])
-        raise _negative(times[row], int(counts[row]), **where(int(steps[row]) - 1))
+        raise _negative(times[row], int(counts[row]), stream=stream, seq=seq_of(int(steps[row]) - 1), domain=domain)
     last = np.ones(times.shape[0], dtype=np.bool_)
     last[:-1] = (times[1:] != times[:-1]).any(axis=1)
     return StreamCounts.from_arrays(times[last], counts[last], events.arity)
 
 
-def _raised(events: StreamEvents) -> tuple[IntArray, npt.NDArray[np.int64]]:
+def _raised(events: StreamEvents) -> tuple[IntArray, DiffArray]:
     """Return the times whose count a batch raises, all its entries summed, and the batch of each."""
     steps = events.progress_steps.astype(events.progress_times.dtype)
     keyed, changes = consolidate_rows(
@@ -411,8 +427,8 @@ def _raised(events: StreamEvents) -> tuple[IntArray, npt.NDArray[np.int64]]:
 
 def _held_at(
     times: IntArray,
-    steps: npt.NDArray[np.int64],
-    intervals: tuple[IntArray, npt.NDArray[np.int64], npt.NDArray[np.int64]],
+    steps: DiffArray,
+    intervals: tuple[IntArray, DiffArray, DiffArray],
     n_steps: int,
 ) -> npt.NDArray[np.bool_]:
     """Tell for each time whether, at its step, a time less or equal to it has a positive count."""
@@ -443,7 +459,7 @@ def _held_at(
     return fits
 
 
-def _counts_at(intervals: tuple[IntArray, npt.NDArray[np.int64], npt.NDArray[np.int64]], step: int) -> StreamCounts:
+def _counts_at(intervals: tuple[IntArray, DiffArray, DiffArray], step: int) -> StreamCounts:
     """Return the times held at a step, once each."""
     lows, begins, ends = intervals
     held = lows[(begins <= step) & (step < ends)]

@@ -50,7 +50,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 __all__ = ["RowHasher", "hash_constant"]
 
 Words: TypeAlias = npt.NDArray[np.uint64]
+_Number = TypeVar("_Number", np.uint8, np.int32, np.int64, np.uint64, np.float64)
 # One array per lane.
 Lanes: TypeAlias = tuple[Words, Words]
 
@@ -277,7 +278,7 @@ def _contribution_of(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:
     if t.is_integer(type_):
         return _integer(array, type_, place)
     if t.is_floating(type_):
-        return _floating(array, type_, place)
+        return _floating(array, place)
     if t.is_string(type_) or t.is_large_string(type_):
         return _bytes(array, "string", place)
     if t.is_binary(type_) or t.is_large_binary(type_):
@@ -312,7 +313,7 @@ def _contribution_of(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:
     raise InvalidUsageError(msg, hint="leave the column out, or cast it to a type that Delta tables have")
 
 
-def _values(array: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
+def _values(array: pa.Array, dtype: type[_Number]) -> npt.NDArray[_Number]:
     """Return the values of a fixed-width array without a copy; any number where null."""
     buffer = array.buffers()[1]
     width = np.dtype(dtype).itemsize
@@ -320,9 +321,10 @@ def _values(array: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
 
 
 def _integer(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:
-    values = _values(array, type_.to_pandas_dtype())
-    if values.dtype != np.uint64:
-        return _one_word(values.astype(np.int64, copy=False).view(np.uint64), "integer", place)
+    if type_ != pa.uint64():
+        signed = _values(array.cast(pa.int64()), np.int64)
+        return _one_word(signed.view(np.uint64), "integer", place)
+    values = _values(array, np.uint64)
     lanes = _one_word(values, "integer", place)
     # From 2**63 on the lowest word looks negative: a second word says that it is not.
     large = np.flatnonzero(values >> np.uint64(63))
@@ -331,9 +333,8 @@ def _integer(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:
     return lanes
 
 
-def _floating(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:
-    values = _values(array, type_.to_pandas_dtype()).astype(np.float64)
-    values += 0.0  # -0.0 becomes 0.0
+def _floating(array: pa.Array, place: str) -> Lanes:
+    values = _values(array.cast(pa.float64()), np.float64) + 0.0  # -0.0 becomes 0.0
     words = values.view(np.uint64)
     words[np.isnan(values)] = _NAN
     return _one_word(words, "float", place)
@@ -341,8 +342,7 @@ def _floating(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:
 
 def _moment(array: pa.Array, kind: str, place: str) -> Lanes:
     type_ = array.type
-    width = np.int32 if type_.bit_width == 32 else np.int64
-    values = _values(array, width).astype(np.int64, copy=False)
+    values = _values(array, np.int32).astype(np.int64) if type_.bit_width == 32 else _values(array, np.int64)
     if type_.unit == "us":
         return _one_word(values.view(np.uint64), kind, place)
     if type_.unit != "ns":
@@ -357,11 +357,13 @@ def _moment(array: pa.Array, kind: str, place: str) -> Lanes:
 
 
 def _interval(array: pa.Array, place: str) -> Lanes:
-    layout = np.dtype([("months", "<i4"), ("days", "<i4"), ("nanoseconds", "<i8")])
-    values = _values(array, layout)
-    lanes = _zeros(len(array))
-    for j, part in enumerate(("months", "days", "nanoseconds")):
-        _add_words(lanes, values[part].astype(np.int64).view(np.uint64), "interval", place, j)
+    # 16 bytes each: months and days in 4, nanoseconds in 8.
+    n = len(array)
+    raw = np.frombuffer(array.buffers()[1], dtype=np.uint8, count=16 * n, offset=16 * array.offset)
+    narrow, wide = raw.view("<i4").reshape(n, 4), raw.view("<i8").reshape(n, 2)
+    lanes = _zeros(n)
+    for j, part in enumerate((narrow[:, 0], narrow[:, 1], wide[:, 1])):
+        _add_words(lanes, part.astype(np.int64).view(np.uint64), "interval", place, j)
     return lanes
 
 

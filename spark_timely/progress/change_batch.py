@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_timely.order import IntArray, TimesLike, as_diffs, as_times, concat_times, consolidate_rows
+from spark_timely.order import DiffArray, IntArray, TimesLike, as_diffs, as_times, concat_times, consolidate_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,7 +52,7 @@ class ChangeBatch:
         self._arity = arity
         # Entries in chunks, of which only the first may be compact; `_clean` counts its entries.
         self._times: list[IntArray] = []
-        self._diffs: list[npt.NDArray[np.int64]] = []
+        self._diffs: list[DiffArray] = []
         self._length = 0
         self._clean = 0
 
@@ -163,7 +163,7 @@ class ChangeBatch:
         """Return the entries as they stand."""
         return f"ChangeBatch({list(self)!r})"
 
-    def arrays(self) -> tuple[IntArray, npt.NDArray[np.int64]]:
+    def arrays(self) -> tuple[IntArray, DiffArray]:
         """Return the compacted entries as arrays of shapes (n, k) and (n,); copies.
 
         Examples
@@ -176,7 +176,7 @@ class ChangeBatch:
             return np.empty((0, self._arity), dtype=np.int64), np.empty(0, dtype=np.int64)
         return self._times[0].copy(), self._diffs[0].copy()
 
-    def drain(self) -> tuple[IntArray, npt.NDArray[np.int64]]:
+    def drain(self) -> tuple[IntArray, DiffArray]:
         """Return the compacted entries as `arrays` does, and leave the batch empty.
 
         Examples

@@ -17,6 +17,7 @@ import numpy as np
 from spark_timely.antichain import Antichain
 from spark_timely.order import (
     BoolArray,
+    DiffArray,
     IntArray,
     TimesLike,
     as_diffs,
@@ -61,7 +62,7 @@ class MutableAntichain:
     def __init__(self, arity: int = 1) -> None:
         self._arity = arity
         self._times: IntArray = np.empty((0, arity), dtype=np.int64)
-        self._counts: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self._counts: DiffArray = np.empty(0, dtype=np.int64)
         self._frontier = Antichain.empty(arity)
 
     @classmethod
@@ -93,7 +94,7 @@ class MutableAntichain:
         """Whether the frontier is empty."""
         return self._frontier.is_empty
 
-    def counts(self) -> tuple[IntArray, npt.NDArray[np.int64]]:
+    def counts(self) -> tuple[IntArray, DiffArray]:
         """Return the times with a non-zero count, in lexicographic order, and the counts; copies.
 
         Examples
@@ -145,7 +146,7 @@ class MutableAntichain:
         """
         return self._frontier.beyond(times)
 
-    def update_iter(self, times: TimesLike, diffs: npt.ArrayLike) -> tuple[IntArray, npt.NDArray[np.int64]]:
+    def update_iter(self, times: TimesLike, diffs: npt.ArrayLike) -> tuple[IntArray, DiffArray]:
         """Apply count changes and return how the frontier moved.
 
         After the call the frontier is the set of minimal times whose accumulated count is

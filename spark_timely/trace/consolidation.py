@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_timely.order import IntArray, TimesLike, as_diffs, as_times, consolidate_rows
+from spark_timely.order import DiffArray, IntArray, TimesLike, as_diffs, as_times, consolidate_rows
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["consolidate"]
 
 
-def consolidate(times: TimesLike, diffs: npt.ArrayLike, arity: int | None = None) -> tuple[IntArray, IntArray]:
+def consolidate(times: TimesLike, diffs: npt.ArrayLike, arity: int | None = None) -> tuple[IntArray, DiffArray]:
     """Sum the diffs of equal times and drop those that come to zero.
 
     Parameters
