@@ -50,7 +50,7 @@ class Options:
     """
 
     given: frozenset[str] = frozenset()
-    storage_options: dict[str, str] = field(default_factory=dict)
+    storage_options: dict[str, str] = field(default_factory=dict, repr=False)  # credentials are never shown
 
 
 def _option(

@@ -67,7 +67,7 @@ def shown(value: object, /) -> str:
     >>> shown("x" * 300)[-18:]
     '… (302 characters)'
     """
-    text = " ".join(repr(value).split("\n"))
+    text = " ".join(repr(value).splitlines())
     if len(text) <= _MAX_VALUE_CHARACTERS:
         return text
     return f"{text[:_MAX_VALUE_CHARACTERS]}… ({len(text)} characters)"
@@ -120,7 +120,8 @@ class TimelyError(Exception):
     def __str__(self) -> str:
         """Render message and hint on one line."""
         text = self.message if self.hint is None else f"{self.message} — hint: {self.hint}"
-        return " ".join(part.strip() for part in text.splitlines()) if "\n" in text or "\r" in text else text
+        lines = text.splitlines()
+        return text if len(lines) == 1 else " ".join(line.strip() for line in lines)
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exception's own way calls cls(*args), which loses keyword-only values.

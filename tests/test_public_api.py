@@ -1,0 +1,124 @@
+"""The public names: exactly these, each exported once, documented, annotated and with an example."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import cast
+
+import pytest
+
+import spark_timely
+from tests.modules import modules
+
+# A change here is a change of what users hold on to: the changelog says so.
+PUBLIC = [
+    "Antichain",
+    "CaptureQuery",
+    "Log",
+    "capture",
+    "consolidate",
+    "create_log",
+    "errors",
+    "open_log",
+    "read_splits",
+    "register",
+    "session",
+    "session_settings",
+    "snapshot",
+    "start",
+]
+
+
+def public(name: str) -> object:
+    """Return what a name stands for; for the callable package, the function behind it."""
+    value: object = getattr(spark_timely, name)
+    if name == "capture":
+        return importlib.import_module("spark_timely.spark.foreach_batch").capture
+    return value
+
+
+def test_all_is_the_committed_list_in_order() -> None:
+    assert spark_timely.__all__ == PUBLIC
+    assert sorted(PUBLIC) == PUBLIC
+    assert set(spark_timely._EXPORTS) == set(PUBLIC)
+    assert set(PUBLIC) <= set(dir(spark_timely))
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = spark_timely.nonsense
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_name_is_documented_with_an_example(name: str) -> None:
+    value = public(name)
+    doc = inspect.getdoc(value)
+    assert doc, name
+    if isinstance(value, ModuleType):
+        return
+    assert ">>>" in doc, f"{name} has no example"
+    if inspect.isclass(value):
+        for attribute, member in vars(value).items():
+            if not attribute.startswith("_") and (callable(member) or isinstance(member, property)):
+                assert inspect.getdoc(member), f"{name}.{attribute} is not documented"
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_name_is_annotated(name: str) -> None:
+    value = public(name)
+    members: list[tuple[str, object]] = [(name, value)]
+    if isinstance(value, ModuleType):
+        return
+    if inspect.isclass(value):
+        members = [(k, v) for k, v in vars(value).items() if inspect.isfunction(v) and not k.startswith("_")]
+    for label, member in members:
+        signature = inspect.signature(cast("Callable[..., object]", member))
+        assert signature.return_annotation is not inspect.Signature.empty, label
+        for parameter in signature.parameters.values():
+            if parameter.name not in {"self", "cls"}:
+                assert parameter.annotation is not inspect.Parameter.empty, f"{label}({parameter.name})"
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_defaults_are_keyword_only(name: str) -> None:
+    value = public(name)
+    if inspect.isclass(value) or isinstance(value, ModuleType):
+        return
+    for parameter in inspect.signature(cast("Callable[..., object]", value)).parameters.values():
+        if parameter.default is not inspect.Parameter.empty:
+            assert parameter.kind is inspect.Parameter.KEYWORD_ONLY, f"{name}({parameter.name})"
+
+
+def test_every_module_names_what_it_exports() -> None:
+    for name in modules():
+        if not name.startswith("spark_timely.") or name.endswith("__main__"):
+            continue
+        module = importlib.import_module(name)
+        exported = getattr(module, "__all__", [])
+        assert len(exported) == len(set(exported)), name
+        for each in exported:
+            assert hasattr(module, each), f"{name}.__all__ names {each!r}, which is not there"
+
+
+def test_capture_is_callable_and_a_package() -> None:
+    # In a fresh interpreter: whichever is imported first must not hide the other.
+    code = (
+        "import pickle, spark_timely\n"
+        "import spark_timely.capture.protocol\n"
+        "from spark_timely import capture\n"
+        "from spark_timely.capture import protocol\n"
+        "assert callable(capture) and callable(spark_timely.capture)\n"
+        "assert spark_timely.capture.protocol is protocol\n"
+        "assert pickle.loads(pickle.dumps(capture)) is capture\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_capture_shows_the_signature_of_its_function() -> None:
+    function = importlib.import_module("spark_timely.spark.foreach_batch").capture
+    assert inspect.signature(cast("Callable[..., object]", spark_timely.capture)) == inspect.signature(function)
