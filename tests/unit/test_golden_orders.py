@@ -1,0 +1,174 @@
+"""Antichains, change batches and orders against what the real timely and differential answered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_timely.antichain import Antichain
+from spark_timely.order import advance_by, as_times, less_equal
+from spark_timely.progress.change_batch import ChangeBatch
+from spark_timely.progress.frontier import MutableAntichain
+from tests.oracles.golden import as_row, vectors
+
+pytestmark = pytest.mark.golden
+
+ARITY = {"u64": 1, "product": 2}
+
+
+def _sequences(kind: str) -> list[tuple[int, int, dict[str, Any]]]:
+    found = [
+        (number, ARITY[line["time"]], line)
+        for number, line in enumerate(vectors("antichain.jsonl"))
+        if line["kind"] == kind
+    ]
+    assert len(found) >= 300, f"expected at least 300 sequences of {kind}, found {len(found)}"
+    return found
+
+
+def _antichain(times: list[Any], arity: int) -> Antichain:
+    return Antichain.from_times([as_row(t) for t in times], arity)
+
+
+def _step_of_antichain(state: Antichain, step: dict[str, Any], arity: int) -> tuple[Antichain, Any]:
+    """Apply one step; return the state after it and what the step answers."""
+    op, arg = step["op"], step.get("arg")
+    match op:
+        case "clear":
+            return Antichain.empty(arity), None
+        case "insert":
+            return state.meet(_antichain([arg], arity)), not state.less_equal(as_row(arg))
+        case "from_iter":
+            return _antichain(arg, arity), None
+        case "extend":
+            after = state.meet(_antichain(arg, arity))
+            return after, after != state
+        case "less_equal_time":
+            return state, state.less_equal(as_row(arg))
+        case "less_than_time":
+            return state, state.less_than(as_row(arg))
+        case "less_equal":
+            other = _antichain(arg, arity)
+            assert other.less_equal_frontier(state) == step["reverse"]
+            return state, state.less_equal_frontier(other)
+        case "less_than":
+            return state, state.less_than_frontier(_antichain(arg, arity))
+        case "equal":
+            return state, state == _antichain(arg, arity)
+        case "meet":
+            return state, state.meet(_antichain(arg, arity))
+        case "join":
+            return state, state.join(_antichain(arg, arity))
+        case "advance_by":
+            return state, as_row(advance_by(as_times([as_row(arg)], arity), state.times)[0].tolist())
+    raise AssertionError(f"unknown op {op!r}")
+
+
+def test_antichain_every_golden_sequence_answers_as_timely() -> None:
+    for number, arity, line in _sequences("antichain"):
+        state = Antichain.empty(arity)
+        for at, step in enumerate(line["steps"]):
+            state, answer = _step_of_antichain(state, step, arity)
+            expected = step.get("result")
+            if step["op"] in ("meet", "join"):
+                expected = _antichain(expected, arity)
+            elif step["op"] == "advance_by":
+                expected = as_row(expected)
+            assert expected is None or answer == expected, (number, at, step, answer)
+            if "after" in step:
+                assert state == _antichain(step["after"], arity), (number, at, step, state)
+                assert len(state) == len(step["after"])
+
+
+def _entries(batch: ChangeBatch) -> list[tuple[tuple[int, ...], int]]:
+    return list(batch)
+
+
+def _expected(entries: list[Any]) -> list[tuple[tuple[int, ...], int]]:
+    return [(as_row(time), diff) for time, diff in entries]
+
+
+def test_change_batch_every_golden_sequence_answers_as_timely() -> None:
+    for number, arity, line in _sequences("change_batch"):
+        batch, other = ChangeBatch(arity), ChangeBatch(arity)
+        for at, step in enumerate(line["steps"]):
+            op, arg = step["op"], step.get("arg")
+            answer: Any = None
+            match op:
+                case "update":
+                    batch.update(as_row(arg[0]), arg[1])
+                case "extend":
+                    batch.extend(as_times([as_row(t) for t, _ in arg], arity), [d for _, d in arg])
+                case "compact":
+                    batch.compact()
+                    assert _entries(batch) == _expected(step["after"]), (number, at, step)
+                case "iter" | "clone_into_inner":
+                    answer = _entries(batch if op == "iter" else batch.copy())
+                    assert answer == _expected(step["result"]), (number, at, step, answer)
+                case "len":
+                    assert len(batch) == step["result"], (number, at, step)
+                case "is_empty":
+                    assert batch.is_empty() == step["result"], (number, at, step)
+                case "drain":
+                    times, diffs = batch.drain()
+                    answer = list(zip(map(tuple, times.tolist()), diffs.tolist(), strict=True))
+                    assert answer == _expected(step["result"]), (number, at, step, answer)
+                    assert batch.is_empty()
+                case "drain_into_other":
+                    batch.drain_into(other)
+                    assert _entries(other) == _expected(step["other_iter_after"]), (number, at, step)
+                case "clear":
+                    batch.clear()
+                case _:
+                    raise AssertionError(f"unknown op {op!r}")
+
+
+def test_mutable_antichain_every_golden_sequence_answers_as_timely() -> None:
+    illegal = 0
+    for number, arity, line in _sequences("mutable_antichain"):
+        illegal += not line["legal"]
+        state = MutableAntichain(arity)
+        for at, step in enumerate(line["steps"]):
+            batch = step["batch"]
+            times, diffs = state.update_iter(
+                as_times([as_row(t) for t, _ in batch], arity), np.array([d for _, d in batch], dtype=np.int64)
+            )
+            changes = list(zip(map(tuple, times.tolist()), diffs.tolist(), strict=True))
+            assert changes == _expected(step["changes"]), (number, at, step, changes)
+            assert state.frontier.elements == tuple(map(as_row, step["frontier"])), (number, at, step)
+            if "query" in step:
+                query = step["query"]
+                time = as_row(query["time"])
+                assert state.less_equal(time) == query["less_equal"]
+                assert state.less_than(time) == query["less_than"]
+                assert state.count_for(time) == query["count_for"]
+                assert state.is_empty == query["is_empty"]
+            if "updates" in step:
+                held, counts = state.counts()
+                found = list(zip(map(tuple, held.tolist()), counts.tolist(), strict=True))
+                assert found == sorted(_expected(step["updates"])), (number, at, step)
+    assert illegal, "expected sequences that go through negative counts"
+
+
+def test_orders_every_golden_row_compares_as_timely() -> None:
+    kinds = set()
+    for row in vectors("summaries.jsonl"):
+        if row["op"] != "less_equal":
+            continue
+        kinds.add(row["type"])
+        a, b = as_row(row["a"]), as_row(row["b"])
+        dtype = np.uint64 if max((*a, *b), default=0) >= 1 << 63 else np.int64
+        left, right = np.array([a], dtype=dtype), np.array([b], dtype=dtype)
+        assert bool(less_equal(left, right)[0]) == row["result"], row
+        one, other = Antichain.of(a), Antichain.of(b)
+        assert one.less_equal(b) == row["result"], row
+        if "less_than" in row:
+            assert one.less_than(b) == row["less_than"], row
+            assert np.maximum(left, right)[0].tolist() == list(as_row(row["join"])), row
+            assert np.minimum(left, right)[0].tolist() == list(as_row(row["meet"])), row
+            # Of two single times as antichains: their join is that of the times.
+            assert one.join(other) == Antichain.of(as_row(row["join"])), row
+            assert (a > b) - (a < b) == {"Less": -1, "Equal": 0, "Greater": 1}.get(row["cmp"], row["cmp"]), row
+    assert "product" in kinds, kinds
