@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +13,11 @@ from spark_timely.testing.strategies import column_names, rows_table
 from tests.oracles.replay_model import Frontier, Row, Time
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from spark_timely.antichain import Antichain
 
-ZONES = ("UTC", "America/Los_Angeles", "Asia/Kolkata")
+ZONES = ("UTC", "America/Los_Angeles", "Asia/Kathmandu")
 KIND_OF = {
     "int64": "long",
     "int32": "int",
@@ -56,3 +59,16 @@ def frontier_set(antichain: Antichain) -> Frontier:
 def frontier_from_json(found: Sequence[Any]) -> Frontier:
     """Return the frontier that an offset's JSON names."""
     return frozenset(tuple(time) if isinstance(time, list) else (time,) for time in found)
+
+
+@contextlib.contextmanager
+def session_zone(spark: SparkSession, zone: str) -> Iterator[None]:
+    """Run a block in another time zone of the session."""
+    name = "spark.sql.session.timeZone"
+    before = spark.conf.get(name)
+    assert before is not None
+    spark.conf.set(name, zone)
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before)

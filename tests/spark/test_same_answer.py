@@ -34,7 +34,7 @@ from spark_timely.testing.strategies import (
 from tests.faults.harness import numbers
 from tests.oracles.capture_model import CaptureModel, LateRowError
 from tests.oracles.replay_model import Frontier, ReplayModel, Row
-from tests.support import ZONES, expected_table, frontier_from_json, write_commit
+from tests.support import ZONES, expected_table, frontier_from_json, session_zone, write_commit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -170,8 +170,7 @@ def test_replay_of_any_history_gives_exactly_the_closed_messages(
 ) -> None:
     folder = tmp_path_factory.mktemp("replay")
     path = str(folder / "log")
-    spark.conf.set("spark.sql.session.timeZone", rng.choice(ZONES))
-    try:
+    with session_zone(spark, rng.choice(ZONES)):
         log = spark_timely.create_log(path, PAYLOAD_SCHEMA, times=history.kinds, streams=len(history.streams))
         model = ReplayModel(history.minimum, len(history.streams))
         recorder = Recorder(rng, crash=0.15)
@@ -179,7 +178,7 @@ def test_replay_of_any_history_gives_exactly_the_closed_messages(
         cuts = sorted(rng.randint(0, len(history.commits)) for _ in range(2))
         for stop in [*cuts, len(history.commits)]:
             for commit in history.commits[len(model.frontiers) - 1 : stop]:
-                write_commit(log, commit.stream, list(commit.messages), list(commit.progress), history.kinds)
+                write_commit(log, commit.stream, commit.messages, commit.progress, history.kinds)
                 model.apply(commit.stream, commit.messages, commit.progress)
             shuffle_files(spark, path, rng)
             options = draw_options(rng)
@@ -190,10 +189,7 @@ def test_replay_of_any_history_gives_exactly_the_closed_messages(
             assert replay.check(model) == model.frontier()
         if recorder.batches:
             assert_same_updates(replay.delivered(), expected_table(model.closed(), history.kinds))
-        report = spark_timely.open_log(path).verify()
-        assert report.legal
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", "UTC")
+        assert spark_timely.open_log(path).verify().legal
 
 
 def write_cut(folder: Path, drawn: Arrivals, rng: random.Random) -> list[list[tuple[int, Row]]]:
@@ -268,15 +264,12 @@ def test_capture_of_any_cut_makes_each_row_a_message_a_dead_letter_or_advanced(
             refused = True
             break
     options = {"timeColumn": "t", "frontier": "bounded", "lateness": str(drawn.lateness), "lateData": late_data}
-    spark.conf.set("spark.sql.session.timeZone", rng.choice(ZONES))
-    try:
+    with session_zone(spark, rng.choice(ZONES)):
         if refused:
             with pytest.raises(StreamingQueryException, match="behind the frontier"):
                 capture_files(spark, folder / "in", folder, through, options)
         else:
             capture_files(spark, folder / "in", folder, through, options)
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", "UTC")
     path = str(folder / "log")
     log = spark_timely.open_log(path)
     assert log.frontier().times.tolist() == [[model.frontier]]
