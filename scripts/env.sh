@@ -14,13 +14,15 @@ unset SPARK_HOME SPARK_CONF_DIR PYSPARK_SUBMIT_ARGS PYTHONPATH
 
 # Succeeds if $1 is a `java` of a full JDK 17 or 21: Spark needs a module that reduced ones lack.
 java_fits() {
-    local version
-    version="$("$1" -XshowSettings:properties -version 2>&1 </dev/null |
-        sed -n 's/^ *java\.specification\.version = //p')"
-    case "$version" in
-        17 | 21) "$1" --list-modules 2>/dev/null </dev/null | grep -q '^jdk\.incubator\.vector@' ;;
+    local said modules
+    said="$("$1" -XshowSettings:properties -version 2>&1 </dev/null)" || return 1
+    case "$said" in
+        *'java.specification.version = 17'* | *'java.specification.version = 21'*) ;;
         *) return 1 ;;
     esac
+    # Not through a pipe: `grep -q` stops reading, which would look like a failure of java.
+    modules="$("$1" --list-modules 2>/dev/null </dev/null)" || return 1
+    case "$modules" in *jdk.incubator.vector@*) ;; *) return 1 ;; esac
 }
 
 # Sets JAVA_HOME to a JDK that fits: the one chosen already, the one in PATH, or one the system has.
