@@ -294,13 +294,16 @@ def fold_events(
     if not streams:
         msg = "could not fold streams: found none"
         raise InvalidShapeError(msg, hint="give at least one stream")
+    arity = len(tuple(minimum))
+    if any(stream.arity != arity for stream in streams):
+        msg = f"could not fold streams: found arities={[stream.arity for stream in streams]!r} for minimum={minimum!r}"
+        raise InvalidShapeError(msg, hint="only streams of one type of time can be folded")
     sizes = np.array([stream.n_steps for stream in streams], dtype=np.int64)
     turns = np.repeat(np.arange(len(streams)), sizes) if order is None else np.asarray(order, dtype=np.int64)
     if not np.array_equal(np.bincount(turns, minlength=len(streams)), sizes):
         taken = np.bincount(turns).tolist()
         msg = f"could not fold streams: found an order that takes {taken} batches of {sizes.tolist()}"
         raise InvalidShapeError(msg, hint="take each stream's batches exactly once")
-    arity = len(tuple(minimum))
     first = np.array([tuple(minimum)], dtype=streams[0].progress_times.dtype).reshape(1, arity)
     message_times, message_steps = [], []
     times, deltas, steps = [first[:0]], [np.empty(0, np.int64)], [np.empty(0, np.int64)]

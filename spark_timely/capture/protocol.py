@@ -355,8 +355,7 @@ def verify_events(
     Raises
     ------
     UnheldCapabilityError, NegativeCountError
-        For a first offence: among unheld messages, unheld progress and negative counts the kind in
-        this order, of that kind the earliest. The error's context names stream, seq and time.
+        For the earliest offence. Its context names stream, seq, time and what was held.
 
     Notes
     -----
@@ -382,37 +381,37 @@ def verify_events(
     start = StreamCounts.initial(domain.minimum) if start is None else start
     numbers = None if seqs is None else np.asarray(seqs, dtype=np.int64)
 
-    def seq_of(step: int) -> int:
-        return step if numbers is None or step >= numbers.shape[0] else int(numbers[step])
-
     intervals = positive_intervals(events, start.times, start.counts)
     raised, raised_steps = _raised(events)
-    for attempt, times, steps in (
+    times, steps, counts = running_counts(events, start.times, start.counts)
+    uses = (
         ("send a message at", events.message_times, events.message_steps),
         ("raise the count of", raised, raised_steps),
-    ):
-        fits = _held_at(times, steps, intervals, events.n_steps + 1)
-        if not fits.all():
-            offences = np.flatnonzero(~fits)
-            row = int(offences[np.argmin(steps[offences])])
-            step = int(steps[row])
-            raise _unheld(
-                attempt,
-                times[row],
-                _counts_at(intervals, step),
-                stream=stream,
-                seq=seq_of(step),
-                domain=domain,
-                row=row,
-            )
-    times, steps, counts = running_counts(events, start.times, start.counts)
-    below = np.flatnonzero(counts < 0)
-    if below.shape[0]:
-        row = int(below[np.argmin(steps[below])])
-        raise _negative(times[row], int(counts[row]), stream=stream, seq=seq_of(int(steps[row]) - 1), domain=domain)
+    )
+    # Of every rule the first step at which it is broken; what comes after that means nothing.
+    first = [_first(~_held_at(used, at, intervals, events.n_steps + 1), at) for _, used, at in uses]
+    first.append(_first(counts < 0, steps - 1))
+    broken = [(int(at), rule, row) for rule, (row, at) in enumerate(first) if row >= 0]
+    if broken:
+        step, rule, row = min(broken)
+        seq = step if numbers is None or step >= numbers.shape[0] else int(numbers[step])
+        if rule == 2:
+            raise _negative(times[row], int(counts[row]), stream=stream, seq=seq, domain=domain)
+        attempt, used, _ = uses[rule]
+        held = _counts_at(intervals, step)
+        raise _unheld(attempt, used[row], held, stream=stream, seq=seq, domain=domain, row=row)
     last = np.ones(times.shape[0], dtype=np.bool_)
     last[:-1] = (times[1:] != times[:-1]).any(axis=1)
     return StreamCounts.from_arrays(times[last], counts[last], events.arity)
+
+
+def _first(broken: npt.NDArray[np.bool_], steps: DiffArray) -> tuple[int, int]:
+    """Return row and step of the earliest broken rule; row -1 where none is."""
+    rows = np.flatnonzero(broken)
+    if not rows.shape[0]:
+        return -1, -1
+    row = int(rows[np.argmin(steps[rows])])
+    return row, int(steps[row])
 
 
 def _raised(events: StreamEvents) -> tuple[IntArray, DiffArray]:
