@@ -1,0 +1,304 @@
+"""Plan a replay in the order captured: positions are commit numbers per stream.
+
+Invariants
+----------
+1. Commits are delivered whole, per stream in the order of their numbers; messages of a commit come
+   before its progress, in the same split.
+2. Commits that open a stream are taken as soon as they are seen, with those of `#open` they belong to:
+   a statement that raises a count may come earlier than it was made, one that lowers it may not.
+3. Across streams the order is that of the wall clocks of the commits; no promise stands on it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_timely.capture.replay import Limits, admit_commits, default_splits
+from spark_timely.datasource.events import opening_changes, progress_table, to_bytes
+from spark_timely.datasource.history import History, history_of
+from spark_timely.datasource.partitions import FilePiece, Split
+from spark_timely.datasource.reader import sorted_schema
+from spark_timely.errors import DataLossError
+from spark_timely.log.base import OPEN_STREAM
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spark_timely.datasource.catalog import Catalog
+    from spark_timely.datasource.offsets import Begin, Bound, Offset
+    from spark_timely.datasource.partitions import Layout
+    from spark_timely.log.base import CaptureLog
+    from spark_timely.log.index import FileIndex
+    from spark_timely.order import BoolArray, IntArray
+
+__all__ = ["Arrivals"]
+
+Seqs = dict[str, int]
+Streams = tuple[str, ...] | None
+
+
+class Arrivals:
+    """Positions and plans of ``delivery=arrival`` for one log.
+
+    Parameters
+    ----------
+    log : CaptureLog
+        Refreshed by others.
+    catalog : Catalog
+    layout : Layout
+    """
+
+    def __init__(self, log: CaptureLog, catalog: Catalog, layout: Layout) -> None:
+        self._log = log
+        self._catalog = catalog
+        self._layout = layout
+        self._version: int | None = None
+        self._known: History | None = None
+
+    @property
+    def history(self) -> History:
+        """The log's progress as of its present snapshot."""
+        if self._known is None or self._version != self._log.version:
+            self._known = history_of(self._log)
+            self._version = self._log.version
+        return self._known
+
+    # -- positions
+
+    def present(self, streams: Streams) -> Seqs:
+        """Return the number of the next commit of each stream."""
+        return _chosen(self.history.present(), streams)
+
+    def origin(self, begin: Begin, streams: Streams, pinned: Seqs | None) -> Seqs:
+        """Return the position at which a query begins.
+
+        The capabilities that a new log holds for streams to come are part of any beginning.
+        """
+        if begin.kind == "latest":
+            return self.present(streams) if pinned is None else dict(pinned)
+        found: Seqs = {}
+        if begin.kind in ("version", "timestamp"):
+            found = _chosen(self.history.before(begin.kind, int(str(begin.value))), streams)
+        if streams is None:
+            found[OPEN_STREAM] = max(1, found.get(OPEN_STREAM, 1))
+        return {name: seq for name, seq in found.items() if seq > 0}
+
+    def next(self, begun: Offset, pinned: Seqs | None, limits: Limits) -> Seqs:
+        """Return the position up to which the next micro-batch goes; the same where nothing is new."""
+        start, scope = begun.seqs, begun.scope
+        target = self._target(start, scope.streams, scope.until, pinned)
+        if limits.unlimited or target == start:
+            return target
+        position = {
+            name: seq if name == OPEN_STREAM else max(start.get(name, 0), min(seq, 1)) for name, seq in target.items()
+        }
+        history = self.history
+        commits = self._between(position, target)
+        order = np.lexsort((history.seqs[commits], history.streams[commits], history.moments[commits]))
+        commits = commits[order]
+        sizes, files = self._weights(commits, scope.streams)
+        taken = commits[: admit_commits(history.messages[commits], sizes, files, limits)]
+        for code in np.unique(history.streams[taken]).tolist():  # one turn per stream
+            mine = history.seqs[taken][history.streams[taken] == code]
+            position[history.names[code]] = int(mine.max()) + 1
+        return position
+
+    def _target(self, start: Seqs, streams: Streams, until: Bound | None, pinned: Seqs | None) -> Seqs:
+        target = dict(self.present(streams) if pinned is None else pinned)
+        if until is not None:
+            ends = self.history.before(until.kind, int(str(until.value)) + 1)
+            target = {name: min(seq, ends.get(name, seq)) for name, seq in target.items()}
+        # What was delivered stays delivered, whatever the end was moved to.
+        names = sorted({*start, *target})
+        merged = {name: max(start.get(name, 0), target.get(name, 0)) for name in names}
+        return {name: seq for name, seq in merged.items() if seq > 0}
+
+    def _between(self, low: Mapping[str, int], high: Mapping[str, int]) -> npt.NDArray[np.intp]:
+        """Return the commits from one position to another, in order of stream and number."""
+        history = self.history
+        parts = [np.empty(0, dtype=np.intp)]
+        for name in sorted(high):  # one turn per stream
+            commits = history.commits_of(name)
+            seqs = history.seqs[commits]
+            first, last = np.searchsorted(seqs, [low.get(name, 0), high[name]])
+            parts.append(np.arange(commits.start + first, commits.start + last))
+        return np.concatenate(parts)
+
+    def _weights(
+        self, commits: npt.NDArray[np.intp], streams: Streams
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return bytes and files of each commit; a file of several counts with the first of them."""
+        history, index = self.history, self._files(streams)
+        sizes = np.zeros(commits.shape[0], dtype=np.int64)
+        files = np.zeros(commits.shape[0], dtype=np.int64)
+        left = np.ones(len(index), dtype=np.bool_)
+        for name in history.names:  # one turn per stream
+            mine = np.flatnonzero(history.streams[commits] == history.names.index(name))
+            if not mine.size:
+                continue
+            mine = mine[np.argsort(history.seqs[commits[mine]])]
+            seqs = history.seqs[commits[mine]]
+            holds = np.flatnonzero(left & index.may_hold_stream(name))
+            places = np.searchsorted(seqs, index.seq_lo[holds])
+            inside = places < seqs.shape[0]
+            holds, places = holds[inside], places[inside]
+            inside = seqs[places] <= index.seq_hi[holds]
+            holds, places = holds[inside], places[inside]
+            np.add.at(sizes, mine[places], index.sizes[holds])
+            np.add.at(files, mine[places], 1)
+            left[holds] = False
+        return sizes, files
+
+    def _files(self, streams: Streams) -> FileIndex:
+        index = self._catalog.index()
+        if streams is None:
+            return index
+        chosen = np.zeros(len(index), dtype=np.bool_)
+        for name in streams:  # one turn per chosen stream
+            chosen |= index.may_hold_stream(name)
+        return index.select(chosen)
+
+    # -- plans
+
+    def plan(self, low: Seqs, end: Offset, workers: int | None, *, opening: bool) -> list[Split]:
+        """Return the splits of the commits between two positions."""
+        high, streams = end.seqs, end.scope.streams
+        self._check_reached(high, end.origin_seqs)
+        commits = self._between(low, {name: seq for name, seq in high.items() if name != OPEN_STREAM})
+        ranges = [(name, low.get(name, 0), seq) for name, seq in sorted(high.items()) if name != OPEN_STREAM]
+        index = self._files(streams)
+        index = index.select(_may_hold_commits(index, ranges))
+        n_splits = workers or default_splits(int(index.sizes.sum()))
+        splits: list[dict[str, Any]] = []
+        for part in self._cut(commits, n_splits):  # at most as many turns as splits
+            splits.append(self._split(part, index))
+        if self._layout.content == "events":
+            first = self._first_changes(low, end, opening=opening)
+            if not splits and first.num_rows:
+                splits.append({"pieces": (), "commits": (), "size_bytes": 0, "rows": first.slice(0, 0)})
+            for number, split in enumerate(splits):
+                rows = split.pop("rows")
+                rows = pa.concat_tables([first, rows]) if number == 0 else rows
+                split["progress"] = to_bytes(rows) if rows.num_rows else b""
+        return [
+            Split(number, len(splits), self._log.path, streams=None, **split) for number, split in enumerate(splits)
+        ]
+
+    def _cut(self, commits: npt.NDArray[np.intp], n_splits: int) -> list[npt.NDArray[np.intp]]:
+        """Cut commits into runs of about equal numbers of messages."""
+        if not commits.size:
+            return []
+        ends = np.cumsum(self.history.messages[commits].clip(min=0) + 1)
+        middles = ends - (self.history.messages[commits].clip(min=0) + 1) / 2
+        places = np.minimum((middles * n_splits / ends[-1]).astype(np.int64), n_splits - 1)
+        return [commits[places == place] for place in np.unique(places).tolist()]
+
+    def _split(self, commits: npt.NDArray[np.intp], index: FileIndex) -> dict[str, Any]:
+        history = self.history
+        ranges = []
+        for code in np.unique(history.streams[commits]).tolist():  # one turn per stream
+            seqs = history.seqs[commits][history.streams[commits] == code]
+            ranges.append((history.names[code], int(seqs[0]), int(seqs[-1]) + 1))
+        files = index.select(_may_hold_commits(index, ranges))
+        alone = (files.stream_lo == files.stream_hi) & (files.seq_lo == files.seq_hi)
+        pieces = [
+            FilePiece(path, commit=(stream, seq) if single else None)
+            for path, stream, seq, single in zip(
+                files.paths.tolist(), files.stream_lo.tolist(), files.seq_lo.tolist(), alone.tolist(), strict=True
+            )
+        ]
+        pieces.sort(key=lambda piece: (piece.commit or ("", -1), piece.path))
+        found: dict[str, Any] = {
+            "pieces": tuple(pieces),
+            "commits": tuple(ranges),
+            "size_bytes": int(files.sizes.sum()),
+        }
+        if self._layout.content == "events":
+            found["rows"] = self._changes(commits)
+        return found
+
+    def _changes(self, commits: npt.NDArray[np.intp]) -> pa.Table:
+        """Return the progress rows of commits, without those that only repeat a count."""
+        history = self.history
+        starts, ends = history.starts[commits], history.starts[commits + 1]
+        owners = np.repeat(commits, ends - starts)
+        offsets = np.arange(owners.shape[0]) - np.repeat(np.cumsum(ends - starts) - (ends - starts), ends - starts)
+        rows = np.repeat(starts, ends - starts) + offsets
+        moved = history.deltas[rows] != 0
+        rows, owners = rows[moved], owners[moved]
+        names = np.array(history.names, dtype=object)[history.streams[owners]]
+        return self._table(history.times[rows], history.deltas[rows], names, history.seqs[owners])
+
+    def _first_changes(self, low: Seqs, end: Offset, *, opening: bool) -> pa.Table:
+        """Return what is stated before the commits of a micro-batch: beginnings, and claims given up."""
+        history, streams, origin = self.history, end.scope.streams, end.origin_seqs
+        arity = self._layout.domain.arity
+        minimum = self._layout.domain.minimum_frontier.times
+        empty = np.empty((0, arity), np.int64), np.empty(0, np.int64)
+        parts = [self._table(*empty, np.empty(0, dtype=object), np.empty(0, np.int64))]
+        if opening:
+            names = history.names if streams is None else [name for name in streams if name in origin]
+            times, counts = history.held(origin, names)
+            if streams is not None:
+                # A chosen stream that is yet to open stands at the minimum until it does.
+                waiting = len(streams) - len(names)
+                times = np.concatenate([times, np.repeat(minimum, waiting, axis=0)])
+                counts = np.append(counts, np.ones(waiting, np.int64))
+            times, deltas = opening_changes(self._layout, times, counts)
+            n = times.shape[0]
+            parts.append(self._table(times, deltas, np.full(n, None, dtype=object), np.full(n, -1)))
+        if streams is None:
+            parts.append(self._changes(self._between(low, {OPEN_STREAM: end.seqs.get(OPEN_STREAM, 0)})))
+        else:
+            opened = [name for name in streams if not low.get(name) and end.seqs.get(name) and name not in origin]
+            n = len(opened)
+            gone = np.repeat(minimum, n, axis=0), np.full(n, -1, np.int64)
+            parts.append(self._table(*gone, np.array(opened, dtype=object), np.zeros(n, np.int64)))
+        return pa.concat_tables(parts)
+
+    def _table(
+        self, times: IntArray, deltas: npt.NDArray[np.int64], names: npt.NDArray[np.object_], seqs: IntArray
+    ) -> pa.Table:
+        return progress_table(
+            sorted_schema(self._layout), self._layout, times, deltas, streams=names.tolist(), seqs=seqs
+        )
+
+    def _check_reached(self, high: Seqs, origin: Seqs) -> None:
+        present = self.history.present()
+        for name, seq in high.items():  # one turn per stream
+            if seq > max(present.get(name, 0), origin.get(name, 0)):
+                msg = (
+                    f"could not read stream {name!r} of log {self._log.path!r} up to commit {seq}: "
+                    f"found {present.get(name, 0)} commits"
+                )
+                raise DataLossError(
+                    msg,
+                    hint="the log was restored to an earlier state or replaced; begin with a new checkpoint",
+                    context={"path": self._log.path, "stream": name},
+                )
+
+    def report(self, offset: Offset) -> dict[str, object]:
+        """Return how far the log is and how many commits the offset is behind it."""
+        present = self.present(offset.scope.streams)
+        done = offset.seqs if offset.begin is None else {}
+        behind = sum(max(0, seq - done.get(name, 0)) for name, seq in present.items() if name != OPEN_STREAM)
+        return {"seqs": present, "behindCommits": behind}
+
+
+def _chosen(position: Seqs, streams: Streams) -> Seqs:
+    if streams is None:
+        return dict(position)
+    return {name: seq for name, seq in position.items() if name in streams}
+
+
+def _may_hold_commits(index: FileIndex, ranges: list[tuple[str, int, int]]) -> BoolArray:
+    """Return which files may have rows of commits in any of the ranges (stream, first, end)."""
+    chosen = np.zeros(len(index), dtype=np.bool_)
+    for name, first, last in ranges:  # one turn per stream
+        if first < last:
+            chosen |= index.may_hold_stream(name) & (index.seq_hi >= first) & (index.seq_lo < last)
+    return chosen

@@ -1,0 +1,192 @@
+"""What the planner knows of a log's files: bounds of all, exact times of those it has looked into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_timely.capture.replay import FileBounds, TimeCounts, cut_times, within
+from spark_timely.datasource.columns import conform_array
+from spark_timely.log.files import file_times, open_parquet
+from spark_timely.order import group_times, lexsort, unique_times
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from spark_timely.antichain import Antichain
+    from spark_timely.log.base import CaptureLog
+    from spark_timely.log.index import FileIndex
+    from spark_timely.order import BoolArray, IntArray
+    from spark_timely.timestamp import TimeDomain
+
+__all__ = ["Catalog", "FileView"]
+
+
+class Catalog:
+    """The files of messages of one log, kept between micro-batches.
+
+    Parameters
+    ----------
+    log : CaptureLog
+        Refreshed by others; looked at anew when its table version changed.
+    """
+
+    def __init__(self, log: CaptureLog) -> None:
+        self._log = log
+        self._version: int | None = None
+        self._index: FileIndex | None = None
+        self._counts: dict[str, TimeCounts] = {}
+
+    @property
+    def log_id(self) -> str | None:
+        """Identity of the log, which another one at the same path does not share."""
+        found: str | None = getattr(self._log, "log_id", None)
+        return found
+
+    def since(self) -> Antichain:
+        """Return the frontier from which the log can be read.
+
+        Nothing moves it yet: logical compaction will, by rows with ``_event=since``.
+        """
+        return self._log.domain.minimum_frontier
+
+    def index(self) -> FileIndex:
+        """Return the files of messages in the log's present snapshot."""
+        version = self._log.version
+        if self._index is None or version != self._version:
+            self._index = self._log.files()
+            self._version = version
+            if len(self._counts) > 2 * len(self._index):
+                live = set(self._index.paths.tolist())
+                self._counts = {path: counts for path, counts in self._counts.items() if path in live}
+        return self._index
+
+    def files(self, streams: tuple[str, ...] | None, as_of: Antichain | None) -> FileView:
+        """Return the files that may hold rows of some streams, times moved up to `as_of`."""
+        index = self.index()
+        if streams is not None:
+            chosen = np.zeros(len(index), dtype=np.bool_)
+            for name in streams:  # one turn per chosen stream
+                chosen |= index.may_hold_stream(name)
+            index = index.select(chosen)
+        minima, maxima = index.min_times, index.max_times
+        if as_of is not None:
+            minima, maxima = np.maximum(minima, as_of.times), np.maximum(maxima, as_of.times)
+        return FileView(
+            self,
+            FileBounds(index.sizes, minima, maxima, index.known),
+            index.paths,
+            index.rows,
+            None if as_of is None else as_of.times,
+        )
+
+    def exact(self, path: str) -> TimeCounts:
+        """Return the exact times of a file: from its footer, else from its time columns. Kept."""
+        counts = self._counts.get(path)
+        if counts is None:
+            counts = self._counts[path] = _read_counts(self._log, path, self._log.domain)
+        return counts
+
+
+def _read_counts(log: CaptureLog, path: str, domain: TimeDomain) -> TimeCounts:
+    with open_parquet(log.storage, path) as file:
+        told = file_times(file)
+        if told is not None:
+            return TimeCounts(*told)
+        table = file.read(columns=list(domain.columns), use_threads=True)
+    times = domain.from_columns(_conformed(table, domain))
+    return TimeCounts(*unique_times(times))
+
+
+def _conformed(table: pa.Table, domain: TimeDomain) -> pa.Table:
+    for place, kind in enumerate(domain.types):  # k coordinates
+        name = domain.columns[place]
+        column = table.column(name).combine_chunks()
+        array = column.combine_chunks() if hasattr(column, "num_chunks") else column
+        table = table.set_column(table.schema.get_field_index(name), name, conform_array(array, kind.arrow))
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class FileView:
+    """Some files, with the bounds that a query sees.
+
+    Attributes
+    ----------
+    catalog : Catalog
+    bounds : FileBounds
+    paths : ndarray of object, shape (n,)
+    rows : ndarray of int64, shape (n,)
+        -1 where unknown.
+    as_of : ndarray of int64, shape (1, k), or None
+        Times are moved up to it.
+    """
+
+    catalog: Catalog = field(repr=False)
+    bounds: FileBounds
+    paths: npt.NDArray[np.object_]
+    rows: npt.NDArray[np.int64]
+    as_of: IntArray | None = None
+
+    def select(self, chosen: BoolArray | npt.NDArray[np.intp]) -> FileView:
+        """Return the chosen files."""
+        bounds = self.bounds
+        return FileView(
+            self.catalog,
+            FileBounds(bounds.sizes[chosen], bounds.minima[chosen], bounds.maxima[chosen], bounds.known[chosen]),
+            self.paths[chosen],
+            self.rows[chosen],
+            self.as_of,
+        )
+
+    def in_time_order(self) -> FileView:
+        """Return the files in lexicographic order of their lower bounds, then of their paths."""
+        corners = np.where(self.bounds.known[:, None], self.bounds.minima, np.iinfo(np.int64).min)
+        by_path = np.argsort(self.paths.astype(str), kind="stable")
+        return self.select(by_path[lexsort(corners[by_path])])
+
+    def counts(self, numbers: npt.NDArray[np.intp]) -> Sequence[TimeCounts]:
+        """Return the exact times of the files with these numbers."""
+        found = [self.catalog.exact(str(self.paths[number])) for number in numbers]  # one turn per file
+        if self.as_of is None:
+            return found
+        return [TimeCounts(np.maximum(counts.times, self.as_of), counts.rows) for counts in found]
+
+    def by_time(
+        self, lower: IntArray, upper: IntArray, n_splits: int
+    ) -> list[tuple[tuple[int, ...] | None, tuple[int, ...] | None, npt.NDArray[np.intp]]]:
+        """Cut the times of a range into splits of about equal numbers of rows.
+
+        Parameters
+        ----------
+        lower, upper : ndarray of int64, shapes (a, k) and (b, k)
+        n_splits : int
+
+        Returns
+        -------
+        list of (first, last, numbers)
+            Lexicographic bounds, inclusive and exclusive, None where open; and the files with such times.
+        """
+        numbers = np.arange(self.paths.shape[0])
+        found = self.counts(numbers)
+        if not found:
+            return []
+        sizes = [counts.rows.shape[0] for counts in found]
+        times = np.concatenate([counts.times for counts in found])
+        weights = np.concatenate([counts.rows for counts in found])
+        owners = np.repeat(numbers, sizes)
+        inside = within(times, lower, upper)
+        times, weights, owners = times[inside], weights[inside], owners[inside]
+        if times.shape[0] == 0:
+            return []
+        cuts = cut_times(times, weights, n_splits)
+        _, ranks, _ = group_times(np.concatenate([cuts, times]))
+        n_cuts = cuts.shape[0]
+        places = np.searchsorted(ranks[:n_cuts], ranks[n_cuts:], side="right")
+        bounds = [None, *map(tuple, cuts.tolist()), None]
+        return [(bounds[split], bounds[split + 1], np.unique(owners[places == split])) for split in range(n_cuts + 1)]

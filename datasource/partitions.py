@@ -1,0 +1,371 @@
+"""What one task of a replay reads: a split, and the layout of the rows that it makes.
+
+Plain picklable values. A split says which pieces of which files and which range of times or commits;
+the layout, the same for all splits of a query, says which columns come out. The driver makes them,
+executors read them.
+
+Invariants
+----------
+1. The splits of a micro-batch hold each of its rows once; how many there are changes nothing else.
+2. A split in text form (`Split.to_json`) holds no credentials: it travels as data.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from spark_timely.capture.replay import WHOLE
+from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
+from spark_timely.timestamp import TimeDomain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = [
+    "SPLIT_SCHEMA",
+    "FilePiece",
+    "Layout",
+    "Split",
+    "make_layout",
+    "restrict_layout",
+    "split_batch",
+]
+
+_SPLIT_FORMAT: Final = 1
+
+SPLIT_SCHEMA: Final = pa.schema(
+    [
+        pa.field("_split", pa.int32(), nullable=False),
+        pa.field("_splits", pa.int32(), nullable=False),
+        pa.field("_lower", pa.string()),
+        pa.field("_upper", pa.string()),
+        pa.field("_bytes", pa.int64(), nullable=False),
+        pa.field("_plan", pa.string(), nullable=False),
+    ]
+)
+"""Columns of ``content=splits``: number, how many, range of times as JSON, bytes, and the split itself."""
+
+Times = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FilePiece:
+    """A share of one file of the log.
+
+    Attributes
+    ----------
+    path : str
+        Relative to the log.
+    start, stop : int
+        Shares of `capture.replay.WHOLE`.
+    commit : tuple of (str, int) or None
+        Stream and commit number, where all rows are of that one commit.
+    """
+
+    path: str
+    start: int = 0
+    stop: int = WHOLE
+    commit: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What one task reads.
+
+    Attributes
+    ----------
+    number, n_splits : int
+        Which of how many in its micro-batch.
+    root : str
+        Where the log is.
+    pieces : tuple of FilePiece
+        Where to look.
+    lower, upper : tuple of times, or None
+        Frontiers: rows at times beyond `lower` and not beyond `upper`; None under ``arrival``.
+    as_of : tuple of int or None
+        Times are moved up to this one before they are compared, and so are the times given out.
+    first, last : tuple of int or None
+        Lexicographic bounds of whole times, inclusive and exclusive.
+    streams : tuple of str or None
+        Streams to read.
+    commits : tuple of (stream, first, last), or None
+        Commit numbers to read per stream, inclusive and exclusive; sorted rows are wanted.
+    consolidate : bool
+        Sum the diffs of equal rows.
+    progress : bytes
+        Progress rows of the split, as an Arrow stream in the layout's schema; under ``arrival`` with
+        the columns that rows are sorted by. Empty for none.
+    size_bytes : int
+        Bytes of its pieces.
+    """
+
+    number: int
+    n_splits: int
+    root: str
+    pieces: tuple[FilePiece, ...] = ()
+    lower: Times | None = None
+    upper: Times | None = None
+    as_of: tuple[int, ...] | None = None
+    first: tuple[int, ...] | None = None
+    last: tuple[int, ...] | None = None
+    streams: tuple[str, ...] | None = None
+    commits: tuple[tuple[str, int, int], ...] | None = None
+    consolidate: bool = False
+    progress: bytes = b""
+    size_bytes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "number": self.number,
+            "n_splits": self.n_splits,
+            "root": self.root,
+            "pieces": [[p.path, p.start, p.stop, *(p.commit or ())] for p in self.pieces],
+            "lower": self.lower,
+            "upper": self.upper,
+            "as_of": self.as_of,
+            "first": self.first,
+            "last": self.last,
+            "streams": self.streams,
+            "commits": self.commits,
+            "consolidate": self.consolidate,
+            "size_bytes": self.size_bytes,
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Split:
+        """Read what `to_json` gave."""
+        values = dict(found)
+        values["pieces"] = tuple(
+            FilePiece(path, start, stop, tuple(commit) or None)  # type: ignore[arg-type]
+            for path, start, stop, *commit in found["pieces"]
+        )
+        for name in ("lower", "upper", "commits"):
+            if found[name] is not None:
+                values[name] = tuple(tuple(element) for element in found[name])
+        for name in ("as_of", "first", "last", "streams"):
+            if found[name] is not None:
+                values[name] = tuple(found[name])
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which columns come out, and what is needed to make them.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+        Exactly the columns of each record batch.
+    domain : TimeDomain
+        Of the log.
+    collection : bool
+        Whether rows have a diff.
+    content : str
+        The option of that name.
+    delivery : str
+        The option of that name.
+    fail_on_data_loss : bool
+        Whether a missing file is an error.
+    """
+
+    schema: pa.Schema
+    domain: TimeDomain
+    collection: bool = False
+    content: str = "messages"
+    delivery: str = "complete"
+    fail_on_data_loss: bool = True
+
+    def with_schema(self, schema: pa.Schema) -> Layout:
+        """Return this layout with other columns."""
+        return Layout(schema, self.domain, self.collection, self.content, self.delivery, self.fail_on_data_loss)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "format": _SPLIT_FORMAT,
+            "schema": base64.b64encode(self.schema.serialize().to_pybytes()).decode("ascii"),
+            "domain": self.domain.to_json(),
+            "collection": self.collection,
+            "delivery": self.delivery,
+            "fail_on_data_loss": self.fail_on_data_loss,
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Layout:
+        """Read what `to_json` gave: the layout of the rows, not of the splits."""
+        if found.get("format") != _SPLIT_FORMAT:
+            msg = f"could not read a split: found format={found.get('format')!r}, known is {_SPLIT_FORMAT}"
+            raise InvalidUsageError(
+                msg,
+                hint="driver and executors need the same version of spark-timely",
+            )
+        return cls(
+            schema=pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"]))),
+            domain=TimeDomain.from_json(found["domain"]),
+            collection=found["collection"],
+            delivery=found["delivery"],
+            fail_on_data_loss=found["fail_on_data_loss"],
+        )
+
+
+def split_batch(split: Split, layout: Layout, /) -> pa.RecordBatch:
+    """Return a split as the one row that ``content=splits`` gives.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> layout = Layout(pa.schema([("n", pa.int64())]), TimeDomain(("long",)))
+    >>> row = split_batch(Split(0, 2, "log", lower=((1,),), upper=()), layout)
+    >>> row.column("_lower").to_pylist(), row.column("_upper").to_pylist()
+    (['[[1]]'], ['[]'])
+    """
+    plan = json.dumps({"split": split.to_json(), "layout": layout.to_json()})
+    rows = {
+        "_split": split.number,
+        "_splits": split.n_splits,
+        "_lower": None if split.lower is None else json.dumps(split.lower),
+        "_upper": None if split.upper is None else json.dumps(split.upper),
+        "_bytes": split.size_bytes,
+        "_plan": plan,
+    }
+    return pa.RecordBatch.from_pylist([rows], schema=SPLIT_SCHEMA)
+
+
+def make_layout(
+    payload: pa.Schema,
+    domain: TimeDomain,
+    *,
+    collection: bool = False,
+    content: str = "messages",
+    delivery: str = "complete",
+    columns: Sequence[str] | None = None,
+    include_time: bool = False,
+    include_metadata: bool = False,
+    fail_on_data_loss: bool = True,
+) -> Layout:
+    """Choose the columns that a query gets.
+
+    Ours come first: for ``content=events`` the kind of event and, of a progress row, the change of the
+    count, always with stream and time; then the payload, where progress rows have nothing.
+
+    Parameters
+    ----------
+    payload : pyarrow.Schema
+        Columns of the log's rows.
+    domain : TimeDomain
+        Of the log.
+    collection : bool
+        Whether the log has diffs; they are always given out.
+    content, delivery, columns, include_time, include_metadata, fail_on_data_loss
+        The options of these names.
+
+    Returns
+    -------
+    Layout
+        For ``content=splits`` of the rows that the splits stand for.
+
+    Raises
+    ------
+    InvalidOptionError
+        If a column is wanted that the log does not have.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> payload = pa.schema([("n", pa.int64()), ("text", pa.string())])
+    >>> make_layout(payload, TimeDomain(("long",)), columns=["n"], include_time=True).schema.names
+    ['_time', 'n']
+    """
+    events = content == "events"
+    chosen = payload if columns is None else pa.schema([_field(payload, name) for name in columns])
+    ours: list[pa.Field] = []
+    if events:
+        ours.append(pa.field("_event", pa.string(), nullable=False))
+    if events or include_metadata:
+        ours.append(pa.field("_stream", pa.string()))
+    if include_metadata:
+        ours.append(pa.field("_seq", pa.int64()))
+    # The rows of a split are for kernels, which group by the time.
+    if events or include_time or content == "splits":
+        ours += [
+            pa.field(name, kind.arrow, nullable=False) for name, kind in zip(domain.columns, domain.types, strict=True)
+        ]
+    if events:
+        ours.append(pa.field("_delta", pa.int64()))
+    if collection:
+        ours.append(pa.field("_diff", pa.int64(), nullable=events))
+    rest = [pa.field(field.name, field.type) if events else field for field in chosen]
+    return Layout(
+        pa.schema([*ours, *rest]),
+        domain,
+        collection=collection,
+        content=content,
+        delivery=delivery,
+        fail_on_data_loss=fail_on_data_loss,
+    )
+
+
+def _field(payload: pa.Schema, name: str) -> pa.Field:
+    # Spark resolves column names without regard to case.
+    exact = payload.get_field_index(name)
+    if exact >= 0:
+        return payload.field(exact)
+    folded = [field for field in payload if field.name.casefold() == name.casefold()]
+    if len(folded) == 1:
+        return folded[0]
+    msg = f"could not read columns: found no column {name!r} in the log"
+    raise InvalidOptionError(
+        msg,
+        hint=f"it has {shown(payload.names)}",
+        context={"option": "columns", "column": name},
+    )
+
+
+def restrict_layout(layout: Layout, wanted: pa.Schema, /) -> Layout:
+    """Return the layout for a schema that the user gave: some of the columns, in any order.
+
+    Parameters
+    ----------
+    layout : Layout
+    wanted : pyarrow.Schema
+        Names and types asked for.
+
+    Returns
+    -------
+    Layout
+
+    Raises
+    ------
+    SchemaMismatchError
+        If a column is none of the layout's, has another type, or is said to have no nulls where it
+        may have some.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> layout = Layout(pa.schema([("a", pa.int64()), ("b", pa.string())]), TimeDomain(("long",)))
+    >>> restrict_layout(layout, pa.schema([("b", pa.string())])).schema.names
+    ['b']
+    """
+    if wanted.equals(layout.schema):
+        return layout
+    for field in wanted:  # one turn per column
+        place = layout.schema.get_field_index(field.name)
+        found = layout.schema.field(place) if place >= 0 else None
+        if found is None or found.type != field.type or (found.nullable and not field.nullable):
+            msg = (
+                f"could not read the log with the schema that was given: column {field.name!r} is "
+                f"{str(field)!r}, found {None if found is None else str(found)!r}"
+            )
+            raise SchemaMismatchError(
+                msg,
+                hint="leave the schema out, or give some of the log's columns with their types",
+                context={"column": field.name},
+            )
+    return layout.with_schema(wanted)

@@ -1,0 +1,457 @@
+"""Decide what each micro-batch of a replay reads: offsets and splits, from one log and some options.
+
+The planner runs on the driver, one per query and run, and keeps what it has learnt of the log between
+micro-batches. It knows nothing of Spark: `stream` and `batch` put it behind Spark's interfaces.
+
+Invariants
+----------
+1. A plan depends on its two offsets and on the log alone: not on what was asked before, nor on the
+   options that an offset carries. So the last micro-batch can be planned again after a crash.
+2. An offset that does not move is the start offset itself, word for word.
+3. Nothing beyond the log's frontier is delivered under ``complete``; a frontier never goes back.
+4. An offset never goes past what was there when ``prepare_available_now`` was called.
+"""
+
+from __future__ import annotations
+
+import logging
+import time as clock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spark_timely.antichain import Antichain
+from spark_timely.capture.replay import (
+    Admission,
+    Limits,
+    admit,
+    cut_bytes,
+    default_splits,
+    may_hold,
+)
+from spark_timely.datasource.arrivals import Arrivals
+from spark_timely.datasource.catalog import Catalog
+from spark_timely.datasource.events import frontier_changes
+from spark_timely.datasource.offsets import Begin, Offset, Scope, continue_with, first_offset, read_offset
+from spark_timely.datasource.partitions import FilePiece, Layout, Split, make_layout
+from spark_timely.errors import DataLossError, NotBeyondError, SinceViolationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from spark_timely.conf.options import SourceOptions
+    from spark_timely.datasource.offsets import Bound
+    from spark_timely.log.base import CaptureLog
+
+__all__ = ["ReplayPlanner", "layout_of"]
+
+_log = logging.getLogger("spark_timely.datasource")
+
+
+def layout_of(log: CaptureLog, options: SourceOptions, /) -> Layout:
+    """Return the columns that a query with these options gets."""
+    return make_layout(
+        log.schema,
+        log.domain,
+        collection=log.kind == "collection",
+        content=options.content,
+        delivery=options.delivery,
+        columns=options.columns,
+        include_time=options.include_time,
+        include_metadata=options.include_metadata,
+        fail_on_data_loss=options.fail_on_data_loss,
+    )
+
+
+class ReplayPlanner:
+    """Plans one query's replay of one log.
+
+    Parameters
+    ----------
+    log : CaptureLog
+        Open; refreshed as needed.
+    options : SourceOptions
+    layout : Layout, optional
+        Columns to give out; those of the options unless given.
+    now : callable
+        A clock in seconds that never goes back.
+
+    Raises
+    ------
+    InvalidOptionError, InvalidBoundsError, InvalidUsageError
+        If the options do not fit each other or the log.
+
+    Notes
+    -----
+    Cost of a plan: one refresh of the log, one pass over arrays of its files, and the files of the
+    micro-batch. Files are opened only where limits or ``splitBy=time`` ask for exact times, once each.
+    """
+
+    def __init__(
+        self,
+        log: CaptureLog,
+        options: SourceOptions,
+        layout: Layout | None = None,
+        *,
+        now: Callable[[], float] = clock.monotonic,
+    ) -> None:
+        self._log = log
+        self._options = options
+        self._domain = log.domain
+        self._now = now
+        self.layout = layout_of(log, options) if layout is None else layout
+        self._first = first_offset(options, log.domain, log.kind)
+        self._limits = Limits(
+            times=options.max_times_per_trigger,
+            files=options.max_files_per_trigger,
+            size_bytes=options.max_bytes_per_trigger,
+            rows=options.max_rows_per_trigger,
+        )
+        self._poll_s = options.poll_interval.seconds
+        self._catalog = Catalog(log)
+        self._arrivals = Arrivals(log, self._catalog, self.layout)
+        self._refreshed: float | None = None
+        self._pinned: Antichain | dict[str, int] | None = None
+        self._answered: Offset = self._first
+        self._admitted: Admission | None = None
+
+    @property
+    def limited(self) -> bool:
+        """Whether options limit what a micro-batch takes."""
+        return not self._limits.unlimited
+
+    # -- offsets
+
+    def initial(self) -> dict[str, object]:
+        """Return the symbolic offset of a fresh checkpoint: the same however often it is asked for."""
+        return self._first.to_json()
+
+    def prepare_available_now(self) -> None:
+        """Fix where the query ends: at what is there now."""
+        self._refresh(at_once=True)
+        streams = self._first.scope.streams
+        if self._first.scope.delivery == "arrival":
+            self._pinned = self._arrivals.present(streams)
+        else:
+            self._pinned = self._closed(streams)
+
+    def latest(self, start: Mapping[str, Any], *, limited: bool = True) -> dict[str, object]:
+        """Return the offset up to which the next micro-batch goes.
+
+        Parameters
+        ----------
+        start : mapping
+            Where it begins, as `initial`, `latest` or Spark's log gave it.
+        limited : bool
+            Whether the limits of the options hold.
+
+        Returns
+        -------
+        dict
+            `start` itself where there is nothing new.
+
+        Raises
+        ------
+        InvalidUsageError
+            If `start` is no offset of this log, or contradicts the options.
+        DataLossError
+            If the log is not the one that `start` speaks of.
+        """
+        offset = continue_with(read_offset(start, self._domain.arity), self._first, self._options)
+        self._check_log(offset)
+        self._refresh()
+        found = self._next(offset, self._limits if limited else Limits())
+        if found is None:
+            self._answered = offset
+            return dict(start)
+        self._answered = found
+        return found.to_json()
+
+    def _next(self, offset: Offset, limits: Limits) -> Offset | None:
+        """Return the next offset, None where nothing is new."""
+        pinning = offset.begin is not None and not offset.begin.constant
+        begun = self._begun(offset)
+        if offset.scope.delivery == "arrival":
+            position = self._arrivals.next(begun, self._pinned_seqs(), limits)
+            if position == begun.seqs and not pinning:
+                return None
+            return begun if pinning else begun.moved(position)
+        if pinning:
+            # What "now" or a moment means must not be asked twice: an empty micro-batch pins it.
+            return begun
+        upper = self._upper(begun)
+        if upper == begun.frontier:
+            return None
+        return begun.moved(self._admit(begun, upper, limits))
+
+    def _begun(self, offset: Offset) -> Offset:
+        """Resolve a symbolic offset: where it begins in this log."""
+        if offset.begin is None:
+            return offset
+        origin: Antichain | dict[str, int]
+        if offset.scope.delivery == "arrival":
+            origin = self._arrivals.origin(offset.begin, offset.scope.streams, self._pinned_seqs())
+        else:
+            origin = self._origin(offset.begin, offset.scope)
+        return Offset(offset.scope, position=origin, origin=origin, log_id=self._catalog.log_id)
+
+    def _origin(self, begin: Begin, scope: Scope) -> Antichain:
+        if begin.kind == "latest":
+            return self._reached(scope.streams)
+        if begin.kind in ("version", "timestamp"):
+            # The frontier just before: the commits with a lower number, or an earlier moment.
+            return self._arrivals.history.frontier(begin.kind, int(str(begin.value)), scope.streams)
+        assert isinstance(begin.value, Antichain)
+        if begin.kind == "as_of" and not scope.snapshot:
+            return self._domain.successors(begin.value.elements[0])
+        return begin.value
+
+    def _upper(self, begun: Offset) -> Antichain:
+        """Return up to where closed times can be delivered from an offset."""
+        scope = begun.scope
+        target = self._reached(scope.streams)
+        if scope.until is not None:
+            target = target.meet(self._end(scope.until, scope.streams))
+        # In a product order the two may be incomparable; what is beyond the one and not beyond the
+        # join is not beyond the other.
+        upper = begun.frontier.join(target)
+        if scope.as_of is not None and begun.frontier == scope.as_of and upper != scope.as_of:
+            # Contents come in a micro-batch of their own, before the changes.
+            upper = self._domain.successors(scope.as_of.elements[0])
+        return upper
+
+    def _end(self, until: Bound, streams: tuple[str, ...] | None) -> Antichain:
+        if isinstance(until.value, Antichain):
+            return until.value
+        return self._arrivals.history.frontier(until.kind, until.value + 1, streams)
+
+    def _reached(self, streams: tuple[str, ...] | None) -> Antichain:
+        if isinstance(self._pinned, Antichain):
+            return self._pinned
+        return self._closed(streams)
+
+    def _pinned_seqs(self) -> dict[str, int] | None:
+        return self._pinned if isinstance(self._pinned, dict) else None
+
+    def _closed(self, streams: tuple[str, ...] | None) -> Antichain:
+        """Return the frontier of the chosen streams: times not beyond it are complete.
+
+        A stream that was named and has not been opened may open anywhere that the log's own frontier
+        allows; until then the log's frontier holds. Streams that were not chosen hold nothing back.
+        """
+        if streams is None:
+            return self._log.frontier()
+        states = self._log.streams()
+        if any(name not in states for name in streams):
+            return self._log.frontier()
+        found = Antichain.empty(self._domain.arity)
+        for name in streams:  # one turn per chosen stream
+            found = found.meet(states[name].frontier)
+        return found
+
+    def _admit(self, begun: Offset, upper: Antichain, limits: Limits) -> Antichain:
+        if limits.unlimited:
+            return upper
+        files = self._catalog.files(begun.scope.streams, begun.scope.as_of)
+        lower = begun.frontier.times
+        chosen = files.select(may_hold(files.bounds, lower, upper.times))
+        taken = admit(chosen.bounds, chosen.counts, lower, upper.times, limits)
+        self._admitted = taken
+        if taken.oversized is not None:
+            _log.warning(
+                "time %r of log %r alone is above a limit of the micro-batch: it is delivered whole",
+                self._domain.render_time(taken.oversized),
+                self._log.path,
+            )
+        return Antichain.from_times(taken.frontier, self._domain.arity)
+
+    # -- plans
+
+    def plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Split]:
+        """Return the splits of the micro-batch between two offsets, which says all that it reads.
+
+        Parameters
+        ----------
+        start, end : mapping
+            As Spark logged them; `start` may be symbolic.
+
+        Returns
+        -------
+        list of Split
+            Empty where there is nothing to read.
+
+        Raises
+        ------
+        SinceViolationError
+            If compaction has passed the start.
+        DataLossError
+            If the log is not the one that the offsets speak of, or has gone back.
+        """
+        if start == end:
+            return []
+        arity = self._domain.arity
+        first, last = read_offset(start, arity), read_offset(end, arity)
+        if last.begin is not None:
+            return []
+        self._check_log(last)
+        self._refresh()
+        fresh = first.begin is not None
+        low = last.moved(last.origin if fresh and last.origin is not None else first.position)  # type: ignore[arg-type]
+        if last.scope.delivery == "arrival":
+            return self._arrivals.plan(low.seqs, last, self._options.workers, opening=fresh)
+        return self._plan_complete(low.frontier, last, opening=fresh)
+
+    def plan_batch(self) -> list[Split]:
+        """Return the splits of a batch read: everything closed, or under ``arrival`` everything."""
+        self._refresh(at_once=True)
+        begun = self._begun(self._first)
+        if begun.scope.delivery == "arrival":
+            last = begun.moved(self._arrivals.next(begun, None, Limits()))
+            return self._arrivals.plan(begun.seqs, last, self._options.workers, opening=True)
+        self._check_closed(begun)
+        splits: list[Split] = []
+        position, opening = begun, True
+        while True:  # at most two turns: contents, then changes
+            upper = self._upper(position)
+            if upper == position.frontier and not (opening and self.layout.content == "events"):
+                return splits
+            end = position.moved(upper)
+            splits += self._plan_complete(position.frontier, end, opening=opening)
+            position, opening = end, False
+
+    def _check_closed(self, begun: Offset) -> None:
+        as_of = begun.scope.as_of
+        if as_of is None or not self._closed(begun.scope.streams).less_equal(as_of.elements[0]):
+            return
+        time = self._domain.render_time(as_of.elements[0])
+        frontier = self._domain.render_frontier(self._closed(begun.scope.streams))
+        msg = f"could not read as of a time: found asOf={time!r}, which is not closed, frontier={frontier}"
+        raise NotBeyondError(
+            msg,
+            hint="read as of a time that is not beyond the frontier, or wait with readStream",
+            time=time,
+            frontier=frontier,
+        )
+
+    def _plan_complete(self, lower: Antichain, end: Offset, *, opening: bool) -> list[Split]:
+        scope, upper = end.scope, end.frontier
+        self._check_since(lower)
+        self._check_reached(end)
+        catalog = self._catalog.files(scope.streams, scope.as_of)
+        files = catalog.select(may_hold(catalog.bounds, lower.times, upper.times)).in_time_order()
+        total = int(files.bounds.sizes.sum())
+        n_splits = self._options.workers or default_splits(total)
+        common: dict[str, Any] = {
+            "root": self._log.path,
+            "lower": lower.elements,
+            "upper": upper.elements,
+            "as_of": None if scope.as_of is None else scope.as_of.elements[0],
+            "streams": scope.streams,
+            "consolidate": self._is_contents(lower, upper, scope),
+        }
+        plans: list[dict[str, Any]] = []
+        if self._options.split_by == "time":
+            for first, last, numbers in files.by_time(lower.times, upper.times, n_splits):
+                plans.append(
+                    {
+                        "pieces": tuple(FilePiece(files.paths[i]) for i in numbers),
+                        "first": first,
+                        "last": last,
+                        "size_bytes": int(files.bounds.sizes[numbers].sum()),
+                    }
+                )
+        else:
+            for pieces in cut_bytes(files.bounds.sizes, n_splits):
+                plans.append(
+                    {
+                        "pieces": tuple(FilePiece(files.paths[p.file], p.start, p.stop) for p in pieces),
+                        "size_bytes": sum(p.share_of(int(files.bounds.sizes[p.file])) for p in pieces),
+                    }
+                )
+        progress = b""
+        if self.layout.content == "events":
+            progress = frontier_changes(self.layout, lower, upper, opening=opening)
+        if progress:
+            plans = plans or [{}]
+            plans[-1]["progress"] = progress
+        return [Split(number, len(plans), **common, **plan) for number, plan in enumerate(plans)]
+
+    @staticmethod
+    def _is_contents(lower: Antichain, upper: Antichain, scope: Scope) -> bool:
+        return scope.as_of is not None and lower == scope.as_of and not upper.less_equal(scope.as_of.elements[0])
+
+    # -- checks
+
+    def _check_since(self, lower: Antichain) -> None:
+        """Refuse to read times that compaction has merged with later ones (called on every plan)."""
+        since = self._catalog.since()
+        if since.less_equal_frontier(lower):
+            return
+        low, readable = self._domain.render_frontier(lower), self._domain.render_frontier(since)
+        msg = f"could not read log {self._log.path!r} from {low}: found since={readable}"
+        raise SinceViolationError(
+            msg, hint="begin with a new checkpoint at a frontier beyond since", as_of=low, since=readable
+        )
+
+    def _check_reached(self, end: Offset) -> None:
+        """Refuse an end that the log has not reached: the log was replaced or restored."""
+        closed = self._closed(end.scope.streams)
+        if end.frontier.less_equal_frontier(end.origin_frontier.join(closed)):
+            return
+        self._refresh(at_once=True)
+        closed = self._closed(end.scope.streams)
+        if end.frontier.less_equal_frontier(end.origin_frontier.join(closed)):
+            return
+        wanted, found = self._domain.render_frontier(end.frontier), self._domain.render_frontier(closed)
+        msg = f"could not read log {self._log.path!r} up to {wanted}: found frontier={found}"
+        raise DataLossError(
+            msg,
+            hint="the log was restored to an earlier state or replaced; begin with a new checkpoint",
+            context={"path": self._log.path},
+        )
+
+    def _check_log(self, offset: Offset) -> None:
+        if offset.log_id in (None, self._catalog.log_id):
+            return
+        msg = (
+            f"could not continue from the checkpoint: it was begun with log id={offset.log_id!r}, "
+            f"found id={self._catalog.log_id!r} at {self._log.path!r}"
+        )
+        raise DataLossError(
+            msg,
+            hint="the log was deleted and made anew; begin with a new checkpoint",
+            context={"path": self._log.path},
+        )
+
+    def _refresh(self, *, at_once: bool = False) -> None:
+        """Ask the log for news, at most once per poll interval, and never again once pinned."""
+        now = self._now()
+        fresh = self._refreshed is not None and (self._pinned is not None or now - self._refreshed < self._poll_s)
+        if fresh and not at_once:
+            return
+        self._log.refresh()
+        self._refreshed = now
+
+    # -- lag
+
+    def report(self) -> dict[str, object]:
+        """Return how far the log is, and how far behind it the last offset was.
+
+        Shown by Spark as ``latestOffset`` of the source in ``lastProgress``; answered from memory.
+        """
+        offset = self._answered
+        if offset.scope.delivery == "arrival":
+            return self._arrivals.report(offset)
+        target = self._reached(offset.scope.streams)
+        lower = offset.frontier if offset.begin is None else self._begun(offset).frontier
+        files = self._catalog.files(offset.scope.streams, offset.scope.as_of)
+        behind = may_hold(files.bounds, lower.times, lower.join(target).times)
+        found: dict[str, object] = {
+            "frontier": target.to_json(),
+            "behindFiles": int(np.count_nonzero(behind)),
+            "behindBytes": int(files.bounds.sizes[behind].sum()),
+            "behindRows": int(files.rows[behind].clip(min=0).sum()),
+        }
+        if self._admitted is not None and self._admitted.oversized is not None:
+            found["aboveLimit"] = self._domain.render_time(self._admitted.oversized)
+        return found

@@ -1,0 +1,459 @@
+"""Read the rows of a split from the log's files, in an executor: Parquet in, record batches out.
+
+No Spark here and no state: what is read depends on the split and the layout alone, and reading a split
+again gives the same rows. `read_splits` is what a kernel in ``mapInArrow`` uses with
+``content=splits``.
+
+Invariants
+----------
+1. A row is given out exactly when its own time, or its own commit, is in the split's range: bounds of
+   files and row groups only spare work.
+2. Every record batch has exactly the layout's schema: timestamps in UTC, no dictionaries, columns that
+   a file does not have are null.
+3. Under ``arrival`` the rows of a split come in the order of their commits, progress rows of a commit
+   after its messages.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import time as clock
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_timely.capture.replay import Piece, lexicographically_below, part_of, surely_holds, within
+from spark_timely.datasource.columns import conform_array, sum_equal_rows
+from spark_timely.datasource.partitions import Layout, Split
+from spark_timely.errors import DataLossError, InvalidUsageError
+from spark_timely.log.storage import open_storage
+from spark_timely.order import beyond
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from spark_timely.log.storage import Storage
+    from spark_timely.order import BoolArray, IntArray
+
+__all__ = ["read_split", "read_splits", "settle_worker"]
+
+BATCH_ROWS: Final = 100_000
+
+# A file that is not there may be a store's delay; then it is lost, or a vacuum took it.
+_RETRIES_S: Final = (0.1, 0.4, 1.5)
+
+_log = logging.getLogger("spark_timely.datasource")
+_settled = False
+
+
+def settle_worker() -> None:
+    """Take what is loaded so far out of garbage collection, once per worker process.
+
+    PySpark's worker collects garbage after every task; walking through the imported modules again
+    costs more than a small task itself (measured: 40 trivial tasks 1.2–1.6 s, then 0.3–0.5 s).
+    """
+    global _settled
+    if not _settled:
+        gc.collect()
+        gc.freeze()
+        _settled = True
+
+
+def read_split(
+    split: Split,
+    layout: Layout,
+    /,
+    *,
+    storage: Storage | None = None,
+    batch_rows: int = BATCH_ROWS,
+    pause: Callable[[float], None] = clock.sleep,
+) -> Iterator[pa.RecordBatch]:
+    """Give out the rows of one split.
+
+    Parameters
+    ----------
+    split : Split
+    layout : Layout
+        Of the rows.
+    storage : Storage, optional
+        Where the files are; by the path of the log unless given.
+    batch_rows : int
+        About how many rows per record batch.
+    pause : callable
+        Waits so many seconds between attempts to open a file that is missing.
+
+    Yields
+    ------
+    pyarrow.RecordBatch
+        With exactly `layout.schema`, none empty.
+
+    Raises
+    ------
+    DataLossError
+        If a file is missing and stays so.
+    StorageError
+        If a file cannot be read.
+
+    Notes
+    -----
+    Cost: only row groups are decoded whose bounds reach into the range, only columns that are needed.
+    Row groups that lie in it as a whole are passed on without looking at their rows.
+    """
+    files = _Files(split, layout, storage or open_storage(split.root), pause)
+    if split.commits is not None:
+        yield from _in_order(files, split, layout, batch_rows)
+        return
+    if split.consolidate:
+        table = sum_equal_rows(pa.Table.from_batches(files.rows(batch_rows), layout.schema))
+        yield from table.combine_chunks().to_batches(batch_rows)
+    else:
+        yield from files.rows(batch_rows)
+    if split.progress:
+        yield from (batch for batch in progress_rows(split).to_batches() if batch.num_rows)
+
+
+def read_splits(
+    batches: Iterable[pa.RecordBatch],
+    columns: Sequence[str] | None = None,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+) -> Iterator[pa.Table]:
+    """Read the rows behind the splits of ``content=splits``, inside ``mapInArrow``.
+
+    Parameters
+    ----------
+    batches : iterable of pyarrow.RecordBatch
+        What ``mapInArrow`` passes to its function.
+    columns : sequence of str, optional
+        Columns to read, in this order: of the payload, and the times and, of a collection log,
+        ``_diff``. All unless given.
+    storage_options : mapping of str to str, optional
+        Settings and credentials of a cloud store: splits travel as data and hold none.
+
+    Yields
+    ------
+    pyarrow.Table
+        The rows of one split, possibly none. With ``splitBy=time`` no other split of the micro-batch
+        has rows of these times.
+
+    Raises
+    ------
+    InvalidUsageError
+        If the batches are no splits, or a column is wanted that they do not have.
+    DataLossError, StorageError
+        If a file is missing or cannot be read.
+
+    Examples
+    --------
+    ::
+
+        def kernel(batches):
+            for rows in spark_timely.read_splits(batches, columns=["key", "value"]):
+                yield from rows.group_by("key").aggregate([("value", "sum")]).to_batches()
+
+        splits = spark.readStream.format("timely").option("content", "splits").load(path)
+        sums = splits.mapInArrow(kernel, "key long, value_sum double")
+    """
+    for batch in batches:
+        if "_plan" not in batch.schema.names:
+            msg = f"could not read splits: found columns={batch.schema.names!r:.200}"
+            raise InvalidUsageError(msg, hint="read the log with option content=splits, and keep its columns")
+        for plan in batch.column(batch.schema.get_field_index("_plan")).to_pylist():  # one per split
+            found = json.loads(plan)
+            split, layout = Split.from_json(found["split"]), Layout.from_json(found["layout"])
+            if columns is not None:
+                missing = [name for name in columns if name not in layout.schema.names]
+                if missing:
+                    msg = f"could not read splits: found no column {missing[0]!r} in {layout.schema.names!r:.200}"
+                    raise InvalidUsageError(msg, hint="name columns of the log")
+                layout = layout.with_schema(pa.schema([layout.schema.field(name) for name in columns]))
+            rows = read_split(split, layout, storage=open_storage(split.root, storage_options))
+            yield pa.Table.from_batches(rows, layout.schema)
+
+
+class _Files:
+    """The pieces of a split, read one after the other."""
+
+    def __init__(self, split: Split, layout: Layout, storage: Storage, pause: Callable[[float], None]) -> None:
+        self.split = split
+        self.layout = layout
+        self.storage = storage
+        self.pause = pause
+        self.domain = layout.domain
+        self.times = layout.domain.columns
+        self.range: tuple[IntArray, IntArray] | None = None
+        if split.lower is not None and split.upper is not None:
+            self.range = (self._frontier(split.lower), self._frontier(split.upper))
+        self.as_of = None if split.as_of is None else np.array([split.as_of], dtype=np.int64)
+
+    def _frontier(self, elements: tuple[tuple[int, ...], ...]) -> IntArray:
+        return np.array(elements, dtype=np.int64).reshape(len(elements), self.domain.arity)
+
+    def rows(self, batch_rows: int, *, sort: bool = False) -> Iterator[pa.RecordBatch]:
+        """Give out all rows, with `sort` also the columns to sort them by."""
+        for number in range(len(self.split.pieces)):  # one turn per file
+            yield from self.piece(number, batch_rows, sort=sort)
+
+    def piece(self, number: int, batch_rows: int, *, sort: bool = False) -> Iterator[pa.RecordBatch]:
+        """Give out the rows of one piece."""
+        piece = self.split.pieces[number]
+        file = self._open(piece.path)
+        if file is None:
+            return
+        with file:
+            batches = self._read(file, Piece(number, piece.start, piece.stop), batch_rows, sort=sort)
+            while True:
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+                except (pa.ArrowException, OSError) as error:
+                    raise self._unreadable(piece.path, error) from error
+                yield batch
+
+    def _open(self, path: str) -> pq.ParquetFile | None:
+        for delay in (*_RETRIES_S, None):
+            try:
+                source = self.storage.open_input(path)
+                break
+            except DataLossError as error:
+                if delay is not None:
+                    self.pause(delay)
+                elif self.layout.fail_on_data_loss:
+                    msg = f"could not read the log {self.split.root!r}: found data file {path!r} missing"
+                    raise DataLossError(
+                        msg,
+                        hint="if files were vacuumed during the read, start the query again; to go on without "
+                        "its rows, set failOnDataLoss=false",
+                        context={"path": path},
+                    ) from error
+                else:
+                    _log.warning("data file %r of log %r is missing, its rows are left out", path, self.split.root)
+                    return None
+        try:
+            return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+        except (pa.ArrowException, OSError) as error:
+            raise self._unreadable(path, error) from error
+
+    def _unreadable(self, path: str, error: Exception) -> DataLossError:
+        return DataLossError(
+            f"could not read the log {self.split.root!r}: found data file {path!r} corrupt ({error})",
+            hint="restore the file from a copy",
+            context={"path": path},
+        )
+
+    def _read(self, file: pq.ParquetFile, piece: Piece, batch_rows: int, *, sort: bool) -> Iterator[pa.RecordBatch]:
+        groups = part_of(file.metadata.num_row_groups, piece)
+        for run, whole in self._runs(file, groups):
+            shape = _Shape(self, file.schema_arrow, whole=whole, sort=sort)
+            rows = sum(file.metadata.row_group(group).num_rows for group in run)
+            # Row groups of a little more than a batch are not cut into a large and a tiny one.
+            size = -(-rows // max(1, round(rows / batch_rows)))
+            for batch in file.iter_batches(size, row_groups=run, columns=shape.columns, use_threads=False):
+                made = shape.make(batch)
+                if made.num_rows:
+                    yield made
+
+    def _runs(self, file: pq.ParquetFile, groups: range) -> list[tuple[list[int], bool]]:
+        """Group neighbouring row groups by what must be done: runs of (row groups, all rows wanted)."""
+        if not groups:
+            return []
+        wanted = np.ones(len(groups), dtype=np.bool_)
+        whole = np.zeros(len(groups), dtype=np.bool_)
+        bounds = None if self.range is None else self._bounds(file, groups)
+        if bounds is not None and self.range is not None:
+            minima, maxima = bounds
+            lower, upper = self.range
+            wanted &= beyond(maxima, lower) & ~beyond(minima, upper)
+            whole |= surely_holds(minima, maxima, lower, upper)
+            if self.split.first is not None:
+                first = np.array(self.split.first)
+                wanted &= ~lexicographically_below(maxima, first)
+                whole &= ~lexicographically_below(minima, first)
+            if self.split.last is not None:
+                last = np.array(self.split.last)
+                wanted &= lexicographically_below(minima, last)
+                whole &= lexicographically_below(maxima, last)
+        if self.split.streams is not None:
+            whole[:] = False
+        runs: list[tuple[list[int], bool]] = []
+        for place in np.flatnonzero(wanted).tolist():  # one turn per row group
+            group, all_rows = groups[place], bool(whole[place])
+            if runs and runs[-1][1] == all_rows and runs[-1][0][-1] == group - 1:
+                runs[-1][0].append(group)
+            else:
+                runs.append(([group], all_rows))
+        return runs
+
+    def _bounds(self, file: pq.ParquetFile, groups: range) -> tuple[IntArray, IntArray] | None:
+        """Read the bounds of the times of row groups, or None where the file does not tell them."""
+        metadata = file.metadata
+        places = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+        minima = np.empty((len(groups), self.domain.arity), dtype=np.int64)
+        maxima = np.empty_like(minima)
+        for coordinate, (name, kind) in enumerate(zip(self.times, self.domain.types, strict=True)):
+            field = file.schema_arrow.get_field_index(name)
+            if name not in places or file.schema_arrow.field(field).type != kind.arrow:
+                return None
+            for place, group in enumerate(groups):  # one turn per row group
+                statistics = metadata.row_group(group).column(places[name]).statistics
+                if statistics is None or not statistics.has_min_max:
+                    return None
+                minima[place, coordinate] = statistics.min_raw
+                maxima[place, coordinate] = statistics.max_raw
+        if self.as_of is not None:
+            minima, maxima = np.maximum(minima, self.as_of), np.maximum(maxima, self.as_of)
+        return minima, maxima
+
+
+class _Shape:
+    """How the record batches of one file become those of the layout."""
+
+    def __init__(self, files: _Files, found: pa.Schema, *, whole: bool, sort: bool) -> None:
+        self._files = files
+        layout, split = files.layout, files.split
+        self._schema = sorted_schema(layout) if sort else layout.schema
+        # Output column -> column of the file, where the names differ.
+        self._source = {field.name: name for name, field in _SORT_FIELDS.items()}
+        self._select = not whole
+        self._moved = files.as_of is not None
+        present = set(found.names)
+        wanted = {name for name in self._schema.names if name in present}
+        if self._select and files.range is not None:
+            wanted |= set(files.times)
+        if self._select and split.streams is not None:
+            wanted.add("_stream")
+        if split.commits is not None:
+            wanted |= {"_stream", "_seq"}
+        if self._moved:
+            wanted |= set(files.times)
+        # Parquet gives columns in the order of the file, whatever is asked for.
+        self.columns = [name for name in found.names if name in wanted]
+
+    def make(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Choose rows and columns."""
+        files = self._files
+        times: IntArray | None = None
+        if self._moved or (self._select and files.range is not None):
+            times = self._times(batch)
+        mask: BoolArray | None = None
+        if self._select:
+            mask = self._mask(batch, times)
+            n = int(np.count_nonzero(mask))
+            if n < batch.num_rows:
+                if n == 0:
+                    return batch.slice(0, 0)
+                first = int(mask.argmax())
+                # Files are sorted by time: mostly the rows wanted lie together, and need no copy.
+                if mask[first : first + n].all():
+                    batch = batch.slice(first, n)
+                    times = None if times is None else times[first : first + n]
+                else:
+                    batch = batch.filter(pa.array(mask))
+                    times = None if times is None else times[mask]
+        n = batch.num_rows
+        moved = {}
+        if self._moved and times is not None:
+            moved = files.domain.to_columns(times)
+        columns = [self._column(batch, field, moved, n) for field in self._schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _times(self, batch: pa.RecordBatch) -> IntArray:
+        files = self._files
+        columns = {
+            name: conform_array(batch.column(name), kind.arrow)
+            for name, kind in zip(files.times, files.domain.types, strict=True)
+        }
+        times: IntArray = files.domain.from_columns(pa.table(columns))
+        return times if files.as_of is None else np.maximum(times, files.as_of)
+
+    def _mask(self, batch: pa.RecordBatch, times: IntArray | None) -> BoolArray:
+        files, split = self._files, self._files.split
+        mask = np.ones(batch.num_rows, dtype=np.bool_)
+        if times is not None and files.range is not None:
+            mask = within(times, *files.range)
+            if split.first is not None:
+                mask &= ~lexicographically_below(times, np.array(split.first))
+            if split.last is not None:
+                mask &= lexicographically_below(times, np.array(split.last))
+        if split.streams is not None:
+            chosen = pc.is_in(batch.column("_stream"), pa.array(split.streams, pa.string()))
+            mask &= chosen.to_numpy(zero_copy_only=False)
+        if split.commits is not None:
+            streams = conform_array(batch.column("_stream"), pa.string()).dictionary_encode()
+            seqs = batch.column("_seq").to_numpy()
+            codes = streams.indices.to_numpy()
+            ranges = {stream: (first, last) for stream, first, last in split.commits}
+            found = [ranges.get(stream, (0, 0)) for stream in streams.dictionary.to_pylist()]
+            low, high = np.array(found, dtype=np.int64).reshape(-1, 2).T
+            mask &= (seqs >= low[codes]) & (seqs < high[codes])
+        return mask
+
+    def _column(self, batch: pa.RecordBatch, field: pa.Field, moved: Mapping[str, pa.Array], n: int) -> pa.Array:
+        if field.name == "_event":
+            return pa.repeat(pa.scalar("message", pa.string()), n)
+        if field.name in moved:
+            return moved[field.name]
+        place = batch.schema.get_field_index(self._source.get(field.name, field.name))
+        if place < 0 or field.name == "_delta":
+            return pa.nulls(n, field.type)
+        return conform_array(batch.column(place), field.type)
+
+
+_SORT_FIELDS: Final = {
+    "_stream": pa.field("_sort_stream", pa.string()),
+    "_seq": pa.field("_sort_seq", pa.int64()),
+}
+"""Columns that rows are sorted by under ``arrival``, besides those that the query gets."""
+
+
+def _in_order(files: _Files, split: Split, layout: Layout, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """Give out rows in the order of their commits (invariant 3)."""
+    schema = sorted_schema(layout)
+    progress = progress_rows(split) if split.progress else schema.empty_table()
+    places = _commit_order(progress)
+    if all(piece.commit is not None for piece in split.pieces):
+        # Each file is of one commit and they were planned in order: nothing to sort.
+        done = 0
+        for number, piece in enumerate(split.pieces):  # one turn per file
+            before = sum(1 for place in places[done:] if piece.commit is not None and place < piece.commit)
+            yield from _without_sort(progress.slice(done, before), layout)
+            done += before
+            yield from files.piece(number, batch_rows)
+        yield from _without_sort(progress.slice(done), layout)
+        return
+    # A merged file holds many commits sorted by time: the split is sorted in memory.
+    tables = [pa.Table.from_batches(files.rows(batch_rows, sort=True), schema), progress]
+    kinds = np.repeat([0, 1], [table.num_rows for table in tables])
+    rows = pa.concat_tables(tables).append_column("_sort_kind", pa.array(kinds))
+    order = [("_sort_stream", "ascending"), ("_sort_seq", "ascending"), ("_sort_kind", "ascending")]
+    rows = rows.take(pc.sort_indices(rows, sort_keys=order))
+    for first in range(0, rows.num_rows, batch_rows):
+        yield from _without_sort(rows.slice(first, batch_rows), layout)
+
+
+def sorted_schema(layout: Layout, /) -> pa.Schema:
+    """Return the layout's schema and the columns that rows are sorted by under ``arrival``."""
+    return pa.schema([*layout.schema, *_SORT_FIELDS.values()])
+
+
+def progress_rows(split: Split, /) -> pa.Table:
+    """Return the progress rows that travel with a split."""
+    with pa.ipc.open_stream(split.progress) as stream:
+        return stream.read_all()
+
+
+def _commit_order(progress: pa.Table) -> list[tuple[str, int]]:
+    # Progress rows of the commits of one micro-batch: bookkeeping, not data.
+    return list(zip(progress.column("_sort_stream").to_pylist(), progress.column("_sort_seq").to_pylist(), strict=True))
+
+
+def _without_sort(rows: pa.Table, layout: Layout) -> Iterator[pa.RecordBatch]:
+    if rows.num_rows:
+        for batch in rows.select(layout.schema.names).combine_chunks().to_batches():
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=layout.schema)

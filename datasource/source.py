@@ -1,0 +1,107 @@
+"""The data source ``timely``: what Spark asks for first, and where it is sent on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+
+from spark_timely.conf.options import SOURCE_OPTIONS, parse_options
+from spark_timely.datasource.partitions import SPLIT_SCHEMA, restrict_layout
+from spark_timely.errors import InvalidUsageError, SchemaMismatchError
+from spark_timely.spark.arrow import arrow_schema, spark_schema
+from spark_timely.spark.compat import ADMISSION_CONTROL
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.types import StructType
+
+    from spark_timely.conf.options import SourceOptions
+    from spark_timely.datasource.partitions import Layout
+
+__all__ = ["TimelyDataSource"]
+
+
+class TimelyDataSource(DataSource):
+    """Capture and replay: ``format("timely")`` of reads, streaming reads and streaming writes.
+
+    Made by Spark, which passes it on pickled; the columns of a log are looked up once.
+
+    Parameters
+    ----------
+    options : mapping
+        As given to ``.option`` and ``.load``; names without regard to case.
+
+    Examples
+    --------
+    ::
+
+        spark_timely.register(spark)
+        spark.readStream.format("timely").option("workers", 4).load("/data/orders")
+    """
+
+    _layout: Layout | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "timely"
+
+    def schema(self) -> StructType:
+        """Return the columns of the log that the options ask for."""
+        layout = self._log_layout(self._source_options())
+        return spark_schema(SPLIT_SCHEMA if layout.content == "splits" else layout.schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch read."""
+        from spark_timely.datasource.stream import TimelyBatchReader
+
+        options = self._source_options()
+        return TimelyBatchReader(options, self._read_layout(options, schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a streaming read."""
+        from spark_timely.datasource.stream import EarlierStreamReader, TimelyStreamReader
+
+        options = self._source_options()
+        kind = TimelyStreamReader if ADMISSION_CONTROL else EarlierStreamReader
+        return kind(options, self._read_layout(options, schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001 - as Spark has it
+        """Return the writer of one micro-batch."""
+        from spark_timely.sink.writer import make_stream_writer
+
+        return make_stream_writer(self.options, schema, overwrite)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - as Spark has it
+        """Refuse a batch write: it belongs to no micro-batch and could not be recognised when repeated."""
+        del schema, overwrite
+        msg = "could not write a DataFrame with write.format('timely'): only streaming writes can be repeated safely"
+        raise InvalidUsageError(
+            msg, hint="use writeStream.format('timely'), or Log.writer(...).append for rows that you have at hand"
+        )
+
+    def _source_options(self) -> SourceOptions:
+        return parse_options(SOURCE_OPTIONS, self.options)
+
+    def _log_layout(self, options: SourceOptions) -> Layout:
+        if self._layout is None:
+            from spark_timely.datasource.offsets import first_offset
+            from spark_timely.datasource.planner import layout_of
+            from spark_timely.log.delta import open_log
+
+            log = open_log(options.path, storage_options=options.storage_options or None)
+            # Options that do not fit the log are refused here, before a query is started.
+            first_offset(options, log.domain, log.kind)
+            self._layout = layout_of(log, options)
+        return self._layout
+
+    def _read_layout(self, options: SourceOptions, schema: StructType) -> Layout:
+        layout = self._log_layout(options)
+        wanted = arrow_schema(schema)
+        if layout.content != "splits":
+            return restrict_layout(layout, wanted)
+        if not wanted.equals(SPLIT_SCHEMA):
+            msg = f"could not read splits with the schema that was given: found columns={wanted.names!r:.200}"
+            raise SchemaMismatchError(msg, hint="leave the schema out with content=splits")
+        return layout

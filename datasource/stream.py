@@ -1,0 +1,164 @@
+"""Spark's view of a streaming replay, and of a batch one.
+
+Life of a reader: one instance, in the planner process of a query's run, answers for offsets and plans;
+a pickled copy of another one reads in the executors. Nothing is shared between them but the options and
+the layout, so `read` needs no log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+
+from spark_timely.datasource.partitions import split_batch
+from spark_timely.datasource.reader import read_split, settle_worker
+from spark_timely.log.storage import open_storage
+from spark_timely.spark.compat import AvailableNow, carrier_limit, reads_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.streaming.datasource import ReadLimit
+
+    from spark_timely.conf.options import SourceOptions
+    from spark_timely.datasource.partitions import Layout, Split
+    from spark_timely.datasource.planner import ReplayPlanner
+
+__all__ = ["EarlierStreamReader", "TimelyBatchReader", "TimelyPartition", "TimelyStreamReader"]
+
+
+class TimelyPartition(InputPartition):
+    """One split of a micro-batch, as Spark passes it to a task.
+
+    Parameters
+    ----------
+    split : Split
+    """
+
+    def __init__(self, split: Split) -> None:
+        super().__init__(split.number)
+        self.split = split
+
+
+class _Reading:
+    """What both readers share: the planner, made when it is needed, and the work of a task."""
+
+    def __init__(self, options: SourceOptions, layout: Layout) -> None:
+        self._options = options
+        self._layout = layout
+        self._planner: ReplayPlanner | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the planner and its open log behind."""
+        return {"_options": self._options, "_layout": self._layout, "_planner": None}
+
+    @property
+    def planner(self) -> ReplayPlanner:
+        """The planner of this process; opens the log at first use."""
+        if self._planner is None:
+            from spark_timely.datasource.planner import ReplayPlanner
+            from spark_timely.log.delta import open_log
+
+            log = open_log(self._options.path, storage_options=self._options.storage_options or None)
+            self._planner = ReplayPlanner(log, self._options, self._layout)
+        return self._planner
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Give out the rows of one split, or the split itself with ``content=splits``."""
+        settle_worker()
+        # Spark makes a partition of its own where there are none.
+        if not isinstance(partition, TimelyPartition):
+            return
+        if self._layout.content == "splits":
+            yield split_batch(partition.split, self._layout)
+            return
+        storage = open_storage(partition.split.root, self._options.storage_options or None)
+        yield from read_split(partition.split, self._layout, storage=storage)
+
+
+class TimelyStreamReader(_Reading, DataSourceStreamReader, AvailableNow):
+    """Streaming replay of a log.
+
+    Parameters
+    ----------
+    options : SourceOptions
+    layout : Layout
+        Columns to give out.
+
+    Notes
+    -----
+    Picklable; opens the log only where a plan is asked for.
+    """
+
+    def initialOffset(self) -> dict[str, object]:
+        """Return where a fresh checkpoint begins: a constant, Spark asks for it several times."""
+        return self.planner.initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return a limit that stands for those of the options."""
+        return carrier_limit(limited=self.planner.limited)
+
+    def latestOffset(self, start: dict[str, Any], limit: object) -> dict[str, object]:
+        """Return where the next micro-batch ends; `start` itself where nothing is new."""
+        return self.planner.latest(start, limited=not reads_all(limit))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix where the query ends. The limits of the options stay."""
+        self.planner.prepare_available_now()
+
+    def reportLatestOffset(self) -> dict[str, object]:
+        """Return how far the log is and how far behind the query; shown in ``lastProgress``."""
+        return self.planner.report()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the splits between two offsets, from these alone."""
+        return [TimelyPartition(split) for split in self.planner.plan(start, end)]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: the log keeps no account of its readers yet."""
+
+    def stop(self) -> None:
+        """Let go of the log."""
+        self._planner = None
+
+
+class EarlierStreamReader(TimelyStreamReader):
+    """Streaming replay for a Spark whose `latestOffset` has no arguments (4.0, 4.1).
+
+    The start is what was planned last: Spark plans an empty range at the checkpoint's offset when it
+    restarts.
+    """
+
+    def __init__(self, options: SourceOptions, layout: Layout) -> None:
+        super().__init__(options, layout)
+        self._planned: dict[str, Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the planner behind."""
+        return {**super().__getstate__(), "_planned": None}
+
+    def latestOffset(self) -> dict[str, object]:  # type: ignore[override]
+        """Return where the next micro-batch ends."""
+        return self.planner.latest(self._planned or self.initialOffset())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the splits between two offsets, and remember the end."""
+        self._planned = end
+        return super().partitions(start, end)
+
+
+class TimelyBatchReader(_Reading, DataSourceReader):
+    """Replay of what a log holds now: all closed times, or under ``arrival`` everything.
+
+    Parameters
+    ----------
+    options : SourceOptions
+    layout : Layout
+        Columns to give out.
+    """
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the splits of the read."""
+        return [TimelyPartition(split) for split in self.planner.plan_batch()]
