@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckpointState", "checkpoint_state", "require_checkpoint"]
 
+# What both Spark and the library's storage can reach; a checkpoint elsewhere is left to the tasks.
+_SCHEMES = frozenset({"file", "s3", "s3a", "gs", "az", "adl", "abfs", "abfss"})
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointState:
@@ -106,11 +109,14 @@ def checkpoint_state(location: str, /, *, storage_options: Mapping[str, str] | N
     >>> checkpoint_state("/nowhere/at/all")
     CheckpointState(query=None, batch=None)
     """
+    scheme = location.partition("://")[0].lower() if "://" in location else "file"
+    if scheme not in _SCHEMES:
+        return CheckpointState(None, None)
     try:
         storage = open_storage(location, storage_options)
-        text = storage.read("metadata") if storage.exists("metadata") else None
-        names = storage.list("offsets") if text is not None else []
-    except (StorageError, OSError, ValueError):
+        text = bytes(storage.read("metadata")) if storage.exists("metadata") else None
+        names = storage.names("offsets") if text is not None else []
+    except (StorageError, OSError):
         # Not an error here: the tasks are told the same by Spark, and the commit checks them.
         return CheckpointState(None, None)
     return CheckpointState(None if text is None else _query_id(text, location), _greatest(names))
@@ -130,5 +136,5 @@ def _query_id(text: bytes, location: str) -> str:
 
 
 def _greatest(names: list[str]) -> int | None:
-    numbers = [int(name) for name in (n.rsplit("/", 1)[-1] for n in names) if name.isdigit()]
+    numbers = [int(name) for name in names if name.isdigit()]
     return max(numbers, default=None)

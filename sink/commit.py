@@ -1,0 +1,392 @@
+"""Commit a micro-batch: put the reports of its tasks together and append them to the log.
+
+Runs in a process that knows nothing but the plan and the reports. Everything that can be refused is
+refused before the log is touched; a log or a stream that does not exist yet is made here.
+
+Invariants
+----------
+1. A micro-batch is in the log once, whatever was repeated: a repeated one is compared with what was
+   committed and changes nothing.
+2. All reports were made under the plan's standing, and the stream has not moved since.
+3. A file is deleted only when the log surely does not know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spark_timely.capture.protocol import StreamCounts, check_messages, check_progress
+from spark_timely.errors import (
+    RolledBackError,
+    StorageError,
+    TimelyError,
+    TimelyInternalError,
+    UpperMismatchError,
+)
+from spark_timely.log.base import CommitOutcome, CommitRequest, DataFile
+from spark_timely.log.storage import open_storage
+from spark_timely.order import IntArray, consolidate_rows, minimal
+from spark_timely.sink.plan import BatchId, CapturePlan, find_log
+
+if TYPE_CHECKING:
+    from spark_timely.log.base import CaptureLog, StreamState
+
+__all__ = ["TaskReport", "commit_reports", "delete_files", "is_refusal", "merge_reports", "surely_absent"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskReport:
+    """Hold what one task did with its rows. Bounded in size, picklable.
+
+    Attributes
+    ----------
+    ident : BatchId
+        The micro-batch, as the task was told.
+    seq : int or None
+        Newest commit of the stream under which the rows were judged; None: not open yet.
+    repeated : bool
+        Whether the rows were judged as those of a repeated micro-batch; then no file was written.
+    at : int
+        Wall clock by which the rows were judged, microseconds since the epoch, UTC.
+    base : StreamCounts or None
+        Counts by which they were judged where the stream is not open yet.
+    n_rows, n_dead, n_advanced, n_skewed : int
+        Messages; dead letters; messages among them that were moved to the frontier, and that lie too
+        far in the future.
+    minima : ndarray of int64, shape (m, k)
+        Minimal times of the messages.
+    bounds : ndarray of int64, shape (2, k), or None
+        Least and greatest value per coordinate of the messages' times; None without messages.
+    greatest : int or None
+        Greatest time that may move the frontier; ``bounded`` only.
+    progress_times, progress_deltas : ndarray of int64, shapes (p, k) and (p,)
+        Changes of counts found in the data; ``events`` only.
+    files : tuple of DataFile
+        Written, and not yet part of the log.
+    """
+
+    ident: BatchId
+    seq: int | None
+    repeated: bool
+    at: int
+    base: StreamCounts | None
+    n_rows: int
+    n_dead: int
+    n_advanced: int
+    n_skewed: int
+    minima: IntArray
+    bounds: IntArray | None
+    greatest: int | None
+    progress_times: IntArray
+    progress_deltas: IntArray
+    files: tuple[DataFile, ...]
+
+
+def merge_reports(reports: Sequence[TaskReport], /) -> TaskReport:
+    """Put the reports of a micro-batch's tasks together.
+
+    Parameters
+    ----------
+    reports : sequence of TaskReport
+        At least one, all made under the same standing.
+
+    Returns
+    -------
+    TaskReport
+
+    Raises
+    ------
+    UpperMismatchError
+        If they were made under different standings.
+
+    Notes
+    -----
+    Cost: O(tasks + minima log minima).
+    """
+    if not reports:
+        msg = "could not commit a micro-batch: found no report of any task"
+        raise TimelyInternalError(msg, hint="this is a bug of spark-timely, please report it (sink invariant 2)")
+    first = reports[0]
+    mixed = {(r.ident, r.seq, r.repeated, r.at, r.base) for r in reports}
+    if len(mixed) > 1:
+        seqs = sorted({-1 if report.seq is None else report.seq for report in reports})
+        msg = f"could not commit micro-batch {first.ident.batch}: found reports of tasks planned at seqs {seqs!r}"
+        raise UpperMismatchError(
+            msg, hint="restart the query: it runs the micro-batch again", expected=first.seq, current=seqs
+        )
+    bounds = [report.bounds for report in reports if report.bounds is not None]
+    tops = [report.greatest for report in reports if report.greatest is not None]
+    times, deltas = consolidate_rows(
+        np.concatenate([report.progress_times for report in reports]),
+        np.concatenate([report.progress_deltas for report in reports]),
+    )
+    return TaskReport(
+        ident=first.ident,
+        seq=first.seq,
+        repeated=first.repeated,
+        at=first.at,
+        base=first.base,
+        n_rows=sum(report.n_rows for report in reports),
+        n_dead=sum(report.n_dead for report in reports),
+        n_advanced=sum(report.n_advanced for report in reports),
+        n_skewed=sum(report.n_skewed for report in reports),
+        minima=minimal(np.concatenate([report.minima for report in reports])),
+        bounds=None
+        if not bounds
+        else np.stack([np.min([b[0] for b in bounds], axis=0), np.max([b[1] for b in bounds], axis=0)]),
+        greatest=max(tops, default=None),
+        progress_times=times,
+        progress_deltas=deltas,
+        files=tuple(file for report in reports for file in report.files),
+    )
+
+
+def commit_reports(
+    plan: CapturePlan,
+    ident: BatchId,
+    reports: Sequence[TaskReport],
+    /,
+    *,
+    find: Callable[[str, dict[str, str]], CaptureLog | None] = find_log,
+) -> CommitOutcome:
+    """Append a micro-batch to the log, once.
+
+    Parameters
+    ----------
+    plan : CapturePlan
+        A plan of this micro-batch; may be made anew, the reports say under which they were written.
+    ident : BatchId
+        The micro-batch, with its number.
+    reports : sequence of TaskReport
+        One per task.
+    find : callable
+        Opens a log.
+
+    Returns
+    -------
+    CommitOutcome
+        `committed` is False where the log held the micro-batch already.
+
+    Raises
+    ------
+    RolledBackError
+        If the log holds a micro-batch of this number with other rows.
+    UpperMismatchError
+        If the stream was moved since the tasks were planned.
+    ProtocolError
+        If the data's own progress rows break the protocol.
+    TimelyError
+        What the plan's checks and the log's commit raise.
+    """
+    whole = merge_reports(reports)
+    if whole.ident.batch not in (None, ident.batch):
+        raise _moved(plan, ident, f"tasks of micro-batch {whole.ident.batch}", "another micro-batch")
+    ident = _named(ident, whole.ident)
+    standing = plan.standing(ident)
+    if standing.repeated is not None:
+        return _confirm(plan, ident, standing.repeated, whole)
+    if whole.repeated:
+        raise _moved(plan, ident, "tasks that took it for a repeated one", "none of it in the log")
+    counts = standing.counts if whole.base is None else whole.base
+    change = plan.policy.downgrade(
+        counts, greatest=whole.greatest, events=(whole.progress_times, whole.progress_deltas)
+    )
+    # Before the log or the stream is made: what is refused leaves nothing behind.
+    domain, stream = plan.policy.domain, plan.options.stream
+    check_messages(counts, whole.minima, stream=stream, domain=domain)
+    check_progress(counts, change.times, change.deltas, stream=stream, domain=domain)
+    if standing.seq is not None and standing.seq != whole.seq:
+        raise _moved(plan, ident, f"tasks planned at seq={whole.seq}", f"seq={standing.seq}")
+    log = find(plan.options.path, plan.options.storage_options) or _create(plan)
+    state = _state(log, plan, ident, whole)
+    return log.commit(
+        CommitRequest(
+            stream=stream,
+            owner=str(ident.query),
+            progress_times=change.times,
+            progress_deltas=change.deltas,
+            batch=ident.batch,
+            step=ident.step,
+            expected_seq=state.seq,
+            files=whole.files,
+            reason=_reason(change.reason, whole),
+            at=whole.at,
+            message_minima=whole.minima,
+            n_rows=whole.n_rows,
+            bounds=whole.bounds,
+        )
+    )
+
+
+def delete_files(plan: CapturePlan, reports: Iterable[TaskReport], /) -> None:
+    """Delete files that no log knows; what cannot be deleted stays, and harms nobody.
+
+    Parameters
+    ----------
+    plan : CapturePlan
+        Says where.
+    reports : iterable of TaskReport
+        Whose files.
+    """
+    storage = open_storage(plan.options.path, plan.options.storage_options)
+    for report in reports:  # as many turns as files were written
+        for file in report.files:
+            try:
+                storage.delete(file.path)
+            except StorageError:
+                # An orphan: `vacuum(full=True)` finds it.
+                continue
+
+
+def surely_absent(
+    plan: CapturePlan,
+    ident: BatchId,
+    /,
+    *,
+    find: Callable[[str, dict[str, str]], CaptureLog | None] = find_log,
+) -> bool:
+    """Return whether the log can be read and does not hold the micro-batch.
+
+    Parameters
+    ----------
+    plan : CapturePlan
+        Names log and stream.
+    ident : BatchId
+        The micro-batch.
+    find : callable
+        Opens a log.
+
+    Returns
+    -------
+    bool
+        False also where the log cannot be read: then nothing is sure.
+    """
+    if ident.batch is None:
+        return False
+    try:
+        log = find(plan.options.path, plan.options.storage_options)
+        return log is None or log.recorded(plan.options.stream, ident.batch, ident.step) is None
+    except (TimelyError, OSError):
+        return False
+
+
+def is_refusal(error: BaseException, /) -> bool:
+    """Return whether an error of `commit_reports` means that the log surely was not changed.
+
+    Parameters
+    ----------
+    error : BaseException
+        What was raised.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> is_refusal(RolledBackError("could not …")), is_refusal(KeyboardInterrupt())
+    (True, False)
+    """
+    if isinstance(error, StorageError):
+        return error.determinate
+    return isinstance(error, TimelyError)
+
+
+def _named(ident: BatchId, told: BatchId) -> BatchId:
+    """Return the micro-batch with its query, from the checkpoint or else from the tasks."""
+    query = ident.query if ident.query is not None else told.query
+    if query is None:
+        msg = (
+            f"could not commit micro-batch {ident.batch}: found no query id, neither in the checkpoint nor in the tasks"
+        )
+        raise StorageError(
+            msg,
+            hint="put the checkpoint where Python can read it: a local path, or a cloud URL with 'storage.' options",
+            determinate=True,
+        )
+    return replace(ident, query=query)
+
+
+def _create(plan: CapturePlan) -> CaptureLog:
+    from spark_timely.log.delta import create_log
+
+    form, options = plan.layout.form, plan.options
+    return create_log(
+        options.path,
+        form.payload,
+        times=tuple(kind.value for kind in form.domain.types),
+        minimum=form.domain.minimum,
+        kind=form.kind,
+        streams=options.streams,
+        exist_ok=True,
+        storage_options=options.storage_options or None,
+    )
+
+
+def _state(log: CaptureLog, plan: CapturePlan, ident: BatchId, whole: TaskReport) -> StreamState:
+    """Return the stream's state, opening it if need be; refuse one that is not what the tasks knew."""
+    stream = plan.options.stream
+    state = log.stream(stream)
+    if whole.base is None:
+        if state is None or state.seq != whole.seq:
+            found = "no such stream" if state is None else f"seq={state.seq}"
+            raise _moved(plan, ident, f"tasks planned at seq={whole.seq}", found)
+        return state
+    if state is None:
+        state = log.open_stream(stream, owner=str(ident.query), at=whole.base.frontier.elements[0])
+    if state.seq != 0 or state.counts != whole.base:
+        raise _moved(plan, ident, "tasks planned before the stream was open", f"seq={state.seq}")
+    return state
+
+
+def _confirm(plan: CapturePlan, ident: BatchId, recorded: StreamState, whole: TaskReport) -> CommitOutcome:
+    """Compare a repeated micro-batch with what is in the log."""
+    same = recorded.bounds is None and whole.bounds is None
+    if recorded.bounds is not None and whole.bounds is not None:
+        same = bool(np.array_equal(recorded.bounds, whole.bounds))
+    if recorded.rows != whole.n_rows or not same:
+        msg = (
+            f"could not commit micro-batch {ident.batch} again: found {whole.n_rows} messages with times in"
+            f" {_bounds(plan, whole.bounds)}, log {plan.options.path!r} holds {recorded.rows} of it in"
+            f" {_bounds(plan, recorded.bounds)}"
+        )
+        raise RolledBackError(
+            msg,
+            hint="the source gave other rows when the micro-batch was repeated, or the checkpoint belongs to another"
+            " input; use a source that can be replayed, or start with a new checkpoint and a new stream",
+            context={"stream": plan.options.stream, "batch": ident.batch},
+        )
+    # Written by tasks that did not know yet that it is a repeated one.
+    delete_files(plan, [whole])
+    return CommitOutcome(committed=False, state=recorded)
+
+
+def _bounds(plan: CapturePlan, bounds: IntArray | None) -> str:
+    if bounds is None:
+        return "no range"
+    low, high = (plan.policy.domain.render_time(row) for row in bounds.tolist())
+    return f"[{low!r}, {high!r}]"
+
+
+def _moved(plan: CapturePlan, ident: BatchId, found: str, current: str) -> UpperMismatchError:
+    return UpperMismatchError(
+        f"could not commit micro-batch {ident.batch} to stream {plan.options.stream!r} of log {plan.options.path!r}:"
+        f" found {found}, the log has {current}",
+        hint="the stream was changed while the micro-batch ran; restart the query, which runs it again",
+        expected=found,
+        current=current,
+        context={"stream": plan.options.stream, "batch": ident.batch},
+    )
+
+
+def _reason(reason: str, whole: TaskReport) -> str:
+    counted = (
+        (whole.n_dead, "dead letters"),
+        (whole.n_advanced, "rows advanced"),
+        (whole.n_skewed, "skewed rows kept"),
+    )
+    return "; ".join([reason, *(f"{n} {what}" for n, what in counted if n)])

@@ -1,0 +1,407 @@
+"""Say what each column of the data is for the log: time, diff, event, or payload.
+
+Invariants
+----------
+1. A layout is made on the driver, once per micro-batch, from the schema alone: what does not fit is
+   refused before any task runs.
+2. Both routes, the Python writer and the foreachBatch capture, follow the same layout.
+3. Columns are found by name as Spark finds them: exactly, else without regard to case.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from spark_timely.capture.policy import FrontierPolicy, LateData, Policy
+from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
+from spark_timely.log.format import METADATA_KEY, LogFormat, canonical_type
+from spark_timely.spark.arrow import arrow_schema
+from spark_timely.timestamp import TimeDomain, TimeType
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from spark_timely.conf.options import SinkOptions
+
+__all__ = ["Layout", "layout_of", "policy_of", "resolve_frontier"]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Name the column of the data for each thing that a log stores.
+
+    Attributes
+    ----------
+    form : LogFormat
+        Format of the log that exists, or of the one to be made.
+    payload : tuple of (str or None)
+        For each payload field of the log the column it comes from; None: it is filled with nulls.
+    times : tuple of str
+        Columns of the time's coordinates; empty under ``frontier=batch``.
+    diff : str or None
+        Column of the signed count; None: each row counts 1.
+    event, delta : str or None
+        Columns that tell progress rows from messages, and their changes; ``frontier=events`` only.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> form = LogFormat.build(pa.schema([("id", pa.int64())]), minimum=(0,))
+    >>> Layout(form, ("id",), ()).required
+    ()
+    """
+
+    form: LogFormat
+    payload: tuple[str | None, ...]
+    times: tuple[str, ...]
+    diff: str | None = None
+    event: str | None = None
+    delta: str | None = None
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Payload fields of the log that may not be null."""
+        return tuple(field.name for field in self.form.payload if not field.nullable)
+
+    def payload_of(self, table: pa.Table) -> pa.Table:
+        """Return the payload of rows under the log's names, in its order, types not yet adapted.
+
+        Parameters
+        ----------
+        table : pyarrow.Table
+            Rows as the query gives them. Not modified.
+
+        Returns
+        -------
+        pyarrow.Table
+            Columns that exist are not copied.
+        """
+        fields = self.form.payload
+        # One turn per column of the log.
+        columns = [
+            pa.nulls(table.num_rows, field.type) if source is None else table.column(source)
+            for field, source in zip(fields, self.payload, strict=True)
+        ]
+        return pa.Table.from_arrays(columns, names=fields.names)
+
+
+def resolve_frontier(options: SinkOptions, /) -> FrontierPolicy:
+    """Return the frontier policy that options ask for, refusing those that contradict it.
+
+    Parameters
+    ----------
+    options : SinkOptions
+        Parsed options.
+
+    Returns
+    -------
+    FrontierPolicy
+
+    Raises
+    ------
+    InvalidOptionError
+        If `timeColumn` is given without a policy or with one that has no use for it, is missing where
+        it is needed, or an option of another policy is given.
+
+    Examples
+    --------
+    >>> from spark_timely.conf.options import SINK_OPTIONS, parse_options
+    >>> resolve_frontier(parse_options(SINK_OPTIONS, {"path": "log"}))
+    <FrontierPolicy.BATCH: 'batch'>
+    """
+    named = options.frontier
+    if named is None and options.time_column:
+        msg = "option 'timeColumn' without option 'frontier'"
+        raise _conflict(
+            msg,
+            "say how the frontier moves: frontier='bounded' (with lateness), or 'hold'",
+            "frontier",
+        )
+    policy = FrontierPolicy(named or "batch")
+    needs_time = policy in (FrontierPolicy.BOUNDED, FrontierPolicy.HOLD)
+    if needs_time and not options.time_column:
+        msg = f"frontier={policy.value!r} without option 'timeColumn'"
+        raise _conflict(
+            msg,
+            "name the column that holds the time",
+            "timeColumn",
+        )
+    if options.time_column and not needs_time:
+        why = (
+            "the time of a row is its micro-batch"
+            if policy is FrontierPolicy.BATCH
+            else "times come in the columns '_time' or '_time_0', '_time_1' …"
+        )
+        msg = f"frontier={policy.value!r} together with option 'timeColumn'"
+        raise _conflict(
+            msg,
+            f"leave out timeColumn ({why}), or use frontier='bounded' or 'hold'",
+            "timeColumn",
+        )
+    if "lateness" in options.given and policy is not FrontierPolicy.BOUNDED:
+        msg = f"option 'lateness' together with frontier={policy.value!r}"
+        raise _conflict(msg, "it goes with frontier='bounded'", "lateness")
+    if "max_future_skew" in options.given and not needs_time:
+        msg = f"option 'maxFutureSkew' together with frontier={policy.value!r}"
+        raise _conflict(
+            msg,
+            "it goes with frontier='bounded' or 'hold'",
+            "maxFutureSkew",
+        )
+    return policy
+
+
+def policy_of(options: SinkOptions, form: LogFormat, /) -> Policy:
+    """Return the policy for a log, its spans in units of the log's time.
+
+    Parameters
+    ----------
+    options : SinkOptions
+        Parsed options.
+    form : LogFormat
+        Format of the log.
+
+    Returns
+    -------
+    Policy
+
+    Raises
+    ------
+    InvalidOptionError
+        If the options contradict each other or the type of the times.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from spark_timely.conf.options import SINK_OPTIONS, parse_options
+    >>> form = LogFormat.build(pa.schema([("id", pa.int64())]), times=("date",))
+    >>> options = {"path": "log", "timeColumn": "d", "frontier": "bounded", "lateness": "2 days"}
+    >>> policy_of(parse_options(SINK_OPTIONS, options), form).lateness
+    2
+    """
+    frontier = resolve_frontier(options)
+    kind = form.domain.types[0].value
+    skew = options.max_future_skew
+    return Policy(
+        form.domain,
+        frontier,
+        LateData(options.late_data),
+        options.lateness.in_units(kind) if frontier is FrontierPolicy.BOUNDED else 0,
+        None if skew is None else skew.in_units(kind),
+    )
+
+
+def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | None) -> Layout:
+    """Say what each column of the data is for the log.
+
+    Parameters
+    ----------
+    schema : pyspark.sql.types.StructType
+        Schema of the data.
+    options : SinkOptions
+        Parsed options.
+    form : LogFormat or None
+        Format of the log; None: the log is still to be made, for this data.
+
+    Returns
+    -------
+    Layout
+
+    Raises
+    ------
+    InvalidOptionError
+        If a named column does not exist.
+    SchemaMismatchError
+        If types do not fit, a column has no place in the log, or one is missing that may not be null.
+
+    Examples
+    --------
+    >>> from pyspark.sql.types import StructType
+    >>> from spark_timely.conf.options import SINK_OPTIONS, parse_options
+    >>> options = parse_options(SINK_OPTIONS, {"path": "log", "timeColumn": "t", "frontier": "hold"})
+    >>> layout_of(StructType().add("t", "date").add("id", "long"), options, form=None).payload
+    ('t', 'id')
+    """
+    frontier = resolve_frontier(options)
+    names = list(schema.names)
+    taken: set[str] = set()
+    event = delta = None
+    minimum: tuple[int, ...] | None = None
+    if frontier is FrontierPolicy.EVENTS:
+        event, delta, times = _event_columns(schema)
+        taken |= {event, delta, *times, *(name for name in names if name.lower() in ("_stream", "_seq"))}
+        minimum = _declared_minimum(schema, event)
+    else:
+        times = tuple(_find(name, names, "timeColumn") for name in options.time_column)
+    if frontier is FrontierPolicy.BATCH:
+        minimum = (0,)
+    diff = _diff_column(schema, options, events=event is not None)
+    if diff is not None:
+        taken.add(diff)
+    # `_time`, as the replay gives it, is the log's own column: it is not stored a second time.
+    taken |= {name for name in times if name.lower().startswith("_time")}
+    arrow = arrow_schema(type(schema)([field for field in schema.fields if field.name not in taken]))
+    types = _time_types(schema, times, form)
+    if form is None:
+        form = LogFormat.build(arrow, times=types, minimum=minimum, kind="stream" if diff is None else "collection")
+        return Layout(form, tuple(arrow.names), times, diff, event, delta)
+    if diff is not None and form.kind != "collection":
+        msg = f"could not capture column {diff!r} as diff: found a log of kind {form.kind!r}"
+        raise SchemaMismatchError(msg, hint="leave out diffColumn, or capture into a new log", context={"column": diff})
+    return Layout(form, _match(arrow, form), times, diff, event, delta)
+
+
+def _match(arrow: pa.Schema, form: LogFormat) -> tuple[str | None, ...]:
+    """Return for each payload field of the log the column of the data that fills it."""
+    names = list(arrow.names)
+    sources: list[str | None] = []
+    # One turn per column of the log.
+    for field in form.payload:
+        name = _lookup(field.name, names)
+        if name is None:
+            if not field.nullable:
+                msg = f"could not capture: found no column {field.name!r}, which the log declares not null"
+                raise SchemaMismatchError(
+                    msg, hint=_near(field.name, names, "add the column"), context={"column": field.name}
+                )
+            sources.append(None)
+            continue
+        found = canonical_type(arrow.field(name).type, name)
+        if not _fits(found, field.type):
+            msg = f"could not capture column {name!r}: found type {str(found)!r}, the log holds {str(field.type)!r}"
+            raise SchemaMismatchError(msg, hint="cast the column, or capture into a new log", context={"column": name})
+        sources.append(name)
+    extra = [name for name in names if name not in sources]
+    if extra:
+        msg = f"could not capture column {extra[0]!r}: found no such column in the log"
+        known = [field.name for field, source in zip(form.payload, sources, strict=True) if source is None]
+        raise SchemaMismatchError(
+            msg,
+            hint=_near(extra[0], known, "drop the column, or capture into a new log"),
+            context={"column": extra[0], "columns": extra},
+        )
+    return tuple(sources)
+
+
+def _fits(found: pa.DataType, stored: pa.DataType) -> bool:
+    if found == stored:
+        return True
+    if pa.types.is_signed_integer(found) and pa.types.is_signed_integer(stored):
+        return bool(found.bit_width <= stored.bit_width)
+    return bool(pa.types.is_float32(found) and pa.types.is_float64(stored))
+
+
+def _event_columns(schema: StructType) -> tuple[str, str, tuple[str, ...]]:
+    """Return the columns of ``content=events``: event, delta, times."""
+    lower = {name.lower(): name for name in schema.names}
+    missing = [name for name in ("_event", "_delta") if name not in lower]
+    if "_time" in lower:
+        times = (lower["_time"],)
+    else:
+        n = 0
+        while f"_time_{n}" in lower:  # as many turns as the time has coordinates
+            n += 1
+        times = tuple(lower[f"_time_{i}"] for i in range(n))
+    if missing or not times:
+        column = missing[0] if missing else "_time"
+        msg = f"could not capture with frontier='events': found no column {column!r}"
+        raise SchemaMismatchError(
+            msg,
+            hint="give the columns of a replay with content='events': '_event', '_delta', '_time' and the payload",
+            context={"column": column},
+        )
+    event, delta = lower["_event"], lower["_delta"]
+    # One turn per column of the two.
+    for name, wanted in ((event, "string"), (delta, "integer")):
+        kind = arrow_schema(type(schema)([schema[name]])).field(0).type
+        if not (pa.types.is_string(kind) if wanted == "string" else pa.types.is_signed_integer(kind)):
+            msg = f"could not capture with frontier='events': found column {name!r} of type {str(kind)!r}"
+            raise SchemaMismatchError(msg, hint=f"it must be of type {wanted}", context={"column": name})
+    return event, delta, times
+
+
+def _declared_minimum(schema: StructType, event: str) -> tuple[int, ...] | None:
+    """Return the minimum of the log that the events come from, where the column still tells it."""
+    facts = schema[event].metadata.get(METADATA_KEY)
+    return None if facts is None else TimeDomain.from_json(facts).minimum
+
+
+def _diff_column(schema: StructType, options: SinkOptions, *, events: bool) -> str | None:
+    name = options.diff_column
+    if name is None:
+        return _lookup("_diff", schema.names) if events else None
+    column = _find(name, schema.names, "diffColumn")
+    kind = arrow_schema(type(schema)([schema[column]])).field(0).type
+    if not pa.types.is_signed_integer(kind):
+        msg = f"could not use column {column!r} as diffColumn: found type {str(kind)!r}"
+        raise SchemaMismatchError(msg, hint="a diff is an integer; cast the column", context={"column": column})
+    return column
+
+
+def _time_types(schema: StructType, times: tuple[str, ...], form: LogFormat | None) -> tuple[str, ...]:
+    """Return the types of the time columns, checked against the log's."""
+    found: list[TimeType] = []
+    # One turn per coordinate of the time.
+    for name in times:
+        kind = arrow_schema(type(schema)([schema[name]])).field(0).type
+        try:
+            found.append(TimeType.from_arrow_type(kind))
+        except InvalidUsageError as error:
+            msg = f"could not use column {name!r} as time: found type {schema[name].dataType.simpleString()!r}"
+            raise SchemaMismatchError(
+                msg,
+                hint="a time is a bigint, int, smallint, date or timestamp with zone; cast the column",
+                context={"column": name},
+            ) from error
+    if form is None or not times:
+        return tuple(kind.value for kind in found) or ("long",)
+    stored = form.domain.types
+    if len(found) != len(stored):
+        msg = f"could not capture: found {len(found)} time columns, the log's times have {len(stored)} coordinates"
+        raise SchemaMismatchError(
+            msg,
+            hint="name one time column per coordinate, or capture into a new log",
+            context={"columns": list(times)},
+        )
+    # One turn per coordinate of the time.
+    for name, has, wants in zip(times, found, stored, strict=True):
+        if has is not wants and not (has in _WIDTHS and wants in _WIDTHS and _WIDTHS[has] < _WIDTHS[wants]):
+            msg = f"could not use column {name!r} as time: found type {has.value!r}, the log's is {wants.value!r}"
+            raise SchemaMismatchError(msg, hint="cast the column, or capture into a new log", context={"column": name})
+    return tuple(kind.value for kind in stored)
+
+
+_WIDTHS = {TimeType.SHORT: 16, TimeType.INT: 32, TimeType.LONG: 64}
+
+
+def _lookup(name: str, names: list[str]) -> str | None:
+    if name in names:
+        return name
+    return next((other for other in names if other.casefold() == name.casefold()), None)
+
+
+def _find(name: str, names: list[str], option: str) -> str:
+    found = _lookup(name, names)
+    if found is None:
+        msg = f"could not use option {option!r}: found no column {shown(name)}"
+        raise InvalidOptionError(
+            msg,
+            hint=_near(name, names, "the columns are " + ", ".join(repr(other) for other in names[:20])),
+            context={"option": option, "column": name},
+        )
+    return found
+
+
+def _near(name: str, names: list[str], otherwise: str) -> str:
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}?" if near else otherwise
+
+
+def _conflict(found: str, hint: str, option: str) -> InvalidOptionError:
+    return InvalidOptionError(
+        f"could not read the options of the sink 'timely': found {found}", hint=hint, context={"option": option}
+    )

@@ -1,0 +1,318 @@
+"""Plan a micro-batch: read what its stream holds, and refuse what cannot be captured.
+
+A plan is made on the driver before any task runs, travels to the tasks by pickling, and is made anew
+in the process that commits. It opens nothing and creates nothing: a log that does not exist yet is
+planned as one whose stream holds the minimum time, and is made by the commit.
+
+Invariants
+----------
+1. Every row of a micro-batch is judged by the standing of one plan; the commit refuses reports that
+   were made under another.
+2. A repeated micro-batch is judged by the counts before its first commit and by the wall clock
+   recorded with it, so it comes to the decisions that are in the log already, and writes nothing.
+3. The plan of a query that does not own its stream, of a closed stream, or of a checkpoint that was
+   rolled back is refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark_timely.capture.policy import Policy
+from spark_timely.capture.protocol import StreamCounts
+from spark_timely.errors import ClosedError, LogMissingError, OwnershipError, RolledBackError, shown
+from spark_timely.log.format import LogFormat
+from spark_timely.log.storage import Storage, open_storage
+from spark_timely.sink.layout import Layout, layout_of, policy_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from spark_timely.conf.options import SinkOptions
+    from spark_timely.log.base import CaptureLog, StreamState
+
+__all__ = ["BatchId", "CapturePlan", "Standing", "find_log", "make_plan", "now_us"]
+
+
+def now_us() -> int:
+    """Return the wall clock in microseconds since the epoch, UTC.
+
+    Examples
+    --------
+    >>> now_us() > 1_700_000_000_000_000
+    True
+    """
+    return time.time_ns() // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class BatchId:
+    """Name a micro-batch: whose, which, and which capture within it.
+
+    Attributes
+    ----------
+    query : str or None
+        Query id, or the name that foreachBatch gave; None where it is not known here.
+    batch : int or None
+        Number of the micro-batch; None where it is not known here.
+    step : int
+        Which capture into the same stream within the micro-batch.
+
+    Examples
+    --------
+    >>> BatchId("q", 3)
+    BatchId(query='q', batch=3, step=0)
+    """
+
+    query: str | None
+    batch: int | None
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Hold what a micro-batch is judged by.
+
+    Attributes
+    ----------
+    seq : int or None
+        Newest commit of the stream; None: the stream is still to be opened.
+    counts : StreamCounts
+        Capabilities held.
+    at : int
+        Wall clock of the decision, in microseconds since the epoch, UTC.
+    repeated : StreamState or None
+        State right after the first commit of this micro-batch, if it is in the log.
+
+    Examples
+    --------
+    >>> Standing(None, StreamCounts.initial(0), 0).repeated is None
+    True
+    """
+
+    seq: int | None
+    counts: StreamCounts
+    at: int
+    repeated: StreamState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CapturePlan:
+    """Hold everything that is decided before the first task runs. Small and picklable.
+
+    Attributes
+    ----------
+    options : SinkOptions
+    layout : Layout
+    policy : Policy
+    ident : BatchId
+        What is known of the micro-batch on the driver.
+    fresh : Standing
+        Judges a micro-batch that is not in the log.
+    newest : StreamState or None
+        State of the stream; None: it is still to be opened.
+    recorded : StreamState or None
+        State right after the first commit of the micro-batch that may be repeated.
+    exists : bool
+        Whether the log exists.
+    """
+
+    options: SinkOptions
+    layout: Layout
+    policy: Policy
+    ident: BatchId
+    fresh: Standing
+    newest: StreamState | None
+    recorded: StreamState | None
+    exists: bool
+
+    def standing(self, ident: BatchId) -> Standing:
+        """Return what a micro-batch is judged by, or refuse it.
+
+        Parameters
+        ----------
+        ident : BatchId
+            The micro-batch, as the caller knows it.
+
+        Returns
+        -------
+        Standing
+
+        Raises
+        ------
+        OwnershipError
+            If another query owns the stream.
+        RolledBackError
+            If the stream already holds a later micro-batch of the query.
+        ClosedError
+            If the stream is closed, unless the micro-batch is a repeated one.
+        """
+        state = self.newest
+        if state is None:
+            return self.fresh
+        _check_owner(state, ident.query)
+        known = self.recorded
+        if known is not None and (known.batch, known.step) == (ident.batch, ident.step):
+            return Standing(known.seq, known.before, known.at, known)
+        if state.batch is not None and ident.batch is not None:
+            newest = (state.batch, state.step or 0)
+            if (ident.batch, ident.step) <= newest:
+                raise _rolled_back(self.options, ident, state)
+        if state.closed:
+            raise _closed(self.options.path, state.stream)
+        return self.fresh
+
+
+def find_log(path: str, storage_options: dict[str, str]) -> CaptureLog | None:
+    """Open the log of a sink, None if the path is empty.
+
+    Parameters
+    ----------
+    path : str
+        Where the log is or will be.
+    storage_options : dict
+        Credentials for a cloud URL.
+
+    Returns
+    -------
+    CaptureLog or None
+
+    Raises
+    ------
+    LogMissingError
+        If something else than a log is there.
+    """
+    from spark_timely.log.delta import open_log
+
+    storage = open_storage(path, storage_options)
+    if not storage.names("_delta_log"):
+        _check_free(storage)
+        return None
+    return open_log(path, storage_options=storage_options or None)
+
+
+def make_plan(
+    schema: StructType,
+    options: SinkOptions,
+    ident: BatchId,
+    /,
+    *,
+    clock: Callable[[], int] = now_us,
+    find: Callable[[str, dict[str, str]], CaptureLog | None] = find_log,
+) -> CapturePlan:
+    """Read the stream's state and plan a micro-batch of it.
+
+    Parameters
+    ----------
+    schema : pyspark.sql.types.StructType
+        Schema of the data.
+    options : SinkOptions
+        Parsed options.
+    ident : BatchId
+        What is known of the micro-batch.
+    clock : callable
+        Gives microseconds since the epoch.
+    find : callable
+        Opens a log.
+
+    Returns
+    -------
+    CapturePlan
+
+    Raises
+    ------
+    InvalidOptionError, SchemaMismatchError
+        If options or schema do not fit the log.
+    ClosedError, OwnershipError, RolledBackError
+        If the query may not append to the stream.
+
+    Notes
+    -----
+    Cost: one cold open of the log; its history is looked at only when a micro-batch may be repeated.
+    """
+    log = find(options.path, options.storage_options)
+    layout = layout_of(schema, options, form=None if log is None else LogFormat(log.domain, log.kind, log.schema))
+    policy = policy_of(options, layout.form)
+    initial = StreamCounts.initial(layout.form.domain.minimum)
+    fresh = Standing(None, initial, clock())
+    if log is None:
+        return CapturePlan(options, layout, policy, ident, fresh, None, None, exists=False)
+    state = log.stream(options.stream)
+    recorded = None
+    if state is None:
+        fresh = Standing(None, _first_counts(log, options), fresh.at)
+    else:
+        fresh = Standing(state.seq, state.counts, fresh.at)
+        recorded = _recorded(log, state, ident)
+    plan = CapturePlan(options, layout, policy, ident, fresh, state, recorded, exists=True)
+    plan.standing(ident)
+    return plan
+
+
+def _recorded(log: CaptureLog, state: StreamState, ident: BatchId) -> StreamState | None:
+    """Return the state after the commit of the micro-batch, where it may be a repeated one."""
+    if state.batch is None or state.step is None:
+        return None
+    if ident.batch is None:
+        # Which micro-batch it is, only the tasks will know: only the newest can be repeated.
+        return log.recorded(state.stream, state.batch, ident.step)
+    if ident.batch != state.batch:
+        return None
+    return log.recorded(state.stream, ident.batch, ident.step)
+
+
+def _check_owner(state: StreamState, query: str | None) -> None:
+    if query is None or state.owner == query:
+        return
+    msg = f"could not capture into stream {state.stream!r}: found it owned by {state.owner!r}, this query is {query!r}"
+    raise OwnershipError(
+        msg,
+        hint="give this query a stream of its own with option 'stream', or continue from the owner's checkpoint",
+        context={"stream": state.stream, "owner": state.owner, "query": query},
+    )
+
+
+def _first_counts(log: CaptureLog, options: SinkOptions) -> StreamCounts:
+    """Return what a stream that is still to be opened will hold: a claim, or a copy of a live stream's."""
+    if log.frontier().is_empty:
+        raise _closed(options.path, None)
+    if log.unclaimed > 0:
+        return StreamCounts.initial(log.domain.minimum)
+    live = [state for state in log.streams().values() if not state.closed]
+    # The same choice as the log's own, so that opening at this time succeeds unless somebody moved on.
+    return StreamCounts.initial(min(state.frontier.elements[0] for state in live))
+
+
+def _check_free(storage: Storage) -> None:
+    """Refuse a directory that holds something else: its files would lie about inside the log."""
+    # Data files that a first micro-batch leaves behind which was killed before the log was made.
+    other = [name for name in storage.names() if not name.startswith("_event=")]
+    if other:
+        msg = f"could not make a log at {storage.uri!r}: found {shown(other[0])}, and no log"
+        raise LogMissingError(
+            msg,
+            hint="give the path of a log, or of a directory that is empty or not there",
+            context={"path": storage.uri},
+        )
+
+
+def _closed(path: str, stream: str | None) -> ClosedError:
+    what = f"log {path!r}" if stream is None else f"stream {stream!r} of log {path!r}"
+    return ClosedError(
+        f"could not capture into {what}: found it closed",
+        hint="nothing can follow a complete stream; capture into another log",
+        context={"path": path, "stream": stream},
+    )
+
+
+def _rolled_back(options: SinkOptions, ident: BatchId, state: StreamState) -> RolledBackError:
+    return RolledBackError(
+        f"could not capture micro-batch {ident.batch} into stream {state.stream!r}: found micro-batch {state.batch}"
+        f" (step {state.step}) of the same query in log {options.path!r} already",
+        hint="the checkpoint was rolled back or restored from a copy; restore its newest state, or start with a new"
+        " checkpoint and a new stream",
+        context={"stream": state.stream, "batch": ident.batch, "newest": state.batch},
+    )

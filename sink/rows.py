@@ -1,0 +1,284 @@
+"""Judge and write the rows of one task. Arrow and numpy only: runs in Spark's Python workers.
+
+Invariants
+----------
+1. At most about `targetFileSize` bytes of rows are held at a time (a sort doubles that for a moment).
+2. A task that fails deletes what it wrote; what it could not delete is no part of any log.
+3. A micro-batch that is in the log already is judged and counted, and nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_timely.capture.policy import FrontierPolicy, Judgement, late_error
+from spark_timely.capture.protocol import StreamCounts
+from spark_timely.errors import ProtocolError, SchemaMismatchError, StorageError
+from spark_timely.log.base import DataFile
+from spark_timely.log.files import conform, message_table, write_data_files
+from spark_timely.log.storage import Storage, open_storage
+from spark_timely.order import IntArray, consolidate_rows, is_sorted, lexsort, minimal
+from spark_timely.sink.commit import TaskReport
+from spark_timely.sink.plan import BatchId, CapturePlan, Standing
+
+__all__ = ["write_rows"]
+
+
+def write_rows(plan: CapturePlan, ident: BatchId, batches: Iterable[pa.RecordBatch], /) -> TaskReport:
+    """Judge the rows of one task, write their files, and report.
+
+    Parameters
+    ----------
+    plan : CapturePlan
+        Made on the driver.
+    ident : BatchId
+        The micro-batch, as the task was told.
+    batches : iterable of pyarrow.RecordBatch
+        Rows; timestamps in any zone.
+
+    Returns
+    -------
+    TaskReport
+        Small, whatever the number of rows.
+
+    Raises
+    ------
+    LateDataError
+        If a row is late or skewed under ``lateData=error``.
+    InvalidUsageError
+        If a time is null or outside its type's bounds.
+    SchemaMismatchError
+        If a value does not fit the log, a diff is null, or a column declared not null holds a null.
+    ProtocolError
+        If ``frontier=events`` finds rows that are neither messages nor progress.
+
+    Notes
+    -----
+    Cost: one sort by time where rows do not come in order, one write; memory is bounded by
+    `targetFileSize`.
+    """
+    task = _Task(plan, ident, plan.standing(ident), open_storage(plan.options.path, plan.options.storage_options))
+    held: list[pa.RecordBatch] = []
+    held_bytes = 0
+    try:
+        for batch in batches:  # one turn per record batch, about 10,000 rows each
+            if batch.num_rows == 0:
+                continue
+            held.append(batch)
+            held_bytes += batch.get_total_buffer_size()
+            if held_bytes >= plan.options.target_file_size:
+                task.flush(pa.Table.from_batches(held))
+                held, held_bytes = [], 0
+        if held:
+            task.flush(pa.Table.from_batches(held))
+    except BaseException:
+        task.discard()
+        raise
+    return task.report()
+
+
+@dataclass(slots=True)
+class _Task:
+    """What one task has done so far."""
+
+    plan: CapturePlan
+    ident: BatchId
+    standing: Standing
+    storage: Storage
+    n_seen: int = 0
+    n_rows: int = 0
+    n_dead: int = 0
+    n_advanced: int = 0
+    n_skewed: int = 0
+    greatest: int | None = None
+    files: list[DataFile] = field(default_factory=list)
+    minima: list[IntArray] = field(default_factory=list)
+    bounds: list[IntArray] = field(default_factory=list)
+    progress: tuple[IntArray, IntArray] | None = None
+
+    def flush(self, rows: pa.Table) -> None:
+        """Judge and write one buffer of rows."""
+        first_row = self.n_seen
+        self.n_seen += rows.num_rows
+        layout, policy = self.plan.layout, self.plan.policy
+        if layout.event is not None:
+            rows = self._take_progress(rows)
+            if rows.num_rows == 0:
+                return
+        if policy.frontier is FrontierPolicy.BATCH:
+            times = np.zeros((rows.num_rows, 1), dtype=np.int64)
+        else:
+            times = policy.domain.from_columns(rows, layout.times, first_row=first_row)
+        verdict = policy.judge(times, self.standing.counts, at=self.standing.at)
+        if verdict.refused.any():
+            self._refuse(rows, times, verdict)
+        payload = conform(layout.payload_of(rows), layout.form.payload, first_row=first_row)
+        diffs = self._diffs(rows, first_row)
+        if verdict.plain or not verdict.dead.any():
+            self._messages(payload, verdict.times, diffs)
+        else:
+            keep = np.flatnonzero(verdict.message)
+            drop = np.flatnonzero(verdict.dead)
+            self._messages(payload.take(keep), verdict.times[keep], None if diffs is None else diffs[keep])
+            self._dead(payload.take(drop), verdict, drop, None if diffs is None else diffs[drop])
+        self.n_advanced += int((verdict.late & verdict.message).sum())
+        self.n_skewed += int((verdict.skewed & verdict.message).sum())
+        if policy.frontier is FrontierPolicy.BOUNDED:
+            moving = verdict.moving
+            if moving.any():
+                top = int(verdict.times[moving, 0].max())
+                self.greatest = top if self.greatest is None else max(self.greatest, top)
+
+    def _messages(self, payload: pa.Table, times: IntArray, diffs: IntArray | None) -> None:
+        n = payload.num_rows
+        if n == 0:
+            return
+        self.n_rows += n
+        self.minima.append(minimal(times))
+        self.bounds.append(np.stack([times.min(axis=0), times.max(axis=0)]))
+        if self.standing.repeated is not None:
+            return
+        if not is_sorted(times):
+            # Sorted here, before the log's own columns are put beside the payload: less to move.
+            order = lexsort(times)
+            payload, times = payload.take(order), times[order]
+            diffs = None if diffs is None else diffs[order]
+        options, form = self.plan.options, self.plan.layout.form
+        table = message_table(form, payload, times, options.stream, self._seq, diffs)
+        self._write(table, times, "message")
+
+    def _dead(self, payload: pa.Table, verdict: Judgement, rows: IntArray, diffs: IntArray | None) -> None:
+        self.n_dead += len(rows)
+        if self.standing.repeated is not None:
+            return
+        options, form = self.plan.options, self.plan.layout.form
+        times = verdict.times[rows]
+        late, skewed = self.plan.policy.reasons(self.standing.counts, at=self.standing.at)
+        table = message_table(form, payload, times, options.stream, self._seq, diffs)
+        reasons = pa.array(np.where(verdict.late[rows], late, skewed), pa.string())
+        clock = pa.repeat(pa.scalar(self.standing.at, pa.timestamp("us", "UTC")), len(rows))
+        table = table.append_column("_reason", reasons).append_column("_at", clock)
+        self._write(table.select(form.dead_schema.names), times, "dead")
+
+    def _write(self, table: pa.Table, times: IntArray, event: str) -> None:
+        options = self.plan.options
+        self.files += write_data_files(
+            self.storage,
+            table,
+            times,
+            stream=options.stream,
+            seq=self._seq,
+            domain=self.plan.policy.domain,
+            event=event,
+            target_file_size=options.target_file_size,
+            compression=options.compression,
+        )
+
+    @property
+    def _seq(self) -> int:
+        """Number that the commit will have: after the newest, or after the opening one (0)."""
+        return 1 if self.standing.seq is None else self.standing.seq + 1
+
+    def _diffs(self, rows: pa.Table, first_row: int) -> IntArray | None:
+        name = self.plan.layout.diff
+        if name is None:
+            return None
+        column = rows.column(name)
+        if column.null_count:
+            row = first_row + int(pc.index(column.is_null(), value=True).as_py())
+            msg = f"could not read diff column {name!r}: found null in row={row}"
+            raise SchemaMismatchError(
+                msg, hint="a diff is an integer; filter such rows out or fill the column", context={"column": name}
+            )
+        return np.asarray(column.to_numpy(), dtype=np.int64)
+
+    def _take_progress(self, rows: pa.Table) -> pa.Table:
+        """Keep the progress rows' changes, and return the message rows."""
+        layout, domain = self.plan.layout, self.plan.policy.domain
+        event = rows.column(str(layout.event))
+        is_message = pc.fill_null(pc.equal(event, "message"), fill_value=False)
+        is_progress = pc.fill_null(pc.equal(event, "progress"), fill_value=False)
+        neither = pc.invert(pc.or_(is_message, is_progress))
+        if pc.any(neither).as_py():
+            row = int(pc.index(neither, value=True).as_py())
+            number = self.n_seen - rows.num_rows + row
+            msg = f"could not capture events: found {layout.event}={event[row].as_py()!r} in row={number}"
+            raise ProtocolError(
+                msg,
+                hint="with frontier='events' a row is a 'message' or a 'progress'; filter other rows out",
+                context={"row": row},
+            )
+        if not pc.any(is_progress).as_py():
+            return rows
+        changes = rows.filter(is_progress)
+        delta = changes.column(str(layout.delta))
+        if delta.null_count:
+            msg = f"could not capture events: found a progress row whose {layout.delta!r} is null"
+            raise ProtocolError(msg, hint="a progress row tells the change of a count", context={})
+        times = domain.from_columns(changes, layout.times)
+        deltas = np.asarray(delta.to_numpy(), dtype=np.int64)
+        if self.progress is not None:
+            times = np.concatenate([self.progress[0], times])
+            deltas = np.concatenate([self.progress[1], deltas])
+        self.progress = consolidate_rows(times, deltas)
+        return rows.filter(is_message)
+
+    def _refuse(self, rows: pa.Table, times: IntArray, verdict: Judgement) -> None:
+        row = int(np.flatnonzero(verdict.refused)[0])
+        raise late_error(
+            self.plan.policy,
+            self.standing.counts,
+            at=self.standing.at,
+            time=tuple(int(x) for x in times[row]),
+            skewed=bool(verdict.skewed[row]),
+            row=rows.slice(row, 1).to_pylist()[0],
+            stream=self.plan.options.stream,
+        )
+
+    def discard(self) -> None:
+        """Delete what was written; called when the task fails."""
+        for file in self.files:  # as many turns as files
+            try:
+                self.storage.delete(file.path)
+            except StorageError:
+                # The first error is the one to be told; the file is no part of the log.
+                continue
+
+    def report(self) -> TaskReport:
+        """Return what was done."""
+        k = self.plan.policy.domain.arity
+        empty = (np.zeros((0, k), dtype=np.int64), np.zeros(0, dtype=np.int64))
+        times, deltas = empty if self.progress is None else self.progress
+        return TaskReport(
+            ident=self.ident,
+            seq=self.standing.seq,
+            repeated=self.standing.repeated is not None,
+            at=self.standing.at,
+            base=_base(self.standing),
+            n_rows=self.n_rows,
+            n_dead=self.n_dead,
+            n_advanced=self.n_advanced,
+            n_skewed=self.n_skewed,
+            minima=minimal(np.concatenate(self.minima)) if self.minima else empty[0],
+            bounds=_bounds(self.bounds),
+            greatest=self.greatest,
+            progress_times=times,
+            progress_deltas=deltas,
+            files=tuple(self.files),
+        )
+
+
+def _base(standing: Standing) -> StreamCounts | None:
+    return standing.counts if standing.seq is None else None
+
+
+def _bounds(parts: list[IntArray]) -> IntArray | None:
+    if not parts:
+        return None
+    stacked = np.stack(parts)
+    return np.stack([stacked[:, 0].min(axis=0), stacked[:, 1].max(axis=0)])

@@ -1,0 +1,194 @@
+"""The sink ``writeStream.format("timely")``: what Spark calls, and when.
+
+Per micro-batch Spark makes a writer in a prepare process on the driver and pickles it to the tasks;
+each task calls `write` once, with zero rows too; another writer, made in a commit process, gets the
+tasks' messages and the micro-batch's number. Nothing is shared between the three but what is pickled.
+Spark calls `abort` also when `commit` raised, and while an interrupted `commit` may still be running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
+from spark_timely.errors import InvalidOptionError, InvalidUsageError
+from spark_timely.sink.commit import TaskReport, commit_reports, delete_files, is_refusal, surely_absent
+from spark_timely.sink.plan import BatchId, CapturePlan, make_plan
+from spark_timely.spark.checkpoint import checkpoint_state, require_checkpoint
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["CaptureMessage", "TimelyStreamWriter", "make_stream_writer"]
+
+_QUERY_PROPERTY = "sql.streaming.queryId"
+_BATCH_PROPERTY = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureMessage(WriterCommitMessage):
+    """Carry a task's report to the committer.
+
+    Attributes
+    ----------
+    report : TaskReport
+        Bounded in size, whatever the number of rows.
+    """
+
+    report: TaskReport
+
+
+class TimelyStreamWriter(DataSourceStreamArrowWriter):
+    """Write micro-batches to a log.
+
+    Parameters
+    ----------
+    plan : CapturePlan
+        Plan of the micro-batch, made where the writer was made.
+
+    Notes
+    -----
+    Picklable. Make it with `make_stream_writer`.
+    """
+
+    def __init__(self, plan: CapturePlan) -> None:
+        self.plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> CaptureMessage:
+        """Judge and write the rows of one task.
+
+        Parameters
+        ----------
+        iterator : iterator of pyarrow.RecordBatch
+            Rows of the task, none at all included.
+
+        Returns
+        -------
+        CaptureMessage
+            Small, whatever the number of rows.
+
+        Raises
+        ------
+        TimelyError
+            See `spark_timely.sink.rows.write_rows`.
+        """
+        from spark_timely.sink.rows import write_rows
+
+        return CaptureMessage(write_rows(self.plan, _told(self.plan.ident), iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Append the micro-batch to the log, once.
+
+        Parameters
+        ----------
+        messages : list of CaptureMessage
+            One per task.
+        batchId : int
+            Number of the micro-batch.
+
+        Raises
+        ------
+        TimelyError
+            See `spark_timely.sink.commit.commit_reports`. Files are deleted where the log surely was
+            not changed.
+        """
+        reports = _reports(messages)
+        ident = BatchId(self.plan.ident.query, batchId)
+        try:
+            commit_reports(self.plan, ident, reports)
+        except BaseException as error:
+            if is_refusal(error):
+                delete_files(self.plan, reports)
+            raise
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Delete the files of a micro-batch that surely is not in the log.
+
+        Parameters
+        ----------
+        messages : list of CaptureMessage or None
+            None for tasks that did not end well.
+        batchId : int
+            Number of the micro-batch.
+
+        Notes
+        -----
+        With a message of each task `commit` was called, and may still be at work if it was
+        interrupted: then the files stay, as orphans at worst. `commit` itself deletes them where it
+        refused.
+        """
+        if all(message is not None for message in messages):
+            return
+        if surely_absent(self.plan, BatchId(self.plan.ident.query, batchId)):
+            delete_files(self.plan, _reports(messages))
+
+
+def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TimelyStreamWriter:  # noqa: FBT001 - as Spark passes it
+    """Make the writer of one micro-batch, or refuse the query.
+
+    Parameters
+    ----------
+    options : mapping
+        Options of the sink, names in any case.
+    schema : pyspark.sql.types.StructType
+        Schema of the data.
+    overwrite : bool
+        Spark's way to say output mode ``complete``.
+
+    Returns
+    -------
+    TimelyStreamWriter
+
+    Raises
+    ------
+    InvalidUsageError
+        If the output mode is not append.
+    InvalidOptionError
+        If options are unknown, missing or contradict each other.
+    TimelyError
+        See `spark_timely.sink.plan.make_plan`.
+    """
+    parsed = parse_options(SINK_OPTIONS, options)
+    if overwrite:
+        msg = f"could not start the sink for log {parsed.path!r}: found output mode 'complete'"
+        raise InvalidUsageError(
+            msg,
+            hint="a log only grows: use outputMode('append'); aggregate after the replay, where times are complete",
+            context={"path": parsed.path},
+        )
+    _refuse_on_finish(parsed)
+    location = require_checkpoint(parsed.checkpoint_location)
+    known = checkpoint_state(location, storage_options=parsed.storage_options)
+    return TimelyStreamWriter(make_plan(schema, parsed, BatchId(known.query, known.batch)))
+
+
+def _refuse_on_finish(options: SinkOptions) -> None:
+    if options.on_finish == "close":
+        msg = "could not use option onFinish='close' with format('timely')"
+        raise InvalidOptionError(
+            msg,
+            hint="a sink does not see the end of its query: use spark_timely.start(…, on_finish='close'), or close the"
+            " stream from the command line",
+            context={"option": "onFinish"},
+        )
+
+
+def _told(ident: BatchId) -> BatchId:
+    """Return the micro-batch as Spark tells it to its tasks, completed by what the driver read."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        return ident
+    query, batch = context.getLocalProperty(_QUERY_PROPERTY), context.getLocalProperty(_BATCH_PROPERTY)
+    # The properties are of the run that is on; the checkpoint's files were read before it was planned.
+    return BatchId(query or ident.query, int(batch) if batch else ident.batch, ident.step)
+
+
+def _reports(messages: list[WriterCommitMessage | None]) -> list[TaskReport]:
+    return [message.report for message in messages if isinstance(message, CaptureMessage)]

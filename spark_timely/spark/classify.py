@@ -1,0 +1,257 @@
+"""Say in Spark SQL what `spark_timely.capture.policy` says in numpy: which row becomes what.
+
+The foreachBatch capture leaves rows inside the JVM, so the sink's decisions are written as SQL
+expressions. They are text, not column objects: text works alike on classic Spark and on Connect.
+
+Invariants
+----------
+1. `row_class` and the time expressions agree with `Policy.judge` on every row; rows that the Python
+   writer refuses with an error have a class of their own here.
+2. Literals do not depend on the session's zone or its parser settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from spark_timely.capture.policy import FrontierPolicy, LateData
+from spark_timely.spark.arrow import spark_type
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql.types import StructType
+
+    from spark_timely.sink.plan import CapturePlan, Standing
+    from spark_timely.timestamp import TimeType
+
+__all__ = ["Classified", "RowClass", "classify"]
+
+
+class RowClass(StrEnum):
+    """What becomes of a row.
+
+    Examples
+    --------
+    >>> RowClass("message") in RowClass.stored(), RowClass("late") in RowClass.stored()
+    (True, False)
+    """
+
+    MESSAGE = "message"
+    ADVANCED = "advanced"
+    KEPT = "kept"
+    DEAD = "dead"
+    PROGRESS = "progress"
+    LATE = "late"
+    SKEWED = "skewed"
+    NO_TIME = "no_time"
+    OVER = "over"
+    UNFIT = "unfit"
+    UNKNOWN = "unknown"
+
+    @classmethod
+    def messages(cls) -> tuple[RowClass, ...]:
+        """Return the classes whose rows become messages."""
+        return (cls.MESSAGE, cls.ADVANCED, cls.KEPT)
+
+    @classmethod
+    def stored(cls) -> tuple[RowClass, ...]:
+        """Return the classes whose rows are in the log."""
+        return (*cls.messages(), cls.DEAD)
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """Hold the expressions of one micro-batch.
+
+    Attributes
+    ----------
+    row_class : str
+        SQL expression that gives a row's `RowClass`.
+    times : tuple of str
+        SQL expressions of the coordinates under which a row is stored, in the log's types.
+    columns : tuple of str
+        Aliased SQL expressions of everything that a file holds, ours first.
+    uniform : bool
+        Whether every row that is not refused is a plain message, so that nothing needs to be set apart.
+    """
+
+    row_class: str
+    times: tuple[str, ...]
+    columns: tuple[str, ...]
+    uniform: bool
+
+
+def classify(plan: CapturePlan, standing: Standing, schema: StructType, *, seq: int) -> Classified:
+    """Write the plan's decisions as SQL.
+
+    Parameters
+    ----------
+    plan : CapturePlan
+        Plan of the micro-batch.
+    standing : Standing
+        What the rows are judged by.
+    schema : pyspark.sql.types.StructType
+        Schema of the data.
+    seq : int
+        Number that the commit will have.
+
+    Returns
+    -------
+    Classified
+    """
+    layout, policy = plan.layout, plan.policy
+    domain = policy.domain
+    held = standing.counts.frontier.elements
+    if policy.frontier is FrontierPolicy.BATCH:
+        own: tuple[str, ...] = (_time_literal(domain.types[0], held[0][0]),)
+        late = skewed = no_time = over = "false"
+    else:
+        own = tuple(
+            f"CAST({_quoted(name)} AS {_SQL_TYPES[kind.value]})"
+            for name, kind in zip(layout.times, domain.types, strict=True)
+        )
+        literals = [[_time_literal(kind, x) for kind, x in zip(domain.types, e, strict=True)] for e in held]
+        late = "NOT (" + _any(_all(f"{t} >= {f}" for t, f in zip(own, e, strict=True)) for e in literals) + ")"
+        limit = policy.skew_limit(standing.counts, standing.at)
+        skewed = "false" if limit is None else f"{own[0]} > {_time_literal(domain.types[0], limit)}"
+        no_time = _any(f"{_quoted(name)} IS NULL" for name in layout.times)
+        over = _any(
+            f"{t} > {_time_literal(kind, kind.hi)}"
+            for t, kind in zip(own, domain.types, strict=True)
+            if not kind.minimum_is_of_type
+        )
+    unfit = _any(f"{_quoted(name)} IS NULL" for name in _must_not_be_null(plan, schema))
+    outcast = {LateData.ERROR: None, LateData.DEAD_LETTER: RowClass.DEAD, LateData.ADVANCE: None}[policy.late_data]
+    advance = policy.late_data is LateData.ADVANCE
+    cases = [
+        (no_time, RowClass.NO_TIME),
+        (over, RowClass.OVER),
+        (late, outcast or (RowClass.ADVANCED if advance else RowClass.LATE)),
+        (skewed, outcast or (RowClass.KEPT if advance else RowClass.SKEWED)),
+    ]
+    if layout.event is not None:
+        event = _quoted(layout.event)
+        no_delta = f"{event} = 'progress' AND {_quoted(str(layout.delta))} IS NULL"
+        cases = [
+            (f"{event} IS NULL OR {event} NOT IN ('message', 'progress') OR ({no_delta})", RowClass.UNKNOWN),
+            *cases[:2],
+            (f"{event} = 'progress'", RowClass.PROGRESS),
+            *cases[2:],
+        ]
+    cases.insert(-2, (unfit, RowClass.UNFIT))
+    whens = " ".join(f"WHEN {test} THEN '{name}'" for test, name in cases if test != "false")
+    row_class = f"CASE {whens} ELSE 'message' END" if whens else "'message'"
+    times = own
+    if advance and late != "false":
+        times = tuple(
+            f"CASE WHEN {late} THEN {moved} ELSE {t} END" for t, moved in zip(own, _moved(own, literals), strict=True)
+        )
+    uniform = layout.event is None and unfit == "false" and (late == "false" or policy.late_data is LateData.ERROR)
+    columns = _columns(plan, standing, schema, times=times, seq=seq, row_class=None if uniform else row_class)
+    return Classified(row_class, times, columns, uniform)
+
+
+def _columns(
+    plan: CapturePlan,
+    standing: Standing,
+    schema: StructType,
+    *,
+    times: tuple[str, ...],
+    seq: int,
+    row_class: str | None,
+) -> tuple[str, ...]:
+    """Return everything that a file holds, aliased."""
+    layout, policy = plan.layout, plan.policy
+    form = layout.form
+    columns = [f"'{plan.options.stream}' AS `_stream`", f"CAST({seq} AS BIGINT) AS `_seq`"]
+    columns += [f"{t} AS {_quoted(name)}" for t, name in zip(times, form.domain.columns, strict=True)]
+    if form.kind == "collection":
+        columns.append(
+            "CAST(1 AS BIGINT) AS `_diff`"
+            if layout.diff is None
+            else f"CAST({_quoted(layout.diff)} AS BIGINT) AS `_diff`"
+        )
+    if layout.delta is not None:
+        columns.append(f"CAST({_quoted(layout.delta)} AS BIGINT) AS `_delta`")
+    if row_class is not None:
+        columns.append(f"{row_class} AS `_event`")
+        if policy.late_data is LateData.DEAD_LETTER:
+            columns += _dead_columns(plan, standing, row_class)
+    # One turn per column of the log.
+    for field, source in zip(form.payload, layout.payload, strict=True):
+        if source is None:
+            # A column that a file does not have is null in the table.
+            continue
+        value, wanted = _quoted(source), spark_type(field.type, column=field.name).simpleString()
+        if wanted in _WIDENED and schema[source].dataType.simpleString() != wanted:
+            value = f"CAST({value} AS {wanted})"
+        columns.append(f"{value} AS {_quoted(field.name)}")
+    return tuple(columns)
+
+
+def _dead_columns(plan: CapturePlan, standing: Standing, row_class: str) -> list[str]:
+    late, skewed = plan.policy.reasons(standing.counts, at=standing.at)
+    # Late and skewed rows are told apart by the time: a skewed one is beyond the frontier.
+    limit = plan.policy.skew_limit(standing.counts, standing.at)
+    reason = f"'{late}'"
+    if limit is not None:
+        kind = plan.policy.domain.types[0]
+        own = f"CAST({_quoted(plan.layout.times[0])} AS {_SQL_TYPES[kind.value]})"
+        reason = f"CASE WHEN {own} > {_time_literal(kind, limit)} THEN '{skewed}' ELSE '{late}' END"
+    is_dead = f"{row_class} = 'dead'"
+    return [
+        f"CASE WHEN {is_dead} THEN {reason} END AS `_reason`",
+        f"CASE WHEN {is_dead} THEN timestamp_micros({standing.at}) END AS `_at`",
+    ]
+
+
+def _moved(own: tuple[str, ...], literals: list[list[str]]) -> tuple[str, ...]:
+    """Return where a late row goes: the lexicographically least upper bound with a frontier element."""
+    if len(own) == 1:
+        # For k = 1 a late time is below the one element.
+        return (literals[0][0],)
+    bounds = [
+        "struct(" + ", ".join(f"greatest({t}, {f}) AS t{i}" for i, (t, f) in enumerate(zip(own, e, strict=True))) + ")"
+        for e in literals
+    ]
+    least = bounds[0] if len(bounds) == 1 else "array_min(array(" + ", ".join(bounds) + "))"
+    return tuple(f"{least}.t{i}" for i in range(len(own)))
+
+
+def _must_not_be_null(plan: CapturePlan, schema: StructType) -> list[str]:
+    """Return the columns of the data in which a null has to be looked for."""
+    layout = plan.layout
+    pairs = zip(layout.form.payload, layout.payload, strict=True)
+    wanted = [source for field, source in pairs if source is not None and not field.nullable]
+    if layout.diff is not None:
+        wanted.append(layout.diff)
+    return [name for name in wanted if schema[name].nullable]
+
+
+_SQL_TYPES = {"long": "BIGINT", "int": "INT", "short": "SMALLINT", "date": "DATE", "timestamp": "TIMESTAMP_LTZ"}
+_WIDENED = frozenset({"bigint", "int", "smallint", "double"})
+
+
+def _time_literal(kind: TimeType, value: int) -> str:
+    # From text: the least bigint has no literal of its own.
+    number = f"CAST('{value}' AS BIGINT)"
+    if kind.value == "timestamp":
+        return f"timestamp_micros({number})"
+    if kind.value == "date":
+        return f"date_from_unix_date(CAST('{value}' AS INT))"
+    return f"CAST('{value}' AS {_SQL_TYPES[kind.value]})"
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _any(tests: Iterable[str]) -> str:
+    return " OR ".join(tests) or "false"
+
+
+def _all(tests: Iterable[str]) -> str:
+    return "(" + " AND ".join(tests) + ")"

@@ -1,0 +1,465 @@
+"""Capture a micro-batch inside ``foreachBatch``, with Spark's own Parquet writer.
+
+Rows stay in the JVM: the sink's decisions are SQL expressions, one Spark job writes the files into a
+directory of their own below the log, and the driver reads their footers and commits.
+
+Invariants
+----------
+1. One write job per micro-batch; a repeated micro-batch runs one aggregation instead, and writes
+   nothing.
+2. The log holds what the Python writer would have put there: same messages, dead letters, progress.
+3. A directory whose commit was refused is deleted; one whose commit is unclear stays.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from spark_timely.capture.policy import FrontierPolicy, late_error
+from spark_timely.capture.protocol import StreamCounts
+from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
+from spark_timely.errors import InvalidOptionError, InvalidUsageError, ProtocolError, SchemaMismatchError, TimelyError
+from spark_timely.log.base import CommitOutcome, DataFile
+from spark_timely.log.files import describe_file, open_parquet
+from spark_timely.log.storage import FileStorage, open_storage
+from spark_timely.order import IntArray, beyond, consolidate_rows, minimal
+from spark_timely.sink.commit import TaskReport, commit_reports, is_refusal
+from spark_timely.sink.plan import BatchId, CapturePlan, Standing, make_plan
+from spark_timely.spark.checkpoint import checkpoint_state
+from spark_timely.spark.classify import Classified, RowClass, classify
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["capture"]
+
+# Without microseconds Spark writes INT96, which has no statistics; rebasing would move old dates.
+_CONF = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    # One open file per class of rows, instead of a sort of all rows by class.
+    "spark.sql.maxConcurrentOutputFileWriters": str(2 * len(RowClass)),
+}
+
+
+def capture(
+    df: DataFrame,
+    batch_id: int,
+    *,
+    path: str,
+    checkpoint: str | None = None,
+    app_id: str | None = None,
+    step: int = 0,
+    **options: object,
+) -> CommitOutcome:
+    """Append one micro-batch to a log, exactly once; for use inside ``foreachBatch``.
+
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame
+        The micro-batch, classic or Connect.
+    batch_id : int
+        Number that Spark gives to the micro-batch.
+    path : str
+        Where the log is; made at the first micro-batch.
+    checkpoint : str, optional
+        The query's checkpoint location: names the owner of the stream by the query's id.
+    app_id : str, optional
+        Name of the owner instead, where the checkpoint cannot be read from Python. Must stay the same
+        over restarts, and belong to this query alone.
+    step : int
+        Which capture into the same stream within the micro-batch, ascending from 0.
+    **options
+        Options of the sink in snake_case or as Spark writes them: `stream`, `time_column`,
+        `frontier`, `lateness`, `late_data` and so on.
+
+    Returns
+    -------
+    CommitOutcome
+        `committed` is False for a repeated micro-batch: it is in the log already.
+
+    Raises
+    ------
+    InvalidOptionError
+        If an option is unknown, or not exactly one of `checkpoint` and `app_id` is given.
+    LateDataError
+        If a row is late or skewed under ``late_data="error"``.
+    TimelyError
+        As the sink's: ownership, schema, closed, rolled back.
+
+    Notes
+    -----
+    Cost: one Spark job that writes, and one footer read per file. While it runs, three settings of
+    `df.sparkSession` are changed, and restored after it.
+
+    Examples
+    --------
+    >>> def into_log(df, batch_id):
+    ...     capture(df, batch_id, path="/data/log", checkpoint="/data/checkpoint",
+    ...             time_column="hour", frontier="bounded", lateness="3 hours")
+    >>> query = stream.writeStream.foreachBatch(into_log).option(
+    ...     "checkpointLocation", "/data/checkpoint").start()  # doctest: +SKIP
+    """
+    parsed = _options(path, options)
+    ident = _ident(batch_id, step, checkpoint, app_id, parsed)
+    plan = make_plan(df.schema, parsed, ident)
+    standing = plan.standing(ident)
+    seq = 1 if standing.seq is None else standing.seq + 1
+    rows = classify(plan, standing, df.schema, seq=seq)
+    if standing.repeated is not None:
+        return commit_reports(plan, ident, [_recount(df, plan, ident, standing, rows)])
+    storage = open_storage(parsed.path, parsed.storage_options)
+    staging = f"_event=message/{parsed.stream}-{seq:012d}-{secrets.token_hex(8)}"
+    try:
+        _write(df, storage, staging, rows, parsed)
+        report = _Staged(plan, ident, standing, storage, staging, uniform=rows.uniform).report()
+    except BaseException:
+        # The log was not asked yet.
+        _remove(storage, staging)
+        raise
+    try:
+        outcome = commit_reports(plan, ident, [report])
+    except BaseException as error:
+        if is_refusal(error):
+            _remove(storage, staging)
+        raise
+    if not outcome.committed or not report.files:
+        _remove(storage, staging)
+    return outcome
+
+
+def _options(path: str, options: Mapping[str, object]) -> SinkOptions:
+    parsed = parse_options(SINK_OPTIONS, {"path": path, **options})
+    if parsed.on_finish == "close":
+        msg = "could not use option 'on_finish' with capture: found 'close'"
+        raise InvalidOptionError(
+            msg,
+            hint="a micro-batch does not see the end of its query: use spark_timely.start(…, on_finish='close')",
+            context={"option": "onFinish"},
+        )
+    return parsed
+
+
+def _ident(batch_id: int, step: int, checkpoint: str | None, app_id: str | None, options: SinkOptions) -> BatchId:
+    """Return which micro-batch this is, and whose."""
+    # One turn per number.
+    for name, value in (("batch_id", batch_id), ("step", step)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            msg = f"could not capture: found {name}={value!r}"
+            raise InvalidUsageError(msg, hint="pass the number that foreachBatch gives", context={"option": name})
+    location = checkpoint if checkpoint is not None else options.checkpoint_location
+    if (location is None) == (app_id is None):
+        found = "neither 'checkpoint' nor 'app_id'" if location is None else "both 'checkpoint' and 'app_id'"
+        msg = f"could not capture micro-batch {batch_id}: found {found}"
+        raise InvalidOptionError(
+            msg,
+            hint="give checkpoint, the query's checkpointLocation, or app_id, a name that stays the same over restarts:"
+            " a repeated micro-batch is recognised by it",
+            context={"option": "checkpoint"},
+        )
+    if app_id is not None:
+        return BatchId(_nonempty(app_id), batch_id, step)
+    known = checkpoint_state(str(location), storage_options=options.storage_options)
+    if known.query is None:
+        msg = f"could not capture micro-batch {batch_id}: found no query id in checkpoint {location!r}"
+        raise InvalidOptionError(
+            msg,
+            hint="give the same checkpoint as to the query, where Python can read it; else give app_id",
+            context={"option": "checkpoint"},
+        )
+    return BatchId(known.query, batch_id, step)
+
+
+def _nonempty(app_id: str) -> str:
+    if not app_id.strip():
+        msg = f"could not capture: found app_id={app_id!r}"
+        raise InvalidOptionError(msg, hint="give a name that is not empty", context={"option": "app_id"})
+    return app_id
+
+
+def _write(df: DataFrame, storage: FileStorage, staging: str, rows: Classified, options: SinkOptions) -> None:
+    """Run the write job."""
+    target = storage.full(staging)
+    writer = (
+        df.selectExpr(*rows.columns)
+        .write.mode("errorifexists")
+        .option("compression", "uncompressed" if options.compression == "none" else options.compression)
+        # A marker file would stay in the log for ever.
+        .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+    )
+    if not rows.uniform:
+        writer = writer.partitionBy("_event")
+    with _settings(df.sparkSession, _CONF):
+        writer.parquet(f"file://{target}" if storage.local else f"{storage.uri}/{staging}")
+
+
+@contextmanager
+def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Change settings of a session for a moment."""
+    before = {name: spark.conf.get(name, None) for name in wanted}
+    try:
+        for name, value in wanted.items():  # as many turns as settings
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():  # as many turns as settings
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)
+
+
+@dataclass(slots=True)
+class _Staged:
+    """Files that the job wrote, and what their footers say."""
+
+    plan: CapturePlan
+    ident: BatchId
+    standing: Standing
+    storage: FileStorage
+    staging: str
+    uniform: bool
+
+    def report(self) -> TaskReport:
+        """Refuse what may not be captured, else describe what was written."""
+        found = self._files()
+        self._check_classes(found)
+        domain = self.plan.policy.domain
+        files: dict[RowClass, list[DataFile]] = {}
+        # One turn per file: as many as tasks, times classes.
+        for row_class, paths in found.items():
+            if row_class in RowClass.stored():
+                event = "dead" if row_class is RowClass.DEAD else "message"
+                described = [describe_file(self.storage, path, domain=domain, event=event) for path in paths]
+                files[row_class] = [file for file in described if file.n_rows]
+        if self.uniform:
+            self._check_uniform(files.get(RowClass.MESSAGE, []))
+        messages = [file for kind in RowClass.messages() for file in files.get(kind, [])]
+        moving = [file for file in messages if file not in files.get(RowClass.KEPT, [])]
+        bounds = [file.bounds for file in messages if file.bounds is not None]
+        tops = [int(file.bounds[1, 0]) for file in moving if file.bounds is not None]
+        times, deltas = self._progress(found.get(RowClass.PROGRESS, []))
+        bounded = self.plan.policy.frontier is FrontierPolicy.BOUNDED
+        empty = np.zeros((0, domain.arity), dtype=np.int64)
+        return TaskReport(
+            ident=self.ident,
+            seq=self.standing.seq,
+            repeated=False,
+            at=self.standing.at,
+            base=_base(self.standing),
+            n_rows=sum(file.n_rows for file in messages),
+            n_dead=_n_rows(files, RowClass.DEAD),
+            n_advanced=_n_rows(files, RowClass.ADVANCED),
+            n_skewed=_n_rows(files, RowClass.KEPT),
+            minima=minimal(np.concatenate([file.minima for file in messages])) if messages else empty,
+            bounds=np.stack([np.min([b[0] for b in bounds], axis=0), np.max([b[1] for b in bounds], axis=0)])
+            if bounds
+            else None,
+            greatest=max(tops, default=None) if bounded else None,
+            progress_times=times,
+            progress_deltas=deltas,
+            files=(*messages, *files.get(RowClass.DEAD, [])),
+        )
+
+    def _files(self) -> dict[RowClass, list[str]]:
+        """List the files of the job by class."""
+        found: dict[RowClass, list[str]] = {}
+        folders = [(RowClass.MESSAGE, self.staging)]
+        if not self.uniform:
+            names = [name for name in self.storage.names(self.staging) if name.startswith("_event=")]
+            folders = [(RowClass(name.partition("=")[2]), f"{self.staging}/{name}") for name in names]
+        for row_class, folder in folders:  # as many turns as classes
+            found[row_class] = [f"{folder}/{name}" for name in self.storage.names(folder) if name.endswith(".parquet")]
+        return found
+
+    def _check_classes(self, found: Mapping[RowClass, list[str]]) -> None:
+        """Refuse the micro-batch for the first row of a class that has no place in the log."""
+        for row_class in _REFUSED:  # as many turns as classes
+            for path in found.get(row_class, []):
+                with open_parquet(self.storage, path) as file:
+                    rows = next(iter(file.iter_batches(batch_size=1)), None)
+                if rows is not None:
+                    raise self._refusal(row_class, pa.Table.from_batches([rows]))
+
+    def _check_uniform(self, files: list[DataFile]) -> None:
+        """Judge by the footers what the job did not set apart."""
+        policy, standing = self.plan.policy, self.standing
+        if policy.frontier is FrontierPolicy.BATCH:
+            return
+        held = standing.counts.frontier.times
+        limit = policy.skew_limit(standing.counts, standing.at)
+        highs = np.array([kind.hi for kind in policy.domain.types], dtype=np.int64)
+        for file in files:  # as many turns as files
+            nulls = json.loads(file.stats)["nullCount"]
+            if any(nulls.get(name, 0) for name in policy.domain.columns):
+                raise self._refusal(RowClass.NO_TIME, self._find(file, RowClass.NO_TIME, highs))
+            if file.bounds is not None and (file.bounds[1] > highs).any():
+                raise self._refusal(RowClass.OVER, self._find(file, RowClass.OVER, highs))
+            if not beyond(file.minima, held).all():
+                raise self._refusal(RowClass.LATE, self._find(file, RowClass.LATE, held))
+            if limit is not None and file.bounds is not None and file.bounds[1, 0] > limit:
+                raise self._refusal(RowClass.SKEWED, self._find(file, RowClass.SKEWED, np.array([[limit]])))
+
+    def _find(self, file: DataFile, row_class: RowClass, bound: IntArray) -> pa.Table:
+        """Return the first row of a class in a file that holds one; for errors only."""
+        names = self.plan.policy.domain.columns
+        tests: dict[RowClass, Callable[[IntArray], object]] = {
+            RowClass.OVER: lambda times: (times > bound).any(axis=1),
+            RowClass.LATE: lambda times: ~beyond(times, bound),
+            RowClass.SKEWED: lambda times: times[:, 0] > bound[0, 0],
+        }
+        with open_parquet(self.storage, file.path) as parquet:
+            for batch in parquet.iter_batches():  # until the row is found
+                table = pa.Table.from_batches([batch])
+                if row_class is RowClass.NO_TIME:
+                    hits = np.any([table.column(n).is_null().to_numpy() for n in names], axis=0)
+                else:
+                    hits = np.asarray(tests[row_class](_numbers(table, names)))
+                if hits.any():
+                    return table.slice(int(np.flatnonzero(hits)[0]), 1)
+        return table.slice(0, 0)
+
+    def _refusal(self, row_class: RowClass, rows: pa.Table) -> TimelyError:
+        """Return the error for a row that forbids the micro-batch."""
+        plan, layout = self.plan, self.plan.layout
+        names = layout.form.payload.names
+        row = rows.select([name for name in rows.column_names if name in names]).to_pylist()[0]
+        context = {"stream": plan.options.stream}
+        if row_class in (RowClass.LATE, RowClass.SKEWED):
+            return late_error(
+                plan.policy,
+                self.standing.counts,
+                at=self.standing.at,
+                time=tuple(int(x) for x in _numbers(rows, plan.policy.domain.columns)[0]),
+                skewed=row_class is RowClass.SKEWED,
+                row=row,
+                stream=plan.options.stream,
+            )
+        if row_class is RowClass.NO_TIME:
+            msg = f"could not read time column {', '.join(map(repr, layout.times))}: found null in row {row!r:.200}"
+            return InvalidUsageError(
+                msg, hint="every row needs a time; filter such rows out or fill the column", context=context
+            )
+        if row_class is RowClass.OVER:
+            highs = [kind.render(kind.hi) for kind in plan.policy.domain.types]
+            msg = f"could not read time column {', '.join(map(repr, layout.times))}: found row {row!r:.200}, later than"
+            msg = f"{msg} {', '.join(map(str, highs))}"
+            return InvalidUsageError(msg, hint="keep times within the type's bounds", context=context)
+        if row_class is RowClass.UNFIT:
+            null = [name for name in (*layout.required, "_diff") if rows.schema.get_field_index(name) >= 0]
+            bad = [name for name in null if rows.column(name).null_count]
+            msg = f"could not fit rows to the log: found null in column {', '.join(map(repr, bad))}, row {row!r:.200}"
+            return SchemaMismatchError(
+                msg, hint="the log holds no null there; fill or drop such rows", context={**context, "columns": bad}
+            )
+        msg = f"could not capture events: found row {row!r:.200}, neither a message nor a progress row with a change"
+        return ProtocolError(
+            msg,
+            hint="with frontier='events' a row is a 'message' or a 'progress'; filter other rows out",
+            context=context,
+        )
+
+    def _progress(self, paths: list[str]) -> tuple[IntArray, IntArray]:
+        """Read the changes of counts that came in the data."""
+        domain = self.plan.policy.domain
+        times, deltas = np.zeros((0, domain.arity), dtype=np.int64), np.zeros(0, dtype=np.int64)
+        for path in paths:  # as many turns as files
+            with open_parquet(self.storage, path) as file:
+                table = file.read(columns=[*domain.columns, "_delta"])
+            times, deltas = consolidate_rows(
+                np.concatenate([times, domain.from_columns(table)]),
+                np.concatenate([deltas, table.column("_delta").to_numpy()]),
+            )
+        return times, deltas
+
+
+_REFUSED = (
+    RowClass.UNKNOWN,
+    RowClass.NO_TIME,
+    RowClass.OVER,
+    RowClass.UNFIT,
+    RowClass.LATE,
+    RowClass.SKEWED,
+)
+
+
+def _recount(df: DataFrame, plan: CapturePlan, ident: BatchId, standing: Standing, rows: Classified) -> TaskReport:
+    """Count and bound the messages of a repeated micro-batch, writing nothing."""
+    domain = plan.policy.domain
+    numbers = [_number(t, kind.value) for t, kind in zip(rows.times, domain.types, strict=True)]
+    listed = ", ".join(f"'{name}'" for name in RowClass.messages())
+    # As many pairs as coordinates.
+    ends = [e for i, n in enumerate(numbers) for e in (f"min({n}) AS lo_{i}", f"max({n}) AS hi_{i}")]
+    found = df.where(f"{rows.row_class} IN ({listed})").selectExpr("count(1) AS n", *ends).collect()[0].asDict()
+    n, k = int(found["n"]), domain.arity
+    empty = np.zeros((0, k), dtype=np.int64)
+    bounds = None
+    if n:
+        bounds = np.array([[found[f"lo_{i}"] for i in range(k)], [found[f"hi_{i}"] for i in range(k)]], dtype=np.int64)
+    return TaskReport(
+        ident=ident,
+        seq=standing.seq,
+        repeated=True,
+        at=standing.at,
+        base=_base(standing),
+        n_rows=n,
+        n_dead=0,
+        n_advanced=0,
+        n_skewed=0,
+        minima=empty,
+        bounds=bounds,
+        greatest=None,
+        progress_times=empty,
+        progress_deltas=np.zeros(0, dtype=np.int64),
+        files=(),
+    )
+
+
+def _number(expression: str, kind: str) -> str:
+    if kind == "timestamp":
+        return f"unix_micros({expression})"
+    if kind == "date":
+        return f"CAST(unix_date({expression}) AS BIGINT)"
+    return f"CAST({expression} AS BIGINT)"
+
+
+def _numbers(table: pa.Table, names: tuple[str, ...]) -> IntArray:
+    """Return time columns as numbers, bounds unchecked: they are what is to be looked at."""
+    columns = []
+    for name in names:  # as many turns as coordinates
+        column = table.column(name).combine_chunks()
+        if pa.types.is_date32(column.type):
+            column = column.cast(pa.int32())
+        elif pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        columns.append(np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64))
+    return np.stack(columns, axis=1)
+
+
+def _n_rows(files: Mapping[RowClass, list[DataFile]], row_class: RowClass) -> int:
+    return sum(file.n_rows for file in files.get(row_class, []))
+
+
+def _base(standing: Standing) -> StreamCounts | None:
+    return standing.counts if standing.seq is None else None
+
+
+def _remove(storage: FileStorage, staging: str) -> None:
+    """Delete a staging directory; what cannot be deleted is no part of the log."""
+    if storage.local:
+        shutil.rmtree(storage.full(staging), ignore_errors=True)
+        return
+    names = storage.names(staging)
+    for name in names:  # as many turns as files
+        inner = storage.names(f"{staging}/{name}") if name.startswith("_event=") else []
+        for path in [f"{staging}/{name}/{leaf}" for leaf in inner] or [f"{staging}/{name}"]:
+            storage.delete(path)
