@@ -50,8 +50,8 @@ test: setup ## the whole suite except what is marked long: runs in CI on each pu
 test-spark: setup ## the tests that need Spark
 	@$(PYTEST) -m "(spark or connect) and not long and not bench" --durations=15 tests $(ARGS)
 
-long: setup ## the long lane: many kills, large random tests
-	@SPARK_TIMELY_LONG=1 $(PYTEST) -m "(long or faults) and not bench" --durations=15 tests $(ARGS)
+long: setup ## everything, with many kills and large random tests; hours
+	@SPARK_TIMELY_LONG=1 $(PYTEST) -m "not bench" --durations=15 tests $(ARGS)
 
 golden-update: setup ## rewrite the expected texts under tests/golden; read the difference before you commit it
 	@$(PYTEST) -q --golden-update -m golden tests

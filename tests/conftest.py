@@ -60,6 +60,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     skipped = reporter.stats.get("skipped", []) if reporter is not None else []
     if skipped and exitstatus == pytest.ExitCode.OK:
+        reporter.ensure_newline()
         reporter.write_line(f"{len(skipped)} skipped: a test that is skipped counts as failed", red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
