@@ -1,0 +1,288 @@
+"""What a capture log is: its values and the operations that every implementation offers.
+
+Invariants
+----------
+1. Per stream, commits are numbered 0, 1, 2, …; each is all or nothing; in each the messages come
+   before the progress.
+2. Messages and progress of a commit are judged by the counts before it; the log holds no commit
+   that breaks the protocol.
+3. The newest commit of a stream tells its whole state: all its non-zero counts, its owner, and
+   the last micro-batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_timely.order import IntArray, minimal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from spark_timely.antichain import Antichain
+    from spark_timely.capture.protocol import StreamCounts
+    from spark_timely.log.index import FileIndex
+    from spark_timely.timestamp import TimeDomain
+
+__all__ = [
+    "OPEN_STREAM",
+    "CaptureLog",
+    "CommitOutcome",
+    "CommitRequest",
+    "DataFile",
+    "StreamState",
+]
+
+OPEN_STREAM = "#open"
+"""Pseudo-stream that holds the capabilities which no stream has claimed yet."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DataFile:
+    """A Parquet file of rows that is written, and not yet part of the log.
+
+    Parameters
+    ----------
+    path : str
+        Relative to the log.
+    size_bytes : int
+    n_rows : int
+    event : str
+        `message`, `dead` or `progress`.
+    stats : str
+        Statistics of the file as a Delta log keeps them (JSON).
+    minima : ndarray of int64, shape (m, k)
+        Minimal times of the rows: an antichain.
+    bounds : ndarray of int64, shape (2, k), or None
+        Least and greatest value of each coordinate; None without rows.
+
+    Notes
+    -----
+    Small and picklable: it travels from Spark's tasks to the committer.
+    """
+
+    path: str
+    size_bytes: int
+    n_rows: int
+    event: str
+    stats: str
+    minima: IntArray
+    bounds: IntArray | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamState:
+    """What the newest commit of a stream says about the stream.
+
+    Parameters
+    ----------
+    stream : str
+    seq : int
+        Number of the newest commit; the opening one is 0.
+    counts : StreamCounts
+        Capabilities held after the commit.
+    before : StreamCounts
+        Capabilities held before it: a repeated micro-batch is judged by these.
+    owner : str or None
+        Query or producer that may append.
+    batch, step : int or None
+        Last micro-batch, and step within it; None for the opening commit and for producers outside
+        of Spark.
+    epoch : int
+        Raised when the stream is taken over.
+    n_rows : int or None
+        Messages of the commit. None where the commit belongs to no micro-batch but carries the
+        numbers of the last one on, as `advance` from the command line does.
+    bounds : ndarray of int64, shape (2, k), or None
+        Least and greatest value of each coordinate of the times of the messages; None without any.
+    at : int
+        Wall clock of the commit, microseconds since 1970 in UTC.
+    reason : str
+        Why progress was made, for people.
+    """
+
+    stream: str
+    seq: int
+    counts: StreamCounts
+    before: StreamCounts
+    owner: str | None
+    batch: int | None
+    step: int | None
+    epoch: int
+    n_rows: int | None
+    bounds: IntArray | None
+    at: int
+    reason: str
+
+    @property
+    def frontier(self) -> Antichain:
+        """Minimal times that the stream may still use; empty when it is closed."""
+        return self.counts.frontier
+
+    @property
+    def closed(self) -> bool:
+        """Whether the stream holds nothing more."""
+        return self.counts.closed
+
+    @property
+    def rows(self) -> int:
+        """Messages of the newest commit."""
+        return self.n_rows or 0
+
+
+def _no_files() -> tuple[DataFile, ...]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CommitRequest:
+    """One commit that a producer wants: files, and a change of its stream's counts.
+
+    Parameters
+    ----------
+    stream, owner : str
+    progress_times : ndarray of int64, shape (n, k)
+        Times whose counts change. The counts are judged as a whole, order and repeats mean nothing.
+    progress_deltas : ndarray of int64, shape (n,)
+    batch, step : int, optional
+        Micro-batch and step, by which a repeated commit is recognised; both or none.
+    expected_seq : int, optional
+        Number of the newest commit that the producer knew when it decided about its rows.
+    files : sequence of DataFile
+        Messages and dead letters, written already.
+    reason : str
+    at : int, optional
+        Wall clock, microseconds; the log's clock if not given.
+    message_minima : ndarray of int64, shape (m, k), optional
+        Minimal times of the messages; taken from the files if not given.
+    n_rows : int, optional
+        Number of messages; taken from the files if not given.
+    bounds : ndarray of int64, shape (2, k), optional
+        Bounds of the messages' times; taken from the files if not given.
+    carry : bool
+        Whether this commit belongs to no micro-batch, and carries the last one's numbers on.
+    """
+
+    stream: str
+    owner: str
+    progress_times: IntArray
+    progress_deltas: npt.NDArray[np.int64]
+    batch: int | None = None
+    step: int | None = None
+    expected_seq: int | None = None
+    files: Sequence[DataFile] = field(default_factory=_no_files)
+    reason: str = ""
+    at: int | None = None
+    message_minima: IntArray | None = None
+    n_rows: int | None = None
+    bounds: IntArray | None = None
+    carry: bool = False
+
+    def minima(self, arity: int) -> IntArray:
+        """Return minimal times of the messages, an array of shape (m, k)."""
+        if self.message_minima is not None:
+            return np.asarray(self.message_minima, dtype=np.int64).reshape(-1, arity)
+        parts = [f.minima for f in self.files if f.event == "message" and f.n_rows]
+        return minimal(np.concatenate(parts)) if parts else np.empty((0, arity), np.int64)
+
+    def rows(self) -> int:
+        """Return the number of messages."""
+        if self.n_rows is not None:
+            return self.n_rows
+        return sum(f.n_rows for f in self.files if f.event == "message")
+
+    def time_bounds(self) -> IntArray | None:
+        """Return the bounds of the messages' times, shape (2, k), or None without messages."""
+        if self.bounds is not None:
+            return self.bounds
+        parts = [f.bounds for f in self.files if f.event == "message" and f.bounds is not None]
+        if not parts:
+            return None
+        stacked = np.stack(parts)
+        return np.stack([stacked[:, 0].min(axis=0), stacked[:, 1].max(axis=0)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CommitOutcome:
+    """What became of a commit that was not refused.
+
+    Parameters
+    ----------
+    committed : bool
+        False if the log holds this very micro-batch already: nothing was done, and the files of the
+        request are not part of the log.
+    state : StreamState
+        The stream's newest state.
+    """
+
+    committed: bool
+    state: StreamState
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether the log held this micro-batch already."""
+        return not self.committed
+
+
+class CaptureLog(Protocol):
+    """The operations of a capture log; `DeltaLog` keeps one in a table, `MemoryLog` in a process."""
+
+    @property
+    def path(self) -> str:
+        """Where the log is."""
+
+    @property
+    def domain(self) -> TimeDomain:
+        """Types of its times, and the minimum."""
+
+    @property
+    def kind(self) -> str:
+        """`stream` or `collection`."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the payload, with the nullability declared for them."""
+
+    @property
+    def version(self) -> int:
+        """Table version of the snapshot in use."""
+
+    @property
+    def unclaimed(self) -> int:
+        """Number of capabilities that wait for a stream."""
+
+    def refresh(self) -> bool:
+        """Take notice of commits by others; return whether there were any."""
+
+    def streams(self) -> Mapping[str, StreamState]:
+        """Return the newest state of each stream."""
+
+    def stream(self, name: str) -> StreamState | None:
+        """Return the newest state of one stream, None if there is none of that name."""
+
+    def recorded(self, stream: str, batch: int, step: int | None = None) -> StreamState | None:
+        """Return the state right after the commit of a micro-batch, None if it is not in the log."""
+
+    def frontier(self) -> Antichain:
+        """Return the minimal times that any stream may still use; empty when the log is complete."""
+
+    def open_stream(self, name: str, *, owner: str, at: object | None = None, donor: str | None = None) -> StreamState:
+        """Claim a capability for a new stream, or take a copy of one that a live stream holds."""
+
+    def commit(self, request: CommitRequest) -> CommitOutcome:
+        """Append files and progress to a stream, all or nothing."""
+
+    def files(self) -> FileIndex:
+        """Return the files of messages, with bounds of what is in each."""
+
+    def progress(self) -> pa.Table:
+        """Return all progress rows, sorted by stream and seq."""
+
+    def events(self, stream: str | None = None) -> Iterator[tuple[StreamState, pa.Table]]:
+        """Return each commit in order: state after it, and its messages."""

@@ -1,0 +1,532 @@
+"""The log over any store: state of its streams, commits, and the way back from a lost race.
+
+Every commit goes the same way: refresh the snapshot, decide from it, write the progress file, commit
+from that same snapshot. A lost race throws the decision away and begins again. Whether an attempt that
+reported an error happened all the same is found out by looking for its progress file, whose name no
+other attempt has.
+
+Invariants
+----------
+1. The snapshot does not move between a decision and its commit.
+2. The state of a stream is read from its newest progress file; nothing else is trusted.
+3. A file is deleted only if it is known not to be part of the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_timely.capture.protocol import StreamCounts
+from spark_timely.errors import StorageError, TimelyInternalError
+from spark_timely.log.base import OPEN_STREAM, CommitOutcome, CommitRequest, DataFile, StreamState
+from spark_timely.log.decide import decide_commit, decide_open
+from spark_timely.log.files import read_file, write_progress_file
+from spark_timely.log.index import FileIndex, index_files
+from spark_timely.log.state import batch_rows, batch_state, newest_states, next_state
+from spark_timely.log.store import App, LostRaceError, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from spark_timely.antichain import Antichain
+    from spark_timely.log.format import LogFormat
+    from spark_timely.log.storage import Storage
+    from spark_timely.timestamp import TimeDomain
+
+__all__ = ["LogCore"]
+
+logger = logging.getLogger(__name__)
+
+_MAX_ATTEMPTS = 100
+_MAX_UNCLEAR = 3
+
+
+def app_id(stream: str) -> str:
+    """Return the app id under which commits of a stream exclude each other."""
+    return f"timely/{stream}"
+
+
+@dataclass(slots=True)
+class _Attempts:
+    """What one call has tried so far, where the outcome was unclear."""
+
+    paths: list[str] = field(default_factory=list)
+    unclear: int = 0
+
+
+class LogCore:
+    """A capture log on a store. See `spark_timely.log.base.CaptureLog`.
+
+    Parameters
+    ----------
+    store : Store
+    clock : callable
+        Wall clock in seconds since 1970.
+    merge_every : int or None
+        Number of small files of a stream that are merged into one, right after a commit; None leaves
+        them alone.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Callable[[], float] = time.time,
+        merge_every: int | None = 100,
+    ) -> None:
+        self.store = store
+        self._clock = clock
+        self.merge_every = merge_every
+        self._lock = threading.RLock()
+        self._index: tuple[int, FileIndex] | None = None
+        self._states: dict[str, StreamState] = {}
+        self._states_version = -1
+        self._newest_by_path: dict[str, dict[str, StreamState]] = {}
+        self._rows_by_path: dict[str, pa.Table] = {}
+
+    # Facts ---------------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> str:
+        """Where the log is."""
+        return self.store.path
+
+    @property
+    def log_id(self) -> str:
+        """Identity of the log: another one in its place has another."""
+        return self.store.table_id
+
+    @property
+    def storage(self) -> Storage:
+        """Access to the log's files."""
+        return self.store.storage
+
+    @property
+    def format(self) -> LogFormat:
+        """Columns and types of the log. Picklable."""
+        return self.store.format
+
+    @property
+    def domain(self) -> TimeDomain:
+        """Types of its times, and the minimum."""
+        return self.store.format.domain
+
+    @property
+    def kind(self) -> str:
+        """`stream`, or `collection` with a `_diff`."""
+        return self.store.format.kind
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Payload columns, with the nullability declared for messages."""
+        return self.store.format.payload
+
+    @property
+    def nullable(self) -> dict[str, bool]:
+        """Whether each payload column may be null in a message."""
+        return {f.name: f.nullable for f in self.schema}
+
+    @property
+    def version(self) -> int:
+        """Table version of the snapshot in use."""
+        return self.store.version
+
+    # Snapshot ------------------------------------------------------------------------------------
+
+    def refresh(self) -> bool:
+        """Take notice of commits by others; return whether there were any."""
+        with self._lock:
+            return self.store.refresh()
+
+    def _all_files(self) -> FileIndex:
+        with self._lock:
+            if self._index is None or self._index[0] != self.store.version:
+                self._index = (self.store.version, index_files(self.store.format, self.store.listing()))
+            return self._index[1]
+
+    def files(self) -> FileIndex:
+        """Return the files of messages in the snapshot, with bounds of what is in each."""
+        return self._all_files().of_event("message")
+
+    def dead_files(self) -> FileIndex:
+        """Return the files of dead letters in the snapshot."""
+        return self._all_files().of_event("dead")
+
+    def progress_files(self) -> FileIndex:
+        """Return the files of progress rows in the snapshot."""
+        return self._all_files().of_event("progress")
+
+    def live_paths(self, paths: Iterable[str]) -> set[str]:
+        """Return those of the paths that are part of the log, after a refresh.
+
+        For who wants to delete files of a commit whose outcome is unclear: these must stay.
+        """
+        with self._lock:
+            self.store.refresh(force=True)
+            return set(paths) & set(self._all_files().paths.tolist())
+
+    # States --------------------------------------------------------------------------------------
+
+    def _all_states(self) -> dict[str, StreamState]:
+        """Return the newest state of each stream, `#open` included."""
+        with self._lock:
+            if self._states_version != self.store.version:
+                self._states = self._read_states()
+                self._states_version = self.store.version
+            return self._states
+
+    def _read_states(self) -> dict[str, StreamState]:
+        """Find the newest progress batch of each stream; read only files that can hold one.
+
+        A file of one stream is a candidate if no other file of that stream goes further. A file that
+        may hold several streams, after a merge by another engine, is always read. Files read before
+        are remembered, so that the cost is that of what is new.
+        """
+        index = self.progress_files()
+        if not len(index):
+            msg = f"could not read log {self.path!r}: found no progress rows, invariant 2"
+            raise TimelyInternalError(msg)
+        newest: dict[str, int] = {}
+        candidates: list[int] = []
+        for i in range(len(index)):  # bounded: progress files are merged
+            stream = _one_stream(index, i)
+            if stream is None or index.seq_hi[i] == np.iinfo(np.int64).max:
+                candidates.append(i)
+            elif stream not in newest or index.seq_hi[newest[stream]] < index.seq_hi[i]:
+                newest[stream] = i
+        candidates += newest.values()
+        states: dict[str, StreamState] = {}
+        remembered: dict[str, dict[str, StreamState]] = {}
+        for i in candidates:
+            path = index.paths[i]
+            found = self._newest_by_path.get(path)
+            if found is None:
+                found = newest_states(self.format, self._progress_rows(path))
+            remembered[path] = found
+            for stream, state in found.items():
+                if stream not in states or states[stream].seq < state.seq:
+                    states[stream] = state
+        self._newest_by_path = remembered
+        return states
+
+    def _progress_rows(self, path: str) -> pa.Table:
+        rows = self._rows_by_path.get(path)
+        if rows is None:
+            rows = read_file(self.storage, path, self.format.progress_schema)
+        return rows
+
+    def streams(self) -> MappingProxyType[str, StreamState]:
+        """Return the newest state of each stream in the snapshot."""
+        with self._lock:
+            return MappingProxyType({n: s for n, s in sorted(self._all_states().items()) if n != OPEN_STREAM})
+
+    def stream(self, name: str) -> StreamState | None:
+        """Return the newest state of one stream, None if there is none of that name."""
+        return None if name == OPEN_STREAM else self._all_states().get(name)
+
+    @property
+    def unclaimed(self) -> int:
+        """Number of capabilities that wait for a stream."""
+        opened = self._all_states().get(OPEN_STREAM)
+        return 0 if opened is None else opened.counts.total
+
+    def counts(self) -> StreamCounts:
+        """Return the capabilities held by all streams together, unclaimed ones included."""
+        total = StreamCounts.empty(self.domain.arity)
+        for state in self._all_states().values():  # as many turns as streams
+            total = total.plus(state.counts)
+        return total
+
+    def frontier(self) -> Antichain:
+        """Return the minimal times that any stream may still use; empty when the log is complete."""
+        return self.counts().frontier
+
+    def progress(self) -> pa.Table:
+        """Return all progress rows, sorted by stream and seq.
+
+        Notes
+        -----
+        Files read before are remembered: the cost is that of new ones, and one sort.
+        """
+        with self._lock:
+            index = self.progress_files()
+            kept = {path: self._progress_rows(path) for path in index.paths.tolist()}
+            self._rows_by_path = kept
+            rows = pa.concat_tables(kept.values()) if kept else self.format.progress_schema.empty_table()
+        return rows.sort_by([("_stream", "ascending"), ("_seq", "ascending")]).combine_chunks()
+
+    def recorded(self, stream: str, batch: int, step: int | None = None) -> StreamState | None:
+        """Return the state right after the commit of a micro-batch, None if it is not in the log.
+
+        Its `before` is what the rows of the micro-batch were judged by.
+
+        Parameters
+        ----------
+        stream : str
+        batch : int
+        step : int, optional
+            0 if not given.
+
+        Notes
+        -----
+        Free for the newest commit; earlier ones are looked up among all progress rows.
+        """
+        state = self._all_states().get(stream)
+        wanted = (batch, step or 0)
+        if state is None or state.batch is None:
+            return None
+        if (state.batch, state.step or 0) == wanted and state.n_rows is not None:
+            return state
+        rows = self.progress()
+        mask = pc.and_(pc.equal(rows["_stream"], stream), pc.equal(rows["_batch"], batch))
+        mask = pc.and_(mask, pc.equal(pc.fill_null(rows["_step"], 0), wanted[1]))
+        mask = pc.and_(mask, pc.and_(pc.is_valid(rows["_rows"]), pc.equal(rows["_epoch"], state.epoch)))
+        rows = rows.filter(pc.and_(mask, pc.equal(rows["_query"], state.owner)))
+        return batch_state(self.format, rows) if rows.num_rows else None
+
+    # Commits -------------------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        return int(self._clock() * 1_000_000)
+
+    def open_stream(
+        self,
+        name: str,
+        *,
+        owner: str,
+        at: object | None = None,
+        donor: str | None = None,
+    ) -> StreamState:
+        """Open a stream: claim a capability of `#open`, or copy one that a live stream holds.
+
+        Does nothing if the owner has opened the stream before.
+
+        Parameters
+        ----------
+        name : str
+            One or more of A–Z, a–z, 0–9 and `_`.
+        owner : str
+            Query or producer that will append.
+        at : time, optional
+            Where the stream begins: the log's minimum if not given, for a copy the donor's least time.
+        donor : str, optional
+            The stream to copy from. Without it a capability is claimed, as long as there are any, else
+            copied from the live stream that is behind most.
+
+        Returns
+        -------
+        StreamState
+
+        Raises
+        ------
+        OwnershipError
+            If another owner has a stream of that name.
+        ClosedError
+            If the log is complete.
+        NotBeyondError
+            If no capability allows the time.
+        StorageError
+            If the log cannot be written.
+        """
+        time_ = None if at is None else self.domain.parse_time(at)
+        attempts = _Attempts()
+        with self._lock:
+            clock = self._now()
+            for _ in range(_MAX_ATTEMPTS):
+                self.store.refresh()
+                states = self._all_states()
+                plan = decide_open(
+                    self.path, self.domain, states, name, owner=owner, at=time_, donor=donor, clock=clock
+                )
+                if isinstance(plan, StreamState):
+                    return plan
+                new = [plan.state]
+                apps: list[App] = [(app_id(name), 0)]
+                if plan.open_state is not None:
+                    new.insert(0, plan.open_state)
+                    apps.append((app_id(OPEN_STREAM), plan.open_state.seq))
+                if plan.donor is not None:
+                    apps.append((app_id(plan.donor.stream), plan.donor.seq))
+                if self._try(attempts, new, (), apps):
+                    return self._states[name]
+        raise self._exhausted(name)
+
+    def commit(self, request: CommitRequest) -> CommitOutcome:
+        """Append files and progress to a stream, all or nothing.
+
+        Parameters
+        ----------
+        request : CommitRequest
+
+        Returns
+        -------
+        CommitOutcome
+            `committed=False` if the log held this micro-batch already: then the request's files are
+            not part of the log, and may be deleted.
+
+        Raises
+        ------
+        StreamMissingError, OwnershipError, RolledBackError, ClosedError, UpperMismatchError
+            If the stream does not exist, is another's, is ahead of the micro-batch, is closed, or has
+            moved since `expected_seq`.
+        UnheldCapabilityError, NegativeCountError
+            If the commit would break the protocol.
+        StorageError
+            If the log cannot be reached. Unless `determinate`, the commit may have happened; repeat it
+            with the same batch, or ask `live_paths`.
+
+        Notes
+        -----
+        Cost: one small file and one commit of the table, whatever the history.
+        """
+        attempts = _Attempts()
+        with self._lock:
+            clock = self._now()
+            for _ in range(_MAX_ATTEMPTS):
+                self.store.refresh()
+                states = self._all_states()
+                if attempts.paths and self._landed(attempts):
+                    return CommitOutcome(committed=True, state=states[request.stream])
+                after = decide_commit(self.path, self.domain, states, request, self.recorded, clock)
+                if after is None:
+                    return self._duplicate(request)
+                if self._try(attempts, [after], request.files, [(app_id(request.stream), after.seq)]):
+                    self._maintain(request.stream)
+                    return CommitOutcome(committed=True, state=self._states.get(request.stream, after))
+        raise self._exhausted(request.stream)
+
+    def _duplicate(self, request: CommitRequest) -> CommitOutcome:
+        """Tell a repeated micro-batch from the second try of a request whose first try did happen."""
+        state = self._states[request.stream]
+        live = set(self._all_files().paths.tolist())
+        mine = bool(request.files) and all(f.path in live for f in request.files)
+        return CommitOutcome(committed=mine, state=state)
+
+    def _try(
+        self, attempts: _Attempts, states: Sequence[StreamState], files: Sequence[DataFile], apps: Sequence[App]
+    ) -> bool:
+        """Commit states and files from the present snapshot; return False if it must be decided anew.
+
+        Raises
+        ------
+        StorageError
+            If it is unclear, after several tries, whether the commit will have happened.
+        """
+        progress = [
+            write_progress_file(self.storage, batch_rows(self.format, s), s.stream, s.seq, self.domain) for s in states
+        ]
+        before = self.store.version
+        try:
+            self.store.transact([*progress, *files], apps)
+        except LostRaceError:
+            self.store.refresh(force=True)
+            if self._happened(attempts, states, progress):
+                return True
+            self._discard(progress)
+            return False
+        except StorageError:
+            # Unclear. A write that is still under way may yet land: nothing is deleted. To try again
+            # is safe, because both attempts carry the same app ids.
+            self.store.refresh(force=True)
+            if self._happened(attempts, states, progress):
+                return True
+            attempts.paths += [file.path for file in progress]
+            attempts.unclear += 1
+            if attempts.unclear >= _MAX_UNCLEAR:
+                raise
+            return False
+        self.store.refresh(force=True)
+        if self.store.version == before + 1 and self._states_version == before:
+            # Nobody else committed: the new states are known without reading them.
+            self._states = {**self._states, **{s.stream: s for s in states}}
+            self._states_version = self.store.version
+            self._newest_by_path.update({f.path: {s.stream: s} for f, s in zip(progress, states, strict=True)})
+        else:
+            self._all_states()
+        return True
+
+    def _landed(self, attempts: _Attempts) -> bool:
+        """Whether an unclear attempt turned out to have happened."""
+        return not set(self._all_files().paths.tolist()).isdisjoint(attempts.paths)
+
+    def _happened(self, attempts: _Attempts, states: Sequence[StreamState], progress: Sequence[DataFile]) -> bool:
+        """Whether this attempt, or an unclear one before it, is in the snapshot."""
+        live = set(self._all_files().paths.tolist())
+        if progress[0].path in live or not live.isdisjoint(attempts.paths):
+            return True
+        wanted = states[-1]
+        present = self._all_states().get(wanted.stream)
+        if present is None or present.seq < wanted.seq:
+            return False
+        # Somebody may have merged the file meanwhile; its rows then say whose commit it was.
+        rows = self.progress()
+        rows = rows.filter(pc.and_(pc.equal(rows["_stream"], wanted.stream), pc.equal(rows["_seq"], wanted.seq)))
+        if not rows.num_rows:
+            return False
+        found = batch_state(self.format, rows)
+        return (found.owner, found.at, found.batch, found.step, found.counts) == (
+            wanted.owner,
+            wanted.at,
+            wanted.batch,
+            wanted.step,
+            wanted.counts,
+        )
+
+    def _discard(self, files: Iterable[DataFile]) -> None:
+        for file in files:
+            try:
+                self.storage.delete(file.path)
+            except StorageError as error:
+                logger.warning("log %r: an unused file stays: %s", self.path, error)
+
+    def _exhausted(self, stream: str) -> StorageError:
+        return StorageError(
+            f"could not commit to stream {stream!r} of log {self.path!r}: found {_MAX_ATTEMPTS} lost races",
+            hint="too many others commit at once; try again",
+            context={"path": self.path, "stream": stream},
+            determinate=True,
+        )
+
+    def _drop_unclaimed(self, reason: str) -> None:
+        """Give up the capabilities that no stream has claimed."""
+        attempts = _Attempts()
+        with self._lock:
+            clock = self._now()
+            for _ in range(_MAX_ATTEMPTS):
+                self.store.refresh()
+                opened = self._all_states().get(OPEN_STREAM)
+                if opened is None or opened.closed:
+                    return
+                nothing = StreamCounts.empty(self.domain.arity)
+                after = next_state(opened, nothing, at=clock, reason=reason)
+                if self._try(attempts, [after], (), [(app_id(OPEN_STREAM), after.seq)]):
+                    return
+        raise self._exhausted(OPEN_STREAM)
+
+    # Upkeep --------------------------------------------------------------------------------------
+
+    def _maintain(self, stream: str) -> None:
+        """Keep what a commit costs flat. Its failure harms nobody, and is tried again later."""
+        from spark_timely.log.compaction import merge_small_files
+
+        try:
+            if self.merge_every is not None:
+                merge_small_files(self, stream, self.merge_every)
+            self.store.tidy()
+        except StorageError as error:
+            logger.warning("log %r: upkeep was put off: %s", self.path, error)
+
+
+def _one_stream(index: FileIndex, i: int) -> str | None:
+    """Return the stream of a progress file that surely holds one only."""
+    low = index.stream_lo[i]
+    return str(low) if low and low == index.stream_hi[i] else None

@@ -1,0 +1,357 @@
+"""Decisions about commits, as functions of plain values: what to write, or why not.
+
+A decision holds for the snapshot it was made from. A lost race throws it away, and it is made anew.
+
+Invariants
+----------
+1. Only the owner of a stream appends to it, and nobody to a closed one.
+2. A micro-batch that the log holds already is recognised before anything else is judged: it is done,
+   if its rows agree, and an error if they do not.
+3. What is appended keeps the protocol, judged by the counts before the commit.
+4. A new stream gets what `#open` gives up, or a copy at a time that a live stream's capability allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spark_timely.capture.protocol import (
+    StreamCounts,
+    check_messages,
+    check_progress,
+)
+from spark_timely.errors import (
+    ClosedError,
+    InvalidUsageError,
+    NotBeyondError,
+    OwnershipError,
+    RolledBackError,
+    StreamMissingError,
+    UpperMismatchError,
+    shown,
+)
+from spark_timely.log.base import OPEN_STREAM, CommitRequest, StreamState
+from spark_timely.log.format import check_stream_name
+from spark_timely.log.state import initial_state, next_state
+
+if TYPE_CHECKING:
+    from spark_timely.order import IntArray
+    from spark_timely.timestamp import TimeDomain
+
+__all__ = ["Opening", "decide_commit", "decide_open", "missing_stream"]
+
+Recorded = Callable[[str, int, int | None], StreamState | None]
+
+
+def missing_stream(path: str, name: str, known: Mapping[str, StreamState]) -> StreamMissingError:
+    """Return the error for a stream that is not in the log."""
+    return StreamMissingError(
+        f"could not use stream {name!r} of log {path!r}: found streams={shown(sorted(known))}",
+        hint="open the stream first, or correct its name",
+        context={"path": path, "stream": name},
+    )
+
+
+def closed_stream(path: str, name: str) -> ClosedError:
+    """Return the error for an append to a closed stream."""
+    return ClosedError(
+        f"could not append to stream {name!r} of log {path!r}: found it closed",
+        hint="a closed stream stays closed; write to another stream or another log",
+        context={"path": path, "stream": name},
+    )
+
+
+def decide_commit(
+    path: str,
+    domain: TimeDomain,
+    states: Mapping[str, StreamState],
+    request: CommitRequest,
+    recorded: Recorded,
+    at: int,
+) -> StreamState | None:
+    """Judge one commit; return the state after it, or None if the log holds this micro-batch already.
+
+    Parameters
+    ----------
+    path : str
+        Of the log, for errors.
+    domain : TimeDomain
+    states : mapping
+        Newest state of each stream in the snapshot.
+    request : CommitRequest
+    recorded : callable
+        Finds the state right after the commit of (stream, batch, step), or None.
+    at : int
+        Wall clock in microseconds, where the request does not say.
+
+    Raises
+    ------
+    StreamMissingError, OwnershipError, RolledBackError, ClosedError, UpperMismatchError
+        If the stream is not there, another's, ahead of the micro-batch, closed, or moved.
+    UnheldCapabilityError, NegativeCountError
+        If the commit breaks the protocol.
+    """
+    name = request.stream
+    state = states.get(name)
+    if state is None or name == OPEN_STREAM:
+        raise missing_stream(path, name, states)
+    if state.owner != request.owner:
+        msg = (
+            f"could not append to stream {name!r} of log {path!r}: found it owned by {state.owner!r}, "
+            f"not by {request.owner!r}"
+        )
+        raise OwnershipError(
+            msg,
+            hint="one query or producer writes a stream; choose another stream name, or stop the owner",
+            context={"path": path, "stream": name, "owner": state.owner},
+        )
+    if request.batch is not None and not request.carry and _is_duplicate(path, state, request, recorded):
+        return None
+    if state.closed:
+        raise closed_stream(path, name)
+    if request.expected_seq is not None and request.expected_seq != state.seq:
+        msg = (
+            f"could not append to stream {name!r} of log {path!r}: found it at seq={state.seq}, the rows were "
+            f"judged at seq={request.expected_seq}"
+        )
+        raise UpperMismatchError(
+            msg,
+            hint="another commit came first; read the stream again and repeat the append",
+            expected=request.expected_seq,
+            current=state.seq,
+            context={"path": path, "stream": name},
+        )
+    minima = request.minima(domain.arity)
+    if len(minima):
+        check_messages(state.counts, minima, stream=name, seq=state.seq + 1, domain=domain)
+    times = np.asarray(request.progress_times, dtype=np.int64).reshape(-1, domain.arity)
+    counts = check_progress(state.counts, times, request.progress_deltas, stream=name, seq=state.seq + 1, domain=domain)
+    carried = {"batch": state.batch, "step": state.step, "n_rows": None, "bounds": None}
+    own = {
+        "batch": request.batch,
+        "step": (request.step or 0) if request.batch is not None else None,
+        "n_rows": request.rows(),
+        "bounds": request.time_bounds(),
+    }
+    return next_state(
+        state,
+        counts,
+        at=at if request.at is None else request.at,
+        reason=request.reason,
+        **(carried if request.carry else own),
+    )
+
+
+def _is_duplicate(path: str, state: StreamState, request: CommitRequest, recorded: Recorded) -> bool:
+    """Whether the log holds the micro-batch already, with the same rows."""
+    if state.batch is None or request.batch is None:
+        return False
+    wanted, newest = (request.batch, request.step or 0), (state.batch, state.step or 0)
+    if wanted > newest:
+        return False
+    # Steps of the newest micro-batch are all repeated after a crash, not only the last one.
+    done = recorded(state.stream, *wanted) if wanted[0] == newest[0] else None
+    if done is None:
+        msg = (
+            f"could not append batch={wanted[0]} step={wanted[1]} to stream {state.stream!r} of log {path!r}: "
+            f"found batch={newest[0]} step={newest[1]} in it already"
+        )
+        raise RolledBackError(
+            msg,
+            hint="the checkpoint is older than the log; start with a new checkpoint and a new stream",
+            context={"path": path, "stream": state.stream, "batch": wanted[0], "newest": newest[0]},
+        )
+    n_rows, bounds = request.rows(), request.time_bounds()
+    if done.rows != n_rows or not _same(done.bounds, bounds):
+        msg = (
+            f"could not repeat batch={wanted[0]} step={wanted[1]} of stream {state.stream!r} of log {path!r}: "
+            f"found n_rows={n_rows} bounds={_shown(bounds)}, the log has n_rows={done.rows} "
+            f"bounds={_shown(done.bounds)}"
+        )
+        raise RolledBackError(
+            msg,
+            hint="the source gave other rows when the micro-batch was repeated; use a source that can be replayed",
+            context={"path": path, "stream": state.stream, "batch": wanted[0]},
+        )
+    return True
+
+
+def _same(left: IntArray | None, right: IntArray | None) -> bool:
+    if left is None or right is None:
+        return left is right
+    return bool(np.array_equal(left, right))
+
+
+def _shown(bounds: IntArray | None) -> object:
+    return None if bounds is None else np.asarray(bounds).tolist()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opening:
+    """How a stream comes to be: the states to write, and whom this must not race with.
+
+    Parameters
+    ----------
+    state : StreamState
+        State of the new stream after its opening commit.
+    open_state : StreamState or None
+        State of `#open` after it, where the stream claims a capability.
+    donor : StreamState or None
+        The stream whose capability is copied. Its seq is restated in the commit, so that the donor's
+        next commit and this one cannot both go unnoticed.
+    """
+
+    state: StreamState
+    open_state: StreamState | None
+    donor: StreamState | None
+
+
+def decide_open(
+    path: str,
+    domain: TimeDomain,
+    states: Mapping[str, StreamState],
+    name: str,
+    *,
+    owner: str,
+    at: tuple[int, ...] | None,
+    donor: str | None,
+    clock: int,
+) -> Opening | StreamState:
+    """Decide how to open a stream; return its state if its owner opened it before.
+
+    Parameters
+    ----------
+    path, domain, states
+        As in `decide_commit`.
+    name, owner : str
+    at : tuple of int, optional
+        Time of the new stream's capability; the minimum for a claim, else the least time that the
+        donor holds.
+    donor : str, optional
+        Copy from this stream, even if `#open` has capabilities left.
+    clock : int
+        Wall clock in microseconds.
+
+    Raises
+    ------
+    OwnershipError
+        If another owner has a stream of that name.
+    ClosedError
+        If the log is complete, or the donor is closed.
+    NotBeyondError
+        If no capability allows the time.
+    StreamMissingError
+        If there is no such donor.
+    """
+    check_stream_name(name)
+    if not owner:
+        msg = f"could not open stream {name!r} of log {path!r}: found no owner"
+        raise InvalidUsageError(msg, hint="name the query or producer")
+    state = states.get(name)
+    if state is not None:
+        if state.owner == owner:
+            return state
+        msg = f"could not open stream {name!r} of log {path!r}: found it owned by {state.owner!r}, not by {owner!r}"
+        raise OwnershipError(
+            msg,
+            hint="one query or producer writes a stream; choose another stream name, or stop the owner",
+            context={"path": path, "stream": name, "owner": state.owner},
+        )
+    opened = states.get(OPEN_STREAM)
+    if donor is None and opened is not None and not opened.closed:
+        return _claim(path, domain, opened, name, owner=owner, at=at, clock=clock)
+    given = _donor(path, domain, states, donor, at)
+    time = at if at is not None else given.frontier.elements[0]
+    if not given.frontier.less_equal(time):
+        raise _not_held(path, domain, name, given, time)
+    new = initial_state(
+        name,
+        StreamCounts.initial(time),
+        owner=owner,
+        at=clock,
+        reason=f"copy of {given.stream} at {given.seq}",
+    )
+    return Opening(new, None, given)
+
+
+def _claim(
+    path: str,
+    domain: TimeDomain,
+    opened: StreamState,
+    name: str,
+    *,
+    owner: str,
+    at: tuple[int, ...] | None,
+    clock: int,
+) -> Opening:
+    time = at if at is not None else domain.minimum
+    if not opened.frontier.less_equal(time):
+        raise _not_held(path, domain, name, opened, time)
+    given_up = np.array([domain.minimum], np.int64)
+    left = check_progress(opened.counts, given_up, [-1], stream=OPEN_STREAM, seq=opened.seq + 1)
+    after = next_state(opened, left, at=clock, reason=f"claimed by {name}", n_rows=0, bounds=None)
+    new = initial_state(
+        name,
+        StreamCounts.initial(time),
+        owner=owner,
+        at=clock,
+        reason=f"claim of {OPEN_STREAM} at {after.seq}",
+    )
+    return Opening(new, after, None)
+
+
+def _donor(
+    path: str,
+    domain: TimeDomain,
+    states: Mapping[str, StreamState],
+    donor: str | None,
+    at: tuple[int, ...] | None,
+) -> StreamState:
+    live = [s for name, s in sorted(states.items()) if name != OPEN_STREAM and not s.closed]
+    if donor is not None:
+        state = states.get(donor)
+        if state is None or donor == OPEN_STREAM:
+            raise missing_stream(path, donor, states)
+        if state.closed:
+            msg = f"could not join log {path!r} from stream {donor!r}: found it closed"
+            raise ClosedError(
+                msg,
+                hint="a closed stream holds nothing that could be copied; name a live one",
+                context={"path": path, "stream": donor},
+            )
+        return state
+    if not live:
+        msg = f"could not open a stream of log {path!r}: found the log complete"
+        raise ClosedError(
+            msg,
+            hint="nobody can join a complete log; write to another log",
+            context={"path": path},
+        )
+    allowing = live if at is None else [s for s in live if s.frontier.less_equal(at)]
+    if at is not None and not allowing:
+        msg = (
+            f"could not open a stream of log {path!r} at time {domain.render_time(at)!r}: found no live stream "
+            "that holds an earlier or equal time"
+        )
+        raise NotBeyondError(
+            msg,
+            hint="a stream can join only at times that are still open",
+            time=at,
+            context={"path": path},
+        )
+    return min(allowing, key=lambda s: (s.frontier.elements[0], s.stream))
+
+
+def _not_held(path: str, domain: TimeDomain, name: str, state: StreamState, time: tuple[int, ...]) -> NotBeyondError:
+    return NotBeyondError(
+        f"could not open stream {name!r} of log {path!r} at time {domain.render_time(time)!r}: found that "
+        f"{state.stream!r} holds {domain.render_frontier(state.frontier)}",
+        hint="choose a time beyond one that is held",
+        time=time,
+        frontier=state.frontier.to_json(),
+        context={"path": path, "stream": name},
+    )

@@ -1,0 +1,224 @@
+"""The capture log in a Delta table: create one, open one.
+
+Invariants
+----------
+1. A log comes to be with its schema, its facts and its unclaimed capabilities in one commit.
+2. A path that holds anything else is left as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from spark_timely.capture.protocol import StreamCounts
+from spark_timely.errors import InvalidUsageError, LogMissingError, SchemaMismatchError
+from spark_timely.log.base import OPEN_STREAM
+from spark_timely.log.delta_store import DeltaStore, create_table
+from spark_timely.log.files import write_progress_file
+from spark_timely.log.format import LogFormat
+from spark_timely.log.reading import ReadableLog
+from spark_timely.log.state import batch_rows, initial_state
+from spark_timely.log.storage import normal_path, open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pyarrow as pa
+
+__all__ = ["DeltaLog", "create_log", "open_log"]
+
+
+class DeltaLog(ReadableLog):
+    """A capture log in a Delta table. Made by `create_log` and `open_log`.
+
+    Picklable: a copy opens the log again, where it is used.
+    """
+
+    storage_options: dict[str, str]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.path, self.storage_options, self.merge_every)
+
+
+def _reopen(path: str, storage_options: dict[str, str], merge_every: int | None) -> DeltaLog:
+    return open_log(path, storage_options=storage_options, merge_every=merge_every)
+
+
+def create_log(
+    path: str | os.PathLike[str],
+    schema: pa.Schema,
+    *,
+    times: Sequence[str] = ("long",),
+    minimum: Sequence[int] | None = None,
+    kind: str = "stream",
+    streams: int = 1,
+    exist_ok: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+    clock: Callable[[], float] = time.time,
+    merge_every: int | None = 100,
+) -> DeltaLog:
+    """Create a capture log.
+
+    Parameters
+    ----------
+    path : str or path
+        Empty, or not there yet: a local directory or a cloud URL.
+    schema : pyarrow.Schema
+        Payload columns, without the time unless it is to be kept there too.
+    times : sequence of str
+        Type of each time coordinate: `long`, `int`, `short`, `date` or `timestamp`. More than one makes
+        a product order.
+    minimum : sequence of int, optional
+        Time at which the log starts; the types' minima if not given (1700-01-01 for date, timestamp).
+    kind : str
+        `stream`: messages are events. `collection`: messages are updates with a `_diff`.
+    streams : int
+        Number of streams that may open from the minimum on. The log's frontier waits for all of them.
+    exist_ok : bool
+        Whether to open a log that is there already, if it has the same schema, times and kind.
+    storage_options : mapping, optional
+        Credentials and settings for cloud URLs, as delta-rs takes them.
+    clock : callable
+        Wall clock in seconds.
+    merge_every : int or None
+        Number of small files of a stream that are merged after a commit; None never merges.
+
+    Returns
+    -------
+    DeltaLog
+
+    Raises
+    ------
+    InvalidUsageError
+        If there is a log already, or something else in the directory.
+    SchemaMismatchError
+        If a payload column cannot be kept, or an existing log differs.
+    StorageError
+        If the log cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile, pyarrow as pa
+    >>> log = create_log(tempfile.mkdtemp() + "/log", pa.schema([("v", pa.string())]), minimum=(0,))
+    >>> log.frontier(), log.unclaimed
+    (Antichain.of(0), 1)
+    """
+    where = normal_path(path)
+    form = LogFormat.build(schema, times=times, minimum=minimum, kind=kind)
+    if isinstance(streams, bool) or not isinstance(streams, int) or streams < 1:
+        msg = f"could not create log {where!r}: found streams={streams!r}"
+        raise InvalidUsageError(msg, hint="a log has one stream or more")
+    storage = open_storage(where, storage_options)
+    names = storage.names()
+    if "_delta_log" not in names:
+        foreign = [n for n in names if not n.startswith("_event=")]
+        if foreign:
+            msg = f"could not create log {where!r}: found {foreign[0]!r} in the directory"
+            raise InvalidUsageError(
+                msg,
+                hint="give an empty or new directory",
+                context={"path": where},
+            )
+        state = initial_state(
+            OPEN_STREAM,
+            StreamCounts.initial(form.domain.minimum, streams),
+            owner=None,
+            at=int(clock() * 1_000_000),
+            reason="created",
+        )
+        first = write_progress_file(storage, batch_rows(form, state), OPEN_STREAM, 0, form.domain)
+        if create_table(where, form, [first], storage_options):
+            return open_log(where, storage_options=storage_options, clock=clock, merge_every=merge_every)
+        storage.delete(first.path)
+    if not exist_ok:
+        msg = f"could not create log {where!r}: found a Delta table there already"
+        raise InvalidUsageError(
+            msg,
+            hint="give another path, or exist_ok=True to open a log that is there",
+            context={"path": where},
+        )
+    log = open_log(where, storage_options=storage_options, clock=clock, merge_every=merge_every)
+    found = log.format
+    if (found.domain, found.kind) != (form.domain, form.kind):
+        msg = f"could not use log {where!r}: found kind={found.kind!r} times={found.domain.to_json()!r}"
+        raise SchemaMismatchError(
+            msg,
+            hint=f"it was to have kind={form.kind!r} times={form.domain.to_json()!r}; give another path",
+            context={"path": where},
+        )
+    if not found.payload.equals(form.payload):
+        msg = f"could not use log {where!r}: found other payload columns: {_difference(found.payload, form.payload)}"
+        raise SchemaMismatchError(
+            msg,
+            hint="give the schema that the log was created with, or another path",
+            context={"path": where},
+        )
+    return log
+
+
+def _difference(found: pa.Schema, wanted: pa.Schema) -> str:
+    for field in wanted:
+        if field.name not in found.names:
+            return f"no column {field.name!r}"
+        if not found.field(field.name).equals(field):
+            return f"column {found.field(field.name)} where {field} was wanted"
+    for field in found:
+        if field.name not in wanted.names:
+            return f"a further column {field.name!r}"
+    return "their order differs"
+
+
+def open_log(
+    path: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    clock: Callable[[], float] = time.time,
+    merge_every: int | None = 100,
+) -> DeltaLog:
+    """Open a capture log.
+
+    Parameters
+    ----------
+    path : str or path
+        A local directory or a cloud URL.
+    storage_options : mapping, optional
+        Credentials and settings for cloud URLs, as delta-rs takes them.
+    clock : callable
+        Wall clock in seconds.
+    merge_every : int or None
+        Number of small files of a stream that are merged after a commit; None never merges.
+
+    Returns
+    -------
+    DeltaLog
+
+    Raises
+    ------
+    LogMissingError
+        If there is no log: nothing, no Delta table, or one that is no log.
+    LogFormatError
+        If the log is of a newer version, or uses table features that cannot be read.
+    StorageError
+        If the storage cannot be reached.
+
+    Examples
+    --------
+    >>> open_log("/nowhere")
+    Traceback (most recent call last):
+    ...
+    spark_timely.errors.LogMissingError: could not open log '/nowhere': found no such path — hint: ...
+    """
+    where = normal_path(path)
+    storage = open_storage(where, storage_options)
+    if storage.local and not os.path.isdir(where):
+        msg = f"could not open log {where!r}: found no such path"
+        raise LogMissingError(
+            msg,
+            hint="check the path; create_log or a capture makes a new log",
+            context={"path": where},
+        )
+    log = DeltaLog(DeltaStore(where, storage_options), clock=clock, merge_every=merge_every)
+    log.storage_options = dict(storage_options or {})
+    return log

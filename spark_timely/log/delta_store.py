@@ -1,0 +1,370 @@
+"""A handle on the Delta table of a log, through delta-rs.
+
+What was found about delta-rs 1.6, and shapes this module:
+
+ - App ids are compared only against commits after the handle's snapshot, and the numbers not at all.
+   So a decision and its commit share one snapshot.
+ - A handle does not know its own commit until it is updated.
+ - Removing a file twice is not noticed, not even across a rebase. So whatever removes files commits
+   exclusively: exactly on top of its snapshot, or not at all.
+ - Updating and committing cost time in proportion to the live files (3 µs each), and to the entries in
+   the directory of the table's log (8 µs each): it is listed every time. So that directory is kept
+   short here, by count, because at many commits a second no retention by age is short enough. A
+   handle that falls behind what was deleted gets an error, never a wrong answer, and is opened anew.
+
+Invariants
+----------
+1. Nothing updates the handle between a decision and its commit.
+2. What is deleted from the table's log is older than a checkpoint by many versions.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    PostCommitHookProperties,
+    Schema,
+    Transaction,
+)
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+
+from spark_timely.errors import InvalidUsageError, LogFormatError, LogMissingError, StorageError, shown
+from spark_timely.log.format import LogFormat
+from spark_timely.log.storage import FileStorage, open_storage
+from spark_timely.log.store import App, LostRaceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from spark_timely.log.base import DataFile
+
+__all__ = ["DeltaStore", "create_table"]
+
+logger = logging.getLogger(__name__)
+
+_REFUSED_FEATURES = {
+    "columnMapping": "column mapping",
+    "typeWidening": "type widening",
+    "typeWidening-preview": "type widening",
+}
+_CONFIGURATION = {
+    "delta.checkpointInterval": "10",
+    "delta.logRetentionDuration": "interval 1 hours",
+    "delta.deletedFileRetentionDuration": "interval 2 hours",
+}
+_LOG_FILE = re.compile(r"(\d{20})\.(json|crc|checkpoint\.parquet)")
+# Versions kept behind the newest checkpoint, and how many more make a clean-up worth its listing.
+_KEEP_VERSIONS = 100
+_TIDY_VERSIONS = 50
+# For so long after a refresh, a look at the next version's file tells whether there is more. Far
+# shorter than _KEEP_VERSIONS commits can take, after which that file could be gone again.
+_TRUST_S = 0.2
+_COMMIT_RETRIES = 30
+
+
+def create_table(
+    path: str, form: LogFormat, first: Sequence[DataFile], storage_options: Mapping[str, str] | None = None
+) -> bool:
+    """Create the table of a log with its first files, in one commit; return False if there is one.
+
+    Raises
+    ------
+    StorageError
+        If that could not be done.
+    """
+    options = dict(storage_options or {}) or None
+    try:
+        create_table_with_add_actions(
+            path,
+            Schema.from_arrow(form.table_schema),
+            [_add(file, data_change=True) for file in first],
+            mode="error",
+            partition_by=["_event"],
+            configuration=_CONFIGURATION,
+            storage_options=options,
+            commit_properties=CommitProperties(app_transactions=[Transaction("timely/#open", 0)]),
+        )
+    except (DeltaError, OSError) as error:
+        # Which kind of error tells that somebody was first differs by back end and by timing.
+        if _exists(path, options):
+            return _created_by(path, options, first)
+        msg = f"could not create log {path!r}: found {shown(str(error))}"
+        raise StorageError(
+            msg,
+            hint="check the path and the permissions, then try again",
+            context={"path": path},
+            determinate=False,
+        ) from error
+    return True
+
+
+def _exists(path: str, options: dict[str, str] | None) -> bool:
+    try:
+        return bool(DeltaTable.is_deltatable(path, storage_options=options))
+    except (DeltaError, OSError):
+        return False
+
+
+def _created_by(path: str, options: dict[str, str] | None, first: Sequence[DataFile]) -> bool:
+    """Whether the table was created by the very attempt that reported an error."""
+    try:
+        listing = pa.table(DeltaTable(path, storage_options=options).get_add_actions())
+    except (DeltaError, OSError):
+        return False
+    live = set(listing["path"].to_pylist())
+    return bool(first) and all(file.path in live for file in first)
+
+
+class DeltaStore:
+    """A handle on the Delta table of a log.
+
+    Parameters
+    ----------
+    path : str
+        As `spark_timely.log.storage.normal_path` gives it.
+    storage_options : mapping, optional
+        Passed on to delta-rs.
+    monotonic : callable
+        Clock in seconds that never goes back.
+
+    Raises
+    ------
+    LogMissingError
+        If there is no table, or one that is no log.
+    LogFormatError
+        If the log is of a newer version, or uses table features that cannot be read.
+    StorageError
+        If the storage cannot be reached.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = path
+        self.options = dict(storage_options or {}) or None
+        self._storage = open_storage(path, storage_options)
+        self._monotonic = monotonic
+        self._table = self._open()
+        self._refreshed_at = monotonic()
+        self._tidied_at = self._table.version()
+        self._listing: tuple[int, pa.Table] | None = None
+        self._read_table()
+
+    @property
+    def table_id(self) -> str:
+        """Identity of the table."""
+        return self._id
+
+    @property
+    def storage(self) -> FileStorage:
+        """Access to its files."""
+        return self._storage
+
+    @property
+    def format(self) -> LogFormat:
+        """Format of the log, as of the snapshot."""
+        return self._format
+
+    @property
+    def version(self) -> int:
+        """Table version of the snapshot."""
+        return self._version
+
+    def _open(self) -> DeltaTable:
+        try:
+            return DeltaTable(self.path, storage_options=self.options)
+        except TableNotFoundError as error:
+            msg = f"could not open log {self.path!r}: found no Delta table"
+            raise LogMissingError(
+                msg,
+                hint="check the path; create_log or a capture makes a new log",
+                context={"path": self.path},
+            ) from error
+        except (DeltaError, OSError) as error:
+            text = str(error)
+            if _is_feature_error(text):
+                raise self._features(text) from error
+            msg = f"could not open log {self.path!r}: found {shown(text)}"
+            raise StorageError(
+                msg,
+                hint="check the storage and the table's log, then try again",
+                context={"path": self.path},
+                determinate=True,
+            ) from error
+
+    def _features(self, found: str) -> LogFormatError:
+        return LogFormatError(
+            f"could not open log {self.path!r}: found table features that cannot be read: {shown(found)}",
+            hint="a log is a plain Delta table; rewrite it without the feature",
+            context={"path": self.path},
+        )
+
+    def _read_table(self) -> None:
+        """Read what is fixed for a snapshot: schema, format, features."""
+        table = self._table
+        self._version = table.version()
+        protocol = table.protocol()
+        features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+        refused = sorted({_REFUSED_FEATURES[f] for f in features if f in _REFUSED_FEATURES})
+        metadata = table.metadata()
+        if metadata.configuration.get("delta.columnMapping.mode", "none") != "none":
+            refused.append("column mapping")
+        if refused:
+            raise self._features(", ".join(dict.fromkeys(refused)))
+        self._has_vectors = "deletionVectors" in features
+        self._id = str(metadata.id)
+        self._schema = table.schema()
+        self._schema_json = self._schema.to_json()
+        event = next((f for f in self._schema.fields if f.name == "_event"), None)
+        arrow = pa.schema(self._schema.to_arrow())
+        self._format = LogFormat.from_table(arrow, event.metadata if event is not None else {}, self.path)
+        if list(metadata.partition_columns) != ["_event"]:
+            msg = f"could not open log {self.path!r}: found partition columns={metadata.partition_columns!r}"
+            raise LogFormatError(
+                msg,
+                hint="a log is partitioned by _event; restore the table",
+                context={"path": self.path},
+            )
+        self._refuse_vectors()
+
+    def _refuse_vectors(self) -> None:
+        if not self._has_vectors:
+            return
+        vectors = pa.table(self._table.deletion_vectors())
+        if vectors.num_rows:
+            msg = f"could not open log {self.path!r}: found deletion vectors on {vectors.num_rows} files"
+            raise LogFormatError(
+                msg,
+                hint="purge them: REORG TABLE … APPLY (PURGE), and set delta.enableDeletionVectors=false",
+                context={"path": self.path},
+            )
+
+    def refresh(self, *, force: bool = False) -> bool:
+        """Move the snapshot to the newest version; return whether it moved."""
+        now = self._monotonic()
+        if not force and now - self._refreshed_at < _TRUST_S and not self._has_next():
+            return False
+        before = self._version
+        try:
+            self._table.update_incremental()
+        except (DeltaError, OSError):
+            # The handle fell behind what is left of the table's log, or the table is gone: look anew.
+            self._table = self._open()
+            self._listing = None
+        self._refreshed_at = now
+        if self._table.version() == before:
+            return False
+        if str(self._table.metadata().id) != self._id:
+            msg = f"could not read log {self.path!r}: found another table in its place"
+            raise LogMissingError(
+                msg,
+                hint="the log was deleted and made anew; open it again",
+                context={"path": self.path},
+            )
+        if self._table.schema().to_json() != self._schema_json or self._has_vectors:
+            self._read_table()
+        self._version = self._table.version()
+        return True
+
+    def _has_next(self) -> bool:
+        return self._storage.exists(f"_delta_log/{self._version + 1:020d}.json")
+
+    def listing(self) -> pa.Table:
+        """Return the live files of the snapshot."""
+        if self._listing is None or self._listing[0] != self._version:
+            self._listing = (self._version, pa.table(self._table.get_add_actions()))
+        return self._listing[1]
+
+    def transact(
+        self,
+        adds: Sequence[DataFile],
+        apps: Sequence[App],
+        *,
+        removes: Sequence[DataFile] = (),
+        data_change: bool = True,
+        exclusive: bool = False,
+    ) -> None:
+        """Commit from the snapshot."""
+        if removes and not exclusive:
+            msg = "could not commit: found removes without exclusive=True"
+            raise InvalidUsageError(msg)
+        now = int(time.time() * 1000)
+        actions: list[AddAction | RemoveAction] = [_add(file, data_change=data_change) for file in adds]
+        actions += [RemoveAction(f.path, data_change, now, f.size_bytes, {"_event": f.event}) for f in removes]
+        try:
+            self._table.create_write_transaction(
+                actions,
+                "append",
+                self._schema,
+                ["_event"],
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(app, number) for app, number in apps],
+                    max_commit_retries=0 if exclusive else _COMMIT_RETRIES,
+                ),
+                post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
+            )
+        except CommitFailedError as error:
+            msg = f"could not commit to log {self.path!r} at version={self._version}: found {shown(str(error))}"
+            raise LostRaceError(
+                msg,
+                hint="refresh and decide anew",
+                context={"path": self.path},
+                determinate=False,
+            ) from error
+        except (DeltaError, OSError) as error:
+            msg = f"could not commit to log {self.path!r} at version={self._version}: found {shown(str(error))}"
+            raise StorageError(
+                msg,
+                hint="read the log to see whether it happened, then try again",
+                context={"path": self.path},
+                determinate=False,
+            ) from error
+        finally:
+            self._refreshed_at = float("-inf")
+
+    def tidy(self) -> None:
+        """Delete entries of the table's log far behind its newest checkpoint, by count."""
+        if self._version - self._tidied_at < _TIDY_VERSIONS:
+            return
+        self._tidied_at = self._version
+        try:
+            last = json.loads(self._storage.read("_delta_log/_last_checkpoint").to_pybytes())
+            checkpoint = int(last["version"])
+        except (StorageError, ValueError, KeyError):
+            return
+        names = self._storage.names("_delta_log")
+        if f"{checkpoint:020d}.checkpoint.parquet" not in names:
+            return
+        limit = checkpoint - _KEEP_VERSIONS
+        for name in names:  # at most a few hundred, because this is done regularly
+            match = _LOG_FILE.fullmatch(name)
+            if match and int(match[1]) < limit:
+                try:
+                    self._storage.delete(f"_delta_log/{name}")
+                except StorageError as error:
+                    logger.warning("log %r: an old entry of its table log stays: %s", self.path, error)
+                    return
+
+
+def _add(file: DataFile, *, data_change: bool) -> AddAction:
+    return AddAction(
+        file.path, file.size_bytes, {"_event": file.event}, int(time.time() * 1000), data_change, file.stats
+    )
+
+
+def _is_feature_error(text: str) -> bool:
+    low = text.lower()
+    return "feature" in low or "unsupported" in low or "column mapping" in low

@@ -1,0 +1,503 @@
+"""Write and describe the Parquet files of a log. Needs pyarrow only, so Spark's tasks can use it.
+
+Invariants
+----------
+1. Rows of a file are ordered by time; above 128k rows a row group ends at a boundary between two
+   times wherever one is near enough.
+2. The footer of a file tells its distinct times and how many rows each has, up to 10,000 of them.
+3. A file has the columns of the log's format in their types; `_event` is not inside.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_timely.errors import DataLossError, InvalidShapeError, SchemaMismatchError, shown
+from spark_timely.log.base import OPEN_STREAM, DataFile
+from spark_timely.log.stats import (
+    COUNTS_KEY,
+    decode_counts,
+    encode_counts,
+    footer_stats,
+    stats_json,
+)
+from spark_timely.order import IntArray, as_times, is_sorted, lexsort, minimal, unique_times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from spark_timely.log.format import LogFormat
+    from spark_timely.log.storage import Storage
+    from spark_timely.timestamp import TimeDomain
+
+__all__ = [
+    "ROW_GROUP_ROWS",
+    "TARGET_FILE_BYTES",
+    "conform",
+    "corrupt",
+    "describe_file",
+    "file_name",
+    "file_times",
+    "in_schema",
+    "message_table",
+    "open_parquet",
+    "read_file",
+    "write_data_files",
+    "write_progress_file",
+]
+
+ROW_GROUP_ROWS = 128 * 1024
+TARGET_FILE_BYTES = 128 * 1024 * 1024
+# A stream name cannot contain a dot, and '#' would have to be escaped in the table's log.
+_OPEN_FILE_STEM = "open."
+
+
+def file_name(event: str, stream: str, seq: int, token: str | None = None) -> str:
+    """Return the relative path of a new file of a commit.
+
+    Examples
+    --------
+    >>> file_name("message", "main", 7, "ab12")
+    '_event=message/main-000000000007-ab12.parquet'
+    """
+    stem = _OPEN_FILE_STEM if stream == OPEN_STREAM else stream
+    return f"_event={event}/{stem}-{seq:012d}-{token or secrets.token_hex(8)}.parquet"
+
+
+def conform(table: pa.Table, schema: pa.Schema, *, what: str = "rows", first_row: int = 0) -> pa.Table:
+    """Bring rows into a schema: columns by name, in its order and types; nothing is guessed.
+
+    Integers are widened, floats too, timestamps are brought to microseconds in UTC; what would lose a
+    digit is refused.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If a column is missing, unknown, doubled, of a type that does not fit, or null where the schema
+        says that it is not.
+
+    Examples
+    --------
+    >>> conform(pa.table({"a": pa.array([1], pa.int8())}), pa.schema([("a", pa.int64())])).schema.types
+    [DataType(int64)]
+    """
+    names = table.schema.names
+    unknown = [n for n in names if n not in schema.names]
+    missing = [f.name for f in schema if f.name not in names]
+    if missing or unknown or len(set(names)) != len(names):
+        found = f"column {missing[0]!r} missing" if missing else None
+        found = found or (f"unknown column {unknown[0]!r}" if unknown else "a column twice")
+        msg = f"could not fit {what} to the log: found {found}"
+        raise SchemaMismatchError(
+            msg,
+            hint=f"the log has columns {shown(schema.names)}; select, rename or add columns to match",
+            context={"missing": missing, "unknown": unknown},
+        )
+    columns = []
+    for field in schema:
+        column = table.column(field.name)
+        if column.type != field.type:
+            column = _cast(column, field, what)
+        if not field.nullable and column.null_count:
+            row = first_row + pc.index(column.is_null(), value=True).as_py()
+            msg = f"could not fit {what} to the log: found null in column {field.name!r}, row={row}"
+            raise SchemaMismatchError(
+                msg,
+                hint="the log was created with this column not null; fill or drop such rows",
+                context={"column": field.name, "row": row},
+            )
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.ChunkedArray, field: pa.Field, what: str) -> pa.ChunkedArray:
+    if not _fits(column.type, field.type):
+        msg = f"could not fit {what} to the log: found column {field.name!r} of type={column.type}"
+        raise SchemaMismatchError(
+            msg,
+            hint=f"the log keeps it as {field.type}; cast the column",
+            context={"column": field.name},
+        )
+    try:
+        return column.cast(field.type, safe=True)
+    except pa.ArrowInvalid as error:
+        msg = (
+            f"could not fit {what} to the log: found values in column {field.name!r} that do not fit {field.type}: "
+            f"{shown(str(error))}"
+        )
+        raise SchemaMismatchError(
+            msg,
+            hint="round or cast the column",
+            context={"column": field.name},
+        ) from error
+    except pa.ArrowNotImplementedError as error:
+        msg = f"could not fit {what} to the log: found column {field.name!r} of type={column.type}"
+        raise SchemaMismatchError(
+            msg,
+            hint=f"the log keeps it as {field.type}; cast the column",
+            context={"column": field.name},
+        ) from error
+
+
+def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values of a type may be kept in a column of another, without a change of meaning."""
+    families: Sequence[Callable[[pa.DataType], bool]] = (
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_boolean,
+        pa.types.is_date,
+        lambda t: pa.types.is_timestamp(t) and t.tz is not None,
+        lambda t: pa.types.is_timestamp(t) and t.tz is None,
+        lambda t: pa.types.is_string(t) or pa.types.is_large_string(t) or pa.types.is_string_view(t),
+        lambda t: (
+            pa.types.is_binary(t)
+            or pa.types.is_large_binary(t)
+            or pa.types.is_binary_view(t)
+            or pa.types.is_fixed_size_binary(t)
+        ),
+        pa.types.is_struct,
+        pa.types.is_map,
+        lambda t: (
+            pa.types.is_list(t)
+            or pa.types.is_large_list(t)
+            or pa.types.is_fixed_size_list(t)
+            or pa.types.is_list_view(t)
+            or pa.types.is_large_list_view(t)
+        ),
+    )
+    if pa.types.is_null(found):
+        return True
+    if pa.types.is_dictionary(found):
+        return _fits(found.value_type, wanted)
+    if pa.types.is_decimal(wanted):
+        return pa.types.is_decimal(found) or pa.types.is_integer(found)
+    return any(family(found) and family(wanted) for family in families)
+
+
+def message_table(
+    form: LogFormat, payload: pa.Table, times: IntArray, stream: str, seq: int, diffs: object | None = None
+) -> pa.Table:
+    """Put our columns in front of payload rows.
+
+    Parameters
+    ----------
+    form : LogFormat
+    payload : pyarrow.Table
+        In the log's payload schema (see `conform`).
+    times : ndarray of int64, shape (n, k)
+    stream, seq
+        The commit that the rows belong to.
+    diffs : array-like of int64, shape (n,), optional
+        Multiplicities, for collections; 1 each if not given.
+
+    Raises
+    ------
+    InvalidShapeError
+        If lengths differ.
+    """
+    n = payload.num_rows
+    times = as_times(times, form.domain.arity)
+    if times.shape[0] != n:
+        msg = f"could not write rows: found {times.shape[0]} times for {n} rows"
+        raise InvalidShapeError(msg)
+    columns: dict[str, Any] = {
+        "_stream": pa.repeat(pa.scalar(stream, pa.string()), n),
+        "_seq": pa.repeat(pa.scalar(seq, pa.int64()), n),
+        **form.domain.to_columns(times),
+    }
+    if form.kind == "collection":
+        columns["_diff"] = (
+            pa.repeat(pa.scalar(1, pa.int64()), n) if diffs is None else pa.array(np.asarray(diffs, np.int64))
+        )
+    columns.update(zip(payload.schema.names, payload.columns, strict=True))
+    return pa.table({name: columns[name] for name in form.data_columns})
+
+
+def write_data_files(
+    storage: Storage,
+    table: pa.Table,
+    times: IntArray,
+    *,
+    stream: str,
+    seq: int,
+    domain: TimeDomain,
+    event: str = "message",
+    target_file_size: int = TARGET_FILE_BYTES,
+    compression: str = "zstd",
+    row_group_rows: int = ROW_GROUP_ROWS,
+) -> list[DataFile]:
+    """Write rows to as few files as the target size allows, ordered by time.
+
+    Parameters
+    ----------
+    storage : Storage
+    table : pyarrow.Table
+        Columns as `message_table` gives them, or any others that the log has. Not modified.
+    times : ndarray of int64, shape (n, k)
+        Times of the rows; the time columns of `table` say the same.
+    stream, seq
+        The commit that the rows are meant for; part of the file names.
+    domain : TimeDomain
+    event : str
+        `message` or `dead`.
+    target_file_size : int
+        Bytes after which a new file is begun, at the end of a row group.
+    compression : str
+        Codec of Parquet.
+    row_group_rows : int
+        Rows above which a row group is cut.
+
+    Returns
+    -------
+    list of DataFile
+        Empty for no rows. The files are not part of the log yet.
+
+    Raises
+    ------
+    StorageError
+        If a file cannot be written; then none of them is needed.
+
+    Notes
+    -----
+    Cost: one sort where the rows are not ordered by time already, one copy, one write.
+    """
+    if table.num_rows == 0:
+        return []
+    times = as_times(times, domain.arity)
+    if not is_sorted(times):
+        order = lexsort(times)
+        table, times = table.take(order), times[order]
+    cuts = _row_groups(times, row_group_rows)
+    written: list[DataFile] = []
+    start = 0
+    while start < len(cuts) - 1:
+        path = file_name(event, stream, seq)
+        first, metadata_out = cuts[start], []
+        with storage.open_output(path) as sink:
+            writer = pq.ParquetWriter(
+                sink,
+                table.schema,
+                compression=compression,
+                store_schema=False,
+                metadata_collector=metadata_out,
+            )
+            while start < len(cuts) - 1:
+                low, high = cuts[start], cuts[start + 1]
+                writer.write_table(table.slice(low, high - low), row_group_size=high - low)
+                start += 1
+                if sink.tell() >= target_file_size:
+                    break
+            part = times[first : cuts[start]]
+            distinct, counts = unique_times(part)
+            packed = encode_counts(distinct, counts)
+            if packed is not None:
+                writer.add_key_value_metadata({COUNTS_KEY.decode(): packed.decode()})
+            writer.close()
+            size = sink.tell()
+        lows, highs, nulls, _ = footer_stats(metadata_out[0], table.schema, domain)
+        written.append(
+            DataFile(
+                path=path,
+                size_bytes=size,
+                n_rows=len(part),
+                event=event,
+                stats=stats_json(len(part), lows, highs, nulls),
+                minima=minimal(distinct),
+                bounds=np.stack([part.min(axis=0), part.max(axis=0)]),
+            )
+        )
+    return written
+
+
+def _row_groups(times: IntArray, row_group_rows: int) -> list[int]:
+    """Return where row groups begin and end: at boundaries between times, where one is near enough."""
+    n = times.shape[0]
+    if n <= row_group_rows:
+        return [0, n]
+    changes = np.flatnonzero((times[1:] != times[:-1]).any(axis=1)) + 1
+    cuts = [0]
+    while n - cuts[-1] > row_group_rows:  # as many turns as row groups
+        limit = cuts[-1] + row_group_rows
+        at = int(np.searchsorted(changes, limit, side="right")) - 1
+        best = int(changes[at]) if at >= 0 else 0
+        cuts.append(best if best > cuts[-1] else limit)
+    return [*cuts, n]
+
+
+def write_progress_file(storage: Storage, rows: pa.Table, stream: str, seq: int, domain: TimeDomain) -> DataFile:
+    """Write one progress batch, or the merged batches of one stream, to a small file.
+
+    Parameters
+    ----------
+    storage : Storage
+    rows : pyarrow.Table
+        In the log's progress schema, not empty, sorted by seq.
+    stream, seq
+        For the file name: the newest batch.
+    domain : TimeDomain
+    """
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression="zstd", store_schema=False, use_dictionary=rows.num_rows > 16)
+    content = sink.getvalue()
+    times = domain.from_columns(rows)
+    streams, seqs = rows.column("_stream"), rows.column("_seq").to_numpy()
+    span = pc.min_max(streams).as_py() if rows.num_rows > 1 else {"min": stream, "max": stream}
+    low, high = times.min(axis=0), times.max(axis=0)
+    types = [t.arrow for t in domain.types]
+    path = file_name("progress", stream, seq)
+    lows: dict[str, object] = {"_stream": span["min"], "_seq": int(seqs.min())}
+    highs: dict[str, object] = {"_stream": span["max"], "_seq": int(seqs.max())}
+    _add_time_bounds(domain, types, low, high, lows, highs)
+    storage.write(path, content)
+    return DataFile(
+        path=path,
+        size_bytes=content.size,
+        n_rows=rows.num_rows,
+        event="progress",
+        stats=stats_json(rows.num_rows, lows, highs, dict.fromkeys(lows, 0)),
+        minima=minimal(times),
+        bounds=np.stack([low, high]),
+    )
+
+
+def _add_time_bounds(
+    domain: TimeDomain,
+    types: Sequence[pa.DataType],
+    low: npt.NDArray[np.int64],
+    high: npt.NDArray[np.int64],
+    lows: dict[str, object],
+    highs: dict[str, object],
+) -> None:
+    from spark_timely.log.stats import render
+
+    for i, name in enumerate(domain.columns):
+        shown_low, shown_high = render(types[i], int(low[i])), render(types[i], int(high[i]))
+        if shown_low is not None and shown_high is not None:
+            lows[name], highs[name] = shown_low, shown_high
+
+
+def open_parquet(storage: Storage, path: str) -> pq.ParquetFile:
+    """Open a Parquet file of a log for reading; close it after use.
+
+    Raises
+    ------
+    DataLossError
+        If it is missing, or no Parquet file.
+    """
+    source = storage.open_input(path)
+    try:
+        return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+    except (pa.ArrowInvalid, OSError) as error:
+        source.close()
+        raise corrupt(storage.uri, path, error) from error
+
+
+def corrupt(uri: str, path: str, error: Exception) -> DataLossError:
+    """Return the error for a file that cannot be read as Parquet."""
+    return DataLossError(
+        f"could not read file {path!r} of log {uri!r}: found no valid Parquet: {shown(str(error))}",
+        hint="restore the file; it was cut off or overwritten",
+        context={"file": path, "path": uri},
+    )
+
+
+def read_file(storage: Storage, path: str, schema: pa.Schema, row_groups: Sequence[int] | None = None) -> pa.Table:
+    """Read a file, or some of its row groups, in a schema; columns that it has not are null.
+
+    Raises
+    ------
+    DataLossError
+        If it is missing or corrupt.
+    """
+    with open_parquet(storage, path) as file:
+        present = set(file.schema_arrow.names)
+        names = [n for n in schema.names if n in present]
+        try:
+            if row_groups is None:
+                table = file.read(columns=names)
+            else:
+                table = file.read_row_groups(list(row_groups), columns=names)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise corrupt(storage.uri, path, error) from error
+    return in_schema(table, schema)
+
+
+def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Bring a table as read into a schema: missing columns are null, types of other engines are cast."""
+    columns = []
+    for field in schema:
+        if field.name in table.schema.names:
+            column = table.column(field.name)
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        else:
+            columns.append(pa.nulls(table.num_rows, field.type))
+    return pa.Table.from_arrays(columns, schema=pa.schema([f.with_nullable(nullable=True) for f in schema]))
+
+
+def file_times(file: pq.ParquetFile) -> tuple[IntArray, npt.NDArray[np.int64]] | None:
+    """Return the distinct times of a file and their row counts, if its footer tells them."""
+    return decode_counts((file.metadata.metadata or {}).get(COUNTS_KEY))
+
+
+def describe_file(storage: Storage, path: str, *, domain: TimeDomain, event: str = "message") -> DataFile:
+    """Describe a Parquet file that another writer wrote, such as Spark, from its footer.
+
+    Parameters
+    ----------
+    storage : Storage
+    path : str
+        Relative to the log.
+    domain : TimeDomain
+    event : str
+
+    Raises
+    ------
+    DataLossError
+        If it is missing or corrupt.
+    SchemaMismatchError
+        If it has no time columns.
+
+    Notes
+    -----
+    Cost: one footer; where that does not tell the minimal times (k > 1, or no statistics), also the
+    time columns.
+    """
+    with open_parquet(storage, path) as file:
+        schema, metadata = file.schema_arrow, file.metadata
+        absent = [n for n in domain.columns if n not in schema.names]
+        if absent:
+            msg = f"could not describe file {path!r} of log {storage.uri!r}: found no column {absent[0]!r}"
+            raise SchemaMismatchError(
+                msg,
+                hint="a file of messages has the log's time columns",
+            )
+        lows, highs, nulls, bounds = footer_stats(metadata, schema, domain)
+        told = file_times(file)
+        if metadata.num_rows == 0:
+            minima = np.empty((0, domain.arity), np.int64)
+        elif told is not None:
+            minima = minimal(told[0])
+        elif domain.arity == 1 and bounds is not None:
+            minima = bounds[:1]
+        else:
+            times = domain.from_columns(file.read(columns=list(domain.columns)))
+            minima = minimal(times)
+            bounds = np.stack([times.min(axis=0), times.max(axis=0)])
+    with storage.open_input(path) as source:
+        size = source.size()
+    return DataFile(
+        path=path,
+        size_bytes=size,
+        n_rows=metadata.num_rows,
+        event=event,
+        stats=stats_json(metadata.num_rows, lows, highs, nulls),
+        minima=minima,
+        bounds=bounds if metadata.num_rows else None,
+    )

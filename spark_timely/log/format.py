@@ -1,0 +1,404 @@
+"""The format of a log: its columns, its schema, and the facts kept in its metadata.
+
+Invariants
+----------
+1. Our columns come first and are found by name; no payload column may have such a name.
+2. What holds for the whole log (format version, kind, types and minimum of times, nullability of
+   payload columns) is kept in the metadata of the column `_event`, as JSON under `timely.log`.
+3. A format version above `FORMAT_VERSION` is refused; unknown facts of a known version are ignored.
+4. In the table every payload column may be null, because progress rows have no payload; what the
+   producer declared is in the metadata and holds for messages.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from spark_timely.errors import (
+    InvalidUsageError,
+    LogFormatError,
+    LogMissingError,
+    SchemaMismatchError,
+    shown,
+)
+from spark_timely.timestamp import TimeDomain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = [
+    "EVENTS",
+    "FORMAT_VERSION",
+    "METADATA_KEY",
+    "STREAM_NAME",
+    "LogFormat",
+    "canonical_type",
+    "check_stream_name",
+]
+
+FORMAT_VERSION = 1
+METADATA_KEY = "timely.log"
+EVENTS = ("message", "progress", "dead", "since")
+KINDS = ("stream", "collection")
+MAX_ARITY = 8
+STREAM_NAME = re.compile(r"[A-Za-z0-9_]+")
+_MAX_STREAM_NAME = 200
+_FORBIDDEN = re.compile(r"[ ,;{}()\n\t=]")
+TIMESTAMP = pa.timestamp("us", "UTC")
+
+
+def check_stream_name(name: str) -> str:
+    """Return the name if a stream may have it.
+
+    Raises
+    ------
+    InvalidUsageError
+        Unless it is one or more of A–Z, a–z, 0–9 and `_`, at most 200.
+
+    Examples
+    --------
+    >>> check_stream_name("orders_eu")
+    'orders_eu'
+    """
+    if not isinstance(name, str) or not STREAM_NAME.fullmatch(name) or len(name) > _MAX_STREAM_NAME:
+        msg = f"could not use a stream name: found stream={shown(name)}"
+        raise InvalidUsageError(
+            msg,
+            hint="stream names are 1 to 200 of A-Z, a-z, 0-9 and _",
+            context={"stream": name},
+        )
+    return name
+
+
+def canonical_type(type_: pa.DataType, column: str = "column") -> pa.DataType:
+    """Return the type in which a log keeps a payload column of an Arrow type.
+
+    Unsigned integers map to the signed type that holds them, uint64 to decimal(20, 0); timestamps to
+    microseconds, in UTC if they have a zone; dictionaries to their values; large and view types to the
+    plain ones.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If a Delta table has no such type.
+
+    Examples
+    --------
+    >>> canonical_type(pa.uint64()), canonical_type(pa.timestamp("s", "Europe/Berlin"))
+    (Decimal128Type(decimal128(20, 0)), TimestampType(timestamp[us, tz=UTC]))
+    """
+    kept = _SAME.get(type_)
+    if kept is not None:
+        return kept
+    if pa.types.is_timestamp(type_):
+        return TIMESTAMP if type_.tz is not None else pa.timestamp("us")
+    if pa.types.is_decimal(type_) and type_.precision <= 38 and 0 <= type_.scale <= type_.precision:
+        return pa.decimal128(type_.precision, type_.scale)
+    if pa.types.is_dictionary(type_):
+        return canonical_type(type_.value_type, column)
+    if pa.types.is_fixed_size_binary(type_):
+        return pa.binary()
+    if pa.types.is_map(type_):
+        return pa.map_(canonical_type(type_.key_type, column), canonical_type(type_.item_type, column))
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(f.name, canonical_type(f.type, f"{column}.{f.name}")) for f in type_])
+    if (
+        pa.types.is_list(type_)
+        or pa.types.is_large_list(type_)
+        or pa.types.is_fixed_size_list(type_)
+        or pa.types.is_list_view(type_)
+        or pa.types.is_large_list_view(type_)
+    ):
+        return pa.list_(pa.field("element", canonical_type(type_.value_type, column)))
+    msg = f"could not keep column {column!r} in a log: found type={type_}"
+    raise SchemaMismatchError(
+        msg,
+        hint="a Delta table has no such type; cast the column first",
+        context={"column": column},
+    )
+
+
+_SAME: dict[pa.DataType, pa.DataType] = {
+    pa.bool_(): pa.bool_(),
+    pa.int8(): pa.int8(),
+    pa.int16(): pa.int16(),
+    pa.int32(): pa.int32(),
+    pa.int64(): pa.int64(),
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.float32(): pa.float32(),
+    pa.float64(): pa.float64(),
+    pa.date32(): pa.date32(),
+    pa.date64(): pa.date32(),
+    pa.string(): pa.string(),
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.binary(): pa.binary(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LogFormat:
+    """Everything that holds for a whole log. Small, picklable, comparable.
+
+    Parameters
+    ----------
+    domain : TimeDomain
+    kind : str
+        `stream`: messages are events. `collection`: messages are updates, with a `_diff`.
+    payload : pyarrow.Schema
+        Payload columns, in the log's types, with the nullability declared for messages.
+    version : int
+
+    Examples
+    --------
+    >>> form = LogFormat.build(pa.schema([("id", pa.uint32())]), times=("long",), minimum=(0,))
+    >>> form.payload.field("id").type, form.data_columns[:3]
+    (DataType(int64), ('_stream', '_seq', '_time'))
+    """
+
+    domain: TimeDomain
+    kind: str
+    payload: pa.Schema
+    version: int = FORMAT_VERSION
+    _cache: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def build(
+        cls,
+        schema: pa.Schema,
+        *,
+        times: Sequence[str] = ("long",),
+        minimum: Sequence[int] | None = None,
+        kind: str = "stream",
+    ) -> LogFormat:
+        """Return the format for a payload, checked.
+
+        Raises
+        ------
+        InvalidUsageError
+            If kind, times or minimum are none.
+        SchemaMismatchError
+            If a payload column has a reserved name, a name or type that a Delta table cannot have, or
+            the name of another one.
+        """
+        if kind not in KINDS:
+            msg = f"could not describe a log: found kind={kind!r}"
+            raise InvalidUsageError(msg, hint="a log is of kind 'stream' or 'collection'")
+        types = (times,) if isinstance(times, str) else tuple(times)
+        if len(types) > MAX_ARITY:
+            msg = f"could not describe a log: found {len(types)} time coordinates"
+            raise InvalidUsageError(
+                msg,
+                hint=f"a time has at most {MAX_ARITY} coordinates",
+            )
+        domain = TimeDomain(types, tuple(minimum) if minimum is not None else ())
+        fields = [pa.field(f.name, canonical_type(f.type, f.name), f.nullable) for f in schema]
+        form = cls(domain, kind, pa.schema(fields))
+        form.check_names(schema.names)
+        return form
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Refuse payload columns that a log cannot have.
+
+        Raises
+        ------
+        SchemaMismatchError
+        """
+        reserved = {name.lower() for name in self.reserved}
+        seen: set[str] = set()
+        for name in names:
+            if name.lower() in reserved:
+                msg = f"could not use a payload column: found reserved name {name!r}"
+                raise SchemaMismatchError(
+                    msg,
+                    hint="rename the column; the log keeps facts of its own under such names",
+                    context={"column": name},
+                )
+            if not name or _FORBIDDEN.search(name):
+                msg = f"could not use a payload column: found name {name!r}"
+                raise SchemaMismatchError(
+                    msg,
+                    hint="a Delta table allows none of ' ,;{}()=', tab or line feed in names; rename the column",
+                    context={"column": name},
+                )
+            if name.lower() in seen:
+                msg = f"could not use a payload column: found name {name!r} twice (case does not count)"
+                raise SchemaMismatchError(
+                    msg,
+                    hint="rename one of them",
+                    context={"column": name},
+                )
+            seen.add(name.lower())
+
+    @property
+    def reserved(self) -> tuple[str, ...]:
+        """Names that no payload column may have."""
+        both = self.table_fields
+        return (*(f.name for f in both), "_diff")
+
+    @property
+    def table_fields(self) -> list[pa.Field]:
+        """Our columns in physical order, `_event` first."""
+        domain = self.domain
+        typed = list(zip(domain.types, range(domain.arity), strict=True))
+        bounds = [
+            pa.field(name, domain.types[i].arrow)
+            for prefix in ("_min_time", "_max_time")
+            for i, name in enumerate(domain.suffixed(prefix))
+        ]
+        fields = [
+            pa.field("_event", pa.string(), nullable=False),
+            pa.field("_stream", pa.string()),
+            pa.field("_seq", pa.int64()),
+            *(pa.field(domain.columns[i], t.arrow) for t, i in typed),
+        ]
+        if self.kind == "collection":
+            fields.append(pa.field("_diff", pa.int64()))
+        fields += [
+            pa.field("_delta", pa.int64()),
+            pa.field("_count", pa.int64()),
+            pa.field("_reason", pa.string()),
+            pa.field("_at", TIMESTAMP),
+            pa.field("_query", pa.string()),
+            pa.field("_batch", pa.int64()),
+            pa.field("_step", pa.int64()),
+            pa.field("_rows", pa.int64()),
+            *bounds,
+            pa.field("_epoch", pa.int64()),
+        ]
+        return fields
+
+    @property
+    def data_columns(self) -> tuple[str, ...]:
+        """Columns of a message: ours that it has, then the payload."""
+        own = ["_stream", "_seq", *self.domain.columns]
+        if self.kind == "collection":
+            own.append("_diff")
+        return (*own, *self.payload.names)
+
+    @property
+    def data_schema(self) -> pa.Schema:
+        """Schema of messages as a file has them, in the order of `data_columns`."""
+        if "data" not in self._cache:
+            own = {f.name: f for f in self.table_fields}
+            self._cache["data"] = pa.schema([own.get(n) or self.payload.field(n) for n in self.data_columns])
+        return self._cache["data"]
+
+    @property
+    def dead_schema(self) -> pa.Schema:
+        """Schema of dead letters: that of messages, with reason and wall clock."""
+        own = {f.name: f for f in self.table_fields}
+        n_own = len(self.data_columns) - len(self.payload)
+        fields = list(self.data_schema)
+        return pa.schema([*fields[:n_own], own["_reason"], own["_at"], *fields[n_own:]])
+
+    @property
+    def progress_schema(self) -> pa.Schema:
+        """Schema of progress rows as a file has them."""
+        if "progress" not in self._cache:
+            fields = [f for f in self.table_fields if f.name not in ("_event", "_diff")]
+            self._cache["progress"] = pa.schema(fields)
+        return self._cache["progress"]
+
+    @property
+    def table_schema(self) -> pa.Schema:
+        """Schema of the whole table, with our facts in the metadata of `_event`."""
+        event, *rest = self.table_fields
+        facts = event.with_metadata({METADATA_KEY: self.facts()})
+        return pa.schema([facts, *rest, *(f.with_nullable(nullable=True) for f in self.payload)])
+
+    def facts(self) -> str:
+        """Return the facts of the log as JSON, as kept under `timely.log`."""
+        nullable = {f.name: f.nullable for f in self.payload}
+        return json.dumps(
+            {"version": self.version, "kind": self.kind, **self.domain.to_json(), "nullable": nullable},
+            sort_keys=True,
+            ensure_ascii=False,
+        )
+
+    @classmethod
+    def from_table(cls, schema: pa.Schema, metadata: Mapping[str, Any], path: str) -> LogFormat:
+        """Read the format of an existing table.
+
+        Parameters
+        ----------
+        schema : pyarrow.Schema
+            Columns of the table.
+        metadata : mapping
+            Metadata of its column `_event`; empty if there is none.
+        path : str
+            For errors.
+
+        Raises
+        ------
+        LogMissingError
+            If the table is no log.
+        LogFormatError
+            If the log is of a newer version, or its facts do not make sense.
+        """
+        text = metadata.get(METADATA_KEY)
+        if text is None:
+            msg = f"could not open log {path!r}: found a Delta table that is no capture log"
+            raise LogMissingError(
+                msg,
+                hint="give the path of a log, or capture into an empty path",
+                context={"path": path},
+            )
+        try:
+            facts = json.loads(text) if isinstance(text, str) else dict(text)
+            version = int(facts["version"])
+        except (ValueError, KeyError, TypeError) as error:
+            msg = f"could not open log {path!r}: found unreadable facts {shown(text)}"
+            raise LogFormatError(
+                msg,
+                hint=f"restore the metadata {METADATA_KEY!r} of column '_event'",
+                context={"path": path},
+            ) from error
+        if version > FORMAT_VERSION:
+            msg = (
+                f"could not open log {path!r}: found format version={version}, this library reads up to "
+                f"{FORMAT_VERSION}"
+            )
+            raise LogFormatError(
+                msg,
+                hint="upgrade spark-timely",
+                context={"path": path, "version": version},
+            )
+        try:
+            domain = TimeDomain.from_json(facts)
+            nullable = dict(facts.get("nullable", {}))
+            kind = str(facts["kind"])
+        except (InvalidUsageError, KeyError, TypeError, ValueError) as error:
+            msg = f"could not open log {path!r}: found unreadable facts {shown(text)}"
+            raise LogFormatError(
+                msg,
+                hint=f"restore the metadata {METADATA_KEY!r} of column '_event'",
+                context={"path": path},
+            ) from error
+        bare = cls(domain, kind, pa.schema([]), version)
+        own = {f.name for f in bare.table_fields}
+        missing = [f.name for f in bare.table_fields if f.name not in schema.names]
+        if missing:
+            msg = f"could not open log {path!r}: found no column {missing[0]!r}"
+            raise LogFormatError(
+                msg,
+                hint="the log's own columns may not be dropped or renamed; restore the table",
+                context={"path": path, "column": missing[0]},
+            )
+        payload = [
+            pa.field(f.name, canonical_type(f.type, f.name), bool(nullable.get(f.name, True)))
+            for f in schema
+            if f.name not in own
+        ]
+        return cls(domain, kind, pa.schema(payload), version)

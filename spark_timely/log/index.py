@@ -1,0 +1,200 @@
+"""Index of the files of a log: what is in each, as arrays.
+
+Invariants
+----------
+1. Bounds are inclusive and never too narrow: a file without statistics may contain anything.
+2. Order of the files means nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_timely.timestamp import TimeType
+
+if TYPE_CHECKING:
+    from spark_timely.antichain import Antichain
+    from spark_timely.log.format import LogFormat
+    from spark_timely.order import BoolArray, IntArray
+
+__all__ = ["FileIndex", "index_files"]
+
+_LOW, _HIGH = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+# Writers cut bounds of texts at this many characters; the upper one is then raised.
+_TEXT_LIMIT = 32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileIndex:
+    """Files of one kind of event in one snapshot, with bounds of their contents.
+
+    Parameters
+    ----------
+    paths : ndarray of object (str), shape (n,)
+        Relative to the log.
+    sizes : ndarray of int64, shape (n,)
+        Bytes.
+    rows : ndarray of int64, shape (n,)
+        Number of rows, −1 where unknown.
+    stream_lo, stream_hi : ndarray of object (str), shape (n,)
+        Least and greatest stream name in the file; equal where it holds one stream. Empty and
+        U+10FFFF where unknown.
+    seq_lo, seq_hi : ndarray of int64, shape (n,)
+        Least and greatest commit number; the bounds of int64 where unknown.
+    min_times, max_times : ndarray of int64, shape (n, k)
+        Least and greatest value of each coordinate; only meaningful where `known`.
+    known : ndarray of bool, shape (n,)
+        Whether the bounds of the times are known.
+    events : ndarray of object (str), shape (n,)
+    modified : ndarray of int64, shape (n,)
+        Milliseconds since 1970 of the file's last change.
+    """
+
+    paths: npt.NDArray[np.object_]
+    sizes: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+    stream_lo: npt.NDArray[np.object_]
+    stream_hi: npt.NDArray[np.object_]
+    seq_lo: npt.NDArray[np.int64]
+    seq_hi: npt.NDArray[np.int64]
+    min_times: IntArray
+    max_times: IntArray
+    known: BoolArray
+    events: npt.NDArray[np.object_]
+    modified: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def select(self, chosen: npt.NDArray[Any]) -> FileIndex:
+        """Return the files of a mask or an array of positions."""
+        return FileIndex(*(getattr(self, name)[chosen] for name in self.__slots__))
+
+    def of_event(self, event: str) -> FileIndex:
+        """Return the files of `message`, `progress` or `dead` rows."""
+        return self.select(self.events == event)
+
+    def may_hold_stream(self, stream: str) -> BoolArray:
+        """Return which files may have rows of a stream, shape (n,)."""
+        return np.asarray((self.stream_lo <= stream) & (self.stream_hi >= stream), dtype=np.bool_)
+
+    def may_hold_times(self, lower: Antichain | None, upper: Antichain | None) -> BoolArray:
+        """Return which files may have times beyond `lower` and not beyond `upper`, shape (n,).
+
+        A file is left out only if its greatest values are not beyond `lower`, or its least values are
+        beyond `upper`.
+        """
+        chosen = np.ones(len(self), dtype=np.bool_)
+        if lower is not None:
+            chosen &= lower.beyond(self.max_times)
+        if upper is not None:
+            chosen &= ~upper.beyond(self.min_times)
+        return chosen | ~self.known
+
+
+def index_files(form: LogFormat, listing: pa.Table) -> FileIndex:
+    """Build the index from a store's listing of live files.
+
+    Parameters
+    ----------
+    form : LogFormat
+    listing : pyarrow.Table
+        Columns `path`, `size_bytes`, `num_records`, `modification_time`, `partition` (struct), `min`
+        and `max` (structs, typed as the table).
+
+    Notes
+    -----
+    Cost: linear in the number of files, all in arrays but for the texts.
+    """
+    n = listing.num_rows
+    event = pc.struct_field(listing["partition"], "_event") if n else pa.array([], pa.string())
+    stream_lo, stream_hi = _column(listing, "min", "_stream"), _column(listing, "max", "_stream")
+    seq_lo, seq_hi = _column(listing, "min", "_seq"), _column(listing, "max", "_seq")
+    known = np.ones(n, dtype=np.bool_)
+    lows, highs = [], []
+    for type_, name in zip(form.domain.types, form.domain.columns, strict=True):
+        low, high = _column(listing, "min", name), _column(listing, "max", name)
+        if low is None or high is None:
+            known[:] = False
+            lows.append(np.zeros(n, np.int64))
+            highs.append(np.zeros(n, np.int64))
+            continue
+        known &= _valid(low) & _valid(high)
+        lows.append(_integers(low))
+        highs.append(_raised(_integers(high), type_))
+    k = form.domain.arity
+    paths = _texts(listing["path"], n, "")
+    return FileIndex(
+        paths=paths,
+        sizes=_numbers(listing["size_bytes"], n, 0),
+        rows=_numbers(listing["num_records"], n, -1),
+        stream_lo=_texts(stream_lo, n, ""),
+        stream_hi=_raised_texts(_texts(stream_hi, n, chr(0x10FFFF)), paths),
+        seq_lo=_numbers(seq_lo, n, _LOW),
+        seq_hi=_numbers(seq_hi, n, _HIGH),
+        min_times=np.stack(lows, axis=1).reshape(n, k),
+        max_times=np.stack(highs, axis=1).reshape(n, k),
+        known=known,
+        events=_texts(event, n, ""),
+        modified=_numbers(listing["modification_time"], n, 0),
+    )
+
+
+def _column(listing: pa.Table, side: str, name: str) -> pa.ChunkedArray | None:
+    """Return one statistic of all files, None if no file has it."""
+    type_ = listing.schema.field(side).type if side in listing.schema.names else None
+    if type_ is None or not pa.types.is_struct(type_) or type_.get_field_index(name) < 0:
+        return None
+    return pc.struct_field(listing[side], name)
+
+
+def _valid(column: pa.ChunkedArray) -> BoolArray:
+    return np.asarray(column.is_valid().to_numpy(), dtype=np.bool_)
+
+
+def _integers(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    elif pa.types.is_date(column.type):
+        column = column.cast(pa.date32()).cast(pa.int32())
+    return _numbers(column, len(column), 0)
+
+
+def _raised(values: npt.NDArray[np.int64], type_: TimeType) -> npt.NDArray[np.int64]:
+    """Count a maximum that may be cut to milliseconds as one millisecond more."""
+    if type_ is not TimeType.TIMESTAMP:
+        return values
+    return np.where((values % 1000 == 0) & (values < _HIGH - 1000), values + 999, values)
+
+
+def _numbers(column: pa.ChunkedArray | None, n: int, absent: int) -> npt.NDArray[np.int64]:
+    if column is None:
+        return np.full(n, absent, np.int64)
+    column = column.cast(pa.int64())
+    if column.null_count:
+        column = column.fill_null(absent)
+    return np.asarray(column.to_numpy(), dtype=np.int64)
+
+
+def _texts(column: pa.ChunkedArray | None, n: int, absent: str) -> npt.NDArray[np.object_]:
+    out = np.full(n, absent, dtype=object)
+    if column is None or not n:
+        return out
+    if column.null_count:
+        column = column.fill_null(absent)
+    out[:] = column.to_pylist()
+    return out
+
+
+def _raised_texts(values: npt.NDArray[np.object_], paths: npt.NDArray[np.object_]) -> npt.NDArray[np.object_]:
+    """Let a text that may have been cut stand for all that begin with it, unless our file name tells."""
+    for i, value in enumerate(values):
+        if len(value) >= _TEXT_LIMIT and not paths[i].rpartition("/")[2].startswith(f"{value}-"):
+            values[i] = value + chr(0x10FFFF)
+    return values

@@ -1,0 +1,332 @@
+"""Where the files of a log are: read, write, list and delete by relative path.
+
+Local paths go through pyarrow's own file system, cloud URLs through the one of `deltalake`, which
+takes the same storage options as the table does; it is loaded only then.
+
+Invariants
+----------
+1. A path given to a method is relative to the log; none is ever written twice.
+2. A file becomes part of the log only by a commit that names it, so a half-written one harms nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote, urlparse
+
+import pyarrow as pa
+from pyarrow import fs as pafs
+
+from spark_timely.errors import DataLossError, InvalidUsageError, StorageError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["FileStorage", "MemoryStorage", "Storage", "normal_path", "open_storage"]
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+
+
+def normal_path(path: str | os.PathLike[str]) -> str:
+    """Return a path as the library uses it: absolute for local files, unchanged for other URLs.
+
+    Raises
+    ------
+    InvalidUsageError
+        If it is empty or no path.
+
+    Examples
+    --------
+    >>> normal_path("file:///tmp/a%20b/")
+    '/tmp/a b'
+    >>> normal_path("s3://bucket/log/")
+    's3://bucket/log'
+    """
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(text, str) or not text.strip():
+        msg = f"could not use a path: found path={shown(path)}"
+        raise InvalidUsageError(msg, hint="give the path of the log as a text")
+    if text.startswith("file:"):
+        text = unquote(urlparse(text).path)
+    if _URL.match(text):
+        return text.rstrip("/")
+    return os.path.abspath(os.path.expanduser(text))
+
+
+class Storage(Protocol):
+    """Access to the files of one log."""
+
+    @property
+    def uri(self) -> str:
+        """Absolute path or URL of the log."""
+
+    def read(self, path: str) -> pa.Buffer:
+        """Return a whole file; raises `DataLossError` if there is none."""
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """Open a file for reading anywhere in it; raises `DataLossError` if there is none."""
+
+    def open_output(self, path: str) -> pa.NativeFile:
+        """Open a new file for writing; directories are made."""
+
+    def write(self, path: str, content: bytes | pa.Buffer) -> None:
+        """Write a whole file."""
+
+    def delete(self, path: str) -> None:
+        """Delete a file; nothing happens if there is none."""
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is a file of that path."""
+
+    def names(self, directory: str = "") -> list[str]:
+        """Return the names of files and directories in a directory; none if there is no such directory."""
+
+
+class FileStorage:
+    """Files below a local directory or a cloud URL.
+
+    Parameters
+    ----------
+    uri : str
+        As `normal_path` gives it.
+    options : mapping, optional
+        Storage options of `deltalake`, for cloud URLs.
+
+    Notes
+    -----
+    Picklable: the file system is opened where it is used.
+    """
+
+    def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
+        self._uri = uri
+        self.options = dict(options or {})
+        self._fs: pafs.FileSystem | None = None
+        self._made: set[str] = set()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._uri, self.options)
+
+    @property
+    def uri(self) -> str:
+        """Absolute path or URL of the log."""
+        return self._uri
+
+    @property
+    def local(self) -> bool:
+        """Whether the log is on a local disk."""
+        return not _URL.match(self._uri)
+
+    @property
+    def filesystem(self) -> pafs.FileSystem:
+        """The pyarrow file system; paths in it are what `full` gives."""
+        if self._fs is None:
+            if self.local:
+                self._fs = pafs.LocalFileSystem(use_mmap=False)
+            else:
+                from deltalake.fs import DeltaStorageHandler
+
+                handler = DeltaStorageHandler(self._uri, self.options or None)
+                self._fs = pafs.PyFileSystem(handler)
+        return self._fs
+
+    def full(self, path: str) -> str:
+        """Return the path as the file system takes it."""
+        return f"{self._uri}/{path}" if self.local else path
+
+    def read(self, path: str) -> pa.Buffer:
+        """Return a whole file."""
+        with self.open_input(path) as source:
+            try:
+                return source.read_buffer()
+            except OSError as error:
+                raise _unreadable(self._uri, path, error) from error
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """Open a file for reading anywhere in it."""
+        try:
+            return self.filesystem.open_input_file(self.full(path))
+        except FileNotFoundError as error:
+            raise _missing(self._uri, path) from error
+        except OSError as error:
+            raise _unreadable(self._uri, path, error) from error
+
+    def open_output(self, path: str) -> pa.NativeFile:
+        """Open a new file for writing."""
+        try:
+            if self.local:
+                parent = os.path.dirname(self.full(path))
+                if parent not in self._made:
+                    os.makedirs(parent, exist_ok=True)
+                    self._made.add(parent)
+            return self.filesystem.open_output_stream(self.full(path))
+        except FileNotFoundError:
+            # The directory was removed meanwhile: make it again, once.
+            os.makedirs(os.path.dirname(self.full(path)), exist_ok=True)
+            return self.filesystem.open_output_stream(self.full(path))
+        except OSError as error:
+            msg = f"could not write file {path!r} of log {self._uri!r}: found {shown(str(error))}"
+            raise StorageError(
+                msg,
+                hint="check space and permissions, then try again",
+                determinate=True,
+            ) from error
+
+    def write(self, path: str, content: bytes | pa.Buffer) -> None:
+        """Write a whole file."""
+        try:
+            with self.open_output(path) as sink:
+                sink.write(content)
+        except OSError as error:
+            msg = f"could not write file {path!r} of log {self._uri!r}: found {shown(str(error))}"
+            raise StorageError(
+                msg,
+                hint="check space and permissions, then try again",
+                determinate=True,
+            ) from error
+
+    def delete(self, path: str) -> None:
+        """Delete a file; nothing happens if there is none."""
+        try:
+            if self.local:
+                os.unlink(self.full(path))
+            else:
+                self.filesystem.delete_file(self.full(path))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            msg = f"could not delete file {path!r} of log {self._uri!r}: found {shown(str(error))}"
+            raise StorageError(
+                msg,
+                hint="it is not part of the log and does no harm",
+                determinate=False,
+            ) from error
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is a file of that path."""
+        if self.local:
+            return os.path.exists(self.full(path))
+        return bool(self.filesystem.get_file_info([self.full(path)])[0].type == pafs.FileType.File)
+
+    def names(self, directory: str = "") -> list[str]:
+        """Return the names in a directory; none if there is no such directory."""
+        if self.local:
+            try:
+                return sorted(os.listdir(self.full(directory) if directory else self._uri))
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+        selector = pafs.FileSelector(directory, allow_not_found=True, recursive=False)
+        return sorted(info.base_name for info in self.filesystem.get_file_info(selector))
+
+
+class MemoryStorage:
+    """Files in this process, for tests and for logs that need no disk."""
+
+    def __init__(self, uri: str = "memory") -> None:
+        self._uri = uri
+        self._files: dict[str, pa.Buffer] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def uri(self) -> str:
+        """Name of the log."""
+        return self._uri
+
+    def read(self, path: str) -> pa.Buffer:
+        """Return a whole file."""
+        with self._lock:
+            content = self._files.get(path)
+        if content is None:
+            raise _missing(self._uri, path)
+        return content
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """Open a file for reading anywhere in it."""
+        return pa.BufferReader(self.read(path))
+
+    def open_output(self, path: str) -> pa.NativeFile:
+        """Open a new file for writing."""
+        return pa.PythonFile(_MemoryFile(self, path), mode="w")
+
+    def write(self, path: str, content: bytes | pa.Buffer) -> None:
+        """Write a whole file."""
+        with self._lock:
+            self._files[path] = pa.py_buffer(content)
+
+    def delete(self, path: str) -> None:
+        """Delete a file; nothing happens if there is none."""
+        with self._lock:
+            self._files.pop(path, None)
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is a file of that path."""
+        with self._lock:
+            return path in self._files
+
+    def names(self, directory: str = "") -> list[str]:
+        """Return the names in a directory."""
+        prefix = f"{directory}/" if directory else ""
+        with self._lock:
+            paths = [p for p in self._files if p.startswith(prefix)]
+        return sorted({p[len(prefix) :].split("/")[0] for p in paths})
+
+
+class _MemoryFile:
+    """What pyarrow writes to; the file appears when it is closed."""
+
+    def __init__(self, storage: MemoryStorage, path: str) -> None:
+        self._storage = storage
+        self._path = path
+        self._parts: list[bytes] = []
+        self._size = 0
+        self.closed = False
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: bytes) -> int:
+        data = bytes(content)
+        self._parts.append(data)
+        self._size += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._size
+
+    def flush(self) -> None:
+        """Keep everything until the file is closed."""
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._storage.write(self._path, b"".join(self._parts))
+
+
+def open_storage(path: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> FileStorage:
+    """Return access to the files of the log at a path or URL.
+
+    Examples
+    --------
+    >>> open_storage("/tmp/log").local
+    True
+    """
+    return FileStorage(normal_path(path), storage_options)
+
+
+def _missing(uri: str, path: str) -> DataLossError:
+    return DataLossError(
+        f"could not read file {path!r} of log {uri!r}: found no such file",
+        hint="restore the file; it may have been deleted by hand or by VACUUM",
+        context={"file": path, "path": uri},
+    )
+
+
+def _unreadable(uri: str, path: str, error: Exception) -> StorageError:
+    return StorageError(
+        f"could not read file {path!r} of log {uri!r}: found {shown(str(error))}",
+        hint="check the storage and permissions, then try again",
+        context={"file": path, "path": uri},
+        determinate=True,
+    )

@@ -1,0 +1,229 @@
+"""What a log asks of the table that keeps it, and such a table in memory.
+
+A store is one handle on a table: a snapshot, and commits made from that snapshot.
+
+Invariants
+----------
+1. A commit adds and removes files all or nothing, and appears to every handle in one order.
+2. A commit fails with `LostRaceError` if, since the handle's snapshot, another commit carried one of
+   its app ids; or any commit at all happened, where it is exclusive.
+3. A handle sees other commits, and its own, only when it is refreshed.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from spark_timely.errors import StorageError
+from spark_timely.log.storage import MemoryStorage, Storage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spark_timely.log.base import DataFile
+    from spark_timely.log.format import LogFormat
+
+__all__ = ["LostRaceError", "MemoryStore", "MemoryTable", "Store"]
+
+App = tuple[str, int]
+
+
+class LostRaceError(StorageError):
+    """A commit was not accepted from this snapshot. Refresh, decide anew, commit again.
+
+    Never seen by callers of a log.
+    """
+
+
+class Store(Protocol):
+    """One handle on the table of a log."""
+
+    @property
+    def path(self) -> str:
+        """Where the table is."""
+
+    @property
+    def table_id(self) -> str:
+        """Identity of the table."""
+
+    @property
+    def storage(self) -> Storage:
+        """Access to its files."""
+
+    @property
+    def format(self) -> LogFormat:
+        """Format of the log, as of the snapshot."""
+
+    @property
+    def version(self) -> int:
+        """Table version of the snapshot."""
+
+    def refresh(self, *, force: bool = False) -> bool:
+        """Move the snapshot to the newest version; return whether it moved.
+
+        Without `force`, a store may trust that nothing happened within the last moments.
+        """
+
+    def listing(self) -> pa.Table:
+        """Return the live files of the snapshot, as `spark_timely.log.index.index_files` takes them."""
+
+    def transact(
+        self,
+        adds: Sequence[DataFile],
+        apps: Sequence[App],
+        *,
+        removes: Sequence[DataFile] = (),
+        data_change: bool = True,
+        exclusive: bool = False,
+    ) -> None:
+        """Commit from the snapshot.
+
+        Raises
+        ------
+        LostRaceError
+            If the commit was not accepted; it may still have happened in an earlier, unclear attempt.
+        StorageError
+            If it is unclear whether it happened.
+        """
+
+    def tidy(self) -> None:
+        """Keep the table's own bookkeeping small; called now and then, after a commit."""
+
+
+class MemoryTable:
+    """A table in this process, shared by handles. Thread-safe."""
+
+    def __init__(self, form: LogFormat, name: str = "memory") -> None:
+        self.form = form
+        self.storage = MemoryStorage(name)
+        self.table_id = uuid.uuid4().hex
+        self.lock = threading.Lock()
+        self.files: dict[str, DataFile] = {}
+        self.commits: list[frozenset[str]] = []
+
+
+class MemoryStore:
+    """A handle on a `MemoryTable`: the reference for what a store does."""
+
+    def __init__(self, table: MemoryTable) -> None:
+        self.table = table
+        self._version = -1
+        self._files: dict[str, DataFile] = {}
+        self.refresh(force=True)
+
+    @property
+    def path(self) -> str:
+        """Name of the table."""
+        return self.table.storage.uri
+
+    @property
+    def table_id(self) -> str:
+        """Identity of the table."""
+        return self.table.table_id
+
+    @property
+    def storage(self) -> MemoryStorage:
+        """Access to its files."""
+        return self.table.storage
+
+    @property
+    def format(self) -> LogFormat:
+        """Format of the log."""
+        return self.table.form
+
+    @property
+    def version(self) -> int:
+        """Table version of the snapshot."""
+        return self._version
+
+    def refresh(self, *, force: bool = False) -> bool:
+        """Move the snapshot to the newest version."""
+        del force
+        with self.table.lock:
+            newest = len(self.table.commits) - 1
+            moved = newest != self._version
+            if moved:
+                self._version = newest
+                self._files = dict(self.table.files)
+        return moved
+
+    def listing(self) -> pa.Table:
+        """Return the live files of the snapshot."""
+        return listing_of(self._files.values(), self.format)
+
+    def transact(
+        self,
+        adds: Sequence[DataFile],
+        apps: Sequence[App],
+        *,
+        removes: Sequence[DataFile] = (),
+        data_change: bool = True,
+        exclusive: bool = False,
+    ) -> None:
+        """Commit from the snapshot."""
+        del data_change
+        ids = frozenset(app for app, _ in apps)
+        with self.table.lock:
+            since = self.table.commits[self._version + 1 :]
+            if (exclusive and since) or any(ids & other for other in since):
+                msg = f"could not commit to {self.path!r}: found version={len(self.table.commits) - 1}"
+                raise LostRaceError(
+                    msg,
+                    hint="refresh and decide anew",
+                    determinate=True,
+                )
+            for file in removes:
+                self.table.files.pop(file.path, None)
+            for file in adds:
+                self.table.files[file.path] = file
+            self.table.commits.append(ids)
+
+    def tidy(self) -> None:
+        """Do nothing: there is no bookkeeping."""
+
+
+def listing_of(files: Iterable[DataFile], form: LogFormat) -> pa.Table:
+    """Return files as the listing of a table would show them, from their statistics as written."""
+    typed = pa.struct([f for f in form.table_fields if f.name != "_event"])
+    rows = []
+    for file in files:
+        stats = json.loads(file.stats)
+        rows.append(
+            {
+                "path": file.path,
+                "size_bytes": file.size_bytes,
+                "modification_time": 0,
+                "num_records": file.n_rows,
+                "partition": {"_event": file.event},
+                "min": _typed(stats.get("minValues", {}), typed),
+                "max": _typed(stats.get("maxValues", {}), typed),
+            }
+        )
+    schema = pa.schema(
+        [
+            ("path", pa.string()),
+            ("size_bytes", pa.int64()),
+            ("modification_time", pa.int64()),
+            ("num_records", pa.int64()),
+            ("partition", pa.struct([("_event", pa.string())])),
+            ("min", typed),
+            ("max", typed),
+        ]
+    )
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _typed(values: dict[str, Any], typed: pa.StructType) -> dict[str, Any]:
+    """Read dates and timestamps of statistics, which are texts."""
+    out: dict[str, Any] = {}
+    for field in typed:
+        value = values.get(field.name)
+        if isinstance(value, str) and not pa.types.is_string(field.type):
+            value = pa.array([value]).cast(field.type)[0].as_py()
+        out[field.name] = value
+    return out

@@ -1,0 +1,278 @@
+"""Check a whole log, in bounded memory: one row group of one file at a time.
+
+Invariants
+----------
+1. A log is legal if every stream keeps the protocol, streams open by what others give or hold, and the
+   messages of each commit are as many, and at such times, as its progress rows say.
+2. Offences are collected, not only the first one is told.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_timely.capture.canonical import CanonicalState
+from spark_timely.capture.event import StreamEvents
+from spark_timely.capture.protocol import StreamCounts, verify_events
+from spark_timely.errors import DataLossError, ProtocolError
+from spark_timely.log.base import OPEN_STREAM, StreamState
+from spark_timely.log.files import corrupt, in_schema, open_parquet
+from spark_timely.log.state import states_by_seq
+from spark_timely.order import IntArray, minimal, unique_times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from spark_timely.antichain import Antichain
+    from spark_timely.log.core import LogCore
+
+__all__ = ["VerifyReport", "verify_log"]
+
+_MAX_PROBLEMS = 100
+_COPY = re.compile(r"copy of ([A-Za-z0-9_]+) at (\d+)")
+_CLAIM = re.compile(r"claim of #open at (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What a check of a log found.
+
+    Parameters
+    ----------
+    path : str
+    table_version : int
+    frontier : Antichain
+    digest : str
+        Canonical hash of the closed times and the frontier: equal for logs that say the same.
+    messages, dead_letters, commits, streams, files : int
+    problems : tuple of str
+        Offences against the protocol, missing files; empty for a legal log.
+    """
+
+    path: str
+    table_version: int
+    frontier: Antichain
+    digest: str
+    messages: int
+    dead_letters: int
+    commits: int
+    streams: int
+    files: int
+    problems: tuple[str, ...]
+
+    @property
+    def legal(self) -> bool:
+        """Whether nothing was found wrong."""
+        return not self.problems
+
+    @property
+    def canonical_hash(self) -> str:
+        """The digest by its full name."""
+        return self.digest
+
+
+class _Tally:
+    """Messages per commit, gathered file by file: how many, bounds, and minimal times."""
+
+    def __init__(self, arity: int) -> None:
+        self.arity = arity
+        self.rows: dict[tuple[str, int], int] = {}
+        self.bounds: dict[tuple[str, int], IntArray] = {}
+        self.minima: dict[tuple[str, int], IntArray] = {}
+
+    def add(self, streams: pa.ChunkedArray, seqs: npt.NDArray[np.int64], times: IntArray) -> None:
+        """Count rows; one turn per commit that they belong to."""
+        names = streams.combine_chunks().dictionary_encode()
+        if isinstance(names, pa.ChunkedArray):
+            names = names.combine_chunks()
+        codes = np.asarray(names.indices.to_numpy(), np.int64)
+        keys = np.stack([codes, seqs], axis=1)
+        commits, _ = unique_times(keys)
+        single = len(commits) == 1
+        for code, seq in commits.tolist():
+            part = times if single else times[(codes == code) & (seqs == seq)]
+            key = (names.dictionary[code].as_py(), seq)
+            bounds = np.stack([part.min(axis=0), part.max(axis=0)])
+            least = minimal(part)
+            if key in self.rows:
+                known = self.bounds[key]
+                bounds = np.stack([np.minimum(known[0], bounds[0]), np.maximum(known[1], bounds[1])])
+                least = minimal(np.concatenate([self.minima[key], least]))
+            self.rows[key] = self.rows.get(key, 0) + len(part)
+            self.bounds[key], self.minima[key] = bounds, least
+
+
+def verify_log(log: LogCore) -> VerifyReport:
+    """Check a log as a whole, and compute its canonical hash.
+
+    Parameters
+    ----------
+    log : LogCore
+
+    Returns
+    -------
+    VerifyReport
+
+    Notes
+    -----
+    Cost: reads all messages, row group by row group; remembers a few numbers per commit.
+    """
+    log.refresh()
+    form, domain = log.format, log.domain
+    problems: list[str] = []
+    tally = _Tally(domain.arity)
+    state = CanonicalState(form.payload, domain.arity)
+    index = log.files()
+    for path in index.paths.tolist():
+        try:
+            for table in row_groups(log, path, form.data_schema):
+                times = domain.from_columns(table)
+                diffs = table["_diff"].to_numpy() if form.kind == "collection" else None
+                state.add(table, times, diffs)
+                tally.add(table["_stream"], np.asarray(table["_seq"].to_numpy(), np.int64), times)
+        except DataLossError as error:
+            problems.append(str(error))
+    dead = log.dead_files()
+    for path in dead.paths.tolist():
+        if not log.storage.exists(path):
+            problems.append(f"file {path!r} of dead letters is missing")
+    states = states_by_seq(form, log.progress())
+    by_stream: dict[str, list[StreamState]] = {}
+    for one in states:
+        by_stream.setdefault(one.stream, []).append(one)
+    for name, commits in by_stream.items():
+        problems += _check_stream(log, name, commits, tally, by_stream)
+    known = {(s.stream, s.seq) for s in states}
+    problems += [
+        f"messages of stream {s!r} at seq={q} have no progress rows" for s, q in tally.rows if (s, q) not in known
+    ]
+    frontier = log.frontier()
+    return VerifyReport(
+        path=log.path,
+        table_version=log.version,
+        frontier=frontier,
+        digest=state.digest(frontier),
+        messages=sum(tally.rows.values()),
+        dead_letters=int(dead.rows.clip(min=0).sum()),
+        commits=len(states),
+        streams=len(by_stream) - (OPEN_STREAM in by_stream),
+        files=len(index) + len(dead),
+        problems=tuple(problems[:_MAX_PROBLEMS]),
+    )
+
+
+def row_groups(log: LogCore, path: str, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Iterate over the row groups of a file of the log, in a schema.
+
+    Raises
+    ------
+    DataLossError
+        If the file is missing or corrupt.
+    """
+    with open_parquet(log.storage, path) as file:
+        present = set(file.schema_arrow.names)
+        names = [n for n in schema.names if n in present]
+        for group in range(file.metadata.num_row_groups):
+            yield in_schema(_row_group(file, group, names, log, path), schema)
+
+
+def _row_group(file: pq.ParquetFile, group: int, names: list[str], log: LogCore, path: str) -> pa.Table:
+    try:
+        return file.read_row_group(group, columns=names)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise corrupt(log.storage.uri, path, error) from error
+
+
+def _check_stream(
+    log: LogCore,
+    name: str,
+    commits: list[StreamState],
+    tally: _Tally,
+    by_stream: dict[str, list[StreamState]],
+) -> list[str]:
+    """Return what is wrong with one stream."""
+    problems: list[str] = []
+    seqs = [s.seq for s in commits]
+    if seqs != list(range(len(seqs))):
+        gaps = sorted(set(range(max(seqs) + 1)) - set(seqs))
+        problems.append(f"stream {name!r} lacks commits {gaps[:5]} of {max(seqs) + 1}, or has some twice")
+        return problems
+    problems += _check_opening(log, name, commits[0], by_stream)
+    for earlier, later in itertools.pairwise(commits):
+        if earlier.counts != later.before:
+            problems.append(f"stream {name!r} at seq={later.seq}: its counts do not follow from those before")
+    for one in commits:
+        key = (name, one.seq)
+        n_rows = tally.rows.get(key, 0)
+        if n_rows != one.rows:
+            problems.append(f"stream {name!r} at seq={one.seq}: found {n_rows} messages, its progress says {one.rows}")
+        elif n_rows and one.bounds is not None and not np.array_equal(tally.bounds[key], one.bounds):
+            problems.append(
+                f"stream {name!r} at seq={one.seq}: found times within {tally.bounds[key].tolist()}, its progress says "
+                f"{one.bounds.tolist()}"
+            )
+    arity = log.domain.arity
+    sent = [(s.seq, tally.minima[name, s.seq]) for s in commits if (name, s.seq) in tally.minima]
+    none = np.empty((0, arity), np.int64)
+    rest = commits[1:]
+    changes = [
+        (
+            np.concatenate([s.before.times, s.counts.times]),
+            np.concatenate([-s.before.counts, s.counts.counts]),
+        )
+        for s in rest
+    ]
+    events = StreamEvents.from_commits(
+        [s.seq for s in rest],
+        np.concatenate([m for _, m in sent]) if sent else none,
+        np.repeat([q for q, _ in sent], [len(m) for _, m in sent]).astype(np.int64) if sent else np.empty(0, np.int64),
+        np.concatenate([t for t, _ in changes]) if changes else none,
+        np.concatenate([d for _, d in changes]) if changes else np.empty(0, np.int64),
+        np.repeat([s.seq for s in rest], [len(t) for t, _ in changes]).astype(np.int64)
+        if changes
+        else np.empty(0, np.int64),
+        arity,
+    )
+    try:
+        verify_events(
+            log.domain, events, start=commits[0].counts, stream=name, seqs=np.array([s.seq for s in rest], np.int64)
+        )
+    except ProtocolError as error:
+        problems.append(error.message)
+    return problems
+
+
+def _check_opening(log: LogCore, name: str, first: StreamState, by_stream: dict[str, list[StreamState]]) -> list[str]:
+    """Return what is wrong with how a stream came to be."""
+    if name == OPEN_STREAM:
+        expected = StreamCounts.initial(log.domain.minimum, first.counts.total)
+        return [] if first.counts == expected else ["the log does not start at its minimum"]
+    given: StreamState | None = None
+    copied, claimed = _COPY.fullmatch(first.reason), _CLAIM.fullmatch(first.reason)
+    if copied:
+        commits = by_stream.get(copied[1], [])
+        at = int(copied[2])
+        given = commits[at] if at < len(commits) else None
+        held = None if given is None else given.counts
+    elif claimed:
+        commits = by_stream.get(OPEN_STREAM, [])
+        at = int(claimed[1])
+        given = commits[at] if at < len(commits) else None
+        held = None if given is None else given.before
+        if given is not None and given.reason != f"claimed by {name}":
+            held = None
+    else:
+        held = None
+    if held is None:
+        return [f"stream {name!r} was opened by nobody: reason={first.reason!r}"]
+    if first.counts.total != 1 or not held.frontier.beyond(first.counts.times).all():
+        return [f"stream {name!r} was opened at times that its donor does not hold"]
+    return []

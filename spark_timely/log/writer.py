@@ -1,0 +1,347 @@
+"""Append to a stream from any Python program, Arrow in.
+
+Invariants
+----------
+1. A writer is one owner of one stream; whoever else appends to the stream is refused.
+2. An append is all or nothing, and is never tried again on changed grounds: who lost a race of
+   `compare_and_append` learns it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_timely.antichain import Antichain
+from spark_timely.capture.protocol import StreamCounts, check_messages, check_progress
+from spark_timely.errors import (
+    InvalidUsageError,
+    NotBeyondError,
+    OwnershipError,
+    ProtocolError,
+    SchemaMismatchError,
+    UpperMismatchError,
+)
+from spark_timely.log.base import CommitOutcome, CommitRequest, DataFile, StreamState
+from spark_timely.log.decide import closed_stream, missing_stream
+from spark_timely.log.files import TARGET_FILE_BYTES, conform, message_table, write_data_files
+from spark_timely.order import IntArray, TimesLike, as_diffs, as_times
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spark_timely.log.core import LogCore
+
+__all__ = ["StreamWriter", "downgrade_to"]
+
+
+def downgrade_to(counts: StreamCounts, frontier: Antichain) -> tuple[IntArray, npt.NDArray[np.int64]]:
+    """Return the progress that leaves one capability at each element of a frontier, and no other.
+
+    Returns
+    -------
+    times, deltas : ndarray, shapes (n, k) and (n,)
+
+    Examples
+    --------
+    >>> times, deltas = downgrade_to(StreamCounts.initial(0), Antichain.of(5))
+    >>> times.tolist(), deltas.tolist()
+    ([[0], [5]], [-1, 1])
+    """
+    times = np.concatenate([counts.times, frontier.times.reshape(-1, counts.arity)])
+    deltas = np.concatenate([-counts.counts, np.ones(len(frontier), np.int64)])
+    return times, deltas
+
+
+class StreamWriter:
+    """Appends to one stream as its owner. Made by `DeltaLog.writer`.
+
+    Parameters
+    ----------
+    log : LogCore
+    stream, owner : str
+    target_file_size : int
+        Bytes after which a new file is begun.
+    compression : str
+        Codec of Parquet.
+    """
+
+    def __init__(
+        self,
+        log: LogCore,
+        stream: str,
+        owner: str,
+        *,
+        target_file_size: int = TARGET_FILE_BYTES,
+        compression: str = "zstd",
+    ) -> None:
+        self.log = log
+        self.stream = stream
+        self.owner = owner
+        self._target = target_file_size
+        self._compression = compression
+
+    @property
+    def state(self) -> StreamState:
+        """Newest state of the stream in the log's snapshot."""
+        state = self.log.stream(self.stream)
+        if state is None:
+            raise missing_stream(self.log.path, self.stream, self.log.streams())
+        return state
+
+    @property
+    def frontier(self) -> Antichain:
+        """Minimal times that the stream may still use."""
+        return self.state.frontier
+
+    def append(
+        self,
+        rows: pa.Table | pa.RecordBatch,
+        /,
+        *,
+        time: str | Sequence[str] | None = None,
+        advance_to: object | None = None,
+        progress: tuple[TimesLike, npt.ArrayLike] | None = None,
+        reason: str = "append",
+    ) -> CommitOutcome:
+        """Append messages, and then make progress, in one commit.
+
+        Parameters
+        ----------
+        rows : pyarrow.Table or RecordBatch
+            Payload columns by name, with the log's time columns (`_time` …) unless `time` is given; on
+            a collection log also `_diff`, 1 each if absent.
+        time : str or sequence of str, optional
+            Payload columns that are the times; they stay in the payload.
+        advance_to : frontier, optional
+            Frontier of the stream after the append: nothing follows at times not beyond it.
+        progress : (times, deltas), optional
+            Changes of the stream's counts instead of `advance_to`.
+        reason : str
+            Kept with the progress, for people.
+
+        Returns
+        -------
+        CommitOutcome
+
+        Raises
+        ------
+        SchemaMismatchError, InvalidUsageError
+            If columns do not fit, or a time is null or no time of the log.
+        UnheldCapabilityError, NegativeCountError
+            If a message or the progress uses a time that the stream does not hold.
+        ClosedError, OwnershipError, StorageError
+            As `LogCore.commit`.
+        """
+        if advance_to is not None and progress is not None:
+            msg = "could not append: found both advance_to and progress"
+            raise InvalidUsageError(msg, hint="give one of them, or none")
+        self.log.refresh()
+        state = self._writable()
+        table, times = self._messages(rows, time, state)
+        if progress is not None:
+            p_times = as_times(progress[0], self.log.domain.arity)
+            deltas = as_diffs(progress[1], len(p_times))
+        elif advance_to is not None:
+            p_times, deltas = self._downgrade(state, self.log.domain.parse_frontier(advance_to))
+        else:
+            p_times, deltas = _nothing(self.log.domain.arity)
+        return self._commit(state, table, times, p_times, deltas, reason)
+
+    def compare_and_append(
+        self,
+        rows: pa.Table | pa.RecordBatch,
+        /,
+        *,
+        expected: object,
+        upper: object,
+        time: str | Sequence[str] | None = None,
+        reason: str = "compare and append",
+    ) -> CommitOutcome:
+        """Append all messages of a range of times, if the stream's frontier is as expected.
+
+        Parameters
+        ----------
+        rows : pyarrow.Table or RecordBatch
+            As in `append`; times are beyond `expected` and not beyond `upper`.
+        expected : frontier
+            Frontier that the stream is believed to have.
+        upper : frontier
+            Frontier of the stream afterwards.
+        time : str or sequence of str, optional
+        reason : str
+
+        Raises
+        ------
+        UpperMismatchError
+            If the stream's frontier is another. Nothing was done.
+        NotBeyondError
+            If `upper` is not beyond `expected`, or a row's time is beyond `upper`.
+        """
+        domain = self.log.domain
+        want, after = domain.parse_frontier(expected), domain.parse_frontier(upper)
+        self.log.refresh()
+        state = self.state
+        if state.frontier != want:
+            raise self._moved(want, state.frontier)
+        if state.closed:
+            raise closed_stream(self.log.path, self.stream)
+        p_times, deltas = self._downgrade(state, after)
+        table, times = self._messages(rows, time, state)
+        late = after.beyond(times)
+        if late.any():
+            row = int(np.flatnonzero(late)[0])
+            at = tuple(times[row].tolist())
+            msg = (
+                f"could not append to stream {self.stream!r} of log {self.log.path!r}: found "
+                f"time={domain.render_time(at)!r} in row={row}, beyond upper={domain.render_frontier(after)}"
+            )
+            raise NotBeyondError(
+                msg,
+                hint="append rows at times that the append completes, or raise upper",
+                time=at,
+                frontier=after.to_json(),
+            )
+        try:
+            return self._commit(state, table, times, p_times, deltas, reason)
+        except UpperMismatchError as error:
+            current = self.state.frontier
+            if current == want:
+                raise
+            raise self._moved(want, current) from error
+
+    def advance(self, frontier: object, *, reason: str = "advance") -> CommitOutcome:
+        """Say that nothing follows at times not beyond a frontier.
+
+        Raises
+        ------
+        NotBeyondError
+            If the frontier is not beyond the stream's present one.
+        """
+        self.log.refresh()
+        state = self._writable()
+        p_times, deltas = self._downgrade(state, self.log.domain.parse_frontier(frontier))
+        return self._commit(state, None, None, p_times, deltas, reason)
+
+    def close(self, *, reason: str = "close") -> StreamState:
+        """Say that nothing follows at all. Does nothing on a closed stream."""
+        self.log.refresh()
+        if self.state.closed:
+            return self.state
+        return self.advance(Antichain.empty(self.log.domain.arity), reason=reason).state
+
+    def _writable(self) -> StreamState:
+        state = self.state
+        if state.closed:
+            raise closed_stream(self.log.path, self.stream)
+        return state
+
+    def _moved(self, expected: Antichain, current: Antichain) -> UpperMismatchError:
+        domain = self.log.domain
+        return UpperMismatchError(
+            f"could not append to stream {self.stream!r} of log {self.log.path!r}: expected upper "
+            f"{domain.render_frontier(expected)}, found {domain.render_frontier(current)}",
+            hint="read the upper again and drop rows that are not beyond it",
+            expected=expected.to_json(),
+            current=current.to_json(),
+        )
+
+    def _downgrade(self, state: StreamState, frontier: Antichain) -> tuple[IntArray, npt.NDArray[np.int64]]:
+        if not state.frontier.less_equal_frontier(frontier):
+            domain = self.log.domain
+            msg = (
+                f"could not advance stream {self.stream!r} of log {self.log.path!r} to "
+                f"{domain.render_frontier(frontier)}: found it at {domain.render_frontier(state.frontier)}"
+            )
+            raise NotBeyondError(
+                msg,
+                hint="a frontier only moves forward",
+                time=frontier.to_json(),
+                frontier=state.frontier.to_json(),
+            )
+        return downgrade_to(state.counts, frontier)
+
+    def _messages(
+        self, rows: pa.Table | pa.RecordBatch, time: str | Sequence[str] | None, state: StreamState
+    ) -> tuple[pa.Table, IntArray]:
+        """Return the rows as the log keeps them, and their times."""
+        log, form = self.log, self.log.format
+        table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+        if time is None:
+            names: tuple[str, ...] = form.domain.columns
+        else:
+            names = (time,) if isinstance(time, str) else tuple(time)
+        absent = [n for n in names if n not in table.schema.names]
+        if absent:
+            msg = f"could not append to stream {self.stream!r} of log {log.path!r}: found no time column {absent[0]!r}"
+            raise SchemaMismatchError(
+                msg,
+                hint="give the rows the log's time columns, or name others with time=…",
+                context={"column": absent[0]},
+            )
+        times = form.domain.from_columns(table, names)
+        own = set(form.domain.columns) | ({"_diff"} if form.kind == "collection" else set())
+        diffs = None
+        if form.kind == "collection" and "_diff" in table.schema.names:
+            diffs = _diffs(table.column("_diff"))
+        payload = conform(table.select([n for n in table.schema.names if n not in own]), form.payload)
+        return message_table(form, payload, times, self.stream, state.seq + 1, diffs), times
+
+    def _commit(
+        self,
+        state: StreamState,
+        table: pa.Table | None,
+        times: IntArray | None,
+        p_times: IntArray,
+        deltas: npt.NDArray[np.int64],
+        reason: str,
+    ) -> CommitOutcome:
+        log = self.log
+        # Judged before anything is written, so that a refusal leaves no file behind.
+        if times is not None and len(times):
+            check_messages(state.counts, times, stream=self.stream, seq=state.seq + 1, domain=log.domain)
+        check_progress(state.counts, p_times, deltas, stream=self.stream, seq=state.seq + 1, domain=log.domain)
+        files: list[DataFile] = []
+        if table is not None and times is not None:
+            files = write_data_files(
+                log.storage,
+                table,
+                times,
+                stream=self.stream,
+                seq=state.seq + 1,
+                domain=log.domain,
+                target_file_size=self._target,
+                compression=self._compression,
+            )
+        request = CommitRequest(
+            stream=self.stream,
+            owner=self.owner,
+            progress_times=p_times,
+            progress_deltas=deltas,
+            expected_seq=state.seq,
+            files=files,
+            reason=reason,
+        )
+        try:
+            return log.commit(request)
+        except (InvalidUsageError, UpperMismatchError, ProtocolError, OwnershipError):
+            log._discard(files)
+            raise
+
+
+def _nothing(arity: int) -> tuple[IntArray, npt.NDArray[np.int64]]:
+    return np.empty((0, arity), np.int64), np.empty(0, np.int64)
+
+
+def _diffs(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    if not pa.types.is_integer(column.type) or column.null_count:
+        msg = f"could not read column '_diff': found type={column.type} with {column.null_count} nulls"
+        raise SchemaMismatchError(
+            msg,
+            hint="_diff is an integer in every row",
+            context={"column": "_diff"},
+        )
+    return np.asarray(column.cast(pa.int64()).to_numpy(), np.int64)
