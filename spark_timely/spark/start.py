@@ -1,0 +1,265 @@
+"""Start a query that captures into a log, and close its stream when it has ended.
+
+A sink alone sees neither the end of its query nor idleness. `start` sees the end: with
+``on_finish="close"`` a query that used its input up declares its stream complete, so that whoever
+replays the log learns that nothing more will come.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
+from spark_timely.errors import InvalidOptionError, InvalidUsageError, shown
+from spark_timely.sink.layout import Layout, layout_of, policy_of
+from spark_timely.sink.plan import find_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StreamingQuery
+
+__all__ = ["CaptureQuery", "start"]
+
+Through = Literal["sink", "foreachBatch"]
+
+
+class CaptureQuery:
+    """A running capture: Spark's streaming query, and what happens when it ends.
+
+    Parameters
+    ----------
+    query : pyspark.sql.streaming.StreamingQuery
+        Spark's own handle.
+    options : SinkOptions
+        Options of the capture.
+    layout : Layout
+        What the log is made of if the query ends without a single micro-batch.
+    close : bool
+        Whether to close the stream after the clean end of the query.
+
+    Notes
+    -----
+    Made by `start`. Whoever wants the stream closed must call `await_termination`.
+    """
+
+    def __init__(self, query: StreamingQuery, options: SinkOptions, layout: Layout, *, close: bool) -> None:
+        self.query = query
+        self._options = options
+        self._layout = layout
+        self._close = close
+        self._stopped = False
+
+    @property
+    def id(self) -> str:
+        """Id of the query: stays the same over restarts, and owns the stream."""
+        return str(self.query.id)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the query still runs."""
+        return bool(self.query.isActive)
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Wait until the query has ended; then close the stream if that was asked for.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            How long to wait, in seconds; for ever if not given.
+
+        Returns
+        -------
+        bool
+            Whether the query has ended.
+
+        Raises
+        ------
+        pyspark.errors.StreamingQueryException
+            If the query failed. The stream stays open, and a restart goes on.
+        StorageError
+            If the log cannot be reached when the stream is to be closed; calling again tries again.
+
+        Notes
+        -----
+        A query that was stopped by `stop` of this object did not use its input up, and its stream
+        stays open.
+        """
+        if timeout_s is None:
+            self.query.awaitTermination()
+        elif not self.query.awaitTermination(max(1, round(timeout_s))):
+            return False
+        if self._close and not self._stopped:
+            self._close_stream()
+            self._close = False
+        return True
+
+    def stop(self) -> None:
+        """Stop the query; its stream stays open, and a restart goes on where it was."""
+        self._stopped = True
+        self.query.stop()
+
+    def _close_stream(self) -> None:
+        from spark_timely.log.delta import create_log
+
+        options, form = self._options, self._layout.form
+        log = find_log(options.path, options.storage_options)
+        if log is None:
+            # Not one micro-batch: an empty input is complete too.
+            log = create_log(
+                options.path,
+                form.payload,
+                times=tuple(kind.value for kind in form.domain.types),
+                minimum=form.domain.minimum,
+                kind=form.kind,
+                streams=options.streams,
+                exist_ok=True,
+                storage_options=options.storage_options or None,
+            )
+        state = log.stream(options.stream)
+        if state is None:
+            if log.frontier().is_empty:
+                return
+            state = log.open_stream(options.stream, owner=self.id)
+        if not state.closed:
+            log.close(options.stream, reason=f"end of query {self.id}")
+
+
+def start(
+    df: DataFrame,
+    *,
+    path: str,
+    checkpoint: str,
+    trigger: str | Mapping[str, object] | None = None,
+    on_finish: Literal["hold", "close"] = "hold",
+    through: Through = "sink",
+    query_name: str | None = None,
+    **options: object,
+) -> CaptureQuery:
+    """Start a query that captures a streaming DataFrame into a log.
+
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame
+        A streaming DataFrame, classic or Connect.
+    path : str
+        Where the log is; made at the first micro-batch.
+    checkpoint : str
+        The query's checkpoint location.
+    trigger : str or mapping, optional
+        ``"availableNow"``, ``"once"``, an interval such as ``"10 seconds"``, or what
+        ``DataStreamWriter.trigger`` takes, as a mapping. Spark's default if not given.
+    on_finish : {"hold", "close"}
+        ``close``: after the clean end of a query with ``availableNow`` or ``once`` its stream is closed,
+        by `CaptureQuery.await_termination`.
+    through : {"sink", "foreachBatch"}
+        By which way rows are written: ``format("timely")`` in Python workers, or Spark's own Parquet
+        writer. The log is the same.
+    query_name : str, optional
+        Name of the query.
+    **options
+        Options of the sink in snake_case or as Spark writes them: `stream`, `time_column`,
+        `frontier`, `lateness`, `late_data` and so on.
+
+    Returns
+    -------
+    CaptureQuery
+
+    Raises
+    ------
+    InvalidOptionError
+        If options are unknown or contradict each other.
+    InvalidUsageError
+        If `df` is not streaming.
+    SchemaMismatchError
+        If the data cannot be kept in a log.
+
+    Examples
+    --------
+    >>> query = start(flights, path="/data/log", checkpoint="/data/checkpoint", trigger="availableNow",
+    ...               time_column="hour", frontier="bounded", lateness="3 hours",
+    ...               on_finish="close")  # doctest: +SKIP
+    >>> query.await_termination()  # doctest: +SKIP
+    True
+    """
+    wanted = _trigger(trigger)
+    given = {name: value for name, value in options.items() if value is not None}
+    parsed = parse_options(SINK_OPTIONS, {"path": path, "checkpointLocation": checkpoint, **given})
+    close = _closes(on_finish, wanted)
+    if through not in ("sink", "foreachBatch"):
+        msg = f"could not start the capture: found through={through!r}"
+        raise InvalidOptionError(msg, hint="use 'sink' or 'foreachBatch'", context={"option": "through"})
+    if not df.isStreaming:
+        msg = "could not start the capture: found a DataFrame that is not streaming"
+        raise InvalidUsageError(msg, hint="read it with spark.readStream, or append rows with open_log(…).writer()")
+    # What does not fit is told here and now, not by a query that fails in the background.
+    layout = layout_of(df.schema, parsed, form=None)
+    policy_of(parsed, layout.form)
+    writer = df.writeStream.option("checkpointLocation", checkpoint)
+    if query_name is not None:
+        writer = writer.queryName(query_name)
+    if wanted:
+        keywords: dict[str, Any] = dict(wanted)
+        writer = writer.trigger(**keywords)
+    if through == "sink":
+        from spark_timely.spark.session import register
+
+        register(df.sparkSession)
+        texts = {name: _text(value) for name, value in given.items()}
+        query = writer.format("timely").options(**texts).start(path)
+    else:
+        query = writer.foreachBatch(_Capture(path, checkpoint, given)).start()
+    return CaptureQuery(query, parsed, layout, close=close)
+
+
+@dataclass(frozen=True)
+class _Capture:
+    """The function for foreachBatch; plain values only, since Connect pickles it."""
+
+    path: str
+    checkpoint: str
+    options: Mapping[str, object]
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        from spark_timely.spark.foreach_batch import capture
+
+        capture(df, batch_id, path=self.path, checkpoint=self.checkpoint, **self.options)
+
+
+def _trigger(trigger: str | Mapping[str, object] | None) -> dict[str, object]:
+    if trigger is None:
+        return {}
+    if isinstance(trigger, Mapping):
+        return dict(trigger)
+    known = {"availablenow": "availableNow", "once": "once"}
+    name = known.get(trigger.replace("_", "").replace(" ", "").lower())
+    return {"processingTime": trigger} if name is None else {name: True}
+
+
+def _closes(on_finish: str, trigger: Mapping[str, object]) -> bool:
+    if on_finish not in ("hold", "close"):
+        msg = f"could not start the capture: found on_finish={on_finish!r}"
+        raise InvalidOptionError(msg, hint="use 'hold' or 'close'", context={"option": "onFinish"})
+    if on_finish == "close" and not (trigger.get("availableNow") or trigger.get("once")):
+        msg = f"could not start the capture: found on_finish='close' with trigger {shown(dict(trigger))}"
+        raise InvalidOptionError(
+            msg,
+            hint="only a query with trigger='availableNow' or 'once' ends by itself; for others call"
+            " open_log(path).close(stream) when the stream is complete",
+            context={"option": "onFinish"},
+        )
+    return on_finish == "close"
+
+
+def _text(value: object) -> str:
+    """Return an option as Spark passes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return json.dumps(list(value))
+    if isinstance(value, timedelta):
+        return f"{value // timedelta(microseconds=1)} microseconds"
+    return str(value)
