@@ -265,7 +265,10 @@ def _plain(array: pa.Array) -> pa.Array:
     if t.is_binary_view(type_):
         return array.cast(pa.large_binary())
     if t.is_list_view(type_) or t.is_large_list_view(type_):
-        return array.cast(pa.large_list(type_.value_field))
+        # Not by a cast: that of pyarrow 26 loses the last list.
+        sizes = pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64)
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), array.flatten(), mask=array.is_null())
     if t.is_decimal32(type_) or t.is_decimal64(type_):
         return array.cast(pa.decimal128(38, type_.scale))
     if t.is_decimal(type_) and type_.scale < 0:
