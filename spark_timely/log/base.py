@@ -21,7 +21,8 @@ import numpy.typing as npt
 from spark_timely.order import IntArray, minimal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -134,6 +135,21 @@ class StreamState:
     def rows(self) -> int:
         """Messages of the newest commit."""
         return self.n_rows or 0
+
+    def _values(self) -> tuple[object, ...]:
+        bounds = None if self.bounds is None else tuple(map(tuple, np.asarray(self.bounds).tolist()))
+        others = (getattr(self, item.name) for item in dataclasses.fields(self) if item.name != "bounds")
+        return (*others, bounds)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both say the same of the same commit."""
+        if not isinstance(other, StreamState):
+            return NotImplemented
+        return self._values() == other._values()
+
+    def __hash__(self) -> int:
+        """Return a hash that agrees with `==`."""
+        return hash((self.stream, self.seq, self.owner, self.batch, self.step))
 
 
 def _no_files() -> tuple[DataFile, ...]:
