@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_timely.order import consolidate_rows
 
@@ -69,16 +70,19 @@ def progress_table(
     streams: Sequence[str | None] | None = None,
     seqs: npt.NDArray[np.int64] | None = None,
 ) -> pa.Table:
-    """Return progress rows with the columns of `schema`; what they do not have is null."""
+    """Return progress rows with the columns of `schema`; what they do not have is null.
+
+    Rows of no stream (None) and of no commit (below zero) are sorted before all others.
+    """
     n = times.shape[0]
     names: pa.Array = pa.nulls(n, pa.string()) if streams is None else pa.array(streams, pa.string())
-    numbers: pa.Array = pa.nulls(n, pa.int64()) if seqs is None else pa.array(seqs, pa.int64())
+    numbers: pa.Array = pa.array(np.full(n, -1) if seqs is None else seqs, pa.int64())
     columns = {
         "_event": pa.repeat(pa.scalar("progress", pa.string()), n),
         "_delta": pa.array(deltas, pa.int64()),
         "_stream": names,
-        "_seq": numbers,
-        "_sort_stream": names,
+        "_seq": pc.replace_with_mask(numbers, pc.less(numbers, 0), pa.scalar(None, pa.int64())),
+        "_sort_stream": names.fill_null(""),
         "_sort_seq": numbers,
         **layout.domain.to_columns(times),
     }

@@ -445,7 +445,8 @@ class ReplayPlanner:
         target = self._reached(offset.scope.streams)
         lower = offset.frontier if offset.begin is None else self._begun(offset).frontier
         files = self._catalog.files(offset.scope.streams, offset.scope.as_of)
-        behind = may_hold(files.bounds, lower.times, lower.join(target).times)
+        upper = lower.join(target)
+        behind = may_hold(files.bounds, lower.times, upper.times) & (lower != upper)
         found: dict[str, object] = {
             "frontier": target.to_json(),
             "behindFiles": int(np.count_nonzero(behind)),

@@ -399,8 +399,8 @@ class _Ledger:
         for name, sums in self._sums.items():
             limit = getattr(limits, name)
             if limit is not None:
-                # Shares of bytes are fractions: half a byte too many is none.
-                fitting = min(fitting, int(np.searchsorted(sums, limit + 0.5, side="right")))
+                # Shares of bytes are fractions, and sums of floats: half a byte too many is none.
+                fitting = min(fitting, int(np.searchsorted(sums, limit + 0.5 + 1e-7, side="right")))
         return max(fitting, min(n, 1))
 
     def admission(self, prefix: int, frontier: IntArray, limits: Limits) -> Admission:

@@ -1,0 +1,98 @@
+"""Readers over logs in memory, driven in Spark's order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from spark_timely.conf.options import SOURCE_OPTIONS, SourceOptions, parse_options
+from spark_timely.datasource.partitions import SPLIT_SCHEMA, Layout, Split, split_batch
+from spark_timely.datasource.planner import ReplayPlanner, layout_of
+from spark_timely.datasource.reader import read_split
+from spark_timely.log.memory import MemoryLog
+from spark_timely.log.storage import MemoryStorage
+from spark_timely.testing.driver import Checkpoint, StreamDriver
+
+STORAGES: dict[int, MemoryStorage] = {}
+
+
+class ReadsAll:
+    """What Trigger.Once asks for."""
+
+
+class MemoryReader:
+    """A stream reader over a log in memory: what `TimelyStreamReader` is over one on disk."""
+
+    def __init__(self, log: MemoryLog, options: SourceOptions, now: Any) -> None:
+        self.layout = layout_of(log, options)
+        self.key = id(log.storage)
+        STORAGES[self.key] = log.storage  # type: ignore[assignment]
+        self.planner: ReplayPlanner | None = ReplayPlanner(log.another(), options, self.layout, now=now)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"layout": self.layout, "key": self.key, "planner": None}
+
+    def _planner(self) -> ReplayPlanner:
+        assert self.planner is not None
+        return self.planner
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._planner().initial()
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        return self._planner().latest(start, limited=not isinstance(limit, ReadsAll))
+
+    def getDefaultReadLimit(self) -> Any:
+        return "by the options"
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        report = self._planner().report()
+        json.dumps(report)
+        return report
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._planner().prepare_available_now()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Split]:
+        return self._planner().plan(start, end)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        json.dumps(end)
+
+    def read(self, partition: Split) -> Iterator[pa.RecordBatch]:
+        # Splits travel as text with content=splits: what is read must not depend on the way.
+        split = Split.from_json({**json.loads(json.dumps(partition.to_json())), "progress": partition.progress})
+        if self.layout.content == "splits":
+            yield split_batch(split, self.layout)
+            return
+        yield from read_split(split, self.layout, storage=STORAGES[self.key], batch_rows=7, pause=lambda _: None)
+
+
+def make_options(**options: Any) -> SourceOptions:
+    return parse_options(SOURCE_OPTIONS, {"path": "memory", "pollInterval": 0, **options})
+
+
+def drive(
+    log: MemoryLog, *, checkpoint: Checkpoint | None = None, now: Any = lambda: 0.0, **options: Any
+) -> StreamDriver:
+    """Return a driver of a query over a log in memory."""
+    parsed = make_options(**options)
+    layout = layout_of(log, parsed)
+    schema = SPLIT_SCHEMA if layout.content == "splits" else layout.schema
+    return StreamDriver(lambda: MemoryReader(log, parsed, now), schema=schema, checkpoint=checkpoint)
+
+
+def read_all(log: MemoryLog, **options: Any) -> pa.Table:
+    """Read a log as a batch."""
+    parsed = make_options(**options)
+    layout: Layout = layout_of(log, parsed)
+    splits = ReplayPlanner(log.another(), parsed, layout).plan_batch()
+    batches = [
+        batch
+        for split in splits
+        for batch in read_split(split, layout, storage=log.storage, batch_rows=7, pause=lambda _: None)
+    ]
+    return pa.Table.from_batches(batches, layout.schema)
