@@ -12,6 +12,7 @@ Invariants
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,8 +22,7 @@ import numpy.typing as npt
 from spark_timely.order import IntArray, minimal
 
 if TYPE_CHECKING:
-    import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
