@@ -30,7 +30,6 @@ import flights_picture
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 from flights_report import Report
 
 import spark_timely
@@ -198,7 +197,7 @@ class Demo:
             log = spark_timely.open_log(self.log)
         except spark_timely.errors.LogMissingError:
             return ""
-        return f"frontier {log.domain.render_frontier(log.frontier())}"
+        return "frontier " + ", ".join(short(moment) for moment in moments(log.frontier().times[:, 0]))
 
     def settle(self, name: str, answer: dict[tuple[pd.Timestamp, str], Delay]) -> list[pd.Timestamp]:
         """Put the delays of all newly complete hours into `answer`; return these hours.
@@ -219,7 +218,7 @@ class Demo:
         def keep(batch: DataFrame, batch_id: int) -> None:
             final = batch.mapInArrow(delays, DELAYS).toArrow()
             for hour, origin, *numbers in zip(*(column.to_pylist() for column in final.columns), strict=True):
-                key = (pd.Timestamp(hour), origin)
+                key = (pd.Timestamp(hour).tz_convert("UTC"), origin)
                 if key in answer:
                     raise SystemExit(f"{key} was reported twice, the second time in micro-batch {batch_id}")
                 answer[key] = tuple(numbers)
@@ -236,7 +235,7 @@ class Demo:
             .start()
         )
         query.awaitTermination()
-        return sorted({hour for hour, _ in set(answer) - before})
+        return sorted({hour for hour, _ in answer.keys() - before})
 
     def replay(self, name: str, total: int, report: Report, **options: object) -> Replay:
         """Replay the log into its canonical hash.
@@ -354,10 +353,15 @@ def step_capture(demo: Demo, plan: Plan, expected: Expected, report: Report) -> 
     )
     rng = np.random.default_rng(2013)
     answer: dict[tuple[pd.Timestamp, str], Delay] = {}
+    known = 0
     for run, rows in plan.arrivals(expected.flights):
         demo.inbox.deliver(rows, every=run.every, rng=rng)
         report.say("")
         demo.capture(run, len(rows), report)
+        moved = frontiers(spark_timely.open_log(demo.log))
+        if run.live:
+            report.say(f"the frontier moved to {trail(moved[known:])}")
+        known = len(moved)
         final = demo.settle("delays", answer)
         report.say(f"second job: {len(final):,} more hours are final, up to {short(final[-1])}")
         if run.live:
@@ -376,7 +380,7 @@ def step_capture(demo: Demo, plan: Plan, expected: Expected, report: Report) -> 
         )
     report.say("")
     flights = expected.flights
-    messages = int(pc.sum(log.files().n_rows).as_py())
+    messages = int(log.files().rows.sum())
     report.check(
         f"{messages:,} messages + {count(len(dead), 'dead letter')} = {len(flights):,} flights: none lost, none twice",
         (messages, len(dead)),
@@ -477,9 +481,23 @@ def step_picture(demo: Demo, plan: Plan, expected: Expected, report: Report) -> 
 
 def frontiers(log: spark_timely.Log) -> list[pd.Timestamp]:
     """Return the frontier after each micro-batch, as the log's progress rows tell it."""
-    rows = log.progress().select(["_batch", "_count", "_time"]).to_pandas().dropna(subset=["_batch"])
-    held = rows[rows["_count"] > 0]
+    rows = log.progress().select(["_batch", "_count", "_time", "_rows"]).to_pandas()
+    # Commits of no micro-batch, the opening and the closing one, count no rows.
+    held = rows[rows["_batch"].notna() & rows["_rows"].notna() & (rows["_count"] > 0)]
     return held.groupby("_batch")["_time"].min().sort_index().to_list()
+
+
+def moments(times: np.ndarray) -> pd.DatetimeIndex:
+    """Return times of the log, which are microseconds, as moments."""
+    return pd.DatetimeIndex(pd.to_datetime(times, unit="us", utc=True))
+
+
+def trail(moments: list[pd.Timestamp]) -> str:
+    """Write moments in a row, each day once."""
+    days: dict[str, list[str]] = {}
+    for moment in dict.fromkeys(moments):
+        days.setdefault(f"{moment:%d %b}".lstrip("0"), []).append(f"{moment:%H:%M}")
+    return " · ".join(f"{day} {' '.join(hours)}" for day, hours in days.items())
 
 
 def run_command(report: Report, *arguments: str) -> None:

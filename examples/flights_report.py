@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import time
@@ -60,16 +61,22 @@ class Report:
               note: Callable[[], str] | None = None) -> None:  # fmt: skip
         """Show a progress bar until `over(seconds to wait)` says so.
 
-        The end of a replay is known before it begins, so the bar is exact.
+        The end of a replay is known before it begins, so the bar is exact. Where the output is no
+        terminal, the bar is printed anew for every quarter instead of being redrawn.
         """
-        with tqdm(total=total, desc=what, bar_format=BAR, file=sys.stdout, ncols=118, ascii=" ▏▎▍▌▋▊▉█") as bar:
-            running = True
+        live = sys.stdout.isatty()
+        screen = sys.stdout if live else io.StringIO()
+        with tqdm(total=total, desc=what, bar_format=BAR, file=screen, ncols=110, ascii=" ▏▎▍▌▋▊▉█") as bar:
+            running, quarters = True, 0
             while running:
                 running = not over(0.2)
-                if note is not None:
-                    bar.set_postfix_str(note(), refresh=False)
                 bar.n = min(done(), total)
-                bar.refresh()
+                bar.set_postfix_str(note() if note is not None else "", refresh=False)
+                if live:
+                    bar.refresh()
+                elif not running or bar.n * 4 // total > quarters:
+                    quarters = bar.n * 4 // total
+                    print(bar)
 
 
 def style(code: str, text: str) -> str:

@@ -1,0 +1,198 @@
+"""Text and JSON on a terminal, a pipe or a file, for the command line.
+
+Invariants
+----------
+1. A verb's answer goes to standard output, everything else to standard error: output can be piped.
+2. With ``--json`` the answer is JSON and nothing else; values that JSON lacks are written as text
+   that the library's options and this command line read back.
+3. No character is refused: what the terminal's encoding lacks is escaped, control characters that came
+   out of data are escaped too (a log's strings may not move a cursor).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import datetime as dt
+import decimal
+import io
+import json
+import math
+import re
+import unicodedata
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+CELL_WIDTH = 48
+
+
+class Console:
+    """Where a verb writes its answer, as text or as JSON.
+
+    Parameters
+    ----------
+    out : text stream
+        Usually ``sys.stdout``. Its encoding is kept; characters outside it are escaped.
+    json_mode : bool
+        Whether ``--json`` was given.
+
+    Examples
+    --------
+    >>> import io
+    >>> out = io.StringIO()
+    >>> Console(out, json_mode=False).table(["stream", "rows"], [["main", 12]])
+    >>> print(out.getvalue(), end="")
+    stream  rows
+    main      12
+    """
+
+    def __init__(self, out: TextIO, *, json_mode: bool) -> None:
+        self.out = out
+        self.json_mode = json_mode
+        if isinstance(out, io.TextIOWrapper):
+            with contextlib.suppress(io.UnsupportedOperation, ValueError):
+                out.reconfigure(errors="backslashreplace")
+
+    def line(self, text: str = "") -> None:
+        """Write one line of text."""
+        self.out.write(text + "\n")
+
+    def answer(self, value: object) -> None:
+        """Write one JSON document on one line."""
+        self.out.write(to_json(value) + "\n")
+
+    def facts(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Write names and values in two columns."""
+        rows = list(pairs)
+        width = max((display_width(name) for name, _ in rows), default=0)
+        for name, value in rows:
+            self.line(f"{pad(name, width)}  {printable(value)}".rstrip())
+
+    def table(self, names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """Write a table, numbers to the right; a cell above 48 characters is cut, and shows that it is."""
+        raw = [list(row) for row in rows]
+        numeric = [
+            bool(raw) and all(isinstance(row[i], (int, float)) or row[i] is None for row in raw)
+            for i in range(len(names))
+        ]
+        cells = [[cut(printable(cell_text(value))) for value in row] for row in raw]
+        heads = [cut(printable(name)) for name in names]
+        widths = [max([display_width(heads[i]), *(display_width(row[i]) for row in cells)]) for i in range(len(names))]
+        for row in [heads, *cells]:
+            padded = [pad(text, width, right=right) for text, width, right in zip(row, widths, numeric, strict=True)]
+            self.line("  ".join(padded).rstrip())
+
+
+def cell_text(value: object) -> str:
+    """Return a value as a person reads it: ``-`` for null, counts with thousands separators."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return f"{value:,}"
+    plain = plain_value(value)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def plain_value(value: object) -> object:
+    """Return `value` with everything JSON lacks written as text.
+
+    Moments are ISO 8601 (UTC as ``Z``), decimals and floats that are no number their name, bytes base64.
+
+    Examples
+    --------
+    >>> plain_value({"at": dt.datetime(2013, 6, 1, tzinfo=dt.UTC), "x": float("nan")})
+    {'at': '2013-06-01T00:00:00Z', 'x': 'NaN'}
+    """
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, dt.datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, (dt.date, dt.time)):
+        return value.isoformat()
+    if isinstance(value, dt.timedelta):
+        return f"{value / dt.timedelta(microseconds=1):.0f} microseconds"
+    if isinstance(value, decimal.Decimal):
+        return str(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(bytes(value)).decode("ascii")
+    if isinstance(value, dict):
+        return {str(name): plain_value(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_value(item) for item in value]
+    return str(value)
+
+
+def to_json(value: object) -> str:
+    """Return one line of JSON; non-ASCII text stays readable."""
+    return json.dumps(plain_value(value), ensure_ascii=False, allow_nan=False)
+
+
+def printable(text: str) -> str:
+    """Escape control characters and characters that change the direction of writing."""
+    return CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode("ascii"), text)
+
+
+def display_width(text: str) -> int:
+    r"""Return how many columns a terminal gives to `text`.
+
+    Examples
+    --------
+    >>> display_width("abc"), display_width("時間"), display_width("e\u0301")
+    (3, 4, 1)
+    """
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+    )
+
+
+def pad(text: str, width: int, *, right: bool = False) -> str:
+    """Fill `text` with spaces to `width` columns, on the left when `right`."""
+    fill = " " * max(0, width - display_width(text))
+    return fill + text if right else text + fill
+
+
+def cut(text: str, width: int = CELL_WIDTH) -> str:
+    """Shorten `text` to about `width` characters, keeping its beginning and its end."""
+    if len(text) <= width:
+        return text
+    return f"{text[: width - 12]}\N{HORIZONTAL ELLIPSIS}{text[-11:]}"
+
+
+def size_text(size_bytes: int) -> str:
+    """Return a number of bytes with a unit.
+
+    Examples
+    --------
+    >>> size_text(999), size_text(1_250_000)
+    ('999 B', '1.2 MB')
+    """
+    size = float(size_bytes)
+    if size < 1000:
+        return f"{size_bytes} B"
+    for unit in ("kB", "MB", "GB", "TB"):
+        size /= 1000
+        if size < 1000 or unit == "TB":
+            break
+    return f"{size:.1f} {unit}"
+
+
+def count_text(count: int, noun: str) -> str:
+    """Return a count with its noun.
+
+    Examples
+    --------
+    >>> count_text(1, "file"), count_text(1200, "row")
+    ('1 file', '1,200 rows')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

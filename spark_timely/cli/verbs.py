@@ -1,0 +1,503 @@
+"""The verbs of the command line: what each takes, what it does, what it answers.
+
+A verb returns whether the answer is yes; it raises what the library raises. Verbs read a log's
+bookkeeping, never its data, unless they are asked for rows (``head``) or for a check of all of them
+(``verify``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime as dt
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+
+from spark_timely.antichain import Antichain
+from spark_timely.cli.output import Console, count_text, printable, size_text, to_json
+from spark_timely.conf import parse_bytes
+from spark_timely.errors import InvalidOptionError, StreamMissingError, shown
+from spark_timely.log.base import StreamState
+from spark_timely.log.delta import DeltaLog, open_log
+from spark_timely.log.files import TARGET_FILE_BYTES
+from spark_timely.log.index import FileIndex
+from spark_timely.timestamp import TimeDomain, TimeType
+
+__all__ = ["VERBS", "Verb"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb of the command line.
+
+    Parameters
+    ----------
+    name, summary, description : str
+        For the help.
+    arguments : callable
+        Adds the verb's own arguments to its parser.
+    run : callable
+        Does it, and returns whether the answer is yes.
+    """
+
+    name: str
+    summary: str
+    description: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace, Console], bool]
+
+
+def _log(options: argparse.Namespace) -> DeltaLog:
+    storage: dict[str, str] = {}
+    for pair in options.storage:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            msg = f"could not read the command line: found --storage {shown(pair)}"
+            raise InvalidOptionError(msg, hint="give --storage KEY=VALUE")
+        storage[key] = value
+    return open_log(options.log, storage_options=storage or None)
+
+
+def _stream(log: DeltaLog, name: str) -> StreamState:
+    state = log.stream(name)
+    if state is None:
+        streams = ", ".join(repr(stream) for stream in sorted(log.streams())) or "none yet"
+        msg = f"could not find stream {shown(name)} in log {log.path!r}"
+        raise StreamMissingError(msg, hint=f"streams of this log: {streams}")
+    return state
+
+
+def _plain_time(domain: TimeDomain, time: Sequence[int]) -> object:
+    """Render a time; whole seconds without six zeros, as a person would write them."""
+    rendered = domain.render_time(time)
+    parts = rendered if isinstance(rendered, list) else [rendered]
+    short = [part.replace(".000000Z", "Z") if isinstance(part, str) else part for part in parts]
+    return short if isinstance(rendered, list) else short[0]
+
+
+def _plain_frontier(domain: TimeDomain, frontier: Antichain) -> list[object]:
+    return [_plain_time(domain, time) for time in frontier]
+
+
+def _frontier_text(domain: TimeDomain, frontier: Antichain) -> str:
+    """Render a frontier for people: one time bare, several as JSON, the empty one with its meaning."""
+    if frontier.is_empty:
+        return "[] (complete)"
+    if len(frontier) == 1 and domain.arity == 1:
+        return str(_plain_time(domain, frontier.elements[0]))
+    return to_json(_plain_frontier(domain, frontier))
+
+
+def _moment(microseconds: int) -> dt.datetime:
+    return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=microseconds)
+
+
+# --- head ---------------------------------------------------------------------------------------
+
+
+def _head_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-n", "--rows", type=_whole_number, default=10, metavar="N", help="how many rows (10)")
+    parser.add_argument("--stream", metavar="NAME", help="only this stream")
+    parser.add_argument("--columns", metavar="A,B", help="only these columns of the payload")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--events", action="store_true", help="progress rows too, where they stand between the messages")
+    what.add_argument("--dead", action="store_true", help="dead letters instead of messages")
+
+
+def _whole_number(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        msg = f"expected a whole number, found {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+def _head(options: argparse.Namespace, console: Console) -> bool:
+    log = _log(options)
+    if options.stream is not None:
+        _stream(log, options.stream)
+    payload = _chosen_columns(log, options.columns)
+    lead = ["_event", "_stream", "_seq"] if options.events else ["_stream", "_seq"]
+    lead += log.domain.columns
+    if log.kind == "collection":
+        lead.append("_diff")
+    if options.events:
+        lead += ["_delta", "_count"]
+    rows: list[dict[str, object]] = []
+    for row in _rows(log, options):
+        if len(rows) == options.rows:
+            break
+        rows.append({name: row.get(name) for name in [*lead, *payload]})
+    if console.json_mode:
+        for row in rows:
+            console.answer(row)
+    elif rows:
+        # Seconds, as a person would write them; the payload is shown as it is.
+        console.table([*lead, *payload], [list(row.values()) for row in rows])
+    else:
+        console.line("no dead letters" if options.dead else "no messages yet")
+    return True
+
+
+def _chosen_columns(log: DeltaLog, names: str | None) -> list[str]:
+    known = log.schema.names
+    if names is None:
+        return list(known)
+    chosen = [name.strip() for name in names.split(",")]
+    for name in chosen:
+        if name not in known:
+            msg = f"could not read log {log.path!r}: found no column {shown(name)}"
+            raise InvalidOptionError(msg, hint="columns of this log: " + ", ".join(map(repr, known)))
+    return chosen
+
+
+def _rows(log: DeltaLog, options: argparse.Namespace) -> Iterator[dict[str, object]]:
+    """Yield rows in the order in which they were captured, at most as many as are asked for, by commit."""
+    if options.dead:
+        dead = log.dead()
+        if options.stream is not None:
+            dead = dead.filter(pc.equal(dead["_stream"], options.stream))
+        yield from dead.slice(0, options.rows).to_pylist()
+        return
+    progress = log.progress() if options.events else None
+    for state, messages in log.events(options.stream):
+        for row in messages.slice(0, options.rows).to_pylist():
+            yield {"_event": "message", "_stream": state.stream, "_seq": state.seq} | row
+        if progress is not None:
+            here = pc.and_(pc.equal(progress["_stream"], state.stream), pc.equal(progress["_seq"], state.seq))
+            for row in progress.filter(here).to_pylist():
+                yield {"_event": "progress"} | row
+
+
+# --- stats --------------------------------------------------------------------------------------
+
+
+def _no_arguments(parser: argparse.ArgumentParser) -> None:
+    del parser
+
+
+def _stats(options: argparse.Namespace, console: Console) -> bool:
+    log = _log(options)
+    if console.json_mode:
+        console.answer(_facts(log))
+        return True
+    domain = log.domain
+    times = ", ".join(type_.value for type_ in domain.types)
+    console.facts(
+        [
+            ("log", f"{log.path} ({log.kind}, format {log.format.version}, table version {log.version})"),
+            ("time", f"{times}, from {_plain_time(domain, domain.minimum)}"),
+            ("frontier", _frontier_text(domain, log.frontier())),
+            ("messages", _sizes_text(log.files())),
+            ("dead letters", _sizes_text(log.dead_files())),
+            ("columns", ", ".join(f"{field.name} {field.type}" for field in log.schema)),
+        ]
+    )
+    console.line()
+    streams = log.streams()
+    if streams:
+        console.table(
+            ["stream", "frontier", "commits", "micro-batch", "owner", "last commit", "reason"],
+            [
+                [
+                    state.stream,
+                    _frontier_text(domain, state.frontier),
+                    state.seq + 1,
+                    state.batch,
+                    state.owner,
+                    f"{_moment(state.at):%Y-%m-%d %H:%M:%SZ}",
+                    state.reason,
+                ]
+                for state in streams.values()
+            ],
+        )
+    if log.unclaimed:
+        console.line(f"{count_text(log.unclaimed, 'stream')} still to be opened: the frontier waits for them")
+    return True
+
+
+def _facts(log: DeltaLog) -> dict[str, object]:
+    domain, frontier = log.domain, log.frontier()
+    return {
+        "path": log.path,
+        "format_version": log.format.version,
+        "kind": log.kind,
+        "table_version": log.version,
+        "times": [type_.value for type_ in domain.types],
+        "minimum": _plain_time(domain, domain.minimum),
+        "frontier": _plain_frontier(domain, frontier),
+        "complete": frontier.is_empty,
+        "unclaimed": log.unclaimed,
+        "messages": _sizes(log.files()),
+        "dead": _sizes(log.dead_files()),
+        "streams": [_stream_facts(domain, state) for state in log.streams().values()],
+        "columns": [{"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in log.schema],
+    }
+
+
+def _sizes(files: FileIndex) -> dict[str, int | None]:
+    known = bool((files.rows >= 0).all())
+    return {
+        "files": len(files),
+        "rows": int(files.rows.sum()) if known else None,
+        "bytes": int(files.sizes.sum()),
+    }
+
+
+def _sizes_text(files: FileIndex) -> str:
+    sizes = _sizes(files)
+    rows = "unknown number of rows" if sizes["rows"] is None else count_text(sizes["rows"], "row")
+    return f"{rows} in {count_text(len(files), 'file')}, {size_text(int(files.sizes.sum()))}"
+
+
+def _stream_facts(domain: TimeDomain, state: StreamState) -> dict[str, object]:
+    held = zip(state.counts.times.tolist(), state.counts.counts.tolist(), strict=True)
+    return {
+        "stream": state.stream,
+        "seq": state.seq,
+        "frontier": _plain_frontier(domain, state.frontier),
+        "held": [{"time": _plain_time(domain, time), "count": count} for time, count in held],
+        "closed": state.closed,
+        "owner": state.owner,
+        "batch": state.batch,
+        "step": state.step,
+        "epoch": state.epoch,
+        "at": _moment(state.at),
+        "reason": state.reason,
+    }
+
+
+# --- frontier -----------------------------------------------------------------------------------
+
+
+def _frontier_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--stream", metavar="NAME", help="of this stream alone")
+    parser.add_argument(
+        "--at", metavar="MOMENT", help="as it was then: 2013-06-12T08:00:00Z, wall clock of the commits"
+    )
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument("--passed", metavar="TIME", help="ask whether this time is complete: exit code 0 yes, 1 no")
+    asked.add_argument("--complete", action="store_true", help="ask whether nothing can follow: exit code 0 yes, 1 no")
+
+
+def _frontier(options: argparse.Namespace, console: Console) -> bool:
+    log = _log(options)
+    domain = log.domain
+    frontier = _asked_frontier(log, options)
+    answer = True
+    if options.passed is not None:
+        answer = not frontier.less_equal(domain.parse_time(options.passed))
+    elif options.complete:
+        answer = frontier.is_empty
+    if console.json_mode:
+        console.answer({"frontier": _plain_frontier(domain, frontier), "complete": frontier.is_empty, "answer": answer})
+    else:
+        console.line(_frontier_text(domain, frontier))
+    return answer
+
+
+def _asked_frontier(log: DeltaLog, options: argparse.Namespace) -> Antichain:
+    if options.stream is not None:
+        state = _stream(log, options.stream)
+        if options.at is None:
+            return state.frontier
+    if options.at is None:
+        return log.frontier()
+    moment = TimeType.TIMESTAMP.parse(options.at)
+    return log.frontier_at(timestamp=moment, stream=options.stream)
+
+
+# --- verify -------------------------------------------------------------------------------------
+
+
+def _verify_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--expect", metavar="HASH", help="the canonical hash that it should have; its beginning will do"
+    )
+
+
+def _verify(options: argparse.Namespace, console: Console) -> bool:
+    log = _log(options)
+    report = log.verify()
+    wanted = _hash(options.expect)
+    as_expected = wanted is None or report.digest.startswith(wanted)
+    if console.json_mode:
+        console.answer(
+            {
+                "legal": report.legal,
+                "hash": report.digest,
+                "as_expected": None if wanted is None else as_expected,
+                "frontier": _plain_frontier(log.domain, report.frontier),
+                "messages": report.messages,
+                "dead": report.dead_letters,
+                "commits": report.commits,
+                "streams": report.streams,
+                "files": report.files,
+                "problems": list(report.problems),
+            }
+        )
+        return report.legal and as_expected
+    console.facts(
+        [
+            ("hash", report.digest),
+            ("frontier", _frontier_text(log.domain, report.frontier)),
+            (
+                "checked",
+                f"{count_text(report.messages, 'message')}, {count_text(report.dead_letters, 'dead letter')},"
+                f" {count_text(report.commits, 'commit')} of {count_text(report.streams, 'stream')},"
+                f" {count_text(report.files, 'file')}",
+            ),
+            ("protocol", "kept" if report.legal else f"broken, {count_text(len(report.problems), 'problem')}"),
+        ]
+    )
+    for problem in report.problems:
+        console.line(printable(f"  {problem}"))
+    if not as_expected:
+        console.line(f"the hash is not the expected one: {wanted}")
+    return report.legal and as_expected
+
+
+def _hash(text: str | None) -> str | None:
+    if text is None:
+        return None
+    wanted = text.strip().lower()
+    if len(wanted) < 8 or len(wanted) > 64 or set(wanted) - set("0123456789abcdef"):
+        msg = f"could not read the command line: found --expect {shown(text)}"
+        raise InvalidOptionError(
+            msg, hint="give the 64 hexadecimal digits that `verify` prints, or the first 8 or more"
+        )
+    return wanted
+
+
+# --- advance, close, compact --------------------------------------------------------------------
+
+
+def _advance_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("frontier", metavar="FRONTIER", help="where to: a time, or a JSON list of times")
+    parser.add_argument("--stream", metavar="NAME", default="main", help="which stream (main)")
+    parser.add_argument("--reason", metavar="TEXT", default="advanced by hand", help="kept with the progress")
+
+
+def _advance(options: argparse.Namespace, console: Console) -> bool:
+    log = _log(options)
+    before = {options.stream: _stream(log, options.stream)}
+    after = log.advance(options.stream, options.frontier, reason=options.reason)
+    _say_moves(log, before, [after], console)
+    return True
+
+
+def _close_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--stream", metavar="NAME", help="only this stream; if not given the whole log")
+    parser.add_argument("--reason", metavar="TEXT", default="closed by hand", help="kept with the progress")
+
+
+def _close(options: argparse.Namespace, console: Console) -> bool:
+    log = _log(options)
+    before = log.streams()
+    closed = log.close(options.stream, reason=options.reason)
+    _say_moves(log, before, closed, console)
+    return True
+
+
+def _say_moves(log: DeltaLog, before: Mapping[str, StreamState], after: list[StreamState], console: Console) -> None:
+    """Answer which streams moved, from where to where, and where that leaves the log."""
+    domain, frontier = log.domain, log.frontier()
+    if console.json_mode:
+        moves = [
+            {
+                "stream": state.stream,
+                "from": _plain_frontier(domain, before[state.stream].frontier),
+                "to": _plain_frontier(domain, state.frontier),
+            }
+            for state in after
+        ]
+        console.answer({"moved": moves, "frontier": _plain_frontier(domain, frontier), "complete": frontier.is_empty})
+        return
+    for state in after:
+        old = _frontier_text(domain, before[state.stream].frontier)
+        console.line(f"{state.stream}: {old} \N{RIGHTWARDS ARROW} {_frontier_text(domain, state.frontier)}")
+    if not after:
+        console.line("nothing to do")
+    console.line(f"frontier of the log: {_frontier_text(domain, frontier)}")
+
+
+def _compact_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--target-file-size", metavar="SIZE", type=_size, default=TARGET_FILE_BYTES, help="such as 64mb (128mb)"
+    )
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _compact(options: argparse.Namespace, console: Console) -> bool:
+    report = _log(options).compact(target_file_size=options.target_file_size)
+    if console.json_mode:
+        console.answer(dataclasses.asdict(report))
+        return True
+    console.line(
+        f"{count_text(report.files_before, 'file')} \N{RIGHTWARDS ARROW} {count_text(report.files_after, 'file')},"
+        f" {size_text(report.bytes_rewritten)} rewritten in {count_text(report.merges, 'commit')}"
+    )
+    if report.lost:
+        console.line(f"{count_text(report.lost, 'merge')} left to another writer, who rewrote the same files")
+    return True
+
+
+VERBS: tuple[Verb, ...] = (
+    Verb(
+        "head",
+        "first rows, stream by stream in the order captured",
+        "Print the first rows of a log, stream by stream in the order captured. With --json: one object per line.",
+        _head_arguments,
+        _head,
+    ),
+    Verb(
+        "stats",
+        "the log at a glance: frontier, sizes, streams",
+        "Print what a log is, how far it got, and who writes to it.",
+        _no_arguments,
+        _stats,
+    ),
+    Verb(
+        "frontier",
+        "which times are complete",
+        "Print the frontier: nothing will be added at a time that is not beyond it. Or ask whether a time is complete.",
+        _frontier_arguments,
+        _frontier,
+    ),
+    Verb(
+        "verify",
+        "check the protocol and all rows; canonical hash",
+        "Check every stream against the capture protocol and every file against what the log says of it,"
+        " and print the canonical hash. Exit code 1 if the log is not sound, or has another hash.",
+        _verify_arguments,
+        _verify,
+    ),
+    Verb(
+        "advance",
+        "move a stream's frontier forward",
+        "Declare times of a stream complete, in the name of its owner. Rows that come at such times are late then.",
+        _advance_arguments,
+        _advance,
+    ),
+    Verb(
+        "close",
+        "declare a stream, or the whole log, complete",
+        "Give up all capabilities: nothing can be appended any more. This cannot be undone.",
+        _close_arguments,
+        _close,
+    ),
+    Verb(
+        "compact",
+        "merge small files; changes no answer",
+        "Merge small files into larger ones. Readers and writers may go on meanwhile.",
+        _compact_arguments,
+        _compact,
+    ),
+)
