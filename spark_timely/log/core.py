@@ -57,9 +57,9 @@ def app_id(stream: str) -> str:
 
 @dataclass(slots=True)
 class _Attempts:
-    """What one call has tried so far, where the outcome was unclear."""
+    """What one call has tried so far and may have landed: progress file and state of each try."""
 
-    paths: list[str] = field(default_factory=list)
+    tried: list[tuple[str, StreamState]] = field(default_factory=list)
     unclear: int = 0
 
 
@@ -357,7 +357,7 @@ class LogCore:
                 if plan.donor is not None:
                     apps.append((app_id(plan.donor.stream), plan.donor.seq))
                 if self._try(attempts, new, (), apps):
-                    return self._states[name]
+                    return self._all_states()[name]
         raise self._exhausted(name)
 
     def commit(self, request: CommitRequest) -> CommitOutcome:
@@ -394,14 +394,14 @@ class LogCore:
             for _ in range(_MAX_ATTEMPTS):
                 self.store.refresh()
                 states = self._all_states()
-                if attempts.paths and self._landed(attempts):
+                if attempts.tried and self._landed(attempts):
                     return CommitOutcome(committed=True, state=states[request.stream])
                 after = decide_commit(self.path, self.domain, states, request, self.recorded, clock)
                 if after is None:
                     return self._duplicate(request)
                 if self._try(attempts, [after], request.files, [(app_id(request.stream), after.seq)]):
-                    self._maintain(request.stream)
-                    return CommitOutcome(committed=True, state=self._states.get(request.stream, after))
+                    self._maintain(after)
+                    return CommitOutcome(committed=True, state=self._all_states()[request.stream])
         raise self._exhausted(request.stream)
 
     def _duplicate(self, request: CommitRequest) -> CommitOutcome:
@@ -424,61 +424,58 @@ class LogCore:
         progress = [
             write_progress_file(self.storage, batch_rows(self.format, s), s.stream, s.seq, self.domain) for s in states
         ]
+        attempts.tried.append((progress[0].path, states[-1]))
         before = self.store.version
         try:
             self.store.transact([*progress, *files], apps)
         except LostRaceError:
             self.store.refresh(force=True)
-            if self._happened(attempts, states, progress):
+            if self._landed(attempts):
                 return True
+            attempts.tried.pop()
             self._discard(progress)
             return False
         except StorageError:
             # Unclear. A write that is still under way may yet land: nothing is deleted. To try again
             # is safe, because both attempts carry the same app ids.
             self.store.refresh(force=True)
-            if self._happened(attempts, states, progress):
+            if self._landed(attempts):
                 return True
-            attempts.paths += [file.path for file in progress]
             attempts.unclear += 1
             if attempts.unclear >= _MAX_UNCLEAR:
                 raise
             return False
         self.store.refresh(force=True)
+        if pc.index(self.store.listing()["path"], progress[0].path).as_py() < 0:
+            # Reported as done, and not there: merged meanwhile, or a store that lies.
+            return self._landed(attempts)
         if self.store.version == before + 1 and self._states_version == before:
             # Nobody else committed: the new states are known without reading them.
             self._states = {**self._states, **{s.stream: s for s in states}}
             self._states_version = self.store.version
             self._newest_by_path.update({f.path: {s.stream: s} for f, s in zip(progress, states, strict=True)})
-        else:
-            self._all_states()
         return True
 
     def _landed(self, attempts: _Attempts) -> bool:
-        """Whether an unclear attempt turned out to have happened."""
-        return not set(self._all_files().paths.tolist()).isdisjoint(attempts.paths)
-
-    def _happened(self, attempts: _Attempts, states: Sequence[StreamState], progress: Sequence[DataFile]) -> bool:
-        """Whether this attempt, or an unclear one before it, is in the snapshot."""
+        """Whether an attempt of this call, whatever was reported about it, is in the snapshot."""
         live = set(self._all_files().paths.tolist())
-        if progress[0].path in live or not live.isdisjoint(attempts.paths):
+        if any(path in live for path, _ in attempts.tried):
             return True
-        wanted = states[-1]
+        # Somebody may have merged the file meanwhile; its rows then say whose commit it was.
+        return any(self._is_written(state) for _, state in attempts.tried)
+
+    def _is_written(self, wanted: StreamState) -> bool:
         present = self._all_states().get(wanted.stream)
         if present is None or present.seq < wanted.seq:
             return False
-        # Somebody may have merged the file meanwhile; its rows then say whose commit it was.
         rows = self.progress()
         rows = rows.filter(pc.and_(pc.equal(rows["_stream"], wanted.stream), pc.equal(rows["_seq"], wanted.seq)))
         if not rows.num_rows:
             return False
         found = batch_state(self.format, rows)
-        return (found.owner, found.at, found.batch, found.step, found.counts) == (
-            wanted.owner,
-            wanted.at,
-            wanted.batch,
-            wanted.step,
-            wanted.counts,
+        return all(
+            getattr(found, name) == getattr(wanted, name)
+            for name in ("owner", "at", "batch", "step", "n_rows", "reason", "counts", "before")
         )
 
     def _discard(self, files: Iterable[DataFile]) -> None:
@@ -507,20 +504,21 @@ class LogCore:
                 if opened is None or opened.closed:
                     return
                 nothing = StreamCounts.empty(self.domain.arity)
-                after = next_state(opened, nothing, at=clock, reason=reason)
+                after = next_state(opened, nothing, at=max(clock, opened.at + 1), reason=reason)
                 if self._try(attempts, [after], (), [(app_id(OPEN_STREAM), after.seq)]):
                     return
         raise self._exhausted(OPEN_STREAM)
 
     # Upkeep --------------------------------------------------------------------------------------
 
-    def _maintain(self, stream: str) -> None:
+    def _maintain(self, state: StreamState) -> None:
         """Keep what a commit costs flat. Its failure harms nobody, and is tried again later."""
         from spark_timely.log.compaction import merge_small_files
 
         try:
-            if self.merge_every is not None:
-                merge_small_files(self, stream, self.merge_every)
+            # By the number of the commit, so that it does not matter how many processes made them.
+            if self.merge_every is not None and state.seq % self.merge_every == 0:
+                merge_small_files(self, state.stream, self.merge_every)
             self.store.tidy()
         except StorageError as error:
             logger.warning("log %r: upkeep was put off: %s", self.path, error)

@@ -50,7 +50,7 @@ Recorded = Callable[[str, int, int | None], StreamState | None]
 def missing_stream(path: str, name: str, known: Mapping[str, StreamState]) -> StreamMissingError:
     """Return the error for a stream that is not in the log."""
     return StreamMissingError(
-        f"could not use stream {name!r} of log {path!r}: found streams={shown(sorted(known))}",
+        f"could not use stream {name!r} of log {path!r}: found streams={shown(sorted(set(known) - {OPEN_STREAM}))}",
         hint="open the stream first, or correct its name",
         context={"path": path, "stream": name},
     )
@@ -140,7 +140,8 @@ def decide_commit(
     return next_state(
         state,
         counts,
-        at=at if request.at is None else request.at,
+        # Later than the commit before it, also where a clock was set back.
+        at=max(at, state.at + 1) if request.at is None else request.at,
         reason=request.reason,
         **(carried if request.carry else own),
     )
@@ -293,7 +294,7 @@ def _claim(
         raise _not_held(path, domain, name, opened, time)
     given_up = np.array([domain.minimum], np.int64)
     left = check_progress(opened.counts, given_up, [-1], stream=OPEN_STREAM, seq=opened.seq + 1)
-    after = next_state(opened, left, at=clock, reason=f"claimed by {name}", n_rows=0, bounds=None)
+    after = next_state(opened, left, at=max(clock, opened.at + 1), reason=f"claimed by {name}", n_rows=0, bounds=None)
     new = initial_state(
         name,
         StreamCounts.initial(time),

@@ -344,7 +344,16 @@ def write_progress_file(storage: Storage, rows: pa.Table, stream: str, seq: int,
     domain : TimeDomain
     """
     sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, compression="zstd", store_schema=False, use_dictionary=rows.num_rows > 16)
+    # A few rows are read whole: dictionaries, statistics and compression would only cost time.
+    few = rows.num_rows <= 16
+    pq.write_table(
+        rows,
+        sink,
+        compression="none" if few else "zstd",
+        store_schema=False,
+        use_dictionary=not few,
+        write_statistics=not few,
+    )
     content = sink.getvalue()
     times = domain.from_columns(rows)
     streams, seqs = rows.column("_stream"), rows.column("_seq").to_numpy()

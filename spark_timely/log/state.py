@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from spark_timely.capture.protocol import StreamCounts
 from spark_timely.log.base import StreamState
-from spark_timely.order import IntArray, consolidate_rows
+from spark_timely.order import IntArray
 
 if TYPE_CHECKING:
     from spark_timely.log.format import LogFormat
@@ -73,10 +73,6 @@ def batch_rows(form: LogFormat, state: StreamState) -> pa.Table:
     """
     domain = form.domain
     times, counts, deltas = _changes(state)
-    if not len(times):
-        # Nothing held before or after: only a commit on a closed stream, which is refused elsewhere.
-        times = np.array([domain.minimum], np.int64)
-        counts = deltas = np.zeros(1, np.int64)
     n = len(times)
     values: dict[str, object] = {
         "_stream": state.stream,
@@ -89,49 +85,34 @@ def batch_rows(form: LogFormat, state: StreamState) -> pa.Table:
         "_rows": state.n_rows,
         "_epoch": state.epoch,
     }
-    columns: dict[str, pa.Array] = domain.to_columns(times)
-    columns["_delta"], columns["_count"] = pa.array(deltas), pa.array(counts)
-    for prefix, row in (("_min_time", 0), ("_max_time", 1)):
-        for i, name in enumerate(domain.suffixed(prefix)):
-            type_ = domain.types[i].arrow
-            value = None if state.bounds is None else state.bounds[row, i]
-            columns[name] = (
-                pa.nulls(n, type_) if value is None else domain.types[i].to_arrow(np.full(n, value, np.int64))
-            )
-    arrays = []
-    for column in form.progress_schema:
-        if column.name in columns:
-            arrays.append(columns[column.name])
-        else:
-            value = values[column.name]
-            arrays.append(pa.nulls(n, column.type) if value is None else pa.repeat(pa.scalar(value, column.type), n))
+    if state.bounds is not None:
+        for prefix, row in (("_min_time", 0), ("_max_time", 1)):
+            values.update(zip(domain.suffixed(prefix), state.bounds[row].tolist(), strict=True))
+    columns: dict[str, object] = {
+        "_delta": deltas,
+        "_count": counts,
+        **{name: times[:, i] for i, name in enumerate(domain.columns)},
+    }
+    # A number is a valid value for a date or a timestamp column.
+    arrays = [
+        pa.array(columns[c.name].tolist(), c.type)  # type: ignore[attr-defined]
+        if c.name in columns
+        else pa.array([values.get(c.name)] * n, c.type)
+        for c in form.progress_schema
+    ]
     return pa.Table.from_arrays(arrays, schema=form.progress_schema)
 
 
 def _changes(state: StreamState) -> tuple[IntArray, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return every time held before or after, with its count after and its change."""
-    after, before = state.counts, state.before
-    if len(after.times) == 1 and np.array_equal(after.times, before.times):
-        return after.times, after.counts, after.counts - before.counts
-    rows = np.concatenate([after.times, before.times])
-    marks = np.concatenate([np.ones(len(after.times), np.int64), np.ones(len(before.times), np.int64)])
-    times, _ = consolidate_rows(rows, marks)
-    counts = _lookup(times, after)
-    return times, counts, counts - _lookup(times, before)
-
-
-def _lookup(times: IntArray, counts: StreamCounts) -> npt.NDArray[np.int64]:
-    """Return the count of each time; both are distinct and in lexicographic order."""
-    found = np.zeros(len(times), np.int64)
-    if len(counts.times):
-        both = np.concatenate([times, counts.times])
-        _, index = np.unique(both, axis=0, return_inverse=True)
-        index = index.reshape(-1)
-        place = np.full(int(index.max()) + 1, -1, np.int64)
-        place[index[: len(times)]] = np.arange(len(times))
-        at = place[index[len(times) :]]
-        found[at] = counts.counts
-    return found
+    after = dict(zip(map(tuple, state.counts.times.tolist()), state.counts.counts.tolist(), strict=True))
+    before = dict(zip(map(tuple, state.before.times.tolist()), state.before.counts.tolist(), strict=True))
+    # As many turns as capabilities of one stream.
+    times = sorted(after.keys() | before.keys())
+    counts = [after.get(t, 0) for t in times]
+    deltas = [after.get(t, 0) - before.get(t, 0) for t in times]
+    rows = np.array(times, np.int64).reshape(len(times), state.counts.arity)
+    return rows, np.array(counts, np.int64), np.array(deltas, np.int64)
 
 
 def batch_state(form: LogFormat, rows: pa.Table) -> StreamState:

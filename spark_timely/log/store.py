@@ -23,7 +23,7 @@ from spark_timely.errors import StorageError
 from spark_timely.log.storage import MemoryStorage, Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from spark_timely.log.base import DataFile
     from spark_timely.log.format import LogFormat

@@ -287,7 +287,8 @@ class StreamWriter:
         diffs = None
         if form.kind == "collection" and "_diff" in table.schema.names:
             diffs = _diffs(table.column("_diff"))
-        payload = conform(table.select([n for n in table.schema.names if n not in own]), form.payload)
+        places = [i for i, n in enumerate(table.schema.names) if n not in own]
+        payload = conform(table.select(places), form.payload)
         return message_table(form, payload, times, self.stream, state.seq + 1, diffs), times
 
     def _commit(

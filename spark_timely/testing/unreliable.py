@@ -1,0 +1,172 @@
+"""A store that fails: whether a commit happens, and what is said about it, are two separate coins.
+
+Invariants
+----------
+1. Everything is decided by one seeded generator: the same seed gives the same failures.
+2. What happens, happens as in the store underneath: all or nothing, with its conflicts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from spark_timely.errors import StorageError
+from spark_timely.log.base import DataFile
+from spark_timely.log.core import LogCore
+from spark_timely.log.store import App, LostRaceError, Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_timely.log.format import LogFormat
+    from spark_timely.log.storage import Storage
+
+__all__ = ["UnreliableStore", "make_unreliable"]
+
+
+class UnreliableStore:
+    """Wraps a store. Each commit happens or not, and is reported truly or not.
+
+    Parameters
+    ----------
+    inner : Store
+    seed : int
+    happens : float
+        Probability that a commit reaches the store underneath.
+    reports_failure : float
+        Probability that a failure is reported, whatever happened.
+    lands_late : float
+        Probability that a commit which did not happen does so later, before the next look, as a write
+        that was still under way.
+    another : callable, optional
+        Opens a second handle on the same table, at its newest version; needed for late landing.
+    before_commit : callable, optional
+        Called before each commit: here a test lets somebody else be first.
+
+    Attributes
+    ----------
+    calls : dict
+        How often each of the four ways came, by (happened, reported as done).
+
+    Notes
+    -----
+    A failure is reported as a lost race or as an unclear storage error, by a third coin.
+    """
+
+    def __init__(
+        self,
+        inner: Store,
+        *,
+        seed: int = 0,
+        happens: float = 0.6,
+        reports_failure: float = 0.4,
+        lands_late: float = 0.0,
+        another: Callable[[], Store] | None = None,
+        before_commit: Callable[[], None] | None = None,
+    ) -> None:
+        self.inner = inner
+        self.rng = random.Random(seed)
+        self.happens = happens
+        self.reports_failure = reports_failure
+        self.lands_late = lands_late
+        self.another = another
+        self.before_commit = before_commit
+        self.calls: dict[tuple[bool, bool], int] = {}
+        self._late: list[Callable[[], None]] = []
+
+    @property
+    def path(self) -> str:
+        """Where the table is."""
+        return self.inner.path
+
+    @property
+    def table_id(self) -> str:
+        """Identity of the table."""
+        return self.inner.table_id
+
+    @property
+    def storage(self) -> Storage:
+        """Access to its files."""
+        return self.inner.storage
+
+    @property
+    def format(self) -> LogFormat:
+        """Format of the log."""
+        return self.inner.format
+
+    @property
+    def version(self) -> int:
+        """Table version of the snapshot."""
+        return self.inner.version
+
+    def refresh(self, *, force: bool = False) -> bool:
+        """Move the snapshot to the newest version. A late commit may land after it."""
+        moved = self.inner.refresh(force=force)
+        late, self._late = self._late, []
+        for land in late:
+            land()
+        return moved
+
+    def listing(self) -> pa.Table:
+        """Return the live files of the snapshot."""
+        return self.inner.listing()
+
+    def transact(
+        self,
+        adds: Sequence[DataFile],
+        apps: Sequence[App],
+        *,
+        removes: Sequence[DataFile] = (),
+        data_change: bool = True,
+        exclusive: bool = False,
+    ) -> None:
+        """Commit, or not, and say so, or not."""
+        if self.before_commit is not None:
+            self.before_commit()
+        happened = self.rng.random() < self.happens
+        fails = self.rng.random() < self.reports_failure
+        unclear = self.rng.random() < 0.5
+        if happened:
+            self.inner.transact(adds, apps, removes=removes, data_change=data_change, exclusive=exclusive)
+        elif fails and self.another is not None and self.rng.random() < self.lands_late:
+            # A write under way takes effect only if its version is still free.
+            unclear = True
+            handle = self.another()
+            if handle.version == self.inner.version:
+                self._late.append(lambda: _land(handle, adds, apps, removes))
+        key = (happened, not fails)
+        self.calls[key] = self.calls.get(key, 0) + 1
+        if fails:
+            kind = StorageError if unclear else LostRaceError
+            msg = f"could not commit to {self.path!r}: found a failure made by a test, happened={happened}"
+            raise kind(msg, hint="read the log to see whether it happened", determinate=False)
+
+    def tidy(self) -> None:
+        """Pass on."""
+        self.inner.tidy()
+
+
+def _land(handle: Store, adds: Sequence[DataFile], apps: Sequence[App], removes: Sequence[DataFile]) -> None:
+    try:
+        handle.transact(adds, apps, removes=removes, exclusive=True)
+    except LostRaceError:
+        return
+
+
+def make_unreliable(log: LogCore, **coins: object) -> UnreliableStore:
+    """Put an unreliable store under a log, in place, and return it.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from spark_timely.log.memory import MemoryLog
+    >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
+    >>> store = make_unreliable(log, seed=1, happens=1.0, reports_failure=1.0)
+    >>> log.open_stream("main", owner="me").seq, store.calls
+    (0, {(True, False): 1})
+    """
+    store = UnreliableStore(log.store, **coins)  # type: ignore[arg-type]
+    log.store = store
+    return store
