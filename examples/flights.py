@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import os
 import shutil
 import sys
 import time
@@ -537,6 +538,20 @@ def empty_folder(path: Path) -> Path:
     return path
 
 
+def start_spark(messages: Path, report: Report) -> SparkSession:
+    """Start Spark; what it writes to standard error goes to a file."""
+    report.say("", f"Spark starts; its own messages go to {shown_path(messages)}")
+    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "2g"}
+    terminal = os.dup(2)
+    with messages.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            return spark_timely.session("flights", master="local[2]", **settings)
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the demo; return 0 if all answers are right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -549,7 +564,7 @@ def main(arguments: list[str] | None = None) -> int:
     out = empty_folder(options.out.resolve())
     flights = flights_data.load_flights()
     plan = Plan.week() if options.week else Plan.year()
-    spark = spark_timely.session("flights", master="local[2]")
+    spark = start_spark(out / "spark.log", report)
     try:
         tell(Demo(spark, out), plan, flights, report)
     finally:

@@ -1,0 +1,432 @@
+"""The command line: what each verb answers, exit codes, errors in one line."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_timely.cli import main
+from spark_timely.cli.command import build_parser
+from spark_timely.cli.output import Console, cell_text, cut, display_width, plain_value, printable, size_text, to_json
+from spark_timely.log.delta import DeltaLog, create_log, open_log
+
+SCHEMA = pa.schema([("v", pa.int64()), ("名", pa.string())])
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def log(log_path: str) -> DeltaLog:
+    """Return a log of one stream, with times 0 and 1 complete."""
+    log = create_log(log_path, SCHEMA, minimum=(0,))
+    append(log, [0, 1, 1], advance_to=2)
+    append(log, [2, 5], advance_to=3)
+    return log
+
+
+def append(log: DeltaLog, times: Sequence[int], *, advance_to: int, stream: str = "main") -> None:
+    rows = pa.table({"_time": pa.array(times, pa.int64()), "v": times, "名": [f"日{t}" for t in times]})
+    log.writer(stream, owner="test").append(rows, advance_to=advance_to)
+
+
+def verify(run: Run, path: str) -> str:
+    code, out, _ = run("verify", path, "--json")
+    assert code == 0
+    return str(json.loads(out)["hash"])
+
+
+# --- each verb ---------------------------------------------------------------------------------
+
+
+def test_head_shows_first_messages_in_order_captured(run: Run, log: DeltaLog) -> None:
+    code, out, err = run("head", log.path, "-n", "4")
+    lines = [line.split() for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert lines[0] == ["_stream", "_seq", "_time", "v", "名"]
+    assert lines[1:] == [
+        ["main", "1", "0", "0", "日0"],
+        ["main", "1", "1", "1", "日1"],
+        ["main", "1", "1", "1", "日1"],
+        ["main", "2", "2", "2", "日2"],
+    ]
+
+
+def test_head_json_is_one_object_per_row(run: Run, log: DeltaLog) -> None:
+    _, out, _ = run("head", log.path, "--json", "--columns", "名")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert len(rows) == 5
+    assert rows[0] == {"_stream": "main", "_seq": 1, "_time": 0, "名": "日0"}
+
+
+def test_head_events_puts_progress_after_the_messages_of_its_commit(run: Run, log: DeltaLog) -> None:
+    _, out, _ = run("head", log.path, "--json", "--events", "--stream", "main", "-n", "100")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [(row["_event"], row["_seq"]) for row in rows] == [
+        ("progress", 0),
+        *[("message", 1)] * 3,
+        *[("progress", 1)] * 2,
+        *[("message", 2)] * 2,
+        *[("progress", 2)] * 2,
+    ]
+    deltas = [(row["_time"], row["_delta"], row["_count"]) for row in rows if row["_event"] == "progress"]
+    assert deltas == [(0, 1, 1), (0, -1, 0), (2, 1, 1), (2, -1, 0), (3, 1, 1)]
+
+
+def test_head_of_nothing_says_so(run: Run, log_path: str) -> None:
+    create_log(log_path, SCHEMA)
+    assert run("head", log_path)[:2] == (0, "no messages yet\n")
+    assert run("head", log_path, "--dead")[:2] == (0, "no dead letters\n")
+    assert run("head", log_path, "--json")[:2] == (0, "")
+
+
+def test_head_of_zero_rows_prints_none(run: Run, log: DeltaLog) -> None:
+    assert run("head", log.path, "--json", "-n", "0")[:2] == (0, "")
+
+
+def test_stats_of_a_log_tells_frontier_sizes_and_streams(run: Run, log: DeltaLog) -> None:
+    code, out, _ = run("stats", log.path, "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert (facts["frontier"], facts["complete"], facts["unclaimed"]) == ([3], False, 0)
+    assert facts["messages"]["rows"] == 5
+    assert facts["messages"]["files"] == 2
+    assert facts["dead"] == {"files": 0, "rows": 0, "bytes": 0}
+    (stream,) = facts["streams"]
+    assert (stream["stream"], stream["seq"], stream["owner"]) == ("main", 2, "test")
+    assert stream["held"] == [{"time": 3, "count": 1}]
+    assert [column["name"] for column in facts["columns"]] == ["v", "名"]
+    text = run("stats", log.path)[1]
+    for word in ("frontier", "main", "5 rows in 2 files", "名 string", "test"):
+        assert word in text
+
+
+def test_stats_of_an_empty_log_says_what_it_waits_for(run: Run, log_path: str) -> None:
+    create_log(log_path, SCHEMA, streams=3)
+    code, out, _ = run("stats", log_path)
+    assert code == 0
+    assert "3 streams still to be opened" in out
+    assert json.loads(run("stats", log_path, "--json")[1])["streams"] == []
+
+
+@pytest.mark.parametrize(
+    ("times", "first", "then", "shown", "plain"),
+    [
+        (("long",), [7], "8", "8", [8]),
+        (("date",), [dt.date(2013, 6, 12)], "2013-06-13", "2013-06-13", ["2013-06-13"]),
+        (
+            ("timestamp",),
+            [dt.datetime(2013, 6, 12, 8, tzinfo=dt.UTC)],
+            "2013-06-12T09:00:00Z",
+            "2013-06-12T09:00:00Z",
+            ["2013-06-12T09:00:00Z"],
+        ),
+    ],
+)
+def test_frontier_is_written_as_it_is_read(
+    run: Run, log_path: str, times: tuple[str], first: list[object], then: str, shown: str, plain: list[object]
+) -> None:
+    log = create_log(log_path, SCHEMA, times=times)
+    log.writer("main").append(pa.table({"_time": first, "v": [1], "名": ["a"]}), advance_to=then)
+    code, out, _ = run("frontier", log.path)
+    assert (code, out) == (0, shown + "\n")
+    answer = json.loads(run("frontier", log.path, "--json")[1])
+    assert answer["frontier"] == plain
+    # What is printed is read back.
+    assert log.domain.parse_frontier(json.dumps(answer["frontier"])) == log.frontier()
+    assert run("advance", log.path, out.strip())[0] == 0
+
+
+def test_frontier_of_a_product_order_lists_all_its_elements(run: Run, log_path: str) -> None:
+    log = create_log(log_path, SCHEMA, times=("long", "long"), minimum=(0, 0))
+    log.writer("main").advance([[1, 2], [2, 1]])
+    assert run("frontier", log.path)[1] == "[[1, 2], [2, 1]]\n"
+    assert run("frontier", log.path, "--passed", "[1, 1]")[0] == 0
+    assert run("frontier", log.path, "--passed", "[3, 1]")[0] == 1
+
+
+def test_frontier_passed_and_complete_answer_by_exit_code(run: Run, log: DeltaLog) -> None:
+    assert run("frontier", log.path, "--passed", "2")[0] == 0
+    assert run("frontier", log.path, "--passed", "3")[0] == 1
+    assert json.loads(run("frontier", log.path, "--passed", "3", "--json")[1])["answer"] is False
+    assert run("frontier", log.path, "--complete")[0] == 1
+    run("close", log.path)
+    code, out, _ = run("frontier", log.path, "--complete")
+    assert (code, out) == (0, "[] (complete)\n")
+
+
+def test_frontier_at_looks_back(run: Run, log_path: str) -> None:
+    now = iter(range(1000, 2000, 10))
+    log = create_log(log_path, SCHEMA, minimum=(0,), clock=lambda: float(next(now)))
+    append(log, [0], advance_to=4)
+    between = dt.datetime.fromtimestamp(next(now), dt.UTC).isoformat()
+    append(log, [4], advance_to=9)
+    assert run("frontier", log.path, "--at", between)[1] == "4\n"
+    assert run("frontier", log.path, "--at", between, "--stream", "main")[1] == "4\n"
+    assert run("frontier", log.path)[1] == "9\n"
+
+
+def test_verify_of_a_sound_log_prints_its_hash(run: Run, log: DeltaLog) -> None:
+    code, out, _ = run("verify", log.path)
+    assert code == 0
+    assert "5 messages, 0 dead letters" in out
+    assert "kept" in out
+    digest = verify(run, log.path)
+    assert digest in out
+    assert run("verify", log.path, "--expect", digest)[0] == 0
+    assert run("verify", log.path, "--expect", digest[:12].upper())[0] == 0
+    assert run("verify", log.path, "--expect", "0" * 64)[0] == 1
+
+
+def test_verify_of_a_log_with_a_lost_file_says_no_and_which(run: Run, log: DeltaLog) -> None:
+    lost = log.files().paths[0]
+    (Path(log.path) / lost).unlink()
+    code, out, _ = run("verify", log.path)
+    assert code == 1
+    assert "broken" in out
+    assert lost in out
+    assert json.loads(run("verify", log.path, "--json")[1])["legal"] is False
+
+
+def test_advance_moves_one_stream_and_says_from_where(run: Run, log: DeltaLog) -> None:
+    code, out, _ = run("advance", log.path, "10", "--reason", "nothing came all day")
+    assert code == 0
+    assert out.splitlines() == ["main: 3 → 10", "frontier of the log: 10"]
+    state = open_log(log.path).stream("main")
+    assert state is not None
+    assert state.reason == "nothing came all day"
+    assert json.loads(run("advance", log.path, "12", "--json")[1]) == {
+        "moved": [{"stream": "main", "from": [10], "to": [12]}],
+        "frontier": [12],
+        "complete": False,
+    }
+
+
+def test_close_of_one_stream_leaves_the_others(run: Run, log_path: str) -> None:
+    log = create_log(log_path, SCHEMA, minimum=(0,), streams=2)
+    append(log, [0], advance_to=4, stream="a")
+    append(log, [0], advance_to=6, stream="b")
+    assert run("close", log.path, "--stream", "a")[1].splitlines() == ["a: 4 → [] (complete)", "frontier of the log: 6"]
+    assert run("close", log.path)[1].splitlines() == ["b: 6 → [] (complete)", "frontier of the log: [] (complete)"]
+    assert run("close", log.path)[1].splitlines() == ["nothing to do", "frontier of the log: [] (complete)"]
+
+
+def test_close_of_an_empty_log_completes_it(run: Run, log_path: str) -> None:
+    create_log(log_path, SCHEMA, streams=2)
+    assert run("close", log_path)[0] == 0
+    assert run("frontier", log_path, "--complete")[0] == 0
+
+
+def test_compact_changes_files_and_no_answer(run: Run, log: DeltaLog) -> None:
+    before, rows = verify(run, log.path), run("head", log.path)[1]
+    report = json.loads(run("compact", log.path, "--json")[1])
+    assert report["files_after"] < report["files_before"]
+    assert verify(run, log.path) == before
+    assert run("head", log.path)[1] == rows
+    assert run("compact", log.path, "--target-file-size", "1mb")[0] == 0
+
+
+@pytest.mark.parametrize("verb", ["head", "stats", "frontier", "verify", "compact", "close"])
+@pytest.mark.parametrize("mode", [[], ["--json"]])
+def test_every_verb_works_on_an_empty_log(run: Run, log_path: str, verb: str, mode: list[str]) -> None:
+    create_log(log_path, SCHEMA)
+    code, out, err = run(verb, log_path, *mode)
+    assert (code, err) == (0, "")
+    for line in out.splitlines() if mode else ():
+        json.loads(line)
+
+
+# --- errors ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ([], 2, "VERB"),
+        (["nope", "LOG"], 2, "'nope'"),
+        (["stats"], 2, "LOG"),
+        (["head", "LOG", "-n", "x"], 2, "whole number"),
+        (["head", "LOG", "--events", "--dead"], 2, "not allowed"),
+        (["head", "LOG", "--columns", "v,w"], 2, "'w'"),
+        (["head", "LOG", "--stream", "other"], 2, "'main'"),
+        (["frontier", "LOG", "--stream", "other"], 2, "'other'"),
+        (["frontier", "LOG", "--passed", "soon"], 2, "'soon'"),
+        (["frontier", "LOG", "--at", "soon"], 2, "'soon'"),
+        (["verify", "LOG", "--expect", "xyz"], 2, "'xyz'"),
+        (["compact", "LOG", "--target-file-size", "big"], 2, "128mb"),
+        (["advance", "LOG", "[1"], 2, "[1"),
+        (["stats", "LOG", "--storage", "key"], 2, "KEY=VALUE"),
+        (["stats", "/nowhere/at/all"], 3, "no such path"),
+        (["advance", "LOG", "1"], 4, "forward"),
+        (["advance", "LOG", "9", "--stream", "other"], 2, "'other'"),
+    ],
+)
+def test_error_is_one_line_with_a_hint_and_leaves_the_log(
+    run: Run, log: DeltaLog, arguments: list[str], code: int, words: str
+) -> None:
+    version = log.version
+    arguments = [log.path if argument == "LOG" else argument for argument in arguments]
+    found, out, err = run(*arguments)
+    assert (found, out) == (code, "")
+    assert err.startswith("spark-timely: could not ")
+    assert " — hint: " in err
+    assert err.count("\n") == 1
+    assert words in err
+    found, out, err = run(*arguments, "--json")
+    assert (found, out) == (code, "")
+    error = json.loads(err)
+    assert error["message"].startswith("could not ")
+    assert error["hint"]
+    assert not log.refresh()
+    assert log.version == version
+
+
+def test_advance_of_a_closed_log_is_refused(run: Run, log: DeltaLog) -> None:
+    run("close", log.path)
+    code, _, err = run("advance", log.path, "99")
+    assert code == 4
+    assert "closed" in err
+
+
+def test_path_that_is_no_log_is_told_apart(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file.txt").write_text("no log")
+    code, _, err = run("stats", str(tmp_path))
+    assert code == 3
+    assert err.count("\n") == 1
+
+
+def test_a_mistake_of_ours_is_not_the_answer_no(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("spark_timely.cli.verbs.open_log", fail)
+    with pytest.raises(SystemExit) as stopped:
+        main(["stats", "log"])
+    assert stopped.value.code == 70
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["head", "--help"]])
+def test_help_and_version_end_well(run: Run, arguments: list[str]) -> None:
+    code, out, _ = run(*arguments)
+    assert code == 0
+    assert "spark-timely" in out
+
+
+def test_help_of_every_verb_tells_the_exit_codes(run: Run) -> None:
+    for verb in ("head", "stats", "frontier", "verify", "advance", "close", "compact"):
+        assert "exit codes:" in run(verb, "--help")[1]
+
+
+# --- as a program ------------------------------------------------------------------------------
+
+
+def program(*arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "spark_timely.cli", *arguments],
+        capture_output=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, **environment},
+    )
+
+
+def test_program_escapes_what_the_terminal_cannot_show(log: DeltaLog) -> None:
+    done = program("head", log.path, PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"\u65e50" in done.stdout
+    done = program("stats", "/nowhere/日", PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")
+    assert done.returncode == 3
+    assert done.stderr.isascii()
+
+
+def test_program_whose_reader_leaves_is_silent(log: DeltaLog) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-m", "spark_timely.cli", "stats", log.path],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=120,
+        )
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_program_needs_no_spark(log: DeltaLog) -> None:
+    code = (
+        "import sys; from spark_timely.cli import main; "
+        f"main(['verify', {log.path!r}]); sys.exit('pyspark' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+# --- output ------------------------------------------------------------------------------------
+
+
+def test_table_aligns_wide_characters_and_numbers() -> None:
+    out = io.StringIO()
+    Console(out, json_mode=False).table(["name", "n"], [["時間", 1], ["a", 1200], ["e\u0301", None]])
+    assert out.getvalue().splitlines() == ["name      n", "時間      1", "a     1,200", "e\u0301         -"]
+
+
+def test_text_of_data_cannot_move_the_cursor() -> None:
+    assert printable("a\x1b[2J\u202e\n") == r"a\x1b[2J\u202e\n"
+
+
+def test_long_cells_are_cut_and_show_it() -> None:
+    assert cut("x" * 100) == "x" * 36 + "…" + "x" * 11
+    assert len(cut("x" * 48)) == 48
+    assert display_width("日本") == 4
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (float("inf"), "Infinity"),
+        (float("-inf"), "-Infinity"),
+        (1.5, 1.5),
+        (b"\x00\xff", "AP8="),
+        (dt.date(2013, 1, 1), "2013-01-01"),
+        (dt.datetime(2013, 1, 1, 1, 2, 3, 4, tzinfo=dt.UTC), "2013-01-01T01:02:03.000004Z"),
+        ([dt.time(1, 2), None, {"a": b""}], ["01:02:00", None, {"a": ""}]),
+    ],
+)
+def test_values_that_json_lacks_are_written_as_text(value: object, plain: object) -> None:
+    assert plain_value(value) == plain
+    assert json.loads(to_json(value)) == plain
+
+
+def test_cells_of_all_kinds_are_readable() -> None:
+    assert [cell_text(value) for value in (None, True, 1234, "a", [1, "b"], 0.5)] == [
+        "-", "true", "1,234", "a", '[1, "b"]', "0.5",
+    ]  # fmt: skip
+    assert [size_text(size) for size in (0, 999, 1000, 3 * 10**9, 10**16)] == [
+        "0 B", "999 B", "1.0 kB", "3.0 GB", "10000.0 TB",
+    ]  # fmt: skip
+
+
+def test_no_verb_can_be_abbreviated() -> None:
+    with pytest.raises(ValueError, match="unrecognized"):
+        build_parser().parse_args(["stats", "log", "--js"])
