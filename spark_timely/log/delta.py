@@ -34,6 +34,14 @@ class DeltaLog(ReadableLog):
     """A capture log in a Delta table. Made by `create_log` and `open_log`.
 
     Picklable: a copy opens the log again, where it is used.
+
+    Examples
+    --------
+    >>> import tempfile, pyarrow as pa
+    >>> log = create_log(tempfile.mkdtemp() + "/log", pa.schema([("v", pa.string())]), minimum=(0,))
+    >>> state = log.writer(owner="me").append(pa.table({"_time": [3], "v": ["a"]}), advance_to=4).state
+    >>> log.frontier(), log.messages().column("v").to_pylist()
+    (Antichain.of(4), ['a'])
     """
 
     storage_options: dict[str, str]

@@ -26,6 +26,7 @@ class MemoryLog(ReadableLog):
 
     Examples
     --------
+    >>> import pyarrow as pa
     >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
     >>> writer = log.writer(owner="me")
     >>> writer.append(pa.table({"_time": [3], "v": [1]}), advance_to=4).state.seq

@@ -81,6 +81,13 @@ def session(
     -----
     Spark starts its Python workers as ``python3`` from the path unless ``PYSPARK_PYTHON`` says
     otherwise; here it is this interpreter, where the variable is not set.
+
+    Examples
+    --------
+    ::
+
+        spark = spark_timely.session("replay", master="local[4]", delta=True)
+        spark.readStream.format("timely").load(path)
     """
     from pyspark.sql import SparkSession
 

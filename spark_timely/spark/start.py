@@ -44,6 +44,13 @@ class CaptureQuery:
     Notes
     -----
     Made by `start`. Whoever wants the stream closed must call `await_termination`.
+
+    Examples
+    --------
+    ::
+
+        query = spark_timely.start(df, path=path, checkpoint=folder, trigger={"availableNow": True}, on_finish="close")
+        query.await_termination()  # closes the stream once all of `df` is captured
     """
 
     def __init__(self, query: StreamingQuery, options: SinkOptions, layout: Layout, *, close: bool) -> None:
