@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from spark_timely.datasource.source import TimelyDataSource as DefaultSource
 
-if find_spec("spark_timely.datasource.source") is not None:
-    from spark_timely.datasource.source import TimelyDataSource as DefaultSource
-
-    __all__ = ["DefaultSource"]
+__all__ = ["DefaultSource"]
