@@ -28,9 +28,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_timely.capture.replay import Piece, lexicographically_below, part_of, surely_holds, within
-from spark_timely.datasource.columns import conform_array, sum_equal_rows
+from spark_timely.datasource.columns import conform_array
 from spark_timely.datasource.partitions import Layout, Split
 from spark_timely.errors import DataLossError, InvalidUsageError
+from spark_timely.log.snapshot import consolidate_updates
 from spark_timely.log.storage import open_storage
 from spark_timely.order import beyond
 
@@ -109,18 +110,24 @@ def read_split(
         yield from _in_order(files, split, layout, batch_rows)
         return
     if split.consolidate:
-        table = sum_equal_rows(pa.Table.from_batches(files.rows(batch_rows), layout.schema))
-        yield from table.combine_chunks().to_batches(batch_rows)
+        yield from _consolidated(pa.Table.from_batches(files.rows(batch_rows), layout.schema), batch_rows)
     else:
         yield from files.rows(batch_rows)
     if split.progress:
         yield from (batch for batch in progress_rows(split).to_batches() if batch.num_rows)
 
 
+def _consolidated(table: pa.Table, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    keys = pa.schema([field for field in table.schema if field.name != "_diff"])
+    summed = consolidate_updates(table, keys).select(table.schema.names).combine_chunks()
+    for batch in summed.to_batches(batch_rows):
+        yield pa.RecordBatch.from_arrays(batch.columns, schema=table.schema)
+
+
 def read_splits(
     batches: Iterable[pa.RecordBatch],
-    columns: Sequence[str] | None = None,
     *,
+    columns: Sequence[str] | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Iterator[pa.Table]:
     """Read the rows behind the splits of ``content=splits``, inside ``mapInArrow``.
