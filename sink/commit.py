@@ -30,7 +30,7 @@ from spark_timely.errors import (
 from spark_timely.log.base import CommitOutcome, CommitRequest, DataFile
 from spark_timely.log.storage import open_storage
 from spark_timely.order import IntArray, consolidate_rows, minimal
-from spark_timely.sink.plan import BatchId, CapturePlan, find_log
+from spark_timely.sink.plan import BatchId, CapturePlan, check_owner, find_log
 
 if TYPE_CHECKING:
     from spark_timely.log.base import CaptureLog, StreamState
@@ -331,6 +331,8 @@ def _state(log: CaptureLog, plan: CapturePlan, ident: BatchId, whole: TaskReport
     """Return the stream's state, opening it if need be; refuse one that is not what the tasks knew."""
     stream = plan.options.stream
     state = log.stream(stream)
+    if state is not None:
+        check_owner(state, ident.query)
     if whole.base is None:
         if state is None or state.seq != whole.seq:
             found = "no such stream" if state is None else f"seq={state.seq}"

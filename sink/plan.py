@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from spark_timely.conf.options import SinkOptions
     from spark_timely.log.base import CaptureLog, StreamState
 
-__all__ = ["BatchId", "CapturePlan", "Standing", "find_log", "make_plan", "now_us"]
+__all__ = ["BatchId", "CapturePlan", "Standing", "check_owner", "find_log", "make_plan", "now_us"]
 
 
 def now_us() -> int:
@@ -153,7 +153,7 @@ class CapturePlan:
         state = self.newest
         if state is None:
             return self.fresh
-        _check_owner(state, ident.query)
+        check_owner(state, ident.query)
         known = self.recorded
         if known is not None and (known.batch, known.step) == (ident.batch, ident.step):
             return Standing(known.seq, known.before, known.at, known)
@@ -264,7 +264,21 @@ def _recorded(log: CaptureLog, state: StreamState, ident: BatchId) -> StreamStat
     return log.recorded(state.stream, ident.batch, ident.step)
 
 
-def _check_owner(state: StreamState, query: str | None) -> None:
+def check_owner(state: StreamState, query: str | None) -> None:
+    """Refuse a query that does not own the stream; one whose id is not known yet passes.
+
+    Parameters
+    ----------
+    state : StreamState
+        Newest state of the stream.
+    query : str or None
+        Id of the query.
+
+    Raises
+    ------
+    OwnershipError
+        Naming the owner.
+    """
     if query is None or state.owner == query:
         return
     msg = f"could not capture into stream {state.stream!r}: found it owned by {state.owner!r}, this query is {query!r}"

@@ -181,7 +181,7 @@ class TimeType(enum.Enum):
         if not fits.all():
             row = int(np.flatnonzero(~fits)[0])
             msg = (
-                f"could not read time column {name!r}: found {array[row].as_py()!r} in "
+                f"could not read time column {name!r}: found {_value(array[row])!r} in "
                 f"row={first_row + row}, not a time of type {self.value} up to {self.render(self.hi)}"
             )
             raise InvalidUsageError(
@@ -414,6 +414,13 @@ _BOUNDS = {
     TimeType.DATE: (_FIRST_DAY, _LAST_DAY),
     TimeType.TIMESTAMP: (_FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1),
 }
+
+
+def _value(scalar: pa.Scalar) -> object:
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):  # Python's calendar ends before Arrow's
+        return scalar.value
 
 
 def _all_true(n: int) -> npt.NDArray[np.bool_]:

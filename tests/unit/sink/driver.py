@@ -98,9 +98,11 @@ class SinkDriver:
 
     def data_files(self) -> set[str]:
         """Return the Parquet files below the log's folder, known to the log or not."""
-        return {str(file.relative_to(self.log_path)) for file in self.log_path.rglob("*.parquet")} if (
-            self.log_path.exists()
-        ) else set()
+        return (
+            {str(file.relative_to(self.log_path)) for file in self.log_path.rglob("*.parquet")}
+            if (self.log_path.exists())
+            else set()
+        )
 
 
 def rows(times: Sequence[int], first_id: int = 0) -> pa.Table:
