@@ -33,7 +33,12 @@ os.environ["TZ"] = DRIVER_ZONE
 time.tzset()
 
 # No timing assertions: the machine is shared. `SPARK_TIMELY_LONG=1` is the long lane.
-settings.register_profile("default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "default",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example],
+)
 settings.register_profile("long", settings.get_profile("default"), max_examples=2000)
 settings.load_profile("long" if os.environ.get("SPARK_TIMELY_LONG", "0") not in {"", "0"} else "default")
 
