@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
 
@@ -61,6 +62,9 @@ _TINY = 8
 # A column whose values span no more than this many slots per row is counted by slot, not sorted.
 _DENSE_SLOTS_PER_ROW = 2
 _DENSE_SLOTS_FREE = 1 << 16
+# Rows that are compared at once, so that they stay in the processor's cache.
+_CHUNK = 1 << 16
+_SAMPLE = 4096
 _INT64_MAX = (1 << 63) - 1
 
 
@@ -330,8 +334,8 @@ def minimal(times: IntArray) -> IntArray:
 
     Notes
     -----
-    Cost: O(n) for k = 1. For k = 2 a sorted sweep, O(n log n), after times that lie at or above
-    a few good candidates are dropped in O(n). For k > 2 O(n·m·k) for m minima.
+    Cost: O(n) for k = 1; O(n log m) for k = 2 and m minima, O(n log n) where most rows are
+    minimal; O(n·m·k) for k > 2.
 
     Examples
     --------
@@ -346,9 +350,23 @@ def minimal(times: IntArray) -> IntArray:
         return least
     if n <= _TINY:
         return np.array(minimal_elements(map(tuple, times.tolist())), dtype=times.dtype)
-    times = _without_dominated(times)
+    # Most rows lie above minima of earlier rows: piece by piece, only the others are sorted.
+    minima = _sorted_minima(times[:_CHUNK])
+    low = _CHUNK
+    while low < n:
+        # As many rows as there are minima: these are sorted again with every piece.
+        high = low + max(_CHUNK, minima.shape[0])
+        piece = times[low:high]
+        piece = piece[~beyond(piece, minima)]
+        if piece.shape[0]:
+            minima = _sorted_minima(np.concatenate([minima, piece]))
+        low = high
+    return minima
+
+
+def _sorted_minima(times: IntArray) -> IntArray:
     times = times[lexsort(times)]
-    if k == 2:
+    if times.shape[1] == 2:
         # Row i is minimal when its second coordinate lies below that of every row before it.
         second = times[:, 1]
         least = np.minimum.accumulate(second)
@@ -361,19 +379,6 @@ def minimal(times: IntArray) -> IntArray:
         minima.append(times[0])
         times = times[~less_equal(times[:1], times)]
     return np.array(minima, dtype=times.dtype)
-
-
-def _without_dominated(times: IntArray) -> IntArray:
-    """Drop rows strictly above one of a few pivots; keeps every minimum."""
-    if times.shape[0] < 64:
-        return times
-    weights = times.astype(np.float64).sum(axis=1)
-    pivots = [int(np.argmin(weights)), *(int(np.argmin(times[:, i])) for i in range(times.shape[1]))]
-    for pivot in times[pivots]:  # k + 1 pivots
-        keep = ~less_equal(pivot[None, :], times)
-        # Everything at or above the pivot goes, then the pivot itself is put back.
-        times = np.concatenate([pivot[None, :], times[keep]])
-    return times
 
 
 def lexsort(times: IntArray) -> npt.NDArray[np.intp]:
@@ -439,7 +444,7 @@ def _boundaries(times: IntArray) -> npt.NDArray[np.intp]:
     return np.flatnonzero(first)
 
 
-def unique_times(times: IntArray) -> tuple[IntArray, npt.NDArray[np.int64]]:
+def unique_times(times: IntArray) -> tuple[IntArray, DiffArray]:
     """Return the distinct times in lexicographic order, and how often each occurs.
 
     Parameters
@@ -452,8 +457,7 @@ def unique_times(times: IntArray) -> tuple[IntArray, npt.NDArray[np.int64]]:
 
     Notes
     -----
-    Cost: O(n) when sorted already, or where the values of each coordinate lie close together;
-    else O(n log n).
+    Cost: as `group_times`.
 
     Examples
     --------
@@ -461,26 +465,13 @@ def unique_times(times: IntArray) -> tuple[IntArray, npt.NDArray[np.int64]]:
     >>> times.tolist(), counts.tolist()
     ([[5], [7]], [1, 2])
     """
-    n, k = times.shape
-    if n < 2 or k == 0:
-        return times[:1].copy(), np.full(min(n, 1), n, dtype=np.int64)
-    if is_sorted(times):
-        starts = _boundaries(times)
-        return times[starts], np.diff(starts, append=n).astype(np.int64)
-    codes = _dense_codes(times)
-    if codes is not None:
-        code, spans, lows = codes
-        counts = np.bincount(code)
-        present = np.flatnonzero(counts)
-        return _decode(present, spans, lows, times.dtype), counts[present].astype(np.int64)
-    ordered = times[lexsort(times)]
-    starts = _boundaries(ordered)
-    return ordered[starts], np.diff(starts, append=n).astype(np.int64)
+    unique, _, counts = group_times(times)
+    return unique, counts
 
 
 def group_times(
     times: IntArray,
-) -> tuple[IntArray, npt.NDArray[np.intp], npt.NDArray[np.int64]]:
+) -> tuple[IntArray, npt.NDArray[np.intp], DiffArray]:
     """Return the distinct times, the number of each row's time among them, and how often each occurs.
 
     Parameters
@@ -494,7 +485,8 @@ def group_times(
 
     Notes
     -----
-    Cost: as `unique_times`.
+    Cost: O(n) when the rows are sorted already, or where the values of each coordinate lie close
+    together; else by hashing, O(n + m log m).
 
     Examples
     --------
@@ -504,59 +496,75 @@ def group_times(
     """
     n, k = times.shape
     if n < 2 or k == 0:
-        return (
-            times[:1].copy(),
-            np.zeros(n, dtype=np.intp),
-            np.full(min(n, 1), n, dtype=np.int64),
-        )
-    order: npt.NDArray[np.intp] | None = None
-    if not is_sorted(times):
-        codes = _dense_codes(times)
-        if codes is not None:
-            code, spans, lows = codes
-            slots = np.bincount(code)
-            present = np.flatnonzero(slots)
-            rank = np.empty(slots.shape[0], dtype=np.intp)
-            rank[present] = np.arange(present.shape[0], dtype=np.intp)
-            unique = _decode(present, spans, lows, times.dtype)
-            return unique, rank[code], slots[present].astype(np.int64)
-        order = lexsort(times)
-        times = times[order]
-    starts = _boundaries(times)
-    counts = np.diff(starts, append=n).astype(np.int64)
-    inverse = np.repeat(np.arange(starts.shape[0], dtype=np.intp), counts)
-    if order is not None:
-        scattered = np.empty(n, dtype=np.intp)
-        scattered[order] = inverse
-        inverse = scattered
-    return times[starts], inverse, counts
+        single = np.full(min(n, 1), n, dtype=np.int64)
+        return times[:1].copy(), np.zeros(n, dtype=np.intp), single
+    if is_sorted(times):
+        starts = _boundaries(times)
+        counts = np.diff(starts, append=n).astype(np.int64)
+        return times[starts], np.repeat(np.arange(starts.shape[0]), counts), counts
+    slots = _slots(times) if k > 1 else None
+    if slots is not None:
+        codes, spans, lows = slots
+        present, codes = _ranked(codes)
+        return _times_of(present, spans, lows, times.dtype), codes, np.bincount(codes).astype(np.int64)
+    values, codes = _ranked(times[:, 0])
+    columns = [values]
+    for i in range(1, k):  # k coordinates
+        values, ranks = _ranked(times[:, i])
+        # Ranks of pairs again, so that numbers stay below the number of rows.
+        pairs, codes = _ranked(codes * np.intp(values.shape[0]) + ranks)
+        first, second = np.divmod(pairs, values.shape[0])
+        columns = [column[first] for column in columns] + [values[second]]
+    return np.stack(columns, axis=1), codes, np.bincount(codes).astype(np.int64)
 
 
-def _dense_codes(
-    times: IntArray,
-) -> tuple[npt.NDArray[np.int64], list[int], list[int]] | None:
-    """Give each time its slot, row-major over the coordinates' ranges, where that is cheap."""
+def _slots(times: IntArray) -> tuple[npt.NDArray[np.intp], list[int], list[int]] | None:
+    """Give the times row-major numbers over the coordinates' ranges, where these are small."""
     n, k = times.shape
     lows = [int(times[:, i].min()) for i in range(k)]
     spans = [int(times[:, i].max()) - low + 1 for i, low in enumerate(lows)]
-    slots = 1
+    n_slots = 1
     for span in spans:
-        slots *= span
-    if slots > max(_DENSE_SLOTS_FREE, _DENSE_SLOTS_PER_ROW * n):
+        n_slots *= span
+    if n_slots > max(_DENSE_SLOTS_FREE, _DENSE_SLOTS_PER_ROW * n):
         return None
-    code = np.zeros(n, dtype=np.int64)
+    codes = np.zeros(n, dtype=np.intp)
     for i in range(k):  # k coordinates
-        code *= spans[i]
-        code += (times[:, i] - times.dtype.type(lows[i])).astype(np.int64, copy=False)
-    return code, spans, lows
+        codes *= spans[i]
+        codes += (times[:, i] - times.dtype.type(lows[i])).astype(np.intp, copy=False)
+    return codes, spans, lows
 
 
-def _decode(codes: npt.NDArray[np.intp], spans: list[int], lows: list[int], dtype: np.dtype[Any]) -> IntArray:
-    times = np.empty((codes.shape[0], len(spans)), dtype=dtype)
+def _times_of(slots: IntArray, spans: list[int], lows: list[int], dtype: np.dtype[np.integer]) -> IntArray:
+    """Return the times of slot numbers."""
+    times = np.empty((slots.shape[0], len(spans)), dtype=dtype)
     for i in range(len(spans) - 1, -1, -1):  # k coordinates
-        codes, offset = np.divmod(codes, spans[i])
+        slots, offset = np.divmod(slots, spans[i])
         times[:, i] = offset.astype(dtype) + dtype.type(lows[i])
     return times
+
+
+def _ranked(values: IntArray) -> tuple[IntArray, npt.NDArray[np.intp]]:
+    """Return the distinct values, sorted, and the number of each value among them."""
+    low, high = int(values.min()), int(values.max())
+    if high - low < max(_DENSE_SLOTS_FREE, _DENSE_SLOTS_PER_ROW * values.shape[0]):
+        code = (values - values.dtype.type(low)).astype(np.intp, copy=False)
+        present = np.zeros(high - low + 1, dtype=np.bool_)
+        present[code] = True
+        slots = np.flatnonzero(present)
+        rank = np.cumsum(present, dtype=np.intp)
+        rank -= 1
+        return slots.astype(values.dtype) + values.dtype.type(low), rank[code]
+    if np.unique(values[:: max(1, values.shape[0] // _SAMPLE)]).shape[0] > _SAMPLE // 2:
+        # Hardly anything repeats: sorting beats hashing.
+        distinct, codes = np.unique(values, return_inverse=True)
+        return distinct, codes
+    encoded = pa.array(values).dictionary_encode()
+    distinct = encoded.dictionary.to_numpy()
+    order = np.argsort(distinct)
+    rank = np.empty(order.shape[0], dtype=np.intp)
+    rank[order] = np.arange(order.shape[0], dtype=np.intp)
+    return distinct[order], rank[encoded.indices.to_numpy()]
 
 
 def consolidate_rows(times: IntArray, diffs: DiffArray) -> tuple[IntArray, DiffArray]:
