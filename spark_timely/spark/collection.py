@@ -1,0 +1,121 @@
+"""Contents of collection logs as DataFrames, where the sum of diffs needs a shuffle."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+from spark_timely.errors import InvalidUsageError, NegativeMultiplicityError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_timely.log.delta import DeltaLog
+
+__all__ = ["consolidate", "snapshot"]
+
+_DIFF = "_diff"
+
+
+def consolidate(df: DataFrame, /, *, diff: str = _DIFF) -> DataFrame:
+    """Sum the diffs of rows that are equal in all other columns, and drop those that come to zero.
+
+    A source cannot shuffle: what ``format("timely")`` gives of a collection log is consolidated per split
+    only. Times count as columns: leave ``includeTime`` out to sum over them.
+
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame
+        Updates with a column of diffs; nulls are equal to each other.
+    diff : str
+        Name of that column.
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+        Same columns in the same order.
+
+    Raises
+    ------
+    InvalidUsageError
+        If there is no such column.
+
+    Examples
+    --------
+    ::
+
+        updates = spark.read.format("timely").option("asOf", 7).option("upTo", 8).load(path)
+        contents = spark_timely.consolidate(updates)
+    """
+    from pyspark.sql import functions
+
+    if diff not in df.columns:
+        msg = f"could not consolidate a DataFrame: found no column {diff!r} in {df.columns!r:.200}"
+        raise InvalidUsageError(msg, hint="only updates of a collection log have diffs")
+    others = [f"`{name}`" for name in df.columns if name != diff]
+    summed = df.groupBy(*others).agg(functions.sum(f"`{diff}`").alias(diff))
+    return summed.where(functions.col(f"`{diff}`") != 0).select(*[f"`{name}`" for name in df.columns])
+
+
+def snapshot(
+    spark: SparkSession,
+    log: str | os.PathLike[str] | DeltaLog,
+    time: object,
+    /,
+    *,
+    diffs: bool = False,
+) -> DataFrame:
+    """Return the contents of a collection log at a closed time.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        Classic or Connect; the data source must be known to it (`register`).
+    log : path or DeltaLog
+    time : time
+        As `TimeDomain.parse_time` takes it; not beyond the log's frontier.
+    diffs : bool
+        Whether to give distinct rows and how often each is contained, in ``_diff``, instead of each row
+        as often as it is contained.
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+        A row contained fewer than zero times fails the query with `NegativeMultiplicityError` in its text.
+
+    Raises
+    ------
+    InvalidUsageError
+        If the log is no collection, or the time is none of its times.
+
+    Examples
+    --------
+    ::
+
+        spark_timely.snapshot(spark, "/data/accounts", 7).show()
+    """
+    from pyspark.sql import functions
+
+    from spark_timely.log.delta import DeltaLog, open_log
+
+    opened = log if isinstance(log, DeltaLog) else open_log(log)
+    at = opened.domain.parse_time(time)
+    # Up to the times right after it: the contents, and none of the changes that follow.
+    up_to = opened.domain.successors(at)
+    reader = spark.read.format("timely").option("asOf", json.dumps(list(at) if len(at) > 1 else at[0]))
+    for name, value in getattr(opened, "storage_options", {}).items():
+        reader = reader.option(f"storage.{name}", value)
+    summed = consolidate(reader.option("upTo", json.dumps(up_to.to_json())).load(opened.path))
+    diff = functions.col(_DIFF)
+    message = functions.concat(
+        functions.lit(f"{NegativeMultiplicityError.__name__}: could not take a snapshot of log {opened.path!r} at "),
+        functions.lit(f"{opened.domain.render_time(at)!r}: found a row with diff="),
+        diff.cast("string"),
+        functions.lit(" — hint: what was captured retracts a row that it never added; verify the capture"),
+    )
+    checked = summed.withColumn(_DIFF, functions.when(diff > 0, diff).otherwise(functions.raise_error(message)))
+    if diffs:
+        return checked
+    repeated = checked.withColumn(_DIFF, functions.explode(functions.sequence(functions.lit(1).cast("long"), diff)))
+    return repeated.drop(_DIFF)
