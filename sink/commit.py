@@ -199,7 +199,7 @@ def commit_reports(
     domain, stream = plan.policy.domain, plan.options.stream
     check_messages(counts, whole.minima, stream=stream, domain=domain)
     check_progress(counts, change.times, change.deltas, stream=stream, domain=domain)
-    if standing.seq is not None and standing.seq != whole.seq:
+    if whole.base is None and standing.seq != whole.seq:
         raise _moved(plan, ident, f"tasks planned at seq={whole.seq}", f"seq={standing.seq}")
     log = find(plan.options.path, plan.options.storage_options) or _create(plan)
     state = _state(log, plan, ident, whole)
