@@ -423,14 +423,6 @@ def _value(scalar: pa.Scalar) -> object:
         return scalar.value
 
 
-def _found(array: pa.Array, row: int) -> object:
-    """Return a value for a message: as Python has it, or the number where Python has none."""
-    try:
-        return array[row].as_py()
-    except (ValueError, OverflowError):
-        return array[row].cast(pa.int32() if pa.types.is_date32(array.type) else pa.int64()).as_py()
-
-
 def _all_true(n: int) -> npt.NDArray[np.bool_]:
     return np.ones(n, dtype=np.bool_)
 
