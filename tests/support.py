@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from hypothesis import settings
 
 from spark_timely.testing.strategies import column_names, rows_table
+from tests.faults.harness import long_lane
 from tests.oracles.replay_model import Frontier, Row, Time
 
 if TYPE_CHECKING:
@@ -59,6 +61,11 @@ def frontier_set(antichain: Antichain) -> Frontier:
 def frontier_from_json(found: Sequence[Any]) -> Frontier:
     """Return the frontier that an offset's JSON names."""
     return frozenset(tuple(time) if isinstance(time, list) else (time,) for time in found)
+
+
+def examples(n: int) -> settings:
+    """Return hypothesis settings: `n` draws, twenty times as many in the long lane."""
+    return settings(max_examples=n * 20 if long_lane() else n)
 
 
 @contextlib.contextmanager

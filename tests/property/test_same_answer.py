@@ -45,8 +45,10 @@ from spark_timely.timestamp import TimeDomain
 from tests.oracles.canonical_model import digest
 from tests.oracles.capture_model import CaptureModel, LateRowError
 from tests.oracles.replay_model import Frontier, ReplayModel, is_beyond
-from tests.support import expected_table, frontier_from_json, frontier_set, write_commit
+from tests.support import examples, expected_table, frontier_from_json, frontier_set, write_commit
 from tests.unit.sink.driver import SinkDriver
+
+pytestmark = pytest.mark.timeout(7200)
 
 
 def reader_of(path: str, checkpoint: Checkpoint, options: dict[str, str]) -> StreamDriver:
@@ -149,6 +151,7 @@ def hash_of_batches(tables: Iterable[pa.Table], history: History, frontier: Anti
     return total.digest(frontier)
 
 
+@examples(60)
 @given(history=histories(), rng=st.randoms(use_true_random=False))
 def test_replay_delivers_exactly_the_closed_messages_for_any_cut(history: History, rng: random.Random) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -199,8 +202,9 @@ def own_time(rows: list[Any], kind: str) -> pa.Table:
     return rows_table(rows, (kind,), names=["t"])
 
 
+@examples(25)
 @given(
-    drawn=arrivals(),
+    drawn=arrivals(max_rows=15),
     late_data=st.sampled_from(["error", "deadLetter", "advance"]),
     rng=st.randoms(use_true_random=False),
 )
@@ -240,7 +244,8 @@ def test_capture_makes_each_row_a_message_a_dead_letter_or_advanced_for_any_cut(
         assert report.legal, report.problems
 
 
-@given(drawn=arrivals(late=False), rng=st.randoms(use_true_random=False))
+@examples(15)
+@given(drawn=arrivals(max_rows=10, late=False), rng=st.randoms(use_true_random=False))
 def test_capture_without_late_rows_has_one_hash_for_any_cut(drawn: Arrivals, rng: random.Random) -> None:
     options = {"timeColumn": "t", "frontier": "bounded", "lateness": str(drawn.lateness), "lateData": "error"}
     hashes = set()
