@@ -93,12 +93,12 @@ def test_deltalake_and_pyarrow_read_the_same_rows(path: str) -> None:
 
 
 def test_deltalake_partition_filter_gives_only_the_data(path: str) -> None:
-    found = DeltaTable(path).to_pyarrow_table(partitions=[("_event", "=", "message")], columns=["t", "word", "n"])
+    found = DeltaTable(path).to_pyarrow_table(filters=[("_event", "=", "message")], columns=["t", "word", "n"])
     assert_same_rows(found, ROWS)
 
 
 def test_pandas_reads_the_messages(path: str) -> None:
-    frame = DeltaTable(path).to_pandas(partitions=[("_event", "=", "message")], columns=["t", "word"])
+    frame = DeltaTable(path).to_pandas(filters=[("_event", "=", "message")], columns=["t", "word"])
     assert len(frame) == 4
     assert str(frame["t"].dt.tz) == "UTC"
 
