@@ -391,7 +391,7 @@ def parse_options(table: OptionTable[ParsedT], given: Mapping[str, object], /) -
         if option.required and attribute not in values:
             msg = f"{attempt}: found no option {option.name!r}"
             raise InvalidOptionError(msg, hint=f"set {option.name!r}", context={"option": option.name})
-    return table.parsed(given=frozenset(values), storage_options=storage, **values)  # type: ignore[arg-type]
+    return table.parsed(given=frozenset(values), storage_options=storage, **values)
 
 
 def render_markdown(table: OptionTable[ParsedT], /) -> str:
@@ -448,7 +448,10 @@ def rendered(text: str, /, **tables: OptionTable[Any]) -> str:
     for name, table in tables.items():
         pattern = re.compile(rf"(<!-- options: {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
         markdown = render_markdown(table)
-        text, n_found = pattern.subn(lambda match, new=markdown: match[1] + new + match[2], text)
+        # Not as a template: a backslash in a help text would mean something.
+        parts = pattern.split(text)
+        n_found = len(parts) // 3
+        text = "".join(part + (markdown if index % 3 == 1 else "") for index, part in enumerate(parts))
         if n_found == 0:
             msg = f"could not render the options {name!r}: found no line '<!-- options: {name} -->' with an end"
             raise InvalidUsageError(msg, hint="add the two marks where the table shall be")

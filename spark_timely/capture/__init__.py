@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
-from typing import cast
+from typing import Protocol, cast
 
 
-def _function() -> Callable[..., object]:
+class _Function(Protocol):
+    def __call__(self, *args: object, **options: object) -> object: ...
+
+
+def _function() -> _Function:
     # Loaded on call only: the function needs pyspark, this layer must not.
     module = import_module("spark_timely.spark.foreach_batch")
-    return cast("Callable[..., object]", module.capture)
+    return cast("_Function", module.capture)
 
 
 class _CallablePackage(ModuleType):

@@ -1,0 +1,42 @@
+"""What a type checker sees of the public names; checked by `make types`, never run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import assert_type
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+import spark_timely
+from spark_timely.conf import SINK_OPTIONS, SOURCE_OPTIONS, SinkOptions, SourceOptions, parse_options
+from spark_timely.errors import NotBeyondError, StorageError, TimelyError
+
+
+def options() -> None:
+    assert_type(parse_options(SINK_OPTIONS, {"path": "a"}), SinkOptions)
+    assert_type(parse_options(SOURCE_OPTIONS, {"path": "a"}), SourceOptions)
+    assert_type(parse_options(SINK_OPTIONS, {"path": "a"}).time_column, tuple[str, ...])
+    assert_type(parse_options(SOURCE_OPTIONS, {"path": "a"}).workers, int | None)
+
+
+def errors() -> None:
+    error: TimelyError = NotBeyondError("could not", time=3, frontier=[5])
+    assert_type(error.hint, str | None)
+    assert_type(StorageError("could not").determinate, bool)
+    assert_type(spark_timely.errors.TimelyError("could not").context, dict[str, object])
+
+
+def logs(path: str, schema: pa.Schema) -> None:
+    assert_type(spark_timely.create_log(path, schema, times=("long",)), spark_timely.Log)
+    log = spark_timely.open_log(path)
+    assert_type(log, spark_timely.Log)
+    assert_type(log.frontier(), spark_timely.Antichain)
+
+
+def spark(df: DataFrame, path: str) -> None:
+    assert_type(spark_timely.session("app"), SparkSession)
+    assert_type(spark_timely.session_settings(), dict[str, str])
+    assert_type(spark_timely.start(df, path=path, checkpoint=path), spark_timely.CaptureQuery)
+    assert_type(spark_timely.read_splits([], columns=["a"]), Iterator[pa.Table])
+    spark_timely.capture(df, 3, path=path, checkpoint=path, time_column="t", frontier="bounded")
