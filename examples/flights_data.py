@@ -150,7 +150,7 @@ class Inbox:
 
     path: Path
 
-    def deliver(self, flights: pd.DataFrame, *, every: str, rng: np.random.Generator) -> int:
+    def deliver(self, flights: pd.DataFrame, *, every: str, name: str, rng: np.random.Generator) -> int:
         """Write one Parquet file per `every` of `known_at`, and return how many.
 
         Spark's file source takes files in the order of their modification times, so each file
@@ -158,15 +158,15 @@ class Inbox:
         name only when complete, as in any folder that others watch.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        periods = flights["known_at"].dt.floor(every)
         count = 0
-        for start, rows in flights.groupby(periods):
+        for start, rows in flights.groupby(flights["known_at"].dt.floor(every)):
             shuffled = rows.iloc[rng.permutation(len(rows))]
             table = pa.Table.from_pandas(shuffled, schema=SCHEMA, preserve_index=False)
-            partial = self.path / f"_{start:%Y%m%dT%H%M}.tmp"
+            partial = self.path / f"_{name}.tmp"
             pq.write_table(table, partial, compression="zstd", coerce_timestamps="us")
             finished = (start + pd.Timedelta(every)).timestamp()
             os.utime(partial, (finished, finished))
-            partial.rename(self.path / f"flights-{start:%Y%m%dT%H%M}.parquet")
+            os.link(partial, self.path / f"{name}-{start:%Y%m%dT%H%M}.parquet")  # never over another
+            partial.unlink()
             count += 1
         return count

@@ -36,7 +36,7 @@ class Report:
     def say(self, *lines: str) -> None:
         """Print lines of explanation."""
         for line in lines:
-            print(f"   {line}")
+            print(f"   {line}" if line else "")
 
     def check(self, claim: str, actual: object, expected: object) -> None:
         """Print whether a claim holds; the demo fails if it does not."""
@@ -67,15 +67,15 @@ class Report:
         live = sys.stdout.isatty()
         screen = sys.stdout if live else io.StringIO()
         with tqdm(total=total, desc=what, bar_format=BAR, file=screen, ncols=110, ascii=" ▏▎▍▌▋▊▉█") as bar:
-            running, quarters = True, 0
+            running, printed = True, 0
             while running:
                 running = not over(0.2)
                 bar.n = min(done(), total)
                 bar.set_postfix_str(note() if note is not None else "", refresh=False)
                 if live:
                     bar.refresh()
-                elif not running or bar.n * 4 // total > quarters:
-                    quarters = bar.n * 4 // total
+                elif bar.n * 4 // total > printed:
+                    printed = bar.n * 4 // total
                     print(bar)
 
 
