@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from spark_timely.order import IntArray, minimal
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from spark_timely.antichain import Antichain
     from spark_timely.capture.protocol import StreamCounts
     from spark_timely.log.index import FileIndex
+    from spark_timely.log.storage import Storage
     from spark_timely.timestamp import TimeDomain
 
 __all__ = [
@@ -188,7 +188,7 @@ class CommitRequest:
     stream: str
     owner: str
     progress_times: IntArray
-    progress_deltas: npt.NDArray[np.int64]
+    progress_deltas: IntArray
     batch: int | None = None
     step: int | None = None
     expected_seq: int | None = None
@@ -252,6 +252,10 @@ class CaptureLog(Protocol):
     @property
     def path(self) -> str:
         """Where the log is."""
+
+    @property
+    def storage(self) -> Storage:
+        """Access to the log's files."""
 
     @property
     def domain(self) -> TimeDomain:

@@ -119,6 +119,9 @@ def create_log(
         msg = f"could not create log {where!r}: found streams={streams!r}"
         raise InvalidUsageError(msg, hint="a log has one stream or more")
     storage = open_storage(where, storage_options)
+    if storage.local and os.path.exists(where) and not os.path.isdir(where):
+        msg = f"could not create log {where!r}: found a file"
+        raise InvalidUsageError(msg, hint="give an empty or new directory", context={"path": where})
     names = storage.names()
     if "_delta_log" not in names:
         foreign = [n for n in names if not n.startswith("_event=")]
@@ -221,7 +224,8 @@ def open_log(
     where = normal_path(path)
     storage = open_storage(where, storage_options)
     if storage.local and not os.path.isdir(where):
-        msg = f"could not open log {where!r}: found no such path"
+        found = "a file" if os.path.exists(where) else "no such path"
+        msg = f"could not open log {where!r}: found {found}"
         raise LogMissingError(
             msg,
             hint="check the path; create_log or a capture makes a new log",

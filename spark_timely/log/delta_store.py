@@ -207,7 +207,7 @@ class DeltaStore:
 
     def _features(self, found: str) -> LogFormatError:
         return LogFormatError(
-            f"could not open log {self.path!r}: found table features that cannot be read: {shown(found)}",
+            f"could not open log {self.path!r}: found table features that cannot be read: {found:.200}",
             hint="a log is a plain Delta table; rewrite it without the feature",
             context={"path": self.path},
         )

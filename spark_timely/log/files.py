@@ -279,7 +279,8 @@ def write_data_files(
     start = 0
     while start < len(cuts) - 1:
         path = file_name(event, stream, seq)
-        first, metadata_out = cuts[start], []
+        first = cuts[start]
+        metadata_out: list[pq.FileMetaData] = []
         with storage.open_output(path) as sink:
             writer = pq.ParquetWriter(
                 sink,
@@ -489,6 +490,7 @@ def describe_file(storage: Storage, path: str, *, domain: TimeDomain, event: str
             )
         lows, highs, nulls, bounds = footer_stats(metadata, schema, domain)
         told = file_times(file)
+        minima: IntArray
         if metadata.num_rows == 0:
             minima = np.empty((0, domain.arity), np.int64)
         elif told is not None:

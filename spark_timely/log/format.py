@@ -202,7 +202,7 @@ class LogFormat:
                 msg,
                 hint=f"a time has at most {MAX_ARITY} coordinates",
             )
-        domain = TimeDomain(types, tuple(minimum) if minimum is not None else ())
+        domain = TimeDomain.from_json({"times": list(types), "minimum": list(minimum or ())})
         fields = [pa.field(f.name, canonical_type(f.type, f.name), f.nullable) for f in schema]
         form = cls(domain, kind, pa.schema(fields))
         form.check_names(schema.names)

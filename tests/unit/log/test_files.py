@@ -1,0 +1,292 @@
+"""Files of a log: order, row groups, statistics, counts in footers; and files that others wrote."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_timely.errors import DataLossError, SchemaMismatchError, StorageError
+from spark_timely.log.files import (
+    conform,
+    describe_file,
+    file_name,
+    file_times,
+    message_table,
+    open_parquet,
+    read_file,
+    write_data_files,
+)
+from spark_timely.log.format import LogFormat
+from spark_timely.log.stats import MAX_DISTINCT_TIMES, decode_counts, encode_counts
+from spark_timely.log.storage import MemoryStorage, normal_path, open_storage
+from spark_timely.order import unique_times
+
+INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+FORM = LogFormat.build(pa.schema([("v", pa.int64())]))
+
+
+def write(times: np.ndarray, form: LogFormat = FORM, **options: int) -> tuple[MemoryStorage, list, pa.Table]:
+    storage = MemoryStorage()
+    payload = pa.table({"v": np.arange(len(times))})
+    table = message_table(form, payload, times, "main", 7)
+    files = write_data_files(storage, table, times, stream="main", seq=7, domain=form.domain, **options)
+    return storage, files, table
+
+
+def test_rows_of_a_file_are_ordered_by_time() -> None:
+    times = np.random.default_rng(1).integers(0, 50, (1000, 1))
+    storage, (file,), table = write(times)
+    back = read_file(storage, file.path, FORM.data_schema)
+    assert back["_time"].to_pylist() == sorted(times[:, 0].tolist())
+    keys = [("_time", "ascending"), ("v", "ascending")]
+    assert back.sort_by(keys).to_pylist() == table.sort_by(keys).to_pylist()
+    assert (file.n_rows, file.bounds.tolist(), file.minima.tolist()) == (1000, [[0], [49]], [[0]])
+    assert file.size_bytes == storage.read(file.path).size
+
+
+def test_row_groups_end_between_times() -> None:
+    times = np.sort(np.random.default_rng(2).integers(0, 60, 1000)).reshape(-1, 1)
+    storage, (file,), _ = write(times, row_group_rows=100)
+    with open_parquet(storage, file.path) as parquet:
+        groups = [parquet.read_row_group(i)["_time"].to_numpy() for i in range(parquet.num_row_groups)]
+    assert len(groups) >= 10
+    assert all(len(g) <= 100 for g in groups)
+    for earlier, later in itertools.pairwise(groups):
+        assert earlier[-1] < later[0]
+
+
+def test_one_time_above_the_limit_is_cut_inside() -> None:
+    times = np.array([[1]] * 5 + [[2]] * 250 + [[3]] * 20)
+    storage, (file,), _ = write(times, row_group_rows=100)
+    with open_parquet(storage, file.path) as parquet:
+        sizes = [parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups)]
+    assert sizes == [5, 100, 100, 50, 20] or sum(sizes) == 275
+    assert max(sizes) <= 100
+
+
+def test_few_rows_are_one_row_group() -> None:
+    storage, (file,), _ = write(np.arange(500).reshape(-1, 1))
+    with open_parquet(storage, file.path) as parquet:
+        assert parquet.num_row_groups == 1
+
+
+def test_target_size_makes_several_files() -> None:
+    times = np.arange(5000).reshape(-1, 1)
+    storage, files, table = write(times, row_group_rows=500, target_file_size=4000)
+    assert len(files) > 1
+    assert sum(f.n_rows for f in files) == 5000
+    back = pa.concat_tables([read_file(storage, f.path, FORM.data_schema) for f in files])
+    assert back["v"].to_pylist() == table["v"].to_pylist()
+    assert [f.bounds[0, 0] for f in files] == sorted(f.bounds[0, 0] for f in files)
+
+
+def test_no_rows_are_no_file() -> None:
+    storage, files, _ = write(np.empty((0, 1), np.int64))
+    assert files == []
+    assert storage.names() == []
+
+
+def test_footers_tell_the_times_exactly() -> None:
+    form = LogFormat.build(pa.schema([("v", pa.int64())]), times=("long", "long"))
+    times = np.random.default_rng(3).integers(-3, 3, (200, 2))
+    storage, (file,), _ = write(times, form)
+    with open_parquet(storage, file.path) as parquet:
+        told = file_times(parquet)
+    assert told is not None
+    expected = unique_times(times)
+    assert told[0].tolist() == expected[0].tolist()
+    assert told[1].tolist() == expected[1].tolist()
+
+
+def test_footers_of_too_many_times_tell_nothing() -> None:
+    times = np.arange(MAX_DISTINCT_TIMES + 1).reshape(-1, 1)
+    storage, (file,), _ = write(times)
+    with open_parquet(storage, file.path) as parquet:
+        assert file_times(parquet) is None
+    assert describe_file(storage, file.path, domain=FORM.domain).minima.tolist() == [[0]]
+
+
+@given(st.integers(1, 3).flatmap(lambda k: st.lists(st.tuples(*[INT64] * k), min_size=1, max_size=20)))
+def test_counts_survive_packing(times: list[tuple[int, ...]]) -> None:
+    distinct, counts = unique_times(np.array(times, np.int64))
+    packed = encode_counts(distinct, counts)
+    assert packed is not None
+    packed.decode("ascii")
+    back = decode_counts(packed)
+    assert back is not None
+    assert back[0].tolist() == distinct.tolist()
+    assert back[1].tolist() == counts.tolist()
+
+
+def test_statistics_are_those_of_delta() -> None:
+    form = LogFormat.build(
+        pa.schema(
+            [("f", pa.float64()), ("s", pa.string()), ("d", pa.date32()), ("n", pa.int16()), ("l", pa.list_(pa.int8()))]
+        ),
+        times=("timestamp",),
+    )
+    storage = MemoryStorage()
+    values = {"f": [1.0, float("nan")], "s": ["a", None], "d": [0, 3], "n": [None, 5], "l": [[1, 2], None]}
+    payload = pa.table({n: pa.array(v, form.payload.field(n).type) for n, v in values.items()})
+    times = np.array([[-1], [1_000_001]])
+    table = message_table(form, payload, times, "main", 3)
+    (file,) = write_data_files(storage, table, times, stream="main", seq=3, domain=form.domain)
+    assert json.loads(file.stats) == {
+        "numRecords": 2,
+        "minValues": {
+            "_stream": "main",
+            "_seq": 3,
+            "_time": "1969-12-31T23:59:59.999999Z",
+            "d": "1970-01-01",
+            "n": 5,
+        },
+        "maxValues": {
+            "_stream": "main",
+            "_seq": 3,
+            "_time": "1970-01-01T00:00:01.000001Z",
+            "d": "1970-01-04",
+            "n": 5,
+        },
+        "nullCount": {"_stream": 0, "_seq": 0, "_time": 0, "f": 0, "s": 1, "d": 0, "n": 1},
+    }
+
+
+@pytest.mark.parametrize("arity", [1, 2])
+def test_files_of_other_writers_are_described(arity: int) -> None:
+    form = LogFormat.build(pa.schema([("v", pa.int64())]), times=("long",) * arity)
+    storage, (file,), table = write(np.array([[5, 1], [3, 2], [3, 9]])[:, :arity], form)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=2)
+    storage.write("other.parquet", sink.getvalue())
+    found = describe_file(storage, "other.parquet", domain=form.domain)
+    assert found.minima.tolist() == file.minima.tolist()
+    assert found.bounds.tolist() == file.bounds.tolist()
+    assert json.loads(found.stats) == json.loads(file.stats)
+    assert found.n_rows == 3
+    ours = describe_file(storage, file.path, domain=form.domain)
+    assert (ours.stats, ours.size_bytes) == (file.stats, file.size_bytes)
+
+
+def test_file_without_times_is_refused() -> None:
+    storage = MemoryStorage()
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"v": [1]}), sink)
+    storage.write("x.parquet", sink.getvalue())
+    with pytest.raises(SchemaMismatchError, match="no column '_time'"):
+        describe_file(storage, "x.parquet", domain=FORM.domain)
+
+
+def test_missing_and_corrupt_files_are_data_loss() -> None:
+    storage, (file,), _ = write(np.array([[1], [2]]))
+    with pytest.raises(DataLossError, match=r"'gone.parquet' of log 'memory': found no such file"):
+        read_file(storage, "gone.parquet", FORM.data_schema)
+    whole = storage.read(file.path).to_pybytes()
+    for content in (b"", b"PAR1", whole[:-20], whole[:8] + b"\xff" * 200 + whole[208:]):
+        storage.write("bad.parquet", content)
+        with pytest.raises(DataLossError, match=r"'bad.parquet'.*no valid Parquet"):
+            read_file(storage, "bad.parquet", FORM.data_schema)
+
+
+def test_descriptions_are_small_and_picklable() -> None:
+    _, (file,), _ = write(np.arange(100_000).reshape(-1, 1))
+    assert len(pickle.dumps(file)) < 2000
+
+
+def test_int96_and_foreign_types_come_back_in_the_schema() -> None:
+    form = LogFormat.build(pa.schema([("t", pa.timestamp("us", "UTC"))]), times=("timestamp",))
+    table = pa.table(
+        {
+            "_stream": pa.array(["a"]).dictionary_encode(),
+            "_seq": pa.array([1], pa.int64()),
+            "_time": pa.array([123], pa.timestamp("us", "UTC")),
+            "t": pa.array([-11_000_000_000_000_001], pa.timestamp("us", "UTC")),
+        }
+    )
+    storage, sink = MemoryStorage(), pa.BufferOutputStream()
+    pq.write_table(table, sink, use_deprecated_int96_timestamps=True)
+    storage.write("spark.parquet", sink.getvalue())
+    back = read_file(storage, "spark.parquet", form.data_schema)
+    assert back.schema.types == form.data_schema.types
+    assert back["t"].cast(pa.int64()).to_pylist() == [-11_000_000_000_000_001]
+    assert form.domain.from_columns(back).tolist() == [[123]]
+
+
+def test_conform_fits_what_loses_nothing() -> None:
+    schema = pa.schema(
+        [("n", pa.int64()), ("x", pa.float64()), ("t", pa.timestamp("us", "UTC")), ("d", pa.decimal128(20, 0))]
+    )
+    table = pa.table(
+        {
+            "d": pa.array([1 << 63], pa.uint64()),
+            "t": pa.array([1], pa.timestamp("ms", "Asia/Kathmandu")),
+            "x": pa.array([0.5], pa.float32()),
+            "n": pa.array([1], pa.uint8()),
+            "extra": pa.array([1]),
+        }
+    )
+    fitted = conform(table.drop(["extra"]), schema)
+    assert fitted.schema == schema
+    assert int(fitted["d"][0].as_py()) == 1 << 63
+    with pytest.raises(SchemaMismatchError, match="unknown column 'extra'"):
+        conform(table, schema)
+
+
+@pytest.mark.parametrize(
+    ("column", "type_"),
+    [
+        (pa.array([300]), pa.int8()),
+        (pa.array([1], pa.timestamp("us")), pa.timestamp("us", "UTC")),
+        (pa.array([1], pa.timestamp("ns", "UTC")), pa.timestamp("us", "UTC")),
+        (pa.array([1]), pa.string()),
+        (pa.array([1]), pa.bool_()),
+        (pa.array([0.1]), pa.float32()),
+        (pa.array([1]), pa.date32()),
+    ],
+)
+def test_conform_refuses_what_would_change_values(column: pa.Array, type_: pa.DataType) -> None:
+    if pa.types.is_float32(type_):
+        assert conform(pa.table({"c": column}), pa.schema([("c", type_)])).num_rows == 1
+        return
+    with pytest.raises(SchemaMismatchError, match="'c'"):
+        conform(pa.table({"c": column}), pa.schema([("c", type_)]))
+
+
+def test_names_of_files_are_safe() -> None:
+    assert file_name("progress", "#open", 3, "ab").endswith("/open.-000000000003-ab.parquet")
+    assert file_name("message", "a", 3) != file_name("message", "a", 3)
+
+
+def test_paths_are_made_absolute(tmp_path: object) -> None:
+    assert normal_path("file:/tmp/x") == "/tmp/x"
+    assert normal_path("file:///tmp/with%20space/") == "/tmp/with space"
+    assert normal_path("s3a://bucket/x/") == "s3a://bucket/x"
+    assert normal_path("x").startswith("/")
+    storage = pickle.loads(pickle.dumps(open_storage(str(tmp_path))))
+    storage.write("a/b.txt", b"x")
+    assert storage.names() == ["a"]
+    assert storage.read("a/b.txt").to_pybytes() == b"x"
+    storage.delete("a/b.txt")
+    storage.delete("a/b.txt")
+    assert not storage.exists("a/b.txt")
+    with pytest.raises(DataLossError):
+        storage.read("a/b.txt")
+    with pytest.raises(StorageError):
+        storage.read("a")
+
+
+def test_memory_storage_writes_when_closed() -> None:
+    storage = MemoryStorage()
+    with storage.open_output("d/x") as sink:
+        sink.write(b"1")
+        assert not storage.exists("d/x")
+    assert storage.names("d") == ["x"]
+    assert pc.sum(pa.array([storage.read("d/x").size])).as_py() == 1

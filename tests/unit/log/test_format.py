@@ -1,0 +1,172 @@
+"""The format of a log: columns, names, types, facts."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_timely.errors import InvalidUsageError, LogFormatError, LogMissingError, SchemaMismatchError
+from spark_timely.log.format import METADATA_KEY, LogFormat, canonical_type, check_stream_name
+
+PAYLOAD = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
+
+
+def test_columns_of_a_stream_log_are_in_physical_order() -> None:
+    form = LogFormat.build(PAYLOAD)
+    assert form.table_schema.names == [
+        *("_event", "_stream", "_seq", "_time", "_delta", "_count", "_reason", "_at", "_query", "_batch", "_step"),
+        *("_rows", "_min_time", "_max_time", "_epoch", "id", "text"),
+    ]
+    assert form.data_columns == ("_stream", "_seq", "_time", "id", "text")
+    assert [f.name for f in form.table_schema if not f.nullable] == ["_event"]
+
+
+def test_columns_of_a_collection_in_product_order() -> None:
+    form = LogFormat.build(PAYLOAD, times=("long", "date"), kind="collection")
+    names = form.table_schema.names
+    assert names[3:6] == ["_time_0", "_time_1", "_diff"]
+    assert {"_min_time_0", "_min_time_1", "_max_time_0", "_max_time_1"} <= set(names)
+    assert form.table_schema.field("_max_time_1").type == pa.date32()
+    assert form.dead_schema.names == ["_stream", "_seq", "_time_0", "_time_1", "_diff", "_reason", "_at", "id", "text"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_"),
+    [
+        ("long", pa.int64()),
+        ("int", pa.int32()),
+        ("short", pa.int16()),
+        ("date", pa.date32()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+    ],
+)
+def test_time_columns_have_the_type_of_the_times(kind: str, type_: pa.DataType) -> None:
+    form = LogFormat.build(PAYLOAD, times=(kind,))
+    for name in ("_time", "_min_time", "_max_time"):
+        assert form.progress_schema.field(name).type == type_
+
+
+def test_facts_come_back_from_the_table() -> None:
+    form = LogFormat.build(PAYLOAD, times=("short", "timestamp"), minimum=(3, 4), kind="collection")
+    schema = form.table_schema
+    assert all(f.nullable for f in schema if f.name in PAYLOAD.names)
+    metadata = {k.decode(): v.decode() for k, v in schema.field("_event").metadata.items()}
+    back = LogFormat.from_table(schema, metadata, "log")
+    assert back == form
+    assert back.payload.field("id").nullable is False
+    assert pickle.loads(pickle.dumps(form)) == form
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "found"),
+    [
+        ({"version": 2}, LogFormatError, "format version=2, this library reads up to 1"),
+        ({"version": "x"}, LogFormatError, "unreadable facts"),
+        ({"times": ["nanoseconds"]}, LogFormatError, "unreadable facts"),
+        ({"kind": None, "times": 7}, LogFormatError, "unreadable facts"),
+    ],
+)
+def test_facts_that_make_no_sense_are_refused(change: dict[str, Any], error: type[Exception], found: str) -> None:
+    form = LogFormat.build(PAYLOAD)
+    text = json.dumps(json.loads(form.facts()) | change)
+    with pytest.raises(error, match=found):
+        LogFormat.from_table(form.table_schema, {METADATA_KEY: text}, "log")
+
+
+def test_unknown_facts_are_left_alone() -> None:
+    form = LogFormat.build(PAYLOAD)
+    text = json.dumps(json.loads(form.facts()) | {"since": [7]})
+    assert LogFormat.from_table(form.table_schema, {METADATA_KEY: text}, "log") == form
+
+
+def test_table_without_facts_is_no_log() -> None:
+    with pytest.raises(LogMissingError, match="no capture log"):
+        LogFormat.from_table(PAYLOAD, {}, "log")
+
+
+def test_table_that_lost_one_of_our_columns_is_refused() -> None:
+    form = LogFormat.build(PAYLOAD)
+    schema = form.table_schema
+    schema = schema.remove(schema.get_field_index("_seq"))
+    with pytest.raises(LogFormatError, match="no column '_seq'"):
+        LogFormat.from_table(schema, {METADATA_KEY: form.facts()}, "log")
+
+
+@pytest.mark.parametrize("name", ["_event", "_STREAM", "_time", "_diff", "_Count", "_min_time", "_epoch"])
+def test_reserved_names_are_refused(name: str) -> None:
+    with pytest.raises(SchemaMismatchError, match=f"reserved name {name!r}"):
+        LogFormat.build(pa.schema([(name, pa.int64())]))
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a,b", "a;b", "{", "}", "(", ")", "a\nb", "a\tb", "a=b"])
+def test_names_that_delta_forbids_are_refused(name: str) -> None:
+    with pytest.raises(SchemaMismatchError, match="Delta table allows none"):
+        LogFormat.build(pa.schema([(name, pa.int64())]))
+
+
+def test_names_that_differ_in_case_only_are_refused() -> None:
+    with pytest.raises(SchemaMismatchError, match=r"'A' twice \(case does not count\)"):
+        LogFormat.build(pa.schema([("a", pa.int64()), ("A", pa.int64())]))
+
+
+@pytest.mark.parametrize("name", ["ünïcödé", "日本", "a.b", "x-y", "_mine", "_time_7"])
+def test_other_names_are_taken(name: str) -> None:
+    assert LogFormat.build(pa.schema([(name, pa.int64())])).payload.names == [name]
+
+
+@pytest.mark.parametrize(
+    ("found", "kept"),
+    [
+        (pa.uint8(), pa.int16()),
+        (pa.uint32(), pa.int64()),
+        (pa.uint64(), pa.decimal128(20, 0)),
+        (pa.float16(), pa.float32()),
+        (pa.date64(), pa.date32()),
+        (pa.large_string(), pa.string()),
+        (pa.binary(4), pa.binary()),
+        (pa.timestamp("ns"), pa.timestamp("us")),
+        (pa.timestamp("ms", "Asia/Kathmandu"), pa.timestamp("us", "UTC")),
+        (pa.dictionary(pa.int8(), pa.large_string()), pa.string()),
+        (pa.decimal256(10, 2), pa.decimal128(10, 2)),
+        (pa.large_list(pa.uint8()), pa.list_(pa.field("element", pa.int16()))),
+        (pa.list_(pa.int8(), 3), pa.list_(pa.field("element", pa.int8()))),
+        (pa.struct([("x", pa.uint16())]), pa.struct([("x", pa.int32())])),
+        (pa.map_(pa.large_string(), pa.uint8()), pa.map_(pa.string(), pa.int16())),
+    ],
+)
+def test_types_are_kept_as(found: pa.DataType, kept: pa.DataType) -> None:
+    assert canonical_type(found) == kept
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [pa.null(), pa.time32("s"), pa.duration("s"), pa.decimal256(50, 2), pa.struct([("x", pa.time64("us"))])],
+)
+def test_types_that_a_table_has_not_are_refused(type_: pa.DataType) -> None:
+    with pytest.raises(SchemaMismatchError, match=r"column 'c(\.x)?'"):
+        canonical_type(type_, "c")
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"kind": "table"}, "kind='table'"),
+        ({"times": ()}, "no types"),
+        ({"times": ("uint64",)}, "uint64"),
+        ({"times": ("long",) * 9}, "9 time coordinates"),
+        ({"minimum": (0, 0)}, "minimum"),
+    ],
+)
+def test_logs_that_cannot_be_are_refused(options: dict[str, Any], found: str) -> None:
+    with pytest.raises(InvalidUsageError, match=found):
+        LogFormat.build(PAYLOAD, **options)
+
+
+def test_stream_names() -> None:
+    assert check_stream_name("A_1") == "A_1"
+    with pytest.raises(InvalidUsageError):
+        check_stream_name("ünïcode")
