@@ -261,7 +261,11 @@ class Arrivals:
         return pa.concat_tables(parts)
 
     def _table(
-        self, times: IntArray, deltas: npt.NDArray[np.int64], names: npt.NDArray[np.object_], seqs: IntArray
+        self,
+        times: IntArray,
+        deltas: npt.NDArray[np.int64],
+        names: npt.NDArray[np.object_],
+        seqs: npt.NDArray[np.int64],
     ) -> pa.Table:
         return progress_table(
             sorted_schema(self._layout), self._layout, times, deltas, streams=names.tolist(), seqs=seqs

@@ -141,7 +141,9 @@ class History:
         times, counts : ndarray of int64, shapes (n, k) and (n,)
             Distinct times in lexicographic order with their sums.
         """
-        parts = [(np.empty((0, self._domain.arity), np.int64), np.empty(0, np.int64))]
+        parts: list[tuple[IntArray, npt.NDArray[np.int64]]] = [
+            (np.empty((0, self._domain.arity), np.int64), np.empty(0, np.int64))
+        ]
         for name in names:  # one turn per stream
             commits = self.commits_of(name)
             place = int(np.searchsorted(self.seqs[commits], position.get(name, 0), side="left")) - 1

@@ -142,8 +142,7 @@ class Split:
         """Read what `to_json` gave."""
         values = dict(found)
         values["pieces"] = tuple(
-            FilePiece(path, start, stop, tuple(commit) or None)  # type: ignore[arg-type]
-            for path, start, stop, *commit in found["pieces"]
+            FilePiece(path, start, stop, tuple(commit) or None) for path, start, stop, *commit in found["pieces"]
         )
         for name in ("lower", "upper", "commits"):
             if found[name] is not None:

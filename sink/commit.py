@@ -33,7 +33,8 @@ from spark_timely.order import IntArray, consolidate_rows, minimal
 from spark_timely.sink.plan import BatchId, CapturePlan, check_owner, find_log
 
 if TYPE_CHECKING:
-    from spark_timely.log.base import CaptureLog, StreamState
+    from spark_timely.log.base import StreamState
+    from spark_timely.log.reading import ReadableLog
 
 __all__ = ["TaskReport", "commit_reports", "delete_files", "is_refusal", "merge_reports", "surely_absent"]
 
@@ -151,7 +152,7 @@ def commit_reports(
     reports: Sequence[TaskReport],
     /,
     *,
-    find: Callable[[str, dict[str, str]], CaptureLog | None] = find_log,
+    find: Callable[[str, dict[str, str]], ReadableLog | None] = find_log,
 ) -> CommitOutcome:
     """Append a micro-batch to the log, once.
 
@@ -247,7 +248,7 @@ def surely_absent(
     ident: BatchId,
     /,
     *,
-    find: Callable[[str, dict[str, str]], CaptureLog | None] = find_log,
+    find: Callable[[str, dict[str, str]], ReadableLog | None] = find_log,
 ) -> bool:
     """Return whether the log can be read and does not hold the micro-batch.
 
@@ -311,7 +312,7 @@ def _named(ident: BatchId, told: BatchId) -> BatchId:
     return replace(ident, query=query)
 
 
-def _create(plan: CapturePlan) -> CaptureLog:
+def _create(plan: CapturePlan) -> ReadableLog:
     from spark_timely.log.delta import create_log
 
     form, options = plan.layout.form, plan.options
@@ -327,7 +328,7 @@ def _create(plan: CapturePlan) -> CaptureLog:
     )
 
 
-def _state(log: CaptureLog, plan: CapturePlan, ident: BatchId, whole: TaskReport) -> StreamState:
+def _state(log: ReadableLog, plan: CapturePlan, ident: BatchId, whole: TaskReport) -> StreamState:
     """Return the stream's state, opening it if need be; refuse one that is not what the tasks knew."""
     stream = plan.options.stream
     state = log.stream(stream)

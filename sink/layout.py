@@ -299,6 +299,7 @@ def _event_columns(schema: StructType) -> tuple[str, str, tuple[str, ...]]:
     """Return the columns of ``content=events``: event, delta, times."""
     lower = {name.lower(): name for name in schema.names}
     missing = [name for name in ("_event", "_delta") if name not in lower]
+    times: tuple[str, ...]
     if "_time" in lower:
         times = (lower["_time"],)
     else:

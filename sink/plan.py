@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_timely.conf.options import SinkOptions
-    from spark_timely.log.base import CaptureLog, StreamState
+    from spark_timely.log.base import StreamState
+    from spark_timely.log.reading import ReadableLog
 
 __all__ = ["BatchId", "CapturePlan", "Standing", "check_owner", "find_log", "make_plan", "now_us"]
 
@@ -166,7 +167,7 @@ class CapturePlan:
         return self.fresh
 
 
-def find_log(path: str, storage_options: dict[str, str]) -> CaptureLog | None:
+def find_log(path: str, storage_options: dict[str, str]) -> ReadableLog | None:
     """Open the log of a sink, None if the path is empty.
 
     Parameters
@@ -178,7 +179,7 @@ def find_log(path: str, storage_options: dict[str, str]) -> CaptureLog | None:
 
     Returns
     -------
-    CaptureLog or None
+    ReadableLog or None
 
     Raises
     ------
@@ -201,7 +202,7 @@ def make_plan(
     /,
     *,
     clock: Callable[[], int] = now_us,
-    find: Callable[[str, dict[str, str]], CaptureLog | None] = find_log,
+    find: Callable[[str, dict[str, str]], ReadableLog | None] = find_log,
 ) -> CapturePlan:
     """Read the stream's state and plan a micro-batch of it.
 
@@ -252,7 +253,7 @@ def make_plan(
     return plan
 
 
-def _recorded(log: CaptureLog, state: StreamState, ident: BatchId) -> StreamState | None:
+def _recorded(log: ReadableLog, state: StreamState, ident: BatchId) -> StreamState | None:
     """Return the state after the commit of the micro-batch, where it may be a repeated one."""
     if state.batch is None or state.step is None:
         return None
@@ -289,7 +290,7 @@ def check_owner(state: StreamState, query: str | None) -> None:
     )
 
 
-def _first_counts(log: CaptureLog, options: SinkOptions) -> StreamCounts:
+def _first_counts(log: ReadableLog, options: SinkOptions) -> StreamCounts:
     """Return what a stream that is still to be opened will hold: a claim, or a copy of a live stream's."""
     if log.frontier().is_empty:
         raise _closed(options.path, None)

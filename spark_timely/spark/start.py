@@ -20,7 +20,7 @@ from spark_timely.sink.plan import find_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["CaptureQuery", "start"]
 
@@ -233,7 +233,8 @@ class _Capture:
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         from spark_timely.spark.foreach_batch import capture
 
-        capture(df, batch_id, path=self.path, checkpoint=self.checkpoint, **self.options)
+        options: dict[str, Any] = dict(self.options)  # `start` has checked them
+        capture(df, batch_id, path=self.path, checkpoint=self.checkpoint, **options)
 
 
 def _trigger(trigger: str | Mapping[str, object] | None) -> dict[str, object]:
