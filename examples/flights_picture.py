@@ -69,7 +69,7 @@ def draw(
             flights.known_at[dead], spread[dead], s=90, marker="X", color=RED, ec="white", lw=0.8,
             label="too late: kept as a dead letter", zorder=5,
         )  # fmt: skip
-        label_dead(axes, flights.loc[dead], spread)
+        label_dead(axes, flights.loc[dead], spread, start, end)
         label_areas(axes, moments, frontier, lateness)
 
         axes.set_xlim(start, end)
@@ -105,25 +105,25 @@ def subtitle(flights: pd.DataFrame, lateness: pd.Timedelta) -> str:
     )
 
 
-def label_dead(axes: plt.Axes, dead: pd.DataFrame, spread: pd.Series) -> None:
+def label_dead(axes: plt.Axes, dead: pd.DataFrame, spread: pd.Series, start: pd.Timestamp, end: pd.Timestamp) -> None:
     """Name each dead letter beside its mark."""
     for index, row in dead.iterrows():
         text = (
-            f"{row.carrier} {row.flight} {row.origin}\N{RIGHTWARDS ARROW}{row.dest} was diverted and came"
-            f" {(row.known_at - row.hour) / HOUR:.0f} hours later:\na dead letter, kept beside the messages"
+            f"{row.carrier} {row.flight} {row.origin}\N{RIGHTWARDS ARROW}{row.dest}, diverted,\n"
+            f"came {(row.known_at - row.hour) / HOUR:.0f} hours later:\na dead letter, kept apart"
         )
+        left = row.known_at < start + (end - start) * 0.8
         axes.annotate(
-            text, (row.known_at, spread[index]), xytext=(12, -4), textcoords="offset points",
-            color=RED, fontsize=10, va="top",
+            text, (row.known_at, spread[index]), xytext=(12 if left else -12, 6), textcoords="offset points",
+            color=RED, fontsize=10, va="top", ha="left" if left else "right",
         )  # fmt: skip
 
 
 def label_areas(axes: plt.Axes, moments: pd.DatetimeIndex, frontier: pd.DatetimeIndex, lateness: pd.Timedelta) -> None:
     """Write into the picture what lies below and above the line."""
-    at = int(len(moments) * 0.80)
     axes.text(
-        moments[at], frontier[0] + 9 * HOUR, "complete: these hours are final",
-        color=GREEN, fontsize=14, weight="bold", ha="center",
+        0.97, 0.07, "complete: these hours are final", transform=axes.transAxes,
+        color=GREEN, fontsize=14, weight="bold", ha="right",
     )  # fmt: skip
     middle = int(len(moments) * 0.56)
     axes.text(
