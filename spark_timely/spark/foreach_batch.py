@@ -14,10 +14,11 @@ Invariants
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,15 @@ import pyarrow as pa
 from spark_timely.capture.policy import FrontierPolicy, late_error
 from spark_timely.capture.protocol import StreamCounts
 from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
-from spark_timely.errors import InvalidOptionError, InvalidUsageError, ProtocolError, SchemaMismatchError, TimelyError
+from spark_timely.errors import (
+    InvalidOptionError,
+    InvalidUsageError,
+    ProtocolError,
+    SchemaMismatchError,
+    StorageError,
+    TimelyError,
+    shown,
+)
 from spark_timely.log.base import CommitOutcome, DataFile
 from spark_timely.log.files import describe_file, open_parquet
 from spark_timely.log.storage import FileStorage, open_storage
@@ -132,8 +141,7 @@ def capture(
         if is_refusal(error):
             _remove(storage, staging)
         raise
-    if not outcome.committed or not report.files:
-        _remove(storage, staging)
+    _tidy(storage, staging, {file.path for file in report.files} if outcome.committed else set())
     return outcome
 
 
@@ -332,7 +340,7 @@ class _Staged:
         """Return the error for a row that forbids the micro-batch."""
         plan, layout = self.plan, self.plan.layout
         names = layout.form.payload.names
-        row = rows.select([name for name in rows.column_names if name in names]).to_pylist()[0]
+        row = shown(_row(rows, names))
         context = {"stream": plan.options.stream}
         if row_class in (RowClass.LATE, RowClass.SKEWED):
             return late_error(
@@ -341,27 +349,27 @@ class _Staged:
                 at=self.standing.at,
                 time=tuple(int(x) for x in _numbers(rows, plan.policy.domain.columns)[0]),
                 skewed=row_class is RowClass.SKEWED,
-                row=row,
+                row=_row(rows, names),
                 stream=plan.options.stream,
             )
         if row_class is RowClass.NO_TIME:
-            msg = f"could not read time column {', '.join(map(repr, layout.times))}: found null in row {row!r:.200}"
+            msg = f"could not read time column {', '.join(map(repr, layout.times))}: found null in row {row}"
             return InvalidUsageError(
                 msg, hint="every row needs a time; filter such rows out or fill the column", context=context
             )
         if row_class is RowClass.OVER:
-            highs = [kind.render(kind.hi) for kind in plan.policy.domain.types]
-            msg = f"could not read time column {', '.join(map(repr, layout.times))}: found row {row!r:.200}, later than"
-            msg = f"{msg} {', '.join(map(str, highs))}"
+            high = plan.policy.domain.render_time([kind.hi for kind in plan.policy.domain.types])
+            msg = f"could not read time column {', '.join(map(repr, layout.times))}: found a time later than {high}"
+            msg = f"{msg} in row {row}"
             return InvalidUsageError(msg, hint="keep times within the type's bounds", context=context)
         if row_class is RowClass.UNFIT:
             null = [name for name in (*layout.required, "_diff") if rows.schema.get_field_index(name) >= 0]
             bad = [name for name in null if rows.column(name).null_count]
-            msg = f"could not fit rows to the log: found null in column {', '.join(map(repr, bad))}, row {row!r:.200}"
+            msg = f"could not fit rows to the log: found null in column {', '.join(map(repr, bad))}, row {row}"
             return SchemaMismatchError(
                 msg, hint="the log holds no null there; fill or drop such rows", context={**context, "columns": bad}
             )
-        msg = f"could not capture events: found row {row!r:.200}, neither a message nor a progress row with a change"
+        msg = f"could not capture events: found row {row}, neither a message nor a progress row with a change"
         return ProtocolError(
             msg,
             hint="with frontier='events' a row is a 'message' or a 'progress'; filter other rows out",
@@ -445,6 +453,19 @@ def _numbers(table: pa.Table, names: tuple[str, ...]) -> IntArray:
     return np.stack(columns, axis=1)
 
 
+def _row(rows: pa.Table, names: list[str]) -> dict[str, object]:
+    """Return the first row's payload; values outside of Python's calendar as numbers."""
+    found: dict[str, object] = {}
+    for name in names:  # as many turns as columns
+        if name in rows.column_names:
+            scalar = rows.column(name)[0]
+            try:
+                found[name] = scalar.as_py()
+            except (OverflowError, ValueError):
+                found[name] = scalar.value
+    return found
+
+
 def _n_rows(files: Mapping[RowClass, list[DataFile]], row_class: RowClass) -> int:
     return sum(file.n_rows for file in files.get(row_class, []))
 
@@ -454,12 +475,25 @@ def _base(standing: Standing) -> StreamCounts | None:
 
 
 def _remove(storage: FileStorage, staging: str) -> None:
-    """Delete a staging directory; what cannot be deleted is no part of the log."""
-    if storage.local:
-        shutil.rmtree(storage.full(staging), ignore_errors=True)
+    """Delete a staging directory whose files the log surely does not know."""
+    _tidy(storage, staging, set())
+
+
+def _tidy(storage: FileStorage, staging: str, keep: set[str]) -> None:
+    """Delete everything in a staging directory but the files of the log: checksums, progress rows, leftovers."""
+    try:
+        # One turn per file of the job, each class in a directory of its own.
+        for name in storage.names(staging):
+            folder = f"{staging}/{name}"
+            leaves = storage.names(folder) if name.startswith("_event=") else []
+            for path in [f"{folder}/{leaf}" for leaf in leaves] or [folder]:
+                if path not in keep and not (storage.local and os.path.isdir(storage.full(path))):
+                    storage.delete(path)
+            if storage.local and not any(path.startswith(f"{folder}/") for path in keep):
+                with suppress(OSError):  # a file, or not empty
+                    os.rmdir(storage.full(folder))
+        if storage.local and not keep:
+            shutil.rmtree(storage.full(staging), ignore_errors=True)
+    except (StorageError, OSError):
+        # What stays is no part of the log.
         return
-    names = storage.names(staging)
-    for name in names:  # as many turns as files
-        inner = storage.names(f"{staging}/{name}") if name.startswith("_event=") else []
-        for path in [f"{staging}/{name}/{leaf}" for leaf in inner] or [f"{staging}/{name}"]:
-            storage.delete(path)

@@ -1,0 +1,330 @@
+"""The foreachBatch capture puts into a log what the Python writer puts there, and refuses what it refuses."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_timely import errors
+from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.spark.foreach_batch import capture
+from spark_timely.timestamp import TimeType
+from tests.unit.sink.driver import SinkDriver, rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+BOUNDED = {"timeColumn": "t", "frontier": "bounded", "lateness": "1"}
+CLOCK = 1_357_000_000_000_000  # 2013-01-01T00:26:40Z
+
+
+@pytest.fixture(autouse=True)
+def fixed_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    from spark_timely.sink import plan
+
+    monkeypatch.setitem(plan.make_plan.__kwdefaults__, "clock", lambda: CLOCK)
+
+
+def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """Return a table as a DataFrame of two partitions."""
+    from spark_timely.spark.arrow import spark_schema
+
+    return spark.createDataFrame(table, schema=spark_schema(table.schema)).repartition(2)
+
+
+def contents(log: DeltaLog) -> dict[str, object]:
+    """Return all that a log says, but for names of files, owners and wall clocks."""
+    log.refresh()
+    progress = log.progress()
+    drop = [name for name in ("_at", "_query") if name in progress.schema.names]
+    parts = {"messages": log.messages(), "dead": log.dead(), "progress": progress.drop_columns(drop)}
+    return {
+        **{name: sorted(map(repr, part.to_pylist())) for name, part in parts.items()},
+        "frontier": log.frontier(),
+        "schema": log.schema,
+        "facts": log.format.facts(),
+    }
+
+
+def data(kind: str, times: list[tuple[int, ...]], first: int, k: int) -> pa.Table:
+    """Return rows with time columns of a type and payloads of several types."""
+    n, time = len(times), TimeType(kind)
+    array = np.array(times, dtype=np.int64).reshape(n, k)
+    names = ["t"] if k == 1 else [f"t{i}" for i in range(k)]
+    columns = {name: time.to_arrow(array[:, i]) for i, name in enumerate(names)}
+    ids = range(first, first + n)
+    return pa.table(
+        {
+            **columns,
+            "id": pa.array(ids, pa.int64()),
+            "name`x": pa.array([None if i % 5 == 0 else f"n{i}" for i in ids], pa.string()),
+            "at": pa.array([CLOCK + i for i in ids], pa.timestamp("us", "UTC")),
+            "deep": pa.array([[{"x": i}] for i in ids], pa.list_(pa.struct([("x", pa.int32())]))),
+        }
+    )
+
+
+# name -> (type of the time, unit of a step, options)
+POLICIES: dict[str, tuple[str, dict[str, str]]] = {
+    "batch": ("long", {"frontier": "batch"}),
+    "bounded": ("int", {"timeColumn": "t", "frontier": "bounded", "lateness": "2"}),
+    "skew": ("timestamp", {"timeColumn": "t", "frontier": "bounded", "lateness": "2", "maxFutureSkew": "6"}),
+    "date": ("date", {"timeColumn": "t", "frontier": "bounded", "lateness": "2 days"}),
+    "hold": ("short", {"timeColumn": "t", "frontier": "hold"}),
+    "product": ("long", {"timeColumn": "t0,t1", "frontier": "hold"}),
+    "events": ("long", {"frontier": "events"}),
+}
+
+
+@pytest.mark.parametrize("late_data", ["error", "deadLetter", "advance"])
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_same_log_as_through_the_python_writer(
+    spark: SparkSession, tmp_path: Path, policy: str, late_data: str
+) -> None:
+    rng = random.Random(f"{policy} {late_data}")
+    kind, options = POLICIES[policy]
+    options = {**options, "lateData": late_data}
+    origin = {"timestamp": CLOCK, "date": 15_700}.get(kind, 0)
+    k = 2 if policy == "product" else 1
+    driver = SinkDriver(tmp_path / "sink", **options)
+    keywords = {name: value for name, value in driver.options.items() if name not in ("path", "checkpointLocation")}
+    path = str(tmp_path / "foreach")
+    now, first, held = 0, 0, -(2**63)
+    for batch in range(5):
+        size = [6, 0, 9, 7, 8][batch]
+        late = 0 if late_data == "error" and batch < 3 else 5
+        times = [
+            tuple(origin + max(0, now + rng.randint(-late if rng.random() < 0.5 else 0, 4)) for _ in range(k))
+            for _ in range(size)
+        ]
+        if policy == "skew" and times and (late_data != "error" or batch > 3):
+            times[0] = (origin + 1_000,)
+        now += 3
+        table = data(kind, times, first, k)
+        first += size
+        if policy == "events":
+            table = as_events(table, held, now)
+        elif "hold" in options.values() and batch > 0:
+            target = [[now, now - 2], [now - 2, now]] if k == 2 else [now]
+            for log in (driver.log(), open_log(path)):
+                log.advance("main", target)
+        df = frame(spark, table)
+        number = driver.next_batch()
+        refusals: list[str] = []
+        for route in ("sink", "foreachBatch"):
+            try:
+                if route == "sink":
+                    driver.run([table.slice(0, 4), table.slice(4)])
+                else:
+                    capture(df, number, path=path, app_id="query-a", **keywords)
+            except errors.LateDataError as error:
+                refusals.append(str(error).partition(": found")[2])
+        if refusals:
+            assert late_data == "error"
+            assert len(refusals) == 2
+            (driver.checkpoint / "offsets" / str(number)).unlink()
+        else:
+            held = now
+        assert contents(open_log(path)) == contents(driver.log())
+        if not refusals:
+            assert not capture(df, number, path=path, app_id="query-a", **keywords).committed
+    assert open_log(path).verify().legal
+
+
+def as_events(table: pa.Table, held: int, target: int) -> pa.Table:
+    """Return rows and one move of the capability, as a replay gives them."""
+    n = table.num_rows
+    messages = table.rename_columns(["_time", *table.column_names[1:]])
+    moves = pa.table({"_time": pa.array([held, target], pa.int64())})
+    both = pa.concat_tables([messages, moves], promote_options="default")
+    return both.append_column("_event", pa.array(["message"] * n + ["progress"] * 2)).append_column(
+        "_delta", pa.array([None] * n + [-1, 1], pa.int64())
+    )
+
+
+@pytest.mark.parametrize("kind", ["long", "int", "short", "date", "timestamp"])
+def test_times_at_the_limits_of_their_type(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    time = TimeType(kind)
+    df = frame(spark, pa.table({"t": time.to_arrow([time.lo, time.hi]), "id": pa.array([0, 1], pa.int64())}))
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        capture(df, 0, path=str(tmp_path), app_id="a", **BOUNDED | {"lateness": "0"})
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+    log = open_log(str(tmp_path))
+    assert log.frontier().elements == ((time.hi,),)
+    assert log.domain.from_columns(log.messages()).ravel().tolist() == [time.lo, time.hi]
+
+
+def test_settings_of_the_session_are_restored_and_do_not_matter(spark: SparkSession, tmp_path: Path) -> None:
+    ours = {
+        "spark.sql.parquet.outputTimestampType": "INT96",
+        "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+        "spark.sql.timestampType": "TIMESTAMP_NTZ",
+        "spark.sql.session.timeZone": "Asia/Tokyo",
+    }
+    before = {name: spark.conf.get(name, None) for name in [*ours, "spark.sql.maxConcurrentOutputFileWriters"]}
+    moment = dt.datetime(1800, 1, 1, 12, 0, 0, 123456, tzinfo=dt.UTC)
+    df = frame(spark, pa.table({"t": pa.array([moment], pa.timestamp("us", "UTC"))}))
+    try:
+        for name, value in ours.items():
+            spark.conf.set(name, value)
+        capture(df, 0, path=str(tmp_path), app_id="a", timeColumn="t", frontier="hold", lateData="deadLetter")
+        assert {name: spark.conf.get(name) for name in ours} == ours
+    finally:
+        for name, value in before.items():
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)
+    log = open_log(str(tmp_path))
+    assert log.messages()["_time"].to_pylist() == log.messages()["t"].to_pylist() == [moment]
+    assert log.files().known.all()
+
+
+Refusal = tuple[Callable[[], pa.Table], dict[str, str], type[errors.TimelyError], str]
+REFUSALS: dict[str, Refusal] = {
+    "null time": (
+        lambda: pa.table({"t": pa.array([1, None], pa.int64()), "id": pa.array([1, 2], pa.int64())}),
+        BOUNDED,
+        errors.InvalidUsageError,
+        "time column 't': found null in row {'t': None, 'id': 2}",
+    ),
+    "null time, dead letters": (
+        lambda: pa.table({"t": pa.array([1, None], pa.int64()), "id": pa.array([1, 2], pa.int64())}),
+        {**BOUNDED, "lateData": "deadLetter"},
+        errors.InvalidUsageError,
+        "time column 't': found null in row {'t': None, 'id': 2}",
+    ),
+    "time above the limit": (
+        lambda: pa.table({"t": pa.array([1, 300_000_000_000_000_000], pa.timestamp("us", "UTC"))}),
+        {"timeColumn": "t", "frontier": "hold"},
+        errors.InvalidUsageError,
+        "time column 't': found a time later than 9999-12-31T23:59:59.999999Z",
+    ),
+    "skewed": (
+        lambda: pa.table({"t": pa.array([CLOCK, CLOCK + 5_000_000], pa.timestamp("us", "UTC"))}),
+        {"timeColumn": "t", "frontier": "hold", "maxFutureSkew": "1 second"},
+        errors.LateDataError,
+        "the latest that maxFutureSkew allows",
+    ),
+    "unknown event": (
+        lambda: pa.table(
+            {"_event": ["since"], "_delta": pa.array([1], pa.int64()), "_time": pa.array([1], pa.int64())}
+        ),
+        {"frontier": "events"},
+        errors.ProtocolError,
+        "neither a message nor a progress row with a change",
+    ),
+    "progress breaks the protocol": (
+        lambda: pa.table(
+            {"_event": ["progress"], "_delta": pa.array([-1], pa.int64()), "_time": pa.array([1], pa.int64())}
+        ),
+        {"frontier": "events"},
+        errors.NegativeCountError,
+        "gives up only capabilities that it holds",
+    ),
+    "null diff": (
+        lambda: pa.table({"d": pa.array([1, None], pa.int64()), "id": pa.array([1, 2], pa.int64())}),
+        {"diffColumn": "d"},
+        errors.SchemaMismatchError,
+        "found null in column '_diff'",
+    ),
+    "no column": (lambda: rows([1]), {**BOUNDED, "timeColumn": "x"}, errors.InvalidOptionError, "no column 'x'"),
+    "close": (lambda: rows([1]), {**BOUNDED, "onFinish": "close"}, errors.InvalidOptionError, "does not see the end"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(REFUSALS))
+def test_refusal_leaves_nothing_behind(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    make, options, kind, text = REFUSALS[name]
+    with pytest.raises(kind) as found:
+        capture(frame(spark, make()), 0, path=str(tmp_path / "log"), app_id="a", **options)
+    assert text in str(found.value)
+    assert " — hint: " in str(found.value)
+    assert not list((tmp_path / "log").rglob("*.parquet")) if (tmp_path / "log").exists() else True
+
+
+def test_late_row_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    capture(frame(spark, rows([9])), 0, path=path, app_id="a", **BOUNDED)
+    version = open_log(path).version
+    with pytest.raises(errors.LateDataError) as found:
+        capture(frame(spark, rows([9, 10, 3])), 1, path=path, app_id="a", **BOUNDED)
+    assert "could not capture row {'t': 3, 'id': 2} in stream 'main': found time 3 behind the frontier [8]" in str(
+        found.value
+    )
+    assert open_log(path).version == version
+    assert len(list((tmp_path / "log").rglob("_event=message/**/*.parquet"))) <= 2
+
+
+def test_not_null_columns_are_checked(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    create_log(path, pa.schema([pa.field("t", pa.int64()), pa.field("id", pa.int64(), nullable=False)]))
+    holed = pa.table({"t": pa.array([1, 2], pa.int64()), "id": pa.array([1, None], pa.int64())})
+    with pytest.raises(errors.SchemaMismatchError, match="found null in column 'id'"):
+        capture(frame(spark, holed), 0, path=path, app_id="a", **BOUNDED)
+    capture(frame(spark, rows([1, 2])), 0, path=path, app_id="a", **BOUNDED)
+    assert open_log(path).messages().num_rows == 2
+
+
+def test_steps_of_one_micro_batch_are_repeated_together(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    for _ in range(2):
+        for step, times in enumerate([[1, 2], [2, 5]]):
+            outcome = capture(frame(spark, rows(times)), 0, path=path, app_id="a", step=step, **BOUNDED)
+            outcome = capture(frame(spark, rows(times)), 0, path=path, app_id="a", step=step, **BOUNDED)
+            assert not outcome.committed
+    assert open_log(path).messages()["_time"].to_pylist() == [1, 2, 2, 5]
+    with pytest.raises(errors.RolledBackError, match="found 1 messages"):
+        capture(frame(spark, rows([7])), 0, path=path, app_id="a", step=0, **BOUNDED)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "text"),
+    [
+        ({}, "found neither 'checkpoint' nor 'app_id'"),
+        ({"app_id": "a", "checkpoint": "c"}, "found both 'checkpoint' and 'app_id'"),
+        ({"app_id": " "}, "found app_id=' '"),
+        ({"checkpoint": "/nowhere/at/all"}, "found no query id in checkpoint '/nowhere/at/all'"),
+        ({"app_id": "a", "step": -1}, "found step=-1"),
+        ({"app_id": "a", "time_colum": "t"}, "did you mean 'timeColumn'?"),
+    ],
+)
+def test_capture_called_wrongly_is_refused(
+    spark: SparkSession, tmp_path: Path, keywords: dict[str, object], text: str
+) -> None:
+    with pytest.raises(errors.InvalidUsageError) as found:
+        capture(frame(spark, rows([1])), 0, path=str(tmp_path / "log"), **{**BOUNDED, **keywords})
+    assert text in str(found.value)
+    assert not (tmp_path / "log").exists()
+
+
+def test_second_query_is_refused_before_any_work(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    capture(frame(spark, rows([9])), 0, path=path, app_id="a", **BOUNDED)
+    with pytest.raises(errors.OwnershipError, match="owned by 'a', this query is 'b'"):
+        capture(frame(spark, rows([9])), 0, path=path, app_id="b", **BOUNDED)
+    capture(frame(spark, rows([9])), 1, path=path, app_id="a", **BOUNDED)
+    with pytest.raises(errors.RolledBackError, match="found micro-batch 1"):
+        capture(frame(spark, rows([9])), 0, path=path, app_id="a", **BOUNDED)
+
+
+def test_only_data_files_are_left_in_the_log(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "log a b")
+    for batch, times in enumerate([[1, 9], [], [3, 9]]):
+        capture(frame(spark, rows(times)), batch, path=path, app_id="a", lateData="deadLetter", **BOUNDED)
+    log = open_log(path)
+    assert log.messages()["_time"].to_pylist() == [1, 9, 9]
+    assert log.dead()["_time"].to_pylist() == [3]
+    names = [file.name for file in Path(path).rglob("*") if file.is_file() and "_delta_log" not in file.parts]
+    assert all(name.endswith(".parquet") for name in names)
