@@ -301,7 +301,7 @@ def fold_events(
     sizes = np.array([stream.n_steps for stream in streams], dtype=np.int64)
     turns = np.repeat(np.arange(len(streams)), sizes) if order is None else np.asarray(order, dtype=np.int64)
     if not np.array_equal(np.bincount(turns, minlength=len(streams)), sizes):
-        taken = np.bincount(turns).tolist()
+        taken = np.bincount(turns, minlength=len(streams)).tolist()
         msg = f"could not fold streams: found an order that takes {taken} batches of {sizes.tolist()}"
         raise InvalidShapeError(msg, hint="take each stream's batches exactly once")
     first = np.array([tuple(minimum)], dtype=streams[0].progress_times.dtype).reshape(1, arity)
