@@ -1,0 +1,25 @@
+"""The table of rules names tests that exist."""
+
+from __future__ import annotations
+
+import re
+
+from tests.modules import ROOT
+
+
+def test_every_test_named_in_the_table_of_rules_exists() -> None:
+    text = (ROOT / "tests" / "RULES.md").read_text(encoding="utf-8")
+    files = dict(re.findall(r"`(\w)` = `(tests/[\w/]+\.py)`", text))
+    named = re.findall(r"`(\w)::(\w+)`", text)
+    assert len(named) > 20
+    missing = [
+        f"{files[letter]}::{name}"
+        for letter, name in named
+        if f"def {name}(" not in (ROOT / files[letter]).read_text(encoding="utf-8")
+    ]
+    assert not missing
+
+
+def test_every_rule_of_the_capture_protocol_has_a_row() -> None:
+    text = (ROOT / "tests" / "RULES.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| (003\.\d\d) \|", text, re.MULTILINE) == [f"003.{i:02}" for i in range(1, 12)]
