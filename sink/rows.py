@@ -70,7 +70,7 @@ def write_rows(plan: CapturePlan, ident: BatchId, batches: Iterable[pa.RecordBat
             if batch.num_rows == 0:
                 continue
             held.append(batch)
-            held_bytes += batch.get_total_buffer_size()
+            held_bytes += batch.nbytes
             if held_bytes >= plan.options.target_file_size:
                 task.flush(pa.Table.from_batches(held))
                 held, held_bytes = [], 0
