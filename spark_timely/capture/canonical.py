@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["CanonicalState", "RowHasher", "trace_hash"]
 
 _HEAD = b"spark_timely canonical 1\0"
+# Entries that wait until they are merged.
+_LAZY = 1 << 16
 _TRACE_HEAD = b"spark_timely trace 1\0"
 
 
@@ -67,16 +69,19 @@ class CanonicalState:
     True
     """
 
-    __slots__ = ("_arity", "_counts", "_hasher", "_sums", "_times")
+    __slots__ = ("_arity", "_hasher", "_parts", "_pending")
 
     def __init__(self, columns: pa.Schema | Iterable[str] | RowHasher | None = None, arity: int = 1) -> None:
         if columns is not None and not isinstance(columns, RowHasher):
             columns = RowHasher(columns)
         self._hasher = columns
         self._arity = arity
-        self._times: IntArray = np.empty((0, arity), dtype=np.int64)
-        self._sums: Words = np.empty((0, 2), dtype=np.uint64)
-        self._counts: DiffArray = np.empty(0, dtype=np.int64)
+        # Sums per time in parts; the first one is what was merged so far.
+        empty = np.empty((0, arity), dtype=np.int64)
+        self._parts: list[tuple[IntArray, Words, DiffArray]] = [
+            (empty, np.empty((0, 2), dtype=np.uint64), np.empty(0, dtype=np.int64))
+        ]
+        self._pending = 0
 
     @property
     def arity(self) -> int:
@@ -86,17 +91,17 @@ class CanonicalState:
     @property
     def times(self) -> IntArray:
         """The distinct times, shape (m, k), in lexicographic order."""
-        return self._times
+        return self._merged()[0]
 
     @property
     def sums(self) -> Words:
         """Sum of weight times row hash per time and lane, shape (m, 2), modulo 2**64."""
-        return self._sums
+        return self._merged()[1]
 
     @property
     def counts(self) -> DiffArray:
         """Sum of the weights per time, shape (m,)."""
-        return self._counts
+        return self._merged()[2]
 
     def add(
         self,
@@ -180,17 +185,24 @@ class CanonicalState:
         >>> state.counts.tolist()
         [1]
         """
-        self._add(as_times(other._times, self._arity), other._sums, other._counts)
+        self._add(as_times(other.times, self._arity), other.sums, other.counts)
 
     def _add(self, times: IntArray, sums: Words, counts: DiffArray) -> None:
-        times, sums, counts = _summed(times, sums, counts)
-        if self._times.shape[0]:
-            times, sums, counts = _summed(
-                concat_times(self._times, times),
-                np.concatenate([self._sums, sums]),
-                np.concatenate([self._counts, counts]),
-            )
-        self._times, self._sums, self._counts = times, sums, counts
+        if times.shape[0]:
+            self._parts.append(_summed(times, sums, counts))
+            self._pending += self._parts[-1][0].shape[0]
+        # Merged when as much is new as was merged before: every entry is moved a few times in all.
+        if self._pending > max(_LAZY, 2 * self._parts[0][0].shape[0]):
+            self._merged()
+
+    def _merged(self) -> tuple[IntArray, Words, DiffArray]:
+        """Return the sums per time, all parts merged into one."""
+        if len(self._parts) > 1:
+            times, sums, counts = zip(*self._parts, strict=True)
+            merged = _summed(concat_times(*times), np.concatenate(sums), np.concatenate(counts))
+            self._parts = [merged]
+            self._pending = merged[0].shape[0]
+        return self._parts[0]
 
     def to_arrow(self) -> pa.Table:
         """Return the state as a table of 64-bit integers that Spark can carry.
@@ -204,12 +216,11 @@ class CanonicalState:
         >>> state.to_arrow().column_names
         ['time_0', 'count', 'sum_0', 'sum_1']
         """
-        columns = {
-            f"time_{i}": pa.array(np.ascontiguousarray(self._times[:, i]).view(np.int64)) for i in range(self._arity)
-        }
-        columns["count"] = pa.array(self._counts)
+        times, sums, counts = self._merged()
+        columns = {f"time_{i}": pa.array(np.ascontiguousarray(times[:, i]).view(np.int64)) for i in range(self._arity)}
+        columns["count"] = pa.array(counts)
         for lane in range(2):
-            columns[f"sum_{lane}"] = pa.array(np.ascontiguousarray(self._sums[:, lane]).view(np.int64))
+            columns[f"sum_{lane}"] = pa.array(np.ascontiguousarray(sums[:, lane]).view(np.int64))
         return pa.table(columns)
 
     @classmethod
@@ -264,10 +275,11 @@ class CanonicalState:
         ]
 
     def _closed(self, frontier: Antichain | None) -> tuple[IntArray, Words, DiffArray]:
-        keep = (self._counts != 0) | (self._sums != 0).any(axis=1)
+        times, sums, counts = self._merged()
+        keep = (counts != 0) | (sums != 0).any(axis=1)
         if frontier is not None:
-            keep &= ~beyond(self._times, as_times(frontier.times, self._arity))
-        return self._times[keep], self._sums[keep], self._counts[keep]
+            keep &= ~beyond(times, as_times(frontier.times, self._arity))
+        return times[keep], sums[keep], counts[keep]
 
     def digest(self, frontier: Antichain) -> str:
         """Return the canonical hash of the times closed by `frontier`, and of the frontier.
@@ -306,7 +318,7 @@ class CanonicalState:
 
     def __repr__(self) -> str:
         """Return a summary."""
-        return f"CanonicalState(arity={self._arity}, times={self._times.shape[0]}, rows={int(self._counts.sum())})"
+        return f"CanonicalState(arity={self._arity}, times={self.times.shape[0]}, rows={int(self.counts.sum())})"
 
 
 def trace_hash(

@@ -31,7 +31,17 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["Event", "Messages", "Progress", "StreamEvents", "fold_events", "frontier_steps"]
+__all__ = [
+    "Event",
+    "Messages",
+    "Progress",
+    "StreamEvents",
+    "fold_events",
+    "frontier_steps",
+    "least_over_steps",
+    "positive_intervals",
+    "running_counts",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -200,21 +200,25 @@ class RowHasher:
         Raises
         ------
         InvalidUsageError
-            If a column has a type that has no place in a log: a union, or unknown.
+            If a column is there twice, or has a type that has no place in a log: a union, or unknown.
 
         Examples
         --------
         >>> RowHasher(["a"]).hash(pa.table({"a": [1, 1]}))[:, 0].tolist()
         [7088269527921484605, 7088269527921484605]
         """
+        names = table.schema.names
+        for name in self.columns:
+            if names.count(name) > 1:
+                msg = f"could not hash rows: found column {name!r} {names.count(name)} times"
+                raise InvalidUsageError(msg, hint="rows are hashed by column name; names must differ")
         hashes = np.empty((table.num_rows, 2), dtype=np.uint64)
         row = 0
         for batch in _batches(table):
             n = batch.num_rows
             sums = _zeros(n)
             for name in self.columns:  # columns of a schema
-                at = batch.schema.get_field_index(name)
-                if at >= 0:
+                for at in batch.schema.get_all_field_indices(name):  # at most one, checked before
                     _add(sums, _contribution(batch.column(at), name))
             for lane in _LANES:
                 hashes[row : row + n, lane] = _final(sums[lane], lane)

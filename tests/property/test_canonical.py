@@ -288,6 +288,8 @@ def test_row_hash_refuses_what_has_no_place_in_a_log() -> None:
         RowHasher(["v"]).hash(pa.table({"v": union}))
     with pytest.raises(InvalidUsageError, match="a column name twice"):
         RowHasher(["v", "v"])
+    with pytest.raises(InvalidUsageError, match="found column 'v' 2 times"):
+        RowHasher(["v"]).hash(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["v", "v"]))
 
 
 ROWS = st.lists(
@@ -322,6 +324,21 @@ def test_digest_parts_in_any_order_equal_to_oracle(rows: list[Any], arity: int, 
     left.merge(right)
     assert left.digest(closing) == expected
     assert left == state_of(rows)
+
+
+def test_state_of_many_parts_and_times_equals_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_timely.capture.canonical._LAZY", 100)
+    rng = np.random.default_rng(8)
+    times, values_ = rng.integers(0, 10**12, 5_000), rng.integers(0, 9, 5_000)
+    times[::2] = times[1::2]
+    whole = CanonicalState(["v"])
+    whole.add(pa.table({"v": values_}), times)
+    parts = CanonicalState(["v"])
+    for low in range(0, 5_000, 37):
+        parts.add(pa.table({"v": values_[low : low + 37]}), times[low : low + 37])
+    assert parts == whole
+    frontier = Antichain.of(10**11)
+    assert parts.digest(frontier) == whole.digest(frontier)
 
 
 def test_digest_known_value_never_changes() -> None:
