@@ -7,12 +7,15 @@ import os
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import pandas as pd
 
 BAR = "   {desc:<26} {percentage:3.0f}% |{bar:20}| {n_fmt:>7}/{total_fmt} flights {elapsed}{postfix}"
 
@@ -84,3 +87,27 @@ def style(code: str, text: str) -> str:
     if not sys.stdout.isatty() or "NO_COLOR" in os.environ:
         return text
     return f"\x1b[{code}m{text}\x1b[0m"
+
+
+def short(moment: pd.Timestamp) -> str:
+    """Write a moment as 13 Jun 08:00."""
+    return f"{moment:%d %b %H:%M}".lstrip("0")
+
+
+def trail(moments: list[pd.Timestamp]) -> str:
+    """Write moments in a row, each day once."""
+    days: dict[str, list[str]] = {}
+    for moment in dict.fromkeys(moments):
+        days.setdefault(f"{moment:%d %b}".lstrip("0"), []).append(f"{moment:%H:%M}")
+    return " · ".join(f"{day} {' '.join(hours)}" for day, hours in days.items())
+
+
+def count(number: int, noun: str) -> str:
+    """Write a count with its noun."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def shown_path(path: Path) -> str:
+    """Write a path as short as it can be typed here."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
