@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_timely.errors import InvalidUsageError
@@ -29,9 +30,11 @@ def session_settings(*, delta: bool = False) -> dict[str, str]:
 
     Notes
     -----
-    Unix domain sockets between the JVM and Python workers cut the cost of a task to a third; record
-    batches of 100,000 rows cost less per row than Spark's 10,000; INT96 timestamps, which Spark's Parquet
-    writer may use, have no statistics; 50 partitions for the state of a small Delta table cost seconds.
+    Unix domain sockets between the JVM and Python workers cut the cost of a task to a third; the path lets
+    Spark's Python processes find pyspark compiled (see `worker_start/sitecustomize.py`), which saves most of
+    what starting one costs; record batches of 100,000 rows cost less per row than Spark's 10,000; INT96
+    timestamps, which Spark's Parquet writer may use, have no statistics; 50 partitions for the state of a
+    small Delta table cost seconds.
 
     Examples
     --------
@@ -40,6 +43,7 @@ def session_settings(*, delta: bool = False) -> dict[str, str]:
     """
     settings = {
         "spark.python.unix.domain.socket.enabled": "true",
+        "spark.executorEnv.PYTHONPATH": str(Path(__file__).with_name("worker_start")),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
