@@ -227,7 +227,7 @@ class DeltaStore:
         self._has_vectors = "deletionVectors" in features
         self._id = str(metadata.id)
         self._schema = table.schema()
-        self._schema_json = self._schema.to_json()
+        self._known = self._fixed()
         event = next((f for f in self._schema.fields if f.name == "_event"), None)
         arrow = pa.schema(self._schema.to_arrow())
         self._format = LogFormat.from_table(arrow, event.metadata if event is not None else {}, self.path)
@@ -239,6 +239,13 @@ class DeltaStore:
                 context={"path": self.path},
             )
         self._refuse_vectors()
+
+    def _fixed(self) -> tuple[object, ...]:
+        """Return what decides how the table is to be read; microseconds."""
+        table = self._table
+        protocol = table.protocol()
+        features = (*(protocol.reader_features or ()), None, *(protocol.writer_features or ()))
+        return table.schema().to_json(), tuple(features), dict(table.metadata().configuration)
 
     def _refuse_vectors(self) -> None:
         if not self._has_vectors:
@@ -270,11 +277,9 @@ class DeltaStore:
         if str(self._table.metadata().id) != self._id:
             msg = f"could not read log {self.path!r}: found another table in its place"
             raise LogMissingError(
-                msg,
-                hint="the log was deleted and made anew; open it again",
-                context={"path": self.path},
+                msg, hint="the log was deleted and made anew; open it again", context={"path": self.path}
             )
-        if self._table.schema().to_json() != self._schema_json or self._has_vectors:
+        if self._fixed() != self._known or self._has_vectors:
             self._read_table()
         self._version = self._table.version()
         return True
