@@ -44,6 +44,7 @@ __all__ = [
     "lexsort",
     "minimal",
     "minimal_elements",
+    "run_starts",
     "unique_times",
 ]
 
@@ -431,8 +432,26 @@ def is_sorted(times: IntArray) -> bool:
     return bool(ordered.all())
 
 
-def _boundaries(times: IntArray) -> npt.NDArray[np.intp]:
-    """Return the index of the first row of each run of equal rows."""
+def run_starts(times: IntArray) -> npt.NDArray[np.intp]:
+    """Return the index of the first row of each run of equal rows.
+
+    Parameters
+    ----------
+    times : ndarray of int64 or uint64, shape (n, k)
+
+    Returns
+    -------
+    ndarray of intp, shape (m,)
+
+    Notes
+    -----
+    Cost: O(n·k).
+
+    Examples
+    --------
+    >>> run_starts(np.array([[3], [3], [5], [3]])).tolist()
+    [0, 2, 3]
+    """
     n, k = times.shape
     if n == 0:
         return np.empty(0, dtype=np.intp)
@@ -499,7 +518,7 @@ def group_times(
         single = np.full(min(n, 1), n, dtype=np.int64)
         return times[:1].copy(), np.zeros(n, dtype=np.intp), single
     if is_sorted(times):
-        starts = _boundaries(times)
+        starts = run_starts(times)
         counts = np.diff(starts, append=n).astype(np.int64)
         return times[starts], np.repeat(np.arange(starts.shape[0]), counts), counts
     slots = _slots(times) if k > 1 else None
@@ -596,7 +615,7 @@ def consolidate_rows(times: IntArray, diffs: DiffArray) -> tuple[IntArray, DiffA
     if n > 1 and not is_sorted(times):
         order = lexsort(times)
         times, diffs = times[order], diffs[order]
-    starts = _boundaries(times) if times.shape[1] else np.zeros(1, dtype=np.intp)
+    starts = run_starts(times) if times.shape[1] else np.zeros(1, dtype=np.intp)
     sums = np.add.reduceat(diffs, starts)
     keep = sums != 0
     return times[starts[keep]], sums[keep]

@@ -30,7 +30,18 @@ import pyarrow as pa
 from spark_timely.antichain import Antichain
 from spark_timely.capture.row_hash import RowHasher, Words
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
-from spark_timely.order import DiffArray, IntArray, TimesLike, as_diffs, as_times, beyond, concat_times, group_times
+from spark_timely.order import (
+    DiffArray,
+    IntArray,
+    TimesLike,
+    as_diffs,
+    as_times,
+    beyond,
+    concat_times,
+    group_times,
+    is_sorted,
+    run_starts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -368,22 +379,19 @@ def trace_hash(
 
 def _summed(times: IntArray, sums: Words, counts: DiffArray) -> tuple[IntArray, Words, DiffArray]:
     """Sum hashes and counts of equal times, modulo 2**64; times come out sorted."""
-    unique, inverse, sizes = group_times(times)
-    m = unique.shape[0]
-    total_sums = np.zeros((m, 2), dtype=np.uint64)
-    total_counts = np.zeros(m, dtype=np.int64)
-    if m == 0:
-        return unique, total_sums, total_counts
-    if m == 1 or bool((inverse[:-1] <= inverse[1:]).all()):
-        starts = np.concatenate([[0], np.cumsum(sizes[:-1])])
-        for lane in range(2):
-            total_sums[:, lane] = np.add.reduceat(sums[:, lane], starts)
-        return unique, total_sums, np.add.reduceat(counts, starts)
+    if times.shape[0] == 0:
+        return times.copy(), sums.copy(), counts.copy()
+    if is_sorted(times):
+        starts = run_starts(times)
+        return times[starts], np.add.reduceat(sums, starts, axis=0), np.add.reduceat(counts, starts)
+    unique, inverse, _ = group_times(times)
+    total_sums = np.empty((unique.shape[0], 2), dtype=np.uint64)
+    total_counts = np.zeros(unique.shape[0], dtype=np.int64)
+    np.add.at(total_counts, inverse, counts)
     for lane in range(2):
-        part = np.zeros(m, dtype=np.uint64)
+        part = np.zeros(unique.shape[0], dtype=np.uint64)
         np.add.at(part, inverse, np.ascontiguousarray(sums[:, lane]))
         total_sums[:, lane] = part
-    np.add.at(total_counts, inverse, counts)
     return unique, total_sums, total_counts
 
 
