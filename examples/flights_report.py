@@ -69,7 +69,8 @@ class Report:
         """
         live = sys.stdout.isatty()
         screen = sys.stdout if live else io.StringIO()
-        with tqdm(total=total, desc=what, bar_format=BAR, file=screen, ncols=110, ascii=" ▏▎▍▌▋▊▉█") as bar:
+        shape = {"ncols": 110, "nrows": 20}  # some terminals say that they have none
+        with tqdm(total=total, desc=what, bar_format=BAR, file=screen, ascii=" ▏▎▍▌▋▊▉█", **shape) as bar:
             running, printed = True, 0
             while running:
                 running = not over(0.2)
