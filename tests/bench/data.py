@@ -82,7 +82,7 @@ def _write(path: Path, n_rows: int) -> None:
     size_bytes = sum(file.stat().st_size for file in folder.iterdir())
     facts = {
         "key_sum": key_sum,
-        "n_groups": int(len(np.unique(np.concatenate(groups)))),
+        "n_groups": len(np.unique(np.concatenate(groups))),
         "size_bytes": size_bytes,
     }
     (path / "facts.json").write_text(json.dumps(facts))

@@ -105,6 +105,5 @@ def table(cases: list[Case]) -> str:
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )

@@ -51,7 +51,7 @@ class SparkCases:
             "replay_messages_vs_delta_stream": self.replay_messages,
             "complete_aggregate_splits_vs_stateful": self.complete_aggregate,
         }
-        return [measure(name) for name, measure in todo.items() if wanted(name)]
+        return [measure() for name, measure in todo.items() if wanted(name)]
 
     # -- sources and checks
 
@@ -59,11 +59,7 @@ class SparkCases:
         return self.scratch / f"{name}-{uuid.uuid4().hex[:8]}"
 
     def _arrivals(self) -> DataFrame:
-        return (
-            self.spark.readStream.schema(SCHEMA)
-            .option("maxFilesPerTrigger", 1)
-            .parquet(str(self.data.path))
-        )
+        return self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(self.data.path))
 
     def _check(self, rows: DataFrame, what: str) -> None:
         found = rows.agg(F.count("*").alias("n"), F.sum("key").alias("keys")).first()
@@ -242,9 +238,7 @@ class SparkCases:
         )
         alternate(
             case,
-            lambda: self._to_noop(
-                self.spark.readStream.format("timely").option("workers", 2).load(str(log))
-            ),
+            lambda: self._to_noop(self.spark.readStream.format("timely").option("workers", 2).load(str(log))),
             lambda: self._to_noop(self.spark.readStream.format("delta").load(str(table))),
             self.repeats,
         )
@@ -260,9 +254,9 @@ class SparkCases:
                 sums = rows.group_by(["epoch", "key"], use_threads=False).aggregate(
                     [([], "count_all"), ("value", "sum")]
                 )
-                named = sums.rename_columns(
-                    {"count_all": "n", "value_sum": "total"}
-                ).select(["epoch", "key", "n", "total"])
+                named = sums.rename_columns({"count_all": "n", "value_sum": "total"}).select(
+                    ["epoch", "key", "n", "total"]
+                )
                 yield from named.to_batches()
 
         def work() -> None:
@@ -336,7 +330,5 @@ class SparkCases:
             4.0,
             settings={"workers": 2, "splitBy": "time", **PEER_SETTINGS},
         )
-        alternate(
-            case, lambda: self._complete_aggregate(log), self._stateful_aggregate, self.repeats
-        )
+        alternate(case, lambda: self._complete_aggregate(log), self._stateful_aggregate, self.repeats)
         return case
