@@ -170,7 +170,11 @@ def _merge_progress(log: LogCore, index: FileIndex, stream: str) -> bool:
     rows = pa.concat_tables([log._progress_rows(path) for path in index.paths.tolist()])
     rows = rows.sort_by([("_seq", "ascending")])
     new = write_progress_file(log.storage, rows, stream, int(index.seq_hi.max()), log.domain)
-    return _replace(log, index, [new])
+    done = _replace(log, index, [new])
+    if done:
+        for path in index.paths.tolist():
+            log._rows_by_path.pop(path, None)
+    return done
 
 
 def _replace(log: LogCore, index: FileIndex, new: list[DataFile]) -> bool:

@@ -421,8 +421,10 @@ class LogCore:
         StorageError
             If it is unclear, after several tries, whether the commit will have happened.
         """
+        batches = [batch_rows(self.format, s) for s in states]
         progress = [
-            write_progress_file(self.storage, batch_rows(self.format, s), s.stream, s.seq, self.domain) for s in states
+            write_progress_file(self.storage, rows, s.stream, s.seq, self.domain)
+            for s, rows in zip(states, batches, strict=True)
         ]
         attempts.tried.append((progress[0].path, states[-1]))
         before = self.store.version
@@ -449,6 +451,8 @@ class LogCore:
         if pc.index(self.store.listing()["path"], progress[0].path).as_py() < 0:
             # Reported as done, and not there: merged meanwhile, or a store that lies.
             return self._landed(attempts)
+        # Kept, because they are read again when files are merged.
+        self._rows_by_path.update(zip((f.path for f in progress), batches, strict=True))
         if self.store.version == before + 1 and self._states_version == before:
             # Nobody else committed: the new states are known without reading them.
             self._states = {**self._states, **{s.stream: s for s in states}}

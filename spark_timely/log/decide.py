@@ -13,6 +13,7 @@ Invariants
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -125,6 +126,7 @@ def decide_commit(
             current=state.seq,
             context={"path": path, "stream": name},
         )
+    _check_written_for(path, state, request)
     minima = request.minima(domain.arity)
     if len(minima):
         check_messages(state.counts, minima, stream=name, seq=state.seq + 1, domain=domain)
@@ -179,6 +181,27 @@ def _is_duplicate(path: str, state: StreamState, request: CommitRequest, recorde
             context={"path": path, "stream": state.stream, "batch": wanted[0]},
         )
     return True
+
+
+def _check_written_for(path: str, state: StreamState, request: CommitRequest) -> None:
+    """Refuse files whose rows say that they belong to another commit: a few files each."""
+    for file in request.files:
+        stats = json.loads(file.stats)
+        low, high = stats.get("minValues", {}), stats.get("maxValues", {})
+        for name, wanted in (("_seq", state.seq + 1), ("_stream", request.stream)):
+            found = [v[name] for v in (low, high) if v.get(name, wanted) != wanted]
+            if found:
+                msg = (
+                    f"could not append to stream {request.stream!r} of log {path!r} at seq={state.seq + 1}: found file "
+                    f"{file.path!r} with rows of {name}={found[0]!r}"
+                )
+                raise UpperMismatchError(
+                    msg,
+                    hint="another commit came first; read the stream again and write the rows for its next commit",
+                    expected=found[0],
+                    current=wanted,
+                    context={"path": path, "stream": request.stream},
+                )
 
 
 def _same(left: IntArray | None, right: IntArray | None) -> bool:

@@ -67,8 +67,9 @@ _KEEP_VERSIONS = 100
 _TIDY_VERSIONS = 50
 # For so long after a refresh, a look at the next version's file tells whether there is more. Far
 # shorter than _KEEP_VERSIONS commits can take, after which that file could be gone again.
-_TRUST_S = 0.2
+_TRUST_S = 0.05
 _COMMIT_RETRIES = 30
+_OPEN_TRIES = 3
 
 
 def create_table(
@@ -184,6 +185,14 @@ class DeltaStore:
         return self._version
 
     def _open(self) -> DeltaTable:
+        for _ in range(_OPEN_TRIES - 1):
+            try:
+                return DeltaTable(self.path, storage_options=self.options)
+            except TableNotFoundError:
+                break
+            except (DeltaError, OSError) as error:
+                # An entry that was listed may have been deleted since, behind a newer checkpoint.
+                logger.debug("log %r: opened again after %s", self.path, error)
         try:
             return DeltaTable(self.path, storage_options=self.options)
         except TableNotFoundError as error:

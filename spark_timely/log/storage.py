@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FileStorage", "MemoryStorage", "Storage", "normal_path", "open_storage"]
 
+_BUFFER_BYTES = 1 << 20
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
@@ -161,7 +162,9 @@ class FileStorage:
                 if parent not in self._made:
                     os.makedirs(parent, exist_ok=True)
                     self._made.add(parent)
-            return self.filesystem.open_output_stream(self.full(path))
+                return self.filesystem.open_output_stream(self.full(path))
+            # Buffered: a file system written in Python takes bytes, and is given buffers otherwise.
+            return self.filesystem.open_output_stream(path, buffer_size=_BUFFER_BYTES)
         except FileNotFoundError:
             # The directory was removed meanwhile: make it again, once.
             os.makedirs(os.path.dirname(self.full(path)), exist_ok=True)

@@ -409,6 +409,19 @@ def test_rows_judged_at_an_older_seq_are_refused(maker: LogMaker) -> None:
     assert (caught.value.expected, caught.value.current) == (1, 2)
 
 
+def test_files_written_for_another_commit_are_refused(maker: LogMaker) -> None:
+    log = maker.create(streams=2)
+    log.open_stream("main", owner="query")
+    log.open_stream("b", owner="query")
+    late = written(log, [(0, 1)], 1)
+    batch(log, 0, [], None)
+    with pytest.raises(UpperMismatchError, match="with rows of _seq=1"):
+        log.commit(CommitRequest("main", "query", *NOTHING, batch=1, files=late))
+    with pytest.raises(UpperMismatchError, match="with rows of _stream='main'"):
+        log.commit(CommitRequest("b", "query", *NOTHING, batch=1, files=late))
+    assert log.verify().legal
+
+
 def test_commit_by_another_query_is_refused(maker: LogMaker) -> None:
     log = maker.create()
     log.open_stream("main", owner="other")
@@ -581,6 +594,9 @@ def test_dead_letters_are_kept_apart(maker: LogMaker) -> None:
     files = write_data_files(log.storage, whole, times, stream="main", seq=1, domain=log.domain, event="dead")
     log.commit(CommitRequest("main", "query", np.array([[0], [5]]), np.array([-1, 1]), batch=0, files=files))
     # Again, behind the frontier: dead letters are exempt from the protocol.
+    whole = message_table(log.format, table.select(["v"]), times, "main", 2).append_column(
+        "_reason", pa.array(["late"])
+    )
     more = write_data_files(log.storage, whole, times, stream="main", seq=2, domain=log.domain, event="dead")
     log.commit(CommitRequest("main", "query", *NOTHING, batch=1, files=more))
     assert log.messages().num_rows == 0

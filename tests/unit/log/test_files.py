@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +28,7 @@ from spark_timely.log.files import (
 )
 from spark_timely.log.format import LogFormat
 from spark_timely.log.stats import MAX_DISTINCT_TIMES, decode_counts, encode_counts
-from spark_timely.log.storage import MemoryStorage, normal_path, open_storage
+from spark_timely.log.storage import FileStorage, MemoryStorage, normal_path, open_storage
 from spark_timely.order import unique_times
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -290,3 +291,24 @@ def test_memory_storage_writes_when_closed() -> None:
         assert not storage.exists("d/x")
     assert storage.names("d") == ["x"]
     assert pc.sum(pa.array([storage.read("d/x").size])).as_py() == 1
+
+
+def test_storage_behind_a_url_goes_through_deltalake(tmp_path: Path) -> None:
+    """The way that cloud URLs take, with a URL that needs no cloud."""
+    (tmp_path / "log").mkdir()
+    storage = pickle.loads(pickle.dumps(FileStorage(f"file://{tmp_path}/log")))
+    assert not storage.local
+    assert storage.names() == []
+    table = message_table(FORM, pa.table({"v": [1, 2]}), np.array([[4], [3]]), "main", 1)
+    (file,) = write_data_files(storage, table, np.array([[4], [3]]), stream="main", seq=1, domain=FORM.domain)
+    assert storage.names("_event=message") == [file.path.split("/")[1]]
+    assert storage.exists(file.path)
+    assert read_file(storage, file.path, FORM.data_schema)["v"].to_pylist() == [2, 1]
+    assert describe_file(storage, file.path, domain=FORM.domain).stats == file.stats
+    storage.write("x.txt", b"content")
+    assert storage.read("x.txt").to_pybytes() == b"content"
+    storage.delete("x.txt")
+    storage.delete("x.txt")
+    assert not storage.exists("x.txt")
+    with pytest.raises(DataLossError, match="no such file"):
+        storage.read("x.txt")
