@@ -16,7 +16,6 @@ Invariants
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import time as clock
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from spark_timely.log.storage import Storage
     from spark_timely.order import BoolArray, IntArray
 
-__all__ = ["read_split", "read_splits", "settle_worker"]
+__all__ = ["read_split", "read_splits"]
 
 BATCH_ROWS: Final = 100_000
 
@@ -49,20 +48,6 @@ BATCH_ROWS: Final = 100_000
 _RETRIES_S: Final = (0.1, 0.4, 1.5)
 
 _log = logging.getLogger("spark_timely.datasource")
-_settled = False
-
-
-def settle_worker() -> None:
-    """Take what is loaded so far out of garbage collection, once per worker process.
-
-    PySpark's worker collects garbage after every task; walking through the imported modules again
-    costs more than a small task itself (measured: 40 trivial tasks 1.2–1.6 s, then 0.3–0.5 s).
-    """
-    global _settled
-    if not _settled:
-        gc.collect()
-        gc.freeze()
-        _settled = True
 
 
 def read_split(

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from spark_timely.datasource.partitions import split_batch
-from spark_timely.datasource.reader import read_split, settle_worker
+from spark_timely.datasource.reader import read_split
 from spark_timely.log.storage import open_storage
 from spark_timely.spark.compat import AvailableNow, carrier_limit, reads_all
+from spark_timely.spark.worker import settle_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -78,7 +78,9 @@ class TimelyStreamWriter(DataSourceStreamArrowWriter):
             See `spark_timely.sink.rows.write_rows`.
         """
         from spark_timely.sink.rows import write_rows
+        from spark_timely.spark.worker import settle_worker
 
+        settle_worker()
         return CaptureMessage(write_rows(self.plan, _told(self.plan.ident), iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

@@ -22,7 +22,7 @@ from spark_timely.errors import SchemaMismatchError
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["arrow_schema", "arrow_type", "conform", "spark_schema", "spark_type"]
+__all__ = ["arrow_schema", "arrow_type", "spark_schema", "spark_type"]
 
 _UTC = pa.timestamp("us", tz="UTC")
 
@@ -215,61 +215,6 @@ def spark_schema(schema: pa.Schema, /, *, prefix: str = "") -> StructType:
             for field in schema
         ]
     )
-
-
-def conform(table: pa.Table, schema: pa.Schema, /) -> pa.Table:
-    """Bring rows into exactly the stored schema.
-
-    Arrow data in a Python worker carries the session's zone, and large or view types where the
-    session asks for them; the values are the same, only the types differ.
-
-    Parameters
-    ----------
-    table : pyarrow.Table
-        Rows; must hold every column of `schema`. Not modified.
-    schema : pyarrow.Schema
-        Wanted names, types and order.
-
-    Returns
-    -------
-    pyarrow.Table
-        The columns of `schema` in its order; columns that fit already are not copied.
-
-    Raises
-    ------
-    SchemaMismatchError
-        If a value does not fit its type.
-
-    Notes
-    -----
-    Cost: O(columns) where only zones differ, else one pass over the columns that change.
-
-    Examples
-    --------
-    >>> import pyarrow as pa
-    >>> rows = pa.table({"at": pa.array([0], pa.timestamp("us", tz="Asia/Tokyo"))})
-    >>> str(conform(rows, pa.schema([("at", pa.timestamp("us", tz="UTC"))])).schema.field("at").type)
-    'timestamp[us, tz=UTC]'
-    """
-    columns = []
-    # One turn per column of the schema.
-    for field in schema:
-        column = table.column(field.name)
-        if column.type != field.type:
-            try:
-                column = column.cast(field.type)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-                msg = (
-                    f"could not store column {field.name!r}: found type {str(column.type)!r},"
-                    f" the log holds {str(field.type)!r} ({error})"
-                )
-                raise SchemaMismatchError(
-                    msg,
-                    hint="cast the column before it is captured",
-                    context={"column": field.name, "type": str(column.type)},
-                ) from error
-        columns.append(column)
-    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _simple_types() -> dict[str, pa.DataType]:

@@ -76,12 +76,15 @@ class Classified:
         Aliased SQL expressions of everything that a file holds, ours first.
     uniform : bool
         Whether every row that is not refused is a plain message, so that nothing needs to be set apart.
+    sort_by : tuple of str
+        Names of the columns by which the rows of a file are ordered; none where all have one time.
     """
 
     row_class: str
     times: tuple[str, ...]
     columns: tuple[str, ...]
     uniform: bool
+    sort_by: tuple[str, ...]
 
 
 def classify(plan: CapturePlan, standing: Standing, schema: StructType, *, seq: int) -> Classified:
@@ -151,7 +154,8 @@ def classify(plan: CapturePlan, standing: Standing, schema: StructType, *, seq: 
         )
     uniform = layout.event is None and unfit == "false" and (late == "false" or policy.late_data is LateData.ERROR)
     columns = _columns(plan, standing, schema, times=times, seq=seq, row_class=None if uniform else row_class)
-    return Classified(row_class, times, columns, uniform)
+    sort_by = () if policy.frontier is FrontierPolicy.BATCH else domain.columns
+    return Classified(row_class, times, columns, uniform, sort_by)
 
 
 def _columns(

@@ -38,7 +38,7 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.base import CommitOutcome, DataFile
-from spark_timely.log.files import describe_file, open_parquet
+from spark_timely.log.files import ROW_GROUP_ROWS, describe_file, open_parquet
 from spark_timely.log.storage import FileStorage, open_storage
 from spark_timely.order import IntArray, beyond, consolidate_rows, minimal
 from spark_timely.sink.commit import TaskReport, commit_reports, is_refusal
@@ -197,10 +197,14 @@ def _nonempty(app_id: str) -> str:
 def _write(df: DataFrame, storage: FileStorage, staging: str, rows: Classified, options: SinkOptions) -> None:
     """Run the write job."""
     target = storage.full(staging)
+    data = df.selectExpr(*rows.columns)
+    if rows.sort_by:
+        # Measured: a sixth more work for the write; a replay of a tenth of the times then reads a tenth.
+        data = data.sortWithinPartitions(*rows.sort_by)
     writer = (
-        df.selectExpr(*rows.columns)
-        .write.mode("errorifexists")
+        data.write.mode("errorifexists")
         .option("compression", "uncompressed" if options.compression == "none" else options.compression)
+        .option("parquet.block.row.count.limit", str(ROW_GROUP_ROWS))
         # A marker file would stay in the log for ever.
         .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
     )

@@ -14,11 +14,13 @@ import pytest
 
 from spark_timely.datasource import reader
 from spark_timely.datasource.partitions import SPLIT_SCHEMA, FilePiece, Split, make_layout, split_batch
-from spark_timely.datasource.reader import read_split, read_splits, settle_worker
+from spark_timely.datasource.reader import read_split, read_splits
 from spark_timely.errors import DataLossError, InvalidUsageError
 from spark_timely.log.files import message_table, write_data_files
 from spark_timely.log.format import LogFormat
 from spark_timely.log.storage import MemoryStorage
+from spark_timely.spark import worker
+from spark_timely.spark.worker import settle_worker
 from spark_timely.timestamp import TimeDomain
 
 PAYLOAD = pa.schema([("n", pa.int64()), ("text", pa.string())])
@@ -209,7 +211,7 @@ def test_read_splits_gives_one_table_per_split(tmp_path: Any) -> None:
 def test_worker_is_settled_once_per_process(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     monkeypatch.setattr(gc, "freeze", lambda: calls.append(1))
-    monkeypatch.setattr(reader, "_settled", False)
+    monkeypatch.setattr(worker, "_settled", False)
     settle_worker()
     settle_worker()
     assert calls == [1]

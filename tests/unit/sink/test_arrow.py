@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
-
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 
 from spark_timely.errors import SchemaMismatchError
-from spark_timely.spark.arrow import arrow_schema, arrow_type, conform, spark_schema, spark_type
+from spark_timely.spark.arrow import arrow_schema, arrow_type, spark_schema, spark_type
 
-UTC = pa.timestamp("us", tz="UTC")
 EVERYTHING = (
     spark.StructType()
     .add("flag", spark.BooleanType(), False)
@@ -83,31 +80,3 @@ def test_stored_type_that_spark_lacks_is_refused() -> None:
 @pytest.mark.parametrize("stored", [pa.large_string(), pa.string_view(), pa.string()])
 def test_text_of_any_arrow_kind_is_a_string(stored: pa.DataType) -> None:
     assert spark_type(stored) == spark.StringType()
-
-
-def test_conform_moves_nested_zones_and_large_types() -> None:
-    tokyo = pa.timestamp("us", tz="Asia/Tokyo")
-    moment = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
-    rows = pa.table(
-        {
-            "b": pa.array(["x"], pa.large_string()),
-            "a": pa.array([[{"at": moment}]], pa.list_(pa.struct([("at", tokyo)]))),
-            "m": pa.array([[("k", moment)]], pa.map_(pa.large_string(), tokyo)),
-        }
-    )
-    wanted = pa.schema(
-        [
-            ("a", pa.list_(pa.field("element", pa.struct([("at", UTC)])))),
-            ("b", pa.string()),
-            ("m", pa.map_(pa.string(), UTC)),
-        ]
-    )
-    found = conform(rows, wanted)
-    assert found.schema == wanted
-    assert found.to_pylist() == [{"a": [{"at": moment}], "b": "x", "m": [("k", moment)]}]
-
-
-def test_conform_value_that_does_not_fit_is_refused() -> None:
-    rows = pa.table({"a": pa.array(["x"])})
-    with pytest.raises(SchemaMismatchError, match="could not store column 'a': found type 'string'"):
-        conform(rows, pa.schema([("a", pa.int64())]))
