@@ -33,7 +33,8 @@ from spark_timely.order import IntArray, as_times, is_sorted, lexsort, minimal, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from spark_timely.log.format import LogFormat
+    from spark_timely.log.encoding import dictionary_columns
+from spark_timely.log.format import LogFormat
     from spark_timely.log.storage import Storage
     from spark_timely.timestamp import TimeDomain
 
@@ -311,6 +312,7 @@ def _write_file(
             sink,
             table.schema,
             compression=compression,
+            use_dictionary=dictionary_columns(table),
             store_schema=False,
             metadata_collector=metadata_out,
         )
