@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from spark_timely.errors import DataLossError, InvalidShapeError, SchemaMismatchError, StorageError, shown
 from spark_timely.log.base import OPEN_STREAM, DataFile
+from spark_timely.log.encoding import dictionary_columns
 from spark_timely.log.stats import (
     COUNTS_KEY,
     decode_counts,
@@ -33,8 +34,7 @@ from spark_timely.order import IntArray, as_times, is_sorted, lexsort, minimal, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from spark_timely.log.encoding import dictionary_columns
-from spark_timely.log.format import LogFormat
+    from spark_timely.log.format import LogFormat
     from spark_timely.log.storage import Storage
     from spark_timely.timestamp import TimeDomain
 
