@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
@@ -9,6 +10,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from spark_timely.conf.options import SOURCE_OPTIONS, parse_options
 from spark_timely.datasource.partitions import SPLIT_SCHEMA, restrict_layout
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError
+from spark_timely.log.format import METADATA_KEY
 from spark_timely.spark.arrow import arrow_schema, spark_schema
 from spark_timely.spark.compat import ADMISSION_CONTROL
 
@@ -50,7 +52,11 @@ class TimelyDataSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns of the log that the options ask for."""
         layout = self._log_layout(self._source_options())
-        return spark_schema(SPLIT_SCHEMA if layout.content == "splits" else layout.schema)
+        schema = spark_schema(SPLIT_SCHEMA if layout.content == "splits" else layout.schema)
+        if layout.content == "events":
+            # Who captures the events needs to know where the folded stream begins.
+            schema["_event"].metadata = {METADATA_KEY: json.dumps(layout.domain.to_json())}
+        return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch read."""

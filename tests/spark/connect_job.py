@@ -1,0 +1,64 @@
+"""One capture and one replay through Spark Connect: run apart, classic and Connect sessions do not mix."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+import spark_timely
+
+
+def main(folder: Path) -> dict[str, object]:
+    """Capture files through the sink, replay the log, aggregate splits; return what was found."""
+    builder = SparkSession.builder.remote("local[2]")
+    for name, value in spark_timely.session_settings().items():
+        builder = builder.config(name, value)
+    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    spark_timely.register(spark)
+    incoming, log = folder / "incoming", folder / "log"
+    incoming.mkdir()
+    for number in range(3):
+        times = [4 * number + step for step in range(4)]
+        table = pa.table({"t": pa.array(times, pa.int64()), "word": [f"w{time % 3}" for time in times]})
+        pq.write_table(table, incoming / f"part-{number}.parquet")
+    rows = spark.readStream.schema("t long, word string").option("maxFilesPerTrigger", 1).parquet(str(incoming))
+    options = {"timeColumn": "t", "frontier": "bounded", "lateness": "0", "path": str(log)}
+    captured = rows.writeStream.format("timely").options(**options)
+    captured = captured.option("checkpointLocation", str(folder / "capture")).trigger(availableNow=True)
+    captured.start().awaitTermination()
+
+    def keep(df: DataFrame, batch_id: int) -> None:
+        found = [row.asDict() for row in df.collect()]
+        (folder / f"batch-{batch_id}.json").write_text(json.dumps(found))
+
+    replay = spark.readStream.format("timely").option("maxTimesPerTrigger", 5).option("includeTime", "true")
+    query = replay.load(str(log)).writeStream.foreachBatch(keep)
+    query = query.option("checkpointLocation", str(folder / "replay")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    batches = [json.loads(file.read_text()) for file in sorted(folder.glob("batch-*.json"))]
+    last = query.lastProgress
+    ends = last["sources"][0]["endOffset"]
+
+    def kernel(parts):  # noqa: ANN001, ANN202 - pickled by value, without its annotations' modules
+        for table in spark_timely.read_splits(parts, columns=["word"]):
+            yield from table.group_by("word").aggregate([([], "count_all")]).to_batches()
+
+    splits = spark.read.format("timely").option("content", "splits").option("workers", 1).load(str(log))
+    counts = splits.mapInArrow(kernel, "word string, count_all long").collect()
+    found: dict[str, object] = {
+        "batches": batches,
+        "end": json.loads(ends) if isinstance(ends, str) else ends,
+        "counts": sorted(map(list, counts)),
+        "read": spark.read.format("timely").load(str(log)).count(),
+    }
+    spark.stop()
+    return found
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n" + json.dumps(main(Path(sys.argv[1]))) + "\n")

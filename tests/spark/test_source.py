@@ -1,0 +1,335 @@
+"""The source through real queries: contents, triggers, types, restarts."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import spark_timely
+from spark_timely.testing import assert_same_rows
+from tests.faults.harness import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+PAYLOAD = pa.schema([pa.field("key", pa.int64(), nullable=False), ("word", pa.string())])
+
+
+def make_log(path: str, *, kind: str = "stream", streams: tuple[str, ...] = ("a", "b")) -> spark_timely.Log:
+    """Make a log of several streams: times 1 to 8 closed, 9 open."""
+    log = spark_timely.create_log(path, PAYLOAD, minimum=(0,), kind=kind, streams=len(streams))
+    for place, stream in enumerate(streams):
+        writer = log.writer(stream, owner=stream)
+        for first in (1, 5):
+            times = [time for time in range(first, first + 4) for _ in range(3)]
+            keys = [100 * place + time for time in times]
+            table = pa.table({"_time": times, "key": keys, "word": [f"w{key % 3}" for key in keys]})
+            writer.append(table, advance_to=first + 4)
+        writer.append(pa.table({"_time": [9], "key": [9], "word": ["open"]}))
+    return log
+
+
+class Batches:
+    """A foreachBatch function that keeps the rows of each micro-batch."""
+
+    def __init__(self) -> None:
+        self.tables: dict[int, pa.Table] = {}
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        self.tables[batch_id] = df.toArrow()
+
+    def column(self, name: str) -> list[list[Any]]:
+        return [sorted(table.column(name).to_pylist()) for _, table in sorted(self.tables.items())]
+
+    def rows(self) -> pa.Table:
+        return pa.concat_tables(self.tables.values())
+
+
+def run(df: DataFrame, checkpoint: Path, **trigger: Any) -> tuple[Batches, list[dict[str, Any]]]:
+    """Run a query to its end; return its micro-batches and the progress of its source."""
+    batches = Batches()
+    writer = df.writeStream.foreachBatch(batches).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(**(trigger or {"availableNow": True})).start()
+    query.awaitTermination()
+    return batches, [progress["sources"][0] for progress in map(json.loads, (p.json for p in query.recentProgress))]
+
+
+def replay(spark: SparkSession, log: spark_timely.Log, **options: Any) -> DataFrame:
+    return spark.readStream.format("timely").options(**options).load(log.path)
+
+
+def test_limits_offsets_and_lag_are_what_spark_shows(spark: SparkSession, log_path: str, tmp_path: Path) -> None:
+    log = make_log(log_path)
+    df = replay(spark, log, maxTimesPerTrigger=3, includeTime=True, workers=2)
+    batches, progress = run(df, tmp_path / "checkpoint")
+    assert [sorted(set(times)) for times in batches.column("_time")] == [[1, 2, 3], [4, 5, 6], [7, 8]]
+    # Spark shows offsets as JSON, and our own report as the latest one.
+    ends = [json.loads(p["endOffset"]) if isinstance(p["endOffset"], str) else p["endOffset"] for p in progress]
+    assert [end["frontier"] for end in ends] == [[4], [7], [9]]
+    lags = [
+        json.loads(p["latestOffset"]) if isinstance(p["latestOffset"], str) else p["latestOffset"] for p in progress
+    ]
+    assert [lag["frontier"] for lag in lags] == [[9], [9], [9]]
+    assert [lag["behindRows"] for lag in lags][-1] == 0
+    again, _ = run(df, tmp_path / "checkpoint")
+    assert again.tables == {}
+
+
+def test_trigger_once_takes_everything_and_default_trigger_follows(
+    spark: SparkSession, log_path: str, tmp_path: Path
+) -> None:
+    log = make_log(log_path)
+    batches, _ = run(replay(spark, log, maxTimesPerTrigger=1), tmp_path / "once", once=True)
+    assert [len(keys) for keys in batches.column("key")] == [48]
+    follow = Batches()
+    query = (
+        replay(spark, log, startingFrontier="latest", includeTime=True)
+        .writeStream.foreachBatch(follow)
+        .option("checkpointLocation", str(tmp_path / "follow"))
+        .start()
+    )
+    try:
+        # An empty micro-batch pins `latest`; what closes after it is delivered.
+        wait_until(lambda: 0 in follow.tables, deadline_s=120, what="the first micro-batch")
+        for stream in ("a", "b"):
+            log.advance(stream, 10)
+        wait_until(lambda: follow.rows().num_rows == 2, deadline_s=120, what="the rows at time 9")
+    finally:
+        query.stop()
+    assert follow.rows().column("_time").to_pylist() == [9, 9]
+
+
+def test_repeated_batch_after_a_lost_commit_file_holds_the_same_rows(
+    spark: SparkSession, log_path: str, tmp_path: Path
+) -> None:
+    log, checkpoint = make_log(log_path), tmp_path / "checkpoint"
+    first, _ = run(replay(spark, log, maxTimesPerTrigger=4, includeTime=True, workers=3), checkpoint)
+    assert sorted(first.tables) == [0, 1]
+    for name in ("1", ".1.crc"):
+        (checkpoint / "commits" / name).unlink()
+    log.compact()
+    again, _ = run(replay(spark, log, workers=1, includeTime=True, splitBy="time"), checkpoint)
+    assert sorted(again.tables) == [1]
+    assert_same_rows(again.tables[1], first.tables[1])
+    # And the very first one, whose start is logged nowhere.
+    for name in ("1", ".1.crc"):
+        (checkpoint / "commits" / name).unlink()
+        (checkpoint / "offsets" / name).unlink()
+    for name in ("0", ".0.crc"):
+        (checkpoint / "commits" / name).unlink()
+    once_more, _ = run(replay(spark, log, workers=2, includeTime=True, startingFrontier="[5]"), checkpoint)
+    assert_same_rows(once_more.tables[0], first.tables[0])
+
+
+@pytest.mark.parametrize("delivery", ["complete", "arrival"])
+def test_events_captured_again_make_the_same_log(
+    spark: SparkSession, log_path: str, tmp_path: Path, delivery: str
+) -> None:
+    log = make_log(log_path)
+    copy = tmp_path / "copy"
+    options = {"content": "events", "delivery": delivery, "maxRowsPerTrigger": 20, "workers": 2}
+    query = (
+        replay(spark, log, **options)
+        .writeStream.format("timely")
+        .option("path", str(copy))
+        .option("frontier", "events")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    made = spark_timely.open_log(copy)
+    assert made.domain == log.domain
+    assert made.frontier() == log.frontier()
+    upper = None if delivery == "arrival" else log.frontier()
+    names = ["_time", "key", "word"]
+    assert_same_rows(made.messages(upper=upper, columns=names), log.messages(upper=upper, columns=names))
+    assert made.verify().legal
+
+
+def test_splits_are_read_inside_map_in_arrow(spark: SparkSession, log_path: str, tmp_path: Path) -> None:
+    log = make_log(log_path)
+
+    def kernel(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for rows in spark_timely.read_splits(batches, columns=["_time", "key"]):
+            yield from rows.group_by("_time").aggregate([("key", "sum"), ("key", "count")]).to_batches()
+
+    splits = replay(spark, log, content="splits", splitBy="time", workers=3)
+    sums = splits.mapInArrow(kernel, "_time long, key_sum long, key_count long")
+    batches, _ = run(sums, tmp_path / "checkpoint")
+    found = batches.rows().sort_by("_time")
+    assert found.column("_time").to_pylist() == list(range(1, 9))  # each time once: no shuffle was needed
+    assert found.column("key_count").to_pylist() == [6] * 8
+    assert found.column("key_sum").to_pylist() == [3 * (100 + 2 * time) for time in range(1, 9)]
+
+
+def test_batch_read_takes_the_same_options(spark: SparkSession, log_path: str) -> None:
+    log = make_log(log_path)
+    read = spark.read.format("timely")
+    assert read.load(log.path).count() == 48
+    assert read.option("delivery", "arrival").load(log.path).count() == 50
+    options = {"startingFrontier": "[3]", "upTo": "[5]", "includeTime": "true", "includeMetadata": "true"}
+    found = spark.read.format("timely").options(**options).load(log.path).toArrow()
+    assert found.column_names == ["_stream", "_seq", "_time", "key", "word"]
+    assert set(found.column("_time").to_pylist()) == {3, 4}
+    counted = spark.read.format("timely").options(columns="word", streamFilter="a").load(log.path)
+    assert counted.columns == ["word"]
+    assert counted.groupBy("word").count().count() == 3
+
+
+def test_contents_of_a_collection_and_their_changes(spark: SparkSession, log_path: str, tmp_path: Path) -> None:
+    log = spark_timely.create_log(log_path, PAYLOAD, minimum=(0,), kind="collection")
+    writer = log.writer(owner="o")
+    writer.append(
+        pa.table({"_time": [1, 2, 2, 3], "key": [1, 1, 2, 2], "word": ["x", "x", None, None], "_diff": [1, -1, 2, 1]}),
+        advance_to=4,
+    )
+    writer.append(pa.table({"_time": [4], "key": [2], "word": [None], "_diff": [-1]}), advance_to=5)
+    batches, _ = run(replay(spark, log, asOf=3, includeTime=True), tmp_path / "checkpoint")
+    assert [t.to_pylist() for t in batches.tables.values()] == [
+        [{"_time": 3, "_diff": 3, "key": 2, "word": None}],
+        [{"_time": 4, "_diff": -1, "key": 2, "word": None}],
+    ]
+    for time, wanted in ((1, [(1, "x")]), (2, [(2, None)] * 2), (3, [(2, None)] * 3), (4, [(2, None)] * 2)):
+        contents = spark_timely.snapshot(spark, log, time)
+        assert sorted(map(tuple, contents.collect())) == wanted
+        assert_same_rows(
+            spark_timely.snapshot(spark, log_path, time, diffs=True).toArrow(),
+            log.snapshot(time).select(["key", "word", "_diff"]),
+        )
+    updates = spark.read.format("timely").load(log_path)
+    assert [row.asDict() for row in spark_timely.consolidate(updates).collect()] == [
+        {"_diff": 2, "key": 2, "word": None}
+    ]
+
+
+def test_contents_that_are_negative_fail_the_query(spark: SparkSession, log_path: str) -> None:
+    log = spark_timely.create_log(log_path, PAYLOAD, minimum=(0,), kind="collection")
+    log.writer(owner="o").append(pa.table({"_time": [1], "key": [1], "word": ["x"], "_diff": [-1]}), advance_to=2)
+    with pytest.raises(Exception, match="NegativeMultiplicityError: could not take a snapshot") as caught:
+        spark_timely.snapshot(spark, log, 1).collect()
+    assert "found a row with diff=-1 — hint: what was captured retracts" in str(caught.value)
+
+
+ALL_TYPES = pa.schema(
+    [
+        ("bool", pa.bool_()),
+        ("byte", pa.int8()),
+        ("short", pa.int16()),
+        ("int", pa.int32()),
+        pa.field("long", pa.int64(), nullable=False),
+        ("float", pa.float32()),
+        ("double", pa.float64()),
+        ("decimal", pa.decimal128(38, 10)),
+        ("string", pa.string()),
+        ("binary", pa.binary()),
+        ("date", pa.date32()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("local", pa.timestamp("us")),
+        ("list", pa.list_(pa.field("element", pa.timestamp("us", "UTC")))),
+        ("map", pa.map_(pa.string(), pa.decimal128(5, 2))),
+        ("struct", pa.struct([("a", pa.list_(pa.int32())), ("b", pa.struct([("c", pa.date32())]))])),
+    ]
+)
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+def test_every_type_comes_out_as_it_went_in(
+    spark: SparkSession, log_path: str, tmp_path: Path, *, optimized: bool
+) -> None:
+    moment = dt.datetime(2024, 10, 27, 0, 30, 0, 1, tzinfo=dt.UTC)  # an hour that some zones have twice
+    row: dict[str, Any] = {
+        "bool": True,
+        "byte": -128,
+        "short": -(2**15),
+        "int": 2**31 - 1,
+        "long": -(2**63),
+        "float": 1.5,
+        "double": float("inf"),
+        "decimal": decimal.Decimal("-12345678901234567890.0123456789"),
+        "string": "日本\n",
+        "binary": b"\x00\xff",
+        "date": dt.date(1700, 1, 1),
+        "timestamp": moment,
+        "local": moment.replace(tzinfo=None),
+        "list": [moment, None],
+        "map": [("k", decimal.Decimal("1.25"))],
+        "struct": {"a": [1, None], "b": {"c": dt.date(9999, 12, 31)}},
+    }
+    empty = {name: (0 if name == "long" else None) for name in row}
+    log = spark_timely.create_log(log_path, ALL_TYPES, times=("timestamp",))
+    writer = log.writer(owner="o")
+    for rows in ([row, empty], [row]):
+        table = pa.Table.from_pylist(rows, schema=ALL_TYPES)
+        writer.append(table.append_column("_time", pa.array([moment] * len(rows), pa.timestamp("us", "UTC"))))
+    log.advance("main", "2025-01-01T00:00:00Z")
+    if optimized:
+        spark.sql(f"OPTIMIZE delta.`{log_path}`")
+    df = replay(spark, log, includeTime=True)
+    assert df.schema["map"].simpleString() == "map:map<string,decimal(5,2)>"
+    batches, _ = run(df, tmp_path / "checkpoint")
+    wanted = pa.Table.from_pylist([row, empty, row], schema=ALL_TYPES)
+    found = batches.rows()
+    assert set(found.column("_time").cast(pa.timestamp("us", "UTC")).to_pylist()) == {moment}
+    # The session's zone is in the types of what Spark gives; the moments are the same.
+    assert_same_rows(found.select(ALL_TYPES.names).cast(ALL_TYPES), wanted)
+
+
+def test_dates_of_a_product_time_are_planned_by_either_way(spark: SparkSession, log_path: str, tmp_path: Path) -> None:
+    log = spark_timely.create_log(log_path, pa.schema([("n", pa.int64())]), times=("date", "long"))
+    days, rounds = np.meshgrid(np.arange(20), np.arange(5))
+    table = pa.table(
+        {
+            "_time_0": pa.array(days.ravel().astype(np.int32)).view(pa.date32()),
+            "_time_1": rounds.ravel(),
+            "n": np.arange(100),
+        }
+    )
+    log.writer(owner="o").append(table, advance_to=[["1970-01-11", 0], ["1970-01-01", 3]])
+    found = {}
+    for split_by in ("bytes", "time"):
+        df = replay(spark, log, splitBy=split_by, workers=3, maxTimesPerTrigger=7)
+        found[split_by], _ = run(df, tmp_path / split_by)
+    assert found["bytes"].column("n") == found["time"].column("n")
+    assert sum(len(batch) for batch in found["time"].column("n")) == 30
+
+
+def test_source_is_found_without_registration(spark: SparkSession, log_path: str) -> None:
+    """Spark imports modules named ``pyspark_*`` by itself; registering again changes nothing."""
+    spark_timely.register(spark)
+    spark_timely.register(spark)
+    assert spark.newSession().read.format("timely").load(make_log(log_path).path).count() == 48
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"workers": "many"}, "workers"),
+        ({"maxTimePerTrigger": "1"}, "did you mean 'maxTimesPerTrigger'?"),
+        ({"asOf": "1"}, "found option asOf=1 for a log of kind 'stream'"),
+        ({"startingFrontier": "[3]", "upTo": "[2]"}, "could not read a range that ends before it begins"),
+    ],
+)
+def test_last_line_of_an_error_suffices(spark: SparkSession, log_path: str, options: dict[str, str], text: str) -> None:
+    log = make_log(log_path)
+    with pytest.raises(Exception, match=r"spark_timely\.errors") as caught:
+        spark.readStream.format("timely").options(**options).load(log.path)
+    (line,) = [line for line in str(caught.value).splitlines() if line.startswith("spark_timely.errors.")]
+    assert text in line
+    assert "hint: " in line
+
+
+def test_batch_write_is_refused(spark: SparkSession, log_path: str) -> None:
+    df = spark.range(1)
+    with pytest.raises(Exception, match="only streaming writes can be repeated safely"):
+        df.write.format("timely").mode("append").save(log_path)
