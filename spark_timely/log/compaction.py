@@ -6,7 +6,11 @@ Invariants
 ----------
 1. A merge commits exclusively, exactly on top of a snapshot in which all its sources are live: delta-rs
    does not notice when two commits remove the same file, and each would add its rows again.
-2. The rows of the merged file are those of its sources. It is committed without data change.
+2. The rows of the merged file are those of its sources. Merged messages are committed *with* data change:
+   OPTIMIZE of delta-rs looks at nothing else when it finds that a file it has read was removed meanwhile,
+   and would add the rows a second time (tried with 1.6.6; it does so to a second OPTIMIZE of its own).
+   A plain Delta stream over the table of a log therefore needs `skipChangeCommits`, which passes over
+   merges. Progress is merged without: rows of it that are there twice count once.
 3. Sources are left where they are, for readers that planned before: VACUUM deletes them later.
 """
 
@@ -22,6 +26,7 @@ import pyarrow as pa
 from spark_timely.errors import InvalidUsageError, StorageError
 from spark_timely.log.base import DataFile
 from spark_timely.log.files import TARGET_FILE_BYTES, read_file, write_data_files, write_progress_file
+from spark_timely.log.state import distinct_rows
 from spark_timely.log.store import LostRaceError
 
 if TYPE_CHECKING:
@@ -83,6 +88,9 @@ def compact(log: LogCore, *, target_file_size: int = TARGET_FILE_BYTES, min_file
             hint="target_file_size is at least 1 byte, min_files at least 2",
         )
     log.refresh()
+    if log.store.append_only:
+        msg = f"could not compact log {log.path!r}: found the table property delta.appendOnly=true"
+        raise InvalidUsageError(msg, hint="unset the property; it forbids that files are replaced")
     before = len(log._all_files())
     merged = rewritten = lost = 0
     for event in ("message", "dead"):
@@ -118,6 +126,8 @@ def merge_small_files(log: LogCore, stream: str, every: int) -> None:
             if len(small) * share * 2 >= every:
                 _merge_progress(log, small, stream)
                 break
+    if log.store.append_only:
+        return
     index = log.files()
     chosen = (index.stream_lo == stream) & (index.stream_hi == stream) & (index.sizes < _TINY_BYTES)
     if chosen.sum() * 2 >= every:
@@ -168,7 +178,7 @@ def _merge_data(log: LogCore, index: FileIndex, event: str, target: int) -> bool
 
 def _merge_progress(log: LogCore, index: FileIndex, stream: str) -> bool:
     rows = pa.concat_tables([log._progress_rows(path) for path in index.paths.tolist()])
-    rows = rows.sort_by([("_seq", "ascending")])
+    rows = distinct_rows(log.format, rows)
     new = write_progress_file(log.storage, rows, stream, int(index.seq_hi.max()), log.domain)
     done = _replace(log, index, [new])
     if done:
@@ -180,6 +190,7 @@ def _merge_progress(log: LogCore, index: FileIndex, stream: str) -> bool:
 def _replace(log: LogCore, index: FileIndex, new: list[DataFile]) -> bool:
     """Put new files in the place of old ones; return False if the old ones are gone already."""
     sources = _sources(index)
+    event = sources[0].event
     wanted = {f.path for f in sources}
     unclear = 0
     for _ in range(_ATTEMPTS):
@@ -192,7 +203,7 @@ def _replace(log: LogCore, index: FileIndex, new: list[DataFile]) -> bool:
             log._discard(new)
             return False
         try:
-            log.store.transact(new, [], removes=sources, data_change=False, exclusive=True)
+            log.store.transact(new, [], removes=sources, data_change=event != "progress", exclusive=True)
         except LostRaceError:
             continue
         except StorageError:

@@ -31,7 +31,7 @@ from spark_timely.log.base import OPEN_STREAM, CommitOutcome, CommitRequest, Dat
 from spark_timely.log.decide import decide_commit, decide_open
 from spark_timely.log.files import read_file, write_progress_file
 from spark_timely.log.index import FileIndex, index_files
-from spark_timely.log.state import batch_rows, batch_state, newest_states, next_state
+from spark_timely.log.state import batch_rows, batch_state, distinct_rows, newest_states, next_state
 from spark_timely.log.store import App, LostRaceError, Store
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ class LogCore:
         return self.counts().frontier
 
     def progress(self) -> pa.Table:
-        """Return all progress rows, sorted by stream and seq.
+        """Return all progress rows, sorted by stream, seq and time.
 
         Notes
         -----
@@ -262,7 +262,7 @@ class LogCore:
             kept = {path: self._progress_rows(path) for path in index.paths.tolist()}
             self._rows_by_path = kept
             rows = pa.concat_tables(kept.values()) if kept else self.format.progress_schema.empty_table()
-        return rows.sort_by([("_stream", "ascending"), ("_seq", "ascending")]).combine_chunks()
+        return distinct_rows(self.format, rows)
 
     def recorded(self, stream: str, batch: int, step: int | None = None) -> StreamState | None:
         """Return the state right after the commit of a micro-batch, None if it is not in the log.

@@ -180,6 +180,11 @@ class DeltaStore:
         return self._format
 
     @property
+    def append_only(self) -> bool:
+        """Whether somebody set `delta.appendOnly`, which forbids to replace files of data."""
+        return str(self._known[2].get("delta.appendOnly", "false")).lower() == "true"
+
+    @property
     def version(self) -> int:
         """Table version of the snapshot."""
         return self._version
@@ -249,7 +254,7 @@ class DeltaStore:
             )
         self._refuse_vectors()
 
-    def _fixed(self) -> tuple[object, ...]:
+    def _fixed(self) -> tuple[str, tuple[str | None, ...], dict[str, str]]:
         """Return what decides how the table is to be read; microseconds."""
         table = self._table
         protocol = table.protocol()

@@ -147,6 +147,12 @@ _SAME: dict[pa.DataType, pa.DataType] = {
 }
 
 
+def _has_local_timestamps(type_: pa.DataType) -> bool:
+    if pa.types.is_timestamp(type_):
+        return type_.tz is None
+    return any(_has_local_timestamps(type_.field(i).type) for i in range(type_.num_fields))
+
+
 @dataclass(frozen=True, slots=True)
 class LogFormat:
     """Everything that holds for a whole log. Small, picklable, comparable.
@@ -316,6 +322,10 @@ class LogFormat:
         """Schema of the whole table, with our facts in the metadata of `_event`."""
         event, *rest = self.table_fields
         facts = event.with_metadata({METADATA_KEY: self.facts()})
+        if any(_has_local_timestamps(f.type) for f in self.payload):
+            # delta-rs lists the feature that such columns need, and then must list all: without the one for
+            # columns that are not null, which it leaves out, delta-spark refuses the table (tried).
+            facts = facts.with_nullable(nullable=True)
         return pa.schema([facts, *rest, *(f.with_nullable(nullable=True) for f in self.payload)])
 
     def facts(self) -> str:

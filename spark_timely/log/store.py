@@ -60,6 +60,10 @@ class Store(Protocol):
         """Format of the log, as of the snapshot."""
 
     @property
+    def append_only(self) -> bool:
+        """Whether the table refuses that files of data are replaced."""
+
+    @property
     def version(self) -> int:
         """Table version of the snapshot."""
 
@@ -135,6 +139,11 @@ class MemoryStore:
     def format(self) -> LogFormat:
         """Format of the log."""
         return self.table.form
+
+    @property
+    def append_only(self) -> bool:
+        """Whether the table refuses that files of data are replaced: it does not."""
+        return False
 
     @property
     def version(self) -> int:

@@ -97,6 +97,11 @@ class UnreliableStore:
         return self.inner.format
 
     @property
+    def append_only(self) -> bool:
+        """Whether the table refuses that files of data are replaced."""
+        return self.inner.append_only
+
+    @property
     def version(self) -> int:
         """Table version of the snapshot."""
         return self.inner.version

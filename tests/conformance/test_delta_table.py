@@ -173,12 +173,26 @@ def test_table_with_features_that_do_no_harm_is_used(path: Path) -> None:
     log = filled(path)
     table = DeltaTable(path)
     table.alter.add_feature([TableFeatures.DeletionVectors], allow_protocol_versions_increase=True)
-    table.alter.set_table_properties({"delta.enableChangeDataFeed": "true", "delta.appendOnly": "true"})
+    table.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
     log.writer(owner="me").append(pa.table({"_time": [9], "v": [9]}), advance_to=10)
     log.compact()
     report = open_log(path).verify()
     assert report.legal, report.problems
     assert (report.messages, report.frontier) == (7, Antichain.of(10))
+
+
+def test_table_that_only_takes_appends_is_not_compacted(path: Path) -> None:
+    create_log(path, VALUES, minimum=(0,))
+    DeltaTable(path).alter.set_table_properties({"delta.appendOnly": "true"})
+    log = open_log(path, merge_every=4)
+    writer = log.writer(owner="me")
+    for i in range(1, 13):
+        writer.append(pa.table({"_time": [i], "v": [i]}), advance_to=i)
+    assert len(log.files()) == 12
+    assert len(log.progress_files()) < 12
+    with pytest.raises(InvalidUsageError, match="delta.appendOnly=true"):
+        log.compact()
+    assert open_log(path).verify().legal
 
 
 def test_log_that_was_deleted_and_made_anew_is_noticed(path: Path) -> None:

@@ -21,12 +21,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from spark_timely.antichain import Antichain
 from spark_timely.errors import NotBeyondError, RolledBackError, StorageError, UpperMismatchError
 from spark_timely.log.base import CommitRequest
+from spark_timely.log.compaction import _merge_progress
 from spark_timely.log.delta import DeltaLog, create_log, open_log
-from spark_timely.log.files import message_table, write_data_files
+from spark_timely.log.files import message_table, read_file, write_data_files
 from spark_timely.log.memory import MemoryLog
 from spark_timely.log.reading import ReadableLog
 from spark_timely.log.store import MemoryStore
@@ -438,6 +440,39 @@ def test_optimize_of_delta_rs_races_a_compaction(table_log: DeltaLog) -> None:
     assert table_log.compact().lost > 0
     assert facts(table_log) == before
     assert facts(open_log(table_log.path)) == before
+
+
+def test_compaction_races_an_optimize_of_delta_rs(table_log: DeltaLog) -> None:
+    """It read the files before they were merged, and commits after."""
+    before = facts(table_log)
+    late = [DeltaTable(table_log.path), DeltaTable(table_log.path)]
+    table_log.compact()
+    with pytest.raises(CommitFailedError, match="deleted data this operation read"):
+        late[0].optimize.compact()
+    with pytest.raises(CommitFailedError, match="deleted data this operation read"):
+        late[1].optimize.z_order(["v"])
+    assert facts(open_log(table_log.path)) == before
+
+
+def test_merge_of_progress_races_an_optimize_of_delta_rs(table_log: DeltaLog) -> None:
+    """Nothing stops it here; progress rows that are there twice count once."""
+    before = facts(table_log)
+    late = DeltaTable(table_log.path)
+    index = table_log.progress_files()
+    assert _merge_progress(table_log, index.select(index.stream_lo == "a"), "a")
+    late.optimize.compact()
+    twice = open_log(table_log.path, merge_every=2)
+    assert (
+        pa.concat_tables(
+            [read_file(twice.storage, p, twice.format.progress_schema) for p in twice.progress_files().paths]
+        ).num_rows
+        > before[1]
+    )
+    assert facts(twice) == before
+    for i in range(6, 10):
+        twice.writer("a", owner="a").append(pa.table({"_time": [i], "v": [i]}), advance_to=i)
+    assert twice.stream("a").frontier == Antichain.of(9)  # type: ignore[union-attr]
+    assert open_log(table_log.path).verify().legal
 
 
 def test_optimize_of_delta_rs_races_an_append(table_log: DeltaLog) -> None:
