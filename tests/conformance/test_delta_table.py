@@ -190,7 +190,7 @@ def test_table_that_only_takes_appends_is_not_compacted(path: Path) -> None:
         writer.append(pa.table({"_time": [i], "v": [i]}), advance_to=i)
     assert len(log.files()) == 12
     assert len(log.progress_files()) < 12
-    with pytest.raises(InvalidUsageError, match="delta.appendOnly=true"):
+    with pytest.raises(InvalidUsageError, match=r"delta\.appendOnly=true"):
         log.compact()
     assert open_log(path).verify().legal
 
