@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -15,6 +16,9 @@ import spark_timely
 
 def main(folder: Path) -> dict[str, object]:
     """Capture files through the sink, replay the log, aggregate splits; return what was found."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # The server takes a free port: another one may run beside it.
+    os.environ["SPARK_TESTING"] = "1"
     builder = SparkSession.builder.remote("local[2]")
     for name, value in spark_timely.session_settings().items():
         builder = builder.config(name, value)
