@@ -99,7 +99,9 @@ def step_capture(demo: Demo, plan: Plan, expected: Expected, report: Report) -> 
         )
     slow = int((flights_data.behind(expected.flights) > LATENESS / flights_data.HOUR).sum())
     if slow > len(dead):
-        report.say(f"{count(slow - len(dead), 'other')} as slow came in the micro-batch that closed the hour: in time.")
+        report.say(
+            f"{count(slow - len(dead), 'other flight')} as slow came in the micro-batch that closed the hour: in time."
+        )
     report.say("")
     flights = expected.flights
     messages = int(log.files().rows.sum())

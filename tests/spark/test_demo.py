@@ -73,7 +73,8 @@ def test_demo_agrees_with_pandas_and_draws_its_picture(
     spark: SparkSession, story: ModuleType, flights: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan, report = story.Plan.week(), story.Report()
-    demo = story.Demo(spark, tmp_path)
+    folder = tmp_path / "a demo"
+    demo = story.Demo(spark, folder)
     story.tell(demo, plan, flights, report)
 
     out = capsys.readouterr().out
@@ -81,7 +82,7 @@ def test_demo_agrees_with_pandas_and_draws_its_picture(
     assert "✗" not in out
     assert "✓ one hash" in out
     assert "100%" in out
-    assert (tmp_path / "flights.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "flights.png").read_bytes().startswith(b"\x89PNG")
 
     # Again without the demo's own oracle: what the log holds, against the package's table.
     start, end = (pd.Timestamp(moment, tz="UTC") for moment in (plan.start, plan.runs[-1].until))
