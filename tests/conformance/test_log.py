@@ -297,6 +297,79 @@ def test_progress_that_gives_up_what_is_not_held_is_refused(maker: LogMaker) -> 
     assert frozen(log) == before
 
 
+def test_messages_may_move_earlier_and_progress_later(maker: LogMaker) -> None:
+    digests = set()
+    for moved in range(3):
+        log = maker.create()
+        writer = log.writer(owner="me")
+        if moved == 0:
+            writer.append(rows((3, 1)), advance_to=2)
+            writer.append(rows((2, 2)), advance_to=7)
+        elif moved == 1:
+            # The second message moves before the first progress.
+            writer.append(rows((2, 2)))
+            writer.append(rows((3, 1)), advance_to=2)
+            writer.advance(7)
+        else:
+            # All progress moves behind all messages.
+            writer.append(rows((3, 1)))
+            writer.append(rows((2, 2)))
+            writer.advance(2)
+            writer.advance(7)
+        report = log.verify()
+        assert report.legal, report.problems
+        digests.add(report.digest)
+    assert len(digests) == 1
+
+
+def test_last_capability_dropped_before_a_message_that_needs_it_is_refused(maker: LogMaker) -> None:
+    log = maker.create()
+    writer = log.writer(owner="me")
+    writer.append(rows((3, 1)), advance_to=7)
+    before = frozen(log)
+    with pytest.raises(UnheldCapabilityError, match="time=2"):
+        writer.append(rows((2, 2)))
+    assert frozen(log) == before
+
+
+def test_any_interleaving_of_streams_says_the_same(maker: LogMaker) -> None:
+    rng = np.random.default_rng(5)
+    digests = set()
+    for _ in range(3):
+        log = maker.create(streams=3)
+        writers = [log.writer(f"s{i}", owner=f"s{i}") for i in range(3)]
+        turns = rng.permutation(np.repeat([0, 1, 2], 4))
+        done = [0, 0, 0]
+        for i in turns.tolist():
+            done[i] += 1
+            writers[i].append(rows((done[i], 10 * i + done[i]), (done[i] + 1, i)), advance_to=done[i])
+        report = log.verify()
+        assert report.legal, report.problems
+        digests.add(report.digest)
+    assert len(digests) == 1
+
+
+def test_capture_records_exactly_what_it_was_given(maker: LogMaker) -> None:
+    log = maker.create()
+    writer = log.writer(owner="me")
+    given = [([(4, 1), (4, 1)], ([0, 4, 6], [-1, 1, 2])), ([], ([6], [-1])), ([(7, 3)], ([], []))]
+    for pairs, (times, deltas) in given:
+        writer.append(rows(*pairs), progress=(np.array(times, np.int64), np.array(deltas, np.int64)))
+    seen = [
+        (
+            [(r["_time"], r["v"]) for r in messages.to_pylist()],
+            state.counts.to_json(),
+        )
+        for state, messages in log.events("main")
+    ]
+    assert seen == [
+        ([], [[0, 1]]),
+        ([(4, 1), (4, 1)], [[4, 1], [6, 2]]),
+        ([], [[4, 1], [6, 1]]),
+        ([(7, 3)], [[4, 1], [6, 1]]),
+    ]
+
+
 def test_counts_above_one_are_kept(maker: LogMaker) -> None:
     log = maker.create()
     writer = log.writer(owner="me")

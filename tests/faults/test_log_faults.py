@@ -586,6 +586,31 @@ def test_eight_processes_on_eight_streams_all_succeed(tmp_path: Path) -> None:
     assert {s.batch for s in log.streams().values()} == {n - 1}
 
 
+def test_processes_that_create_one_log_at_once_share_it(tmp_path: Path) -> None:
+    code = (
+        "import sys, pyarrow as pa; from spark_timely.log.delta import create_log;"
+        "log = create_log(sys.argv[1], pa.schema([('v', pa.int64())]), minimum=(0,), streams=4, exist_ok=True);"
+        "log.writer(sys.argv[2], owner=sys.argv[2]).append("
+        "pa.table({'_time': [1], 'v': [1]}), advance_to=5); print(log.log_id)"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / "log"), f"s{i}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for i in range(4)
+    ]
+    finish(processes)
+    log = open_log(tmp_path / "log")
+    assert log.frontier() == Antichain.of(5)
+    assert log.unclaimed == 0
+    report = log.verify()
+    assert report.legal, report.problems
+    assert report.messages == 4
+
+
 def test_joiners_race_a_donor_and_the_frontier_never_goes_back(tmp_path: Path) -> None:
     log = create_log(tmp_path / "log", VALUES, minimum=(0,))
     log.open_stream("main", owner="query")

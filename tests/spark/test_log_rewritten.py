@@ -53,7 +53,8 @@ def test_optimize_of_delta_spark_changes_no_answer(
     low = log.domain.types[0].lo
     writers = [log.writer(name, owner=name) for name in LONG_NAMES]
     # Microseconds that a cut to milliseconds loses, from the year 1700 on.
-    steps = [low, -1_500_001, 999_999, 1_000_000, 1_700_000_000_123_456]
+    steps = [low, -1_500_001] if written == "INT96" else [1_000, 500_001]
+    steps += [999_999, 1_000_000, 1_700_000_000_123_456]
     for earlier, later in itertools.pairwise(steps):
         for writer in writers:
             numbers = np.array([earlier, earlier + 1, later - 1, later + 987_654])
@@ -79,6 +80,8 @@ def test_optimize_of_delta_spark_changes_no_answer(
     index = fresh.files()
     messages = fresh.messages()
     times = log.domain.from_columns(messages)
+    # Spark writes times before 1883 or so with seconds in their offset, which delta-rs does not read.
+    assert index.known.all() == (written != "INT96")
     if index.known.all():
         assert (index.min_times.min(axis=0) <= times.min(axis=0)).all()
         assert (index.max_times.max(axis=0) >= times.max(axis=0)).all()
