@@ -202,8 +202,7 @@ def _write(df: DataFrame, storage: FileStorage, staging: str, rows: Classified, 
         # Measured: a sixth more work for the write; a replay of a tenth of the times then reads a tenth.
         data = data.sortWithinPartitions(*rows.sort_by)
     writer = (
-        data.write.mode("errorifexists")
-        .option("compression", "uncompressed" if options.compression == "none" else options.compression)
+        data.write.option("compression", "uncompressed" if options.compression == "none" else options.compression)
         .option("parquet.block.row.count.limit", str(ROW_GROUP_ROWS))
         # A marker file would stay in the log for ever.
         .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")

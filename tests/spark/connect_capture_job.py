@@ -1,0 +1,49 @@
+"""Captures through Spark Connect: the sink and foreachBatch; run apart, classic and Connect sessions do not mix."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+import spark_timely
+
+
+def main(folder: Path) -> dict[str, object]:
+    """Capture the same files both ways, repeat a micro-batch, be refused; return what was found."""
+    builder = SparkSession.builder.remote("local[2]")
+    for name, value in spark_timely.session_settings().items():
+        builder = builder.config(name, value)
+    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    incoming = folder / "incoming"
+    incoming.mkdir()
+    for number, times in enumerate([[1, 2, 5], [5, 3, 9], []]):
+        table = pa.table({"t": pa.array(times, pa.int64()), "word": [f"w{time}" for time in times]})
+        pq.write_table(table, incoming / f"part-{number}.parquet")
+    rows = spark.readStream.schema("t long, word string").option("maxFilesPerTrigger", 1).parquet(str(incoming))
+    errors: dict[str, str] = {}
+    for through in ("sink", "foreachBatch"):
+        keywords: dict[str, object] = {
+            "path": str(folder / through),
+            "checkpoint": str(folder / f"{through}-checkpoint"),
+            "through": through,
+            "trigger": "availableNow",
+            "time_column": "t",
+            "frontier": "bounded",
+        }
+        try:
+            spark_timely.start(rows, **keywords).await_termination()
+        except Exception as error:  # noqa: BLE001 - its text is what the test looks at
+            errors[through] = str(error)
+        keywords |= {"late_data": "deadLetter", "on_finish": "close"}
+        spark_timely.start(rows, **keywords).await_termination()
+    spark.stop()
+    return {"errors": errors}
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n" + json.dumps(main(Path(sys.argv[1]))) + "\n")

@@ -1,0 +1,42 @@
+"""The sink, foreachBatch and `start` through Spark Connect: the same log both ways, the same refusal."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import spark_timely
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = [pytest.mark.spark, pytest.mark.connect, pytest.mark.timeout(900)]
+
+
+def test_captures_through_connect_give_the_same_log(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(ROOT / "tests" / "spark" / "connect_capture_job.py"), str(tmp_path)],
+        cwd=ROOT,
+        # SPARK_TESTING: a free port for the server, so that several runs do not meet on one.
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_TESTING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    for through in ("sink", "foreachBatch"):
+        told = [line for line in found["errors"][through].splitlines() if "spark_timely.errors." in line]
+        assert "found time 3 behind the frontier [5] — hint: set lateData to 'deadLetter'" in told[-1]
+    logs = [spark_timely.open_log(tmp_path / through) for through in ("sink", "foreachBatch")]
+    for log in logs:
+        assert log.frontier().is_empty
+        assert log.messages()["_time"].to_pylist() == [1, 2, 5, 5, 9]
+        assert log.dead()["word"].to_pylist() == ["w3"]
+        assert log.verify().ok
+    assert logs[0].messages().drop_columns("_seq") == logs[1].messages().drop_columns("_seq")
