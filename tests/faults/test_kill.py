@@ -185,7 +185,7 @@ def test_capture_killed_anywhere_has_the_contents_of_an_undisturbed_run(tmp_path
     rng = random.Random(seed)
     points = ["after", "before", "write"] * (3 if long_lane() else 1)
     n_random = kills(2, 12)
-    batches = make_files(tmp_path / "in", 12 + 4 * (n_random + len(points)), rng)
+    batches = make_files(tmp_path / "in", 6 + 3 * (n_random + len(points)), rng)
     spec: dict[str, object] = {
         "source": {"files": str(tmp_path / "in")},
         "through": "sink",
@@ -233,7 +233,7 @@ def test_replay_killed_anywhere_has_the_contents_of_an_undisturbed_run(tmp_path:
     seed = seed_of_run()
     tell(f"seed {seed}")
     rng = random.Random(seed)
-    n_batches = 10 + 4 * (n_random + len(points))
+    n_batches = 4 + 3 * (n_random + len(points))
     make_log(tmp_path / "source", rng, 3 * n_batches)
     spec: dict[str, object] = {
         "source": {"log": str(tmp_path / "source"), "options": {"maxTimesPerTrigger": "3", "workers": "2"}},
