@@ -1,0 +1,55 @@
+"""Settings of a session, and the start of Spark's Python processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+
+import spark_timely
+from spark_timely.spark import session
+
+START = Path(session.__file__).with_name("worker_start")
+ZIP = Path(pyspark.__file__).parent / "python" / "lib" / "pyspark.zip"
+
+
+def found_by(path: list[str], code: str = "import pyspark; print(pyspark.__file__)") -> str:
+    """Return what a Python process with this module path prints, started as Spark starts one."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_settings_are_text_and_name_what_matters() -> None:
+    settings = spark_timely.session_settings()
+    assert all(isinstance(value, str) for value in settings.values())
+    assert settings["spark.executorEnv.PYTHONPATH"] == str(START)
+    assert "spark.sql.extensions" not in settings
+    assert "DeltaCatalog" in spark_timely.session_settings(delta=True)["spark.sql.catalog.spark_catalog"]
+
+
+def test_installed_pyspark_is_found_compiled() -> None:
+    assert ZIP.exists(), "the installed pyspark has no zip: Spark's processes find it by other means"
+    assert "pyspark.zip" in found_by([str(ZIP)])
+    assert found_by([str(ZIP), str(START)]) == pyspark.__file__
+
+
+def test_zip_of_another_pyspark_stays_on_the_path(tmp_path: Path) -> None:
+    other = tmp_path / "pyspark" / "python" / "lib"
+    other.mkdir(parents=True)
+    (other / "pyspark.zip").write_bytes(ZIP.read_bytes())
+    assert found_by([str(other / "pyspark.zip"), str(START)]).startswith(str(other))
+
+
+def test_another_start_module_is_run_as_well(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('theirs')\n")
+    printed = found_by([str(ZIP), str(START), str(tmp_path)], "print('ours')")
+    assert printed.splitlines() == ["theirs", "ours"]
