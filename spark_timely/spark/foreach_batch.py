@@ -216,17 +216,17 @@ def _write(df: DataFrame, storage: FileStorage, staging: str, rows: Classified, 
 @contextmanager
 def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
     """Change settings of a session for a moment."""
-    before = {name: spark.conf.get(name, None) for name in wanted}
+    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in wanted}
     try:
         for name, value in wanted.items():  # as many turns as settings
             spark.conf.set(name, value)
         yield
     finally:
-        for name, value in before.items():  # as many turns as settings
-            if value is None:
+        for name, old in before.items():  # as many turns as settings
+            if old is None:
                 spark.conf.unset(name)
             else:
-                spark.conf.set(name, value)
+                spark.conf.set(name, old)
 
 
 @dataclass(slots=True)
@@ -382,7 +382,8 @@ class _Staged:
     def _progress(self, paths: list[str]) -> tuple[IntArray, IntArray]:
         """Read the changes of counts that came in the data."""
         domain = self.plan.policy.domain
-        times, deltas = np.zeros((0, domain.arity), dtype=np.int64), np.zeros(0, dtype=np.int64)
+        times: IntArray = np.zeros((0, domain.arity), dtype=np.int64)
+        deltas: IntArray = np.zeros(0, dtype=np.int64)
         for path in paths:  # as many turns as files
             with open_parquet(self.storage, path) as file:
                 table = file.read(columns=[*domain.columns, "_delta"])
