@@ -57,7 +57,8 @@ def _column(cells: list[str], wanted: pa.DataType | None) -> pa.Array:
         if all(fits(cell) for cell in present):
             values = pa.array([None if _null(cell) else parse(cell) for cell in cells], kind)
             return values if wanted is None else values.cast(wanted)
-    raise AssertionError("every cell is a string at least")
+    msg = "every cell is a string at least"
+    raise AssertionError(msg)
 
 
 def _cells(line: str) -> list[str]:
