@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.capture.protocol import StreamCounts
-from spark_timely.errors import StorageError, TimelyInternalError
+from spark_timely.errors import StorageError, TimelyError, TimelyInternalError
 from spark_timely.log.base import OPEN_STREAM, CommitOutcome, CommitRequest, DataFile, StreamState
 from spark_timely.log.decide import decide_commit, decide_open
 from spark_timely.log.files import read_file, write_progress_file
@@ -35,7 +36,7 @@ from spark_timely.log.state import batch_rows, batch_state, distinct_rows, newes
 from spark_timely.log.store import App, LostRaceError, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from spark_timely.antichain import Antichain
     from spark_timely.log.format import LogFormat
@@ -339,7 +340,7 @@ class LogCore:
         """
         time_ = None if at is None else self.domain.parse_time(at)
         attempts = _Attempts()
-        with self._lock:
+        with self._lock, self._told_truly(attempts):
             clock = self._now()
             for _ in range(_MAX_ATTEMPTS):
                 self.store.refresh()
@@ -358,7 +359,7 @@ class LogCore:
                     apps.append((app_id(plan.donor.stream), plan.donor.seq))
                 if self._try(attempts, new, (), apps):
                     return self._all_states()[name]
-        raise self._exhausted(name)
+        raise self._exhausted(name, attempts)
 
     def commit(self, request: CommitRequest) -> CommitOutcome:
         """Append files and progress to a stream, all or nothing.
@@ -389,7 +390,7 @@ class LogCore:
         Cost: one small file and one commit of the table, whatever the history.
         """
         attempts = _Attempts()
-        with self._lock:
+        with self._lock, self._told_truly(attempts):
             clock = self._now()
             for _ in range(_MAX_ATTEMPTS):
                 self.store.refresh()
@@ -402,7 +403,7 @@ class LogCore:
                 if self._try(attempts, [after], request.files, [(app_id(request.stream), after.seq)]):
                     self._maintain(after)
                     return CommitOutcome(committed=True, state=self._all_states()[request.stream])
-        raise self._exhausted(request.stream)
+        raise self._exhausted(request.stream, attempts)
 
     def _duplicate(self, request: CommitRequest) -> CommitOutcome:
         """Tell a repeated micro-batch from the second try of a request whose first try did happen."""
@@ -410,6 +411,18 @@ class LogCore:
         live = set(self._all_files().paths.tolist())
         mine = bool(request.files) and all(f.path in live for f in request.files)
         return CommitOutcome(committed=mine, state=state)
+
+    @contextmanager
+    def _told_truly(self, attempts: _Attempts) -> Iterator[None]:
+        """Let no error claim that nothing happened, once a commit was tried that may have happened."""
+        try:
+            yield
+        except StorageError as error:
+            if not attempts.tried or not error.determinate:
+                raise
+            raise StorageError(
+                error.message, hint="read the log to see whether the commit happened", context={"path": self.path}
+            ) from error
 
     def _try(
         self, attempts: _Attempts, states: Sequence[StreamState], files: Sequence[DataFile], apps: Sequence[App]
@@ -489,18 +502,18 @@ class LogCore:
             except StorageError as error:
                 logger.warning("log %r: an unused file stays: %s", self.path, error)
 
-    def _exhausted(self, stream: str) -> StorageError:
+    def _exhausted(self, stream: str, attempts: _Attempts) -> StorageError:
         return StorageError(
             f"could not commit to stream {stream!r} of log {self.path!r}: found {_MAX_ATTEMPTS} lost races",
             hint="too many others commit at once; try again",
             context={"path": self.path, "stream": stream},
-            determinate=True,
+            determinate=not attempts.tried,
         )
 
     def _drop_unclaimed(self, reason: str) -> None:
         """Give up the capabilities that no stream has claimed."""
         attempts = _Attempts()
-        with self._lock:
+        with self._lock, self._told_truly(attempts):
             clock = self._now()
             for _ in range(_MAX_ATTEMPTS):
                 self.store.refresh()
@@ -511,7 +524,7 @@ class LogCore:
                 after = next_state(opened, nothing, at=max(clock, opened.at + 1), reason=reason)
                 if self._try(attempts, [after], (), [(app_id(OPEN_STREAM), after.seq)]):
                     return
-        raise self._exhausted(OPEN_STREAM)
+        raise self._exhausted(OPEN_STREAM, attempts)
 
     # Upkeep --------------------------------------------------------------------------------------
 
@@ -524,7 +537,7 @@ class LogCore:
             if self.merge_every is not None and state.seq % self.merge_every == 0:
                 merge_small_files(self, state.stream, self.merge_every)
             self.store.tidy()
-        except StorageError as error:
+        except (TimelyError, pa.ArrowException, OSError) as error:
             logger.warning("log %r: upkeep was put off: %s", self.path, error)
 
 

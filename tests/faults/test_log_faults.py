@@ -161,6 +161,34 @@ def test_unclear_commit_without_a_batch_number_happens_once() -> None:
         assert plain.verify().legal
 
 
+def test_storage_that_goes_away_right_after_a_commit_leaves_it_unclear() -> None:
+    log = MemoryLog.create(VALUES, minimum=(0,))
+    writer = log.writer(owner="me")
+    inner = log.store
+
+    class GoneAfterCommit(UnreliableStore):
+        gone = False
+
+        def transact(self, *args: Any, **kwargs: Any) -> None:
+            super().transact(*args, **kwargs)
+            self.gone = True
+
+        def refresh(self, *, force: bool = False) -> bool:
+            if self.gone:
+                raise StorageError("could not open log 'x': found nothing", determinate=True)
+            return super().refresh(force=force)
+
+    log.store = GoneAfterCommit(inner, happens=1.0, reports_failure=0.0)
+    with pytest.raises(StorageError) as caught:
+        writer.append(pa.table({"_time": [1], "v": [1]}))
+    assert not caught.value.determinate
+    log.store = inner
+    log.refresh()
+    # It had happened, and its file is still there.
+    assert log.messages()["v"].to_pylist() == [1]
+    assert log.verify().legal
+
+
 # A process that dies --------------------------------------------------------------------------------
 
 
