@@ -464,8 +464,8 @@ class LogCore:
         if pc.index(self.store.listing()["path"], progress[0].path).as_py() < 0:
             # Reported as done, and not there: merged meanwhile, or a store that lies.
             return self._landed(attempts)
-        # Kept, because they are read again when files are merged.
-        self._rows_by_path.update(zip((f.path for f in progress), batches, strict=True))
+        if self.merge_every is not None:  # they are read again when files are merged
+            self._rows_by_path.update(zip((f.path for f in progress), batches, strict=True))
         if self.store.version == before + 1 and self._states_version == before:
             # Nobody else committed: the new states are known without reading them.
             self._states = {**self._states, **{s.stream: s for s in states}}
