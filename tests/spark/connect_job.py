@@ -30,6 +30,8 @@ def main(folder: Path) -> dict[str, object]:
         times = [4 * number + step for step in range(4)]
         table = pa.table({"t": pa.array(times, pa.int64()), "word": [f"w{time % 3}" for time in times]})
         pq.write_table(table, incoming / f"part-{number}.parquet")
+        # The file source goes by modification times, and files of one millisecond are in no order.
+        os.utime(incoming / f"part-{number}.parquet", (1_700_000_000 + number, 1_700_000_000 + number))
     rows = spark.readStream.schema("t long, word string").option("maxFilesPerTrigger", 1).parquet(str(incoming))
     options = {"timeColumn": "t", "frontier": "bounded", "lateness": "0", "path": str(log)}
     captured = rows.writeStream.format("timely").options(**options)
