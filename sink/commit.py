@@ -202,6 +202,7 @@ def commit_reports(
     check_progress(counts, change.times, change.deltas, stream=stream, domain=domain)
     if whole.base is None and standing.seq != whole.seq:
         raise _moved(plan, ident, f"tasks planned at seq={whole.seq}", f"seq={standing.seq}")
+    _check_visible(plan, whole)
     log = find(plan.options.path, plan.options.storage_options) or _create(plan)
     state = _state(log, plan, ident, whole)
     return log.commit(
@@ -326,6 +327,24 @@ def _create(plan: CapturePlan) -> ReadableLog:
         exist_ok=True,
         storage_options=options.storage_options or None,
     )
+
+
+def _check_visible(plan: CapturePlan, whole: TaskReport) -> None:
+    """Refuse files that tasks wrote to a disk of their own: the log would name what nobody can read."""
+    storage = open_storage(plan.options.path, plan.options.storage_options)
+    if not storage.local:
+        return
+    for file in whole.files:  # as many turns as files; one look at the directory each
+        if not storage.exists(file.path):
+            msg = (
+                f"could not commit to log {plan.options.path!r}: found no file {file.path!r}, which a task has written"
+            )
+            raise StorageError(
+                msg,
+                hint="give a path that driver and executors share: a mounted directory, or a cloud URL",
+                determinate=True,
+                context={"path": plan.options.path, "file": file.path},
+            )
 
 
 def _state(log: ReadableLog, plan: CapturePlan, ident: BatchId, whole: TaskReport) -> StreamState:

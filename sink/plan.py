@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spark_timely.capture.policy import Policy
 from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import ClosedError, LogMissingError, OwnershipError, RolledBackError, shown
 from spark_timely.log.format import LogFormat
-from spark_timely.log.storage import Storage, open_storage
+from spark_timely.log.storage import Storage, normal_path, open_storage
 from spark_timely.sink.layout import Layout, layout_of, policy_of
 
 if TYPE_CHECKING:
@@ -234,6 +234,8 @@ def make_plan(
     -----
     Cost: one cold open of the log; its history is looked at only when a micro-batch may be repeated.
     """
+    # A relative path would mean another directory in another process.
+    options = replace(options, path=normal_path(options.path))
     log = find(options.path, options.storage_options)
     layout = layout_of(schema, options, form=None if log is None else LogFormat(log.domain, log.kind, log.schema))
     policy = policy_of(options, layout.form)

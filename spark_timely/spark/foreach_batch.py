@@ -243,6 +243,15 @@ class _Staged:
     def report(self) -> TaskReport:
         """Refuse what may not be captured, else describe what was written."""
         found = self._files()
+        if self.uniform and not found.get(RowClass.MESSAGE):
+            # Spark writes a file even for no rows.
+            msg = f"could not capture into log {self.plan.options.path!r}: found none of the files that Spark wrote"
+            raise StorageError(
+                msg,
+                hint="give a path that driver and executors share: a mounted directory, or a cloud URL",
+                determinate=True,
+                context={"path": self.plan.options.path},
+            )
         self._check_classes(found)
         domain = self.plan.policy.domain
         files: dict[RowClass, list[DataFile]] = {}

@@ -401,3 +401,27 @@ def test_reports_of_tasks_planned_at_different_seqs_are_refused(tmp_path: Path) 
     with pytest.raises(errors.UpperMismatchError, match="found tasks planned at seq=1, the log has seq=2"):
         late.commit([first], 1)
     assert driver.log().version == version
+
+
+def test_file_that_the_driver_cannot_see_is_refused(tmp_path: Path) -> None:
+    driver = SinkDriver(tmp_path, **BOUNDED)
+    driver.run([rows([1])])
+    schema = spark.StructType().add("t", "long").add("id", "long")
+    (driver.checkpoint / "offsets" / "1").write_text("")
+    message = driver.writer(schema).write(iter(rows([5]).to_batches()))
+    (written,) = message.report.files
+    (driver.log_path / written.path).unlink()  # it is on the executor's own disk
+    with refused(driver, errors.StorageError, f"found no file {written.path!r}", "driver and executors share"):
+        driver.writer(schema).commit([message], 1)
+
+
+def test_relative_path_means_the_directory_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = SinkDriver(tmp_path, **BOUNDED)
+    driver.options["path"] = "log"
+    monkeypatch.chdir(tmp_path)
+    writer = driver.writer(spark.StructType().add("t", "long").add("id", "long"))
+    monkeypatch.chdir("/")
+    message = writer.write(iter(rows([5]).to_batches()))
+    monkeypatch.chdir(tmp_path)
+    driver.writer(spark.StructType().add("t", "long").add("id", "long")).commit([message], 0)
+    assert driver.log().messages().num_rows == 1
