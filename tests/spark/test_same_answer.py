@@ -31,7 +31,7 @@ from spark_timely.testing.strategies import (
     histories,
     rows_table,
 )
-from tests.faults.harness import numbers
+from tests.faults.harness import long_lane, numbers
 from tests.oracles.capture_model import CaptureModel, LateRowError
 from tests.oracles.replay_model import Frontier, ReplayModel, Row
 from tests.support import ZONES, expected_table, frontier_from_json, session_zone, write_commit
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
     from spark_timely.testing.strategies import Arrivals
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(7200)]
 
 # A failing draw is not shrunk: each takes seconds. It is printed as it is.
 few = settings(
-    max_examples=6,
+    max_examples=80 if long_lane() else 4,
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],
