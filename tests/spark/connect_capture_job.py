@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -24,6 +25,8 @@ def main(folder: Path) -> dict[str, object]:
     for number, times in enumerate([[1, 2, 5], [5, 3, 9], []]):
         table = pa.table({"t": pa.array(times, pa.int64()), "word": [f"w{time}" for time in times]})
         pq.write_table(table, incoming / f"part-{number}.parquet")
+        # The file source goes by modification times, and files of one millisecond are in no order.
+        os.utime(incoming / f"part-{number}.parquet", (1_700_000_000 + number, 1_700_000_000 + number))
     rows = spark.readStream.schema("t long, word string").option("maxFilesPerTrigger", 1).parquet(str(incoming))
     errors: dict[str, str] = {}
     for through in ("sink", "foreachBatch"):
