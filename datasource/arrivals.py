@@ -83,6 +83,9 @@ class Arrivals:
         found: Seqs = {}
         if begin.kind in ("version", "timestamp"):
             found = _chosen(self.history.before(begin.kind, int(str(begin.value))), streams)
+        if begin.kind == "version":
+            # What a stream was opened with is part of where it begins, as is what `#open` gave up for it.
+            found = {name: max(seq, 1) for name, seq in found.items()}
         if streams is None:
             found[OPEN_STREAM] = max(1, found.get(OPEN_STREAM, 1))
         return {name: seq for name, seq in found.items() if seq > 0}
@@ -136,8 +139,8 @@ class Arrivals:
         sizes = np.zeros(commits.shape[0], dtype=np.int64)
         files = np.zeros(commits.shape[0], dtype=np.int64)
         left = np.ones(len(index), dtype=np.bool_)
-        for name in history.names:  # one turn per stream
-            mine = np.flatnonzero(history.streams[commits] == history.names.index(name))
+        for code, name in enumerate(history.names):  # one turn per stream
+            mine = np.flatnonzero(history.streams[commits] == code)
             if not mine.size:
                 continue
             mine = mine[np.argsort(history.seqs[commits[mine]])]

@@ -424,9 +424,14 @@ class ReplayPlanner:
         )
 
     def _refresh(self, *, at_once: bool = False) -> None:
-        """Ask the log for news, at most once per poll interval, and never again once pinned."""
+        """Ask the log for news, at most once per poll interval, and never again once pinned.
+
+        Where news is seen at no cost, the interval is not waited for: `processAllAvailable` of a query
+        would come back without what was committed just before.
+        """
         now = self._now()
-        fresh = self._refreshed is not None and (self._pinned is not None or now - self._refreshed < self._poll_s)
+        recent = self._refreshed is not None and now - self._refreshed < self._poll_s
+        fresh = self._refreshed is not None and (self._pinned is not None or (recent and not self._log.has_news()))
         if fresh and not at_once:
             return
         self._log.refresh()

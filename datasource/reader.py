@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import logging
 import time as clock
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -228,7 +229,9 @@ class _Files:
                     _log.warning("data file %r of log %r is missing, its rows are left out", path, self.split.root)
                     return None
         try:
-            return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+            # Far away, a few large requests cost less than many small ones.
+            far = not getattr(self.storage, "local", True)
+            return pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=far)
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(path, error) from error
 
@@ -241,9 +244,11 @@ class _Files:
 
     def _read(self, file: pq.ParquetFile, piece: Piece, batch_rows: int, *, sort: bool) -> Iterator[pa.RecordBatch]:
         groups = part_of(file.metadata.num_row_groups, piece)
-        for run, whole in self._runs(file, groups):
+        for run, whole in self._runs(file, groups, alone=self.split.pieces[piece.file].commit is not None):
             shape = _Shape(self, file.schema_arrow, whole=whole, sort=sort)
             rows = sum(file.metadata.row_group(group).num_rows for group in run)
+            if not rows:
+                continue
             # Row groups of a little more than a batch are not cut into a large and a tiny one.
             size = -(-rows // max(1, round(rows / batch_rows)))
             for batch in file.iter_batches(size, row_groups=run, columns=shape.columns, use_threads=False):
@@ -251,12 +256,15 @@ class _Files:
                 if made.num_rows:
                     yield made
 
-    def _runs(self, file: pq.ParquetFile, groups: range) -> list[tuple[list[int], bool]]:
-        """Group neighbouring row groups by what must be done: runs of (row groups, all rows wanted)."""
+    def _runs(self, file: pq.ParquetFile, groups: range, *, alone: bool) -> list[tuple[list[int], bool]]:
+        """Group neighbouring row groups by what must be done: runs of (row groups, all rows wanted).
+
+        A file that was planned for its one commit (`alone`) is wanted as a whole.
+        """
         if not groups:
             return []
         wanted = np.ones(len(groups), dtype=np.bool_)
-        whole = np.zeros(len(groups), dtype=np.bool_)
+        whole = np.full(len(groups), alone and self.split.commits is not None)
         bounds = None if self.range is None else self._bounds(file, groups)
         if bounds is not None and self.range is not None:
             minima, maxima = bounds
@@ -320,7 +328,9 @@ class _Shape:
             wanted |= set(files.times)
         if self._select and split.streams is not None:
             wanted.add("_stream")
-        if split.commits is not None:
+        if self._select and split.commits is not None:
+            wanted |= {"_stream", "_seq"}
+        if sort:
             wanted |= {"_stream", "_seq"}
         if self._moved:
             wanted |= set(files.times)
@@ -408,14 +418,15 @@ def _in_order(files: _Files, split: Split, layout: Layout, batch_rows: int) -> I
     """Give out rows in the order of their commits (invariant 3)."""
     schema = sorted_schema(layout)
     progress = progress_rows(split) if split.progress else schema.empty_table()
-    places = _commit_order(progress)
     if all(piece.commit is not None for piece in split.pieces):
         # Each file is of one commit and they were planned in order: nothing to sort.
+        progress = progress.sort_by([("_sort_stream", "ascending"), ("_sort_seq", "ascending")])
+        places = _commit_order(progress)
         done = 0
         for number, piece in enumerate(split.pieces):  # one turn per file
-            before = sum(1 for place in places[done:] if piece.commit is not None and place < piece.commit)
-            yield from _without_sort(progress.slice(done, before), layout)
-            done += before
+            before = bisect_left(places, piece.commit or ("", 0))
+            yield from _without_sort(progress.slice(done, before - done), layout)
+            done = before
             yield from files.piece(number, batch_rows)
         yield from _without_sort(progress.slice(done), layout)
         return

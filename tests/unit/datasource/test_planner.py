@@ -422,3 +422,15 @@ def test_exact_times_are_read_once_per_file() -> None:
         offset = planner.latest(offset)
     assert offset["frontier"] == [9]
     assert len(reads) == len(set(reads)) == 8
+
+
+def test_commit_on_a_local_disk_is_seen_within_the_poll_interval(log_path: str) -> None:
+    """Else `processAllAvailable` comes back without what was committed just before it was called."""
+    log = spark_timely.create_log(log_path, pa.schema([("n", pa.int64())]), minimum=(0,))
+    writer = log.writer(owner="me")
+    writer.advance([1])
+    planner = ReplayPlanner(spark_timely.open_log(log_path), make_options(pollInterval="1h"), now=lambda: 0.0)
+    one = planner.latest(planner.initial())
+    assert one["frontier"] == [1]
+    writer.advance([2])
+    assert planner.latest(one)["frontier"] == [2]
