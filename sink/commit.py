@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from spark_timely.log.base import StreamState
     from spark_timely.log.reading import ReadableLog
 
-__all__ = ["TaskReport", "commit_reports", "delete_files", "is_refusal", "merge_reports", "surely_absent"]
+__all__ = ["TaskReport", "commit_reports", "delete_files", "is_refusal", "merge_reports"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,9 +189,11 @@ def commit_reports(
     ident = _named(ident, whole.ident)
     standing = plan.standing(ident)
     if standing.repeated is not None:
-        return _confirm(plan, ident, standing.repeated, whole)
+        return _confirm(plan, ident, standing.repeated, whole, find)
     if whole.repeated:
         raise _moved(plan, ident, "tasks that took it for a repeated one", "none of it in the log")
+    if whole.base is None and standing.seq != whole.seq:
+        raise _moved(plan, ident, f"tasks planned at seq={whole.seq}", f"seq={standing.seq}")
     counts = standing.counts if whole.base is None else whole.base
     change = plan.policy.downgrade(
         counts, greatest=whole.greatest, events=(whole.progress_times, whole.progress_deltas)
@@ -200,8 +202,6 @@ def commit_reports(
     domain, stream = plan.policy.domain, plan.options.stream
     check_messages(counts, whole.minima, stream=stream, domain=domain)
     check_progress(counts, change.times, change.deltas, stream=stream, domain=domain)
-    if whole.base is None and standing.seq != whole.seq:
-        raise _moved(plan, ident, f"tasks planned at seq={whole.seq}", f"seq={standing.seq}")
     _check_visible(plan, whole)
     log = find(plan.options.path, plan.options.storage_options) or _create(plan)
     state = _state(log, plan, ident, whole)
@@ -224,56 +224,39 @@ def commit_reports(
     )
 
 
-def delete_files(plan: CapturePlan, reports: Iterable[TaskReport], /) -> None:
-    """Delete files that no log knows; what cannot be deleted stays, and harms nobody.
+def delete_files(
+    plan: CapturePlan,
+    reports: Iterable[TaskReport],
+    /,
+    *,
+    find: Callable[[str, dict[str, str]], ReadableLog | None] = find_log,
+) -> None:
+    """Delete files of tasks, but for those that the log knows; where that cannot be told, none.
 
     Parameters
     ----------
     plan : CapturePlan
         Says where.
     reports : iterable of TaskReport
-        Whose files.
-    """
-    storage = open_storage(plan.options.path, plan.options.storage_options)
-    for report in reports:  # as many turns as files were written
-        for file in report.files:
-            try:
-                storage.delete(file.path)
-            except StorageError:
-                # An orphan: `vacuum(full=True)` finds it.
-                continue
-
-
-def surely_absent(
-    plan: CapturePlan,
-    ident: BatchId,
-    /,
-    *,
-    find: Callable[[str, dict[str, str]], ReadableLog | None] = find_log,
-) -> bool:
-    """Return whether the log can be read and does not hold the micro-batch.
-
-    Parameters
-    ----------
-    plan : CapturePlan
-        Names log and stream.
-    ident : BatchId
-        The micro-batch.
+        Whose files. No commit of them may be under way.
     find : callable
         Opens a log.
 
-    Returns
-    -------
-    bool
-        False also where the log cannot be read: then nothing is sure.
+    Notes
+    -----
+    What stays without being in the log is an orphan: `vacuum(full=True)` finds it, and it harms nobody.
     """
-    if ident.batch is None:
-        return False
+    paths = {file.path for report in reports for file in report.files}
+    if not paths:
+        return
     try:
         log = find(plan.options.path, plan.options.storage_options)
-        return log is None or log.recorded(plan.options.stream, ident.batch, ident.step) is None
+        unknown = paths if log is None else paths - log.live_paths(paths)
+        storage = open_storage(plan.options.path, plan.options.storage_options)
+        for path in sorted(unknown):  # as many turns as files
+            storage.delete(path)
     except (TimelyError, OSError):
-        return False
+        return
 
 
 def is_refusal(error: BaseException, /) -> bool:
@@ -365,7 +348,13 @@ def _state(log: ReadableLog, plan: CapturePlan, ident: BatchId, whole: TaskRepor
     return state
 
 
-def _confirm(plan: CapturePlan, ident: BatchId, recorded: StreamState, whole: TaskReport) -> CommitOutcome:
+def _confirm(
+    plan: CapturePlan,
+    ident: BatchId,
+    recorded: StreamState,
+    whole: TaskReport,
+    find: Callable[[str, dict[str, str]], ReadableLog | None],
+) -> CommitOutcome:
     """Compare a repeated micro-batch with what is in the log."""
     same = recorded.bounds is None and whole.bounds is None
     if recorded.bounds is not None and whole.bounds is not None:
@@ -383,7 +372,7 @@ def _confirm(plan: CapturePlan, ident: BatchId, recorded: StreamState, whole: Ta
             context={"stream": plan.options.stream, "batch": ident.batch},
         )
     # Written by tasks that did not know yet that it is a repeated one.
-    delete_files(plan, [whole])
+    delete_files(plan, [whole], find=find)
     return CommitOutcome(committed=False, state=recorded)
 
 

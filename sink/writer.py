@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError
-from spark_timely.sink.commit import TaskReport, commit_reports, delete_files, is_refusal, surely_absent
+from spark_timely.sink.commit import TaskReport, commit_reports, delete_files, is_refusal
 from spark_timely.sink.plan import BatchId, CapturePlan, make_plan
 from spark_timely.spark.checkpoint import checkpoint_state, require_checkpoint
 
@@ -126,8 +126,7 @@ class TimelyStreamWriter(DataSourceStreamArrowWriter):
         """
         if all(message is not None for message in messages):
             return
-        if surely_absent(self.plan, BatchId(self.plan.ident.query, batchId)):
-            delete_files(self.plan, _reports(messages))
+        delete_files(self.plan, _reports(messages))
 
 
 def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TimelyStreamWriter:  # noqa: FBT001 - as Spark passes it

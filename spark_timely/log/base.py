@@ -21,7 +21,7 @@ import numpy as np
 from spark_timely.order import IntArray, minimal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -280,6 +280,9 @@ class CaptureLog(Protocol):
     def refresh(self) -> bool:
         """Take notice of commits by others; return whether there were any."""
 
+    def has_news(self) -> bool:
+        """Return whether others have committed, where that can be told at no cost; else False."""
+
     def streams(self) -> Mapping[str, StreamState]:
         """Return the newest state of each stream."""
 
@@ -291,6 +294,9 @@ class CaptureLog(Protocol):
 
     def frontier(self) -> Antichain:
         """Return the minimal times that any stream may still use; empty when the log is complete."""
+
+    def live_paths(self, paths: Iterable[str]) -> set[str]:
+        """Return those of the paths that are part of the log, after a refresh."""
 
     def open_stream(self, name: str, *, owner: str, at: object | None = None, donor: str | None = None) -> StreamState:
         """Claim a capability for a new stream, or take a copy of one that a live stream holds."""

@@ -231,6 +231,21 @@ def test_abort_after_a_commit_that_happened_keeps_the_files(tmp_path: Path) -> N
         assert driver.log().messages()["id"].to_pylist() == [0]
 
 
+def test_commit_called_twice_with_the_same_messages_keeps_the_files(tmp_path: Path) -> None:
+    driver = SinkDriver(tmp_path, **BOUNDED)
+    (driver.checkpoint / "offsets" / "0").write_text("")
+    writer = driver.writer(SCHEMA)
+    message = writer.write(iter(rows([4]).to_batches()))
+    driver.writer(SCHEMA).commit([message], 0)
+    driver.writer(SCHEMA).commit([message], 0)
+    (driver.checkpoint / "commits" / "0").write_text("")
+    driver.run([rows([5])])
+    driver.run([rows([6])])
+    with pytest.raises(errors.RolledBackError):
+        writer.commit([message], 0)
+    assert driver.log().messages()["_time"].to_pylist() == [4, 5, 6]
+
+
 def test_abort_with_all_messages_keeps_files_since_the_commit_may_still_run(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     message = driver.writer(SCHEMA).write(iter(rows([4]).to_batches()))
