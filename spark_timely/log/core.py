@@ -148,6 +148,10 @@ class LogCore:
         with self._lock:
             return self.store.refresh()
 
+    def has_news(self) -> bool:
+        """Return whether others have committed, where that can be told at no cost; else False."""
+        return False
+
     def _all_files(self) -> FileIndex:
         with self._lock:
             if self._index is None or self._index[0] != self.store.version:

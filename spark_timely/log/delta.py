@@ -46,6 +46,10 @@ class DeltaLog(ReadableLog):
 
     storage_options: dict[str, str]
 
+    def has_news(self) -> bool:
+        """Return whether others have committed, where that can be told at no cost: on a local disk."""
+        return isinstance(self.store, DeltaStore) and self.storage.local and self.store.has_next()
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.path, self.storage_options, self.merge_every)
 

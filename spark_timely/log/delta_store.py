@@ -276,7 +276,7 @@ class DeltaStore:
     def refresh(self, *, force: bool = False) -> bool:
         """Move the snapshot to the newest version; return whether it moved."""
         now = self._monotonic()
-        if not force and now - self._refreshed_at < _TRUST_S and not self._has_next():
+        if not force and now - self._refreshed_at < _TRUST_S and not self.has_next():
             return False
         before = self._version
         try:
@@ -298,7 +298,8 @@ class DeltaStore:
         self._version = self._table.version()
         return True
 
-    def _has_next(self) -> bool:
+    def has_next(self) -> bool:
+        """Return whether the version after the snapshot's is there: one look at one file."""
         return self._storage.exists(f"_delta_log/{self._version + 1:020d}.json")
 
     def listing(self) -> pa.Table:

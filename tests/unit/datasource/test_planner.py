@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import spark_timely
 from spark_timely.datasource.planner import ReplayPlanner
 from spark_timely.errors import DataLossError, InvalidOptionError, NotBeyondError, SinceViolationError
 from spark_timely.log.memory import MemoryLog
