@@ -241,8 +241,10 @@ def test_commit_called_twice_with_the_same_messages_keeps_the_files(tmp_path: Pa
     (driver.checkpoint / "commits" / "0").write_text("")
     driver.run([rows([5])])
     driver.run([rows([6])])
-    with pytest.raises(errors.RolledBackError):
+    with pytest.raises(errors.UpperMismatchError, match="the log has seq=3"):
         writer.commit([message], 0)
+    with pytest.raises(errors.RolledBackError, match="found micro-batch 2"):
+        driver.writer(SCHEMA).commit([message], 0)
     assert driver.log().messages()["_time"].to_pylist() == [4, 5, 6]
 
 
