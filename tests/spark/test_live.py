@@ -86,3 +86,59 @@ def test_replay_follows_a_capture_that_is_running(spark: SparkSession, tmp_path:
     finally:
         for query in queries:
             query.stop()
+
+
+def test_replay_waits_for_the_slower_of_two_captures(spark: SparkSession, tmp_path: Path) -> None:
+    """Two queries write two streams of one log at the same time; what the idle one has not closed is not given out."""
+    rows: dict[str, Counter[tuple[int, int]]] = {}
+    queries: list[StreamingQuery] = []
+    captures: dict[str, StreamingQuery] = {}
+    seen = Seen()
+
+    def closed_before(frontier: int) -> Counter[tuple[int, int]]:
+        both = rows["a"] + rows["b"]
+        return Counter({row: n for row, n in both.items() if row[0] < frontier})
+
+    try:
+        for number, name in enumerate(("a", "b")):
+            rows[name] = write_rows(tmp_path / name, 10 * number, [0])
+            captures[name] = (
+                spark.readStream.schema("t long, id long")
+                .parquet(str(tmp_path / name))
+                .writeStream.format("timely")
+                .options(timeColumn="t", frontier="bounded", lateness=0, stream=name, streams=2)
+                .option("checkpointLocation", str(tmp_path / f"checkpoint-{name}"))
+                .start(str(tmp_path / "log"))
+            )
+            queries.append(captures[name])
+        for capture in captures.values():  # both create the log, or open the other's
+            capture.processAllAvailable()
+        replay = (
+            spark.readStream.format("timely")
+            .load(str(tmp_path / "log"))
+            .writeStream.foreachBatch(seen)
+            .option("checkpointLocation", str(tmp_path / "replay"))
+            .start()
+        )
+        queries.append(replay)
+        rows["a"] += write_rows(tmp_path / "a", 1, [1, 2, 3])
+        captures["a"].processAllAvailable()
+        replay.processAllAvailable()
+        assert seen.rows() == closed_before(0), "b has closed nothing"
+        rows["b"] += write_rows(tmp_path / "b", 11, [2, 2])
+        captures["b"].processAllAvailable()
+        replay.processAllAvailable()
+        assert seen.rows() == closed_before(2)
+        for number in range(2, 5):  # both at once
+            rows["a"] += write_rows(tmp_path / "a", number, [number + 2] * 3)
+            rows["b"] += write_rows(tmp_path / "b", 10 + number, [number + 2] * 2)
+        for capture in captures.values():
+            capture.processAllAvailable()
+        replay.processAllAvailable()
+        assert seen.rows() == closed_before(6)
+        for query in (*captures.values(), replay):
+            assert query.exception() is None
+        assert spark_timely.open_log(str(tmp_path / "log")).verify().legal
+    finally:
+        for query in queries:
+            query.stop()
