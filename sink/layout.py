@@ -11,6 +11,7 @@ Invariants
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -243,7 +244,7 @@ def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | 
     if diff is not None:
         taken.add(diff)
     # `_time`, as the replay gives it, is the log's own column: it is not stored a second time.
-    taken |= {name for name in times if name.lower().startswith("_time")}
+    taken |= {name for name in times if _LOG_TIME.fullmatch(name)}
     arrow = arrow_schema(type(schema)([field for field in schema.fields if field.name not in taken]))
     types = _time_types(schema, times, form)
     if form is None:
@@ -376,6 +377,7 @@ def _time_types(schema: StructType, times: tuple[str, ...], form: LogFormat | No
     return tuple(kind.value for kind in stored)
 
 
+_LOG_TIME = re.compile(r"_time(_\d+)?", re.IGNORECASE)
 _WIDTHS = {TimeType.SHORT: 16, TimeType.INT: 32, TimeType.LONG: 64}
 
 

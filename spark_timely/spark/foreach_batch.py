@@ -89,7 +89,8 @@ def capture(
         Which capture into the same stream within the micro-batch, ascending from 0.
     **options
         Options of the sink in snake_case or as Spark writes them: `stream`, `time_column`,
-        `frontier`, `lateness`, `late_data` and so on.
+        `frontier`, `lateness`, `late_data` and so on. `target_file_size` has no effect: Spark writes one
+        file per task; repartition `df` for fewer or more.
 
     Returns
     -------

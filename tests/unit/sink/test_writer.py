@@ -418,6 +418,12 @@ def test_replayed_time_column_is_used_and_not_stored_twice(tmp_path: Path) -> No
     assert pairs(driver.log().messages()) == {(3, 1): 1}
 
 
+def test_time_column_whose_name_only_looks_like_the_logs_is_kept(tmp_path: Path) -> None:
+    driver = SinkDriver(tmp_path, timeColumn="_timestamp", frontier="hold")
+    driver.run([pa.table({"_timestamp": pa.array([3], pa.int64()), "id": [1]})])
+    assert driver.log().messages()["_timestamp"].to_pylist() == [3]
+
+
 def test_events_keep_the_minimum_that_their_column_tells(tmp_path: Path) -> None:
     facts = '{"version": 1, "kind": "stream", "times": ["long"], "minimum": [0], "nullable": {}}'
     schema = (
