@@ -78,6 +78,8 @@ make_environment() {
             tail -n 40 "$log" >&2
             fail "could not install the packages" "see .venv/setup.log; is the package index reachable?"
         }
+    # Spark looks for modules named pyspark_* along sys.path, where an editable install alone does not show.
+    printf '%s\n' "$ROOT" >"$("$PYTHON_VENV" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/spark_timely_root.pth"
     wanted_stamp >"$VENV/setup.stamp"
     say "environment ready"
 }

@@ -14,7 +14,8 @@ import spark_timely
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = [pytest.mark.spark, pytest.mark.connect, pytest.mark.timeout(900)]
+# In the long lane until its failure on a loaded machine is understood; test_connect.py covers sink and source.
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.connect, pytest.mark.timeout(900)]
 
 
 def test_captures_through_connect_give_the_same_log(tmp_path: Path) -> None:
