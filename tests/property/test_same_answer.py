@@ -17,7 +17,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given
@@ -259,3 +262,51 @@ def test_capture_without_late_rows_has_one_hash_for_any_cut(drawn: Arrivals, rng
             log.close()
             hashes.add("closed " + log.verify().canonical_hash)
     assert len(hashes) == 2
+
+
+def times_of(table: pa.Table) -> set[int]:
+    """Return the distinct times of a table."""
+    return set(table["_time"].unique().to_pylist())
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("workers", ["1", "2", "3", "8"])
+def test_replay_of_files_with_many_row_groups_loses_and_doubles_nothing(
+    tmp_path: Path, workers: str, *, compacted: bool
+) -> None:
+    """Files large enough to be cut into row groups: splits share files, and files hold many times."""
+    rng = np.random.default_rng(17)
+    path = str(tmp_path / "log")
+    schema = pa.schema([("key", pa.int64()), ("word", pa.string())])
+    log = spark_timely.create_log(path, schema, minimum=(0,), streams=2)
+    for stream in ("a", "b"):
+        writer = log.writer(stream=stream, owner=stream)
+        for number in range(2):
+            n = 300_000
+            times = rng.integers(10 * number, 10 * number + 25, n)
+            keys = pa.array(rng.integers(0, 2**40, n))
+            rows = pa.table({"key": keys, "word": pc.cast(keys, pa.string()), "_time": times})
+            writer.append(rows, advance_to=10 * number + 10)
+    if compacted:
+        log.compact()
+    report = log.verify()
+    assert report.legal, report.problems
+    checkpoint = Checkpoint()
+    total = CanonicalState(schema, 1)
+    seen: set[int] = set()
+    for options in ({"maxRowsPerTrigger": "100000"}, {"maxBytesPerTrigger": "4mb", "splitBy": "time"}, {}):
+        driver = reader_of(path, checkpoint, {"workers": workers, **options})
+        batches = driver.available_now() if not options else filter(None, [driver.run_one(), driver.run_one()])
+        for batch in batches:
+            here = times_of(batch.rows)
+            assert not here & seen
+            assert here == set(range(min(here), max(here) + 1)), "a prefix of the times that are left"
+            seen |= here
+            tasks = [times_of(task) for task in batch.tasks]
+            if "splitBy" in options:
+                assert sum(map(len, tasks)) == len(here), "a worker gets whole times"
+            total.add(batch.rows.drop_columns(["_time"]), batch.rows["_time"].to_numpy().reshape(-1, 1))
+    assert seen == set(range(20))
+    assert total.digest(log.frontier()) == report.canonical_hash
+    files = DeltaTable(path).file_uris()
+    assert max(pq.ParquetFile(file).num_row_groups for file in files) > 1, "the case that is meant"
