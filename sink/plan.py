@@ -287,7 +287,8 @@ def check_owner(state: StreamState, query: str | None) -> None:
     msg = f"could not capture into stream {state.stream!r}: found it owned by {state.owner!r}, this query is {query!r}"
     raise OwnershipError(
         msg,
-        hint="give this query a stream of its own with option 'stream', or continue from the owner's checkpoint",
+        hint="continue from the owner's checkpoint, or give this query a stream of its own with option 'stream'; a"
+        " stream whose query is gone holds the log's frontier back until it is closed (spark-timely close --stream)",
         context={"stream": state.stream, "owner": state.owner, "query": query},
     )
 
