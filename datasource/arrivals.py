@@ -84,8 +84,10 @@ class Arrivals:
         if begin.kind in ("version", "timestamp"):
             found = _chosen(self.history.before(begin.kind, int(str(begin.value))), streams)
         if begin.kind == "version":
-            # What a stream was opened with is part of where it begins, as is what `#open` gave up for it.
-            found = {name: max(seq, 1) for name, seq in found.items()}
+            # What a stream was opened with is part of where it begins, as is what `#open` gave up for it; a
+            # stream that is not there yet begins where it is: what it holds later is not known.
+            present = self.history.present()
+            found = {name: min(max(seq, 1), present[name]) for name, seq in found.items()}
         if streams is None:
             found[OPEN_STREAM] = max(1, found.get(OPEN_STREAM, 1))
         return {name: seq for name, seq in found.items() if seq > 0}

@@ -64,6 +64,10 @@ class Storage(Protocol):
     def uri(self) -> str:
         """Absolute path or URL of the log."""
 
+    @property
+    def local(self) -> bool:
+        """Whether the files are near: on a local disk, or in this process."""
+
     def read(self, path: str) -> pa.Buffer:
         """Return a whole file; raises `DataLossError` if there is none."""
 
@@ -117,7 +121,7 @@ class FileStorage:
 
     @property
     def local(self) -> bool:
-        """Whether the log is on a local disk."""
+        """Whether the log is on a local disk, near to read and with folders of its own."""
         return not _URL.match(self._uri)
 
     @property
@@ -236,6 +240,11 @@ class MemoryStorage:
     def uri(self) -> str:
         """Name of the log."""
         return self._uri
+
+    @property
+    def local(self) -> bool:
+        """Always: the files are in this process."""
+        return True
 
     def read(self, path: str) -> pa.Buffer:
         """Return a whole file."""
