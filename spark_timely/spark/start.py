@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from spark_timely.antichain import Antichain
 from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, shown
+from spark_timely.log.base import CommitRequest
 from spark_timely.sink.layout import Layout, layout_of, policy_of
-from spark_timely.sink.plan import find_log
+from spark_timely.sink.plan import check_owner, find_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -87,6 +89,8 @@ class CaptureQuery:
         ------
         pyspark.errors.StreamingQueryException
             If the query failed. The stream stays open, and a restart goes on.
+        OwnershipError
+            If the stream to be closed belongs to another query.
         StorageError
             If the log cannot be reached when the stream is to be closed; calling again tries again.
 
@@ -111,6 +115,7 @@ class CaptureQuery:
 
     def _close_stream(self) -> None:
         from spark_timely.log.delta import create_log
+        from spark_timely.log.writer import downgrade_to
 
         options, form = self._options, self._layout.form
         log = find_log(options.path, options.storage_options)
@@ -127,12 +132,27 @@ class CaptureQuery:
                 storage_options=options.storage_options or None,
             )
         state = log.stream(options.stream)
-        if state is None:
-            if log.frontier().is_empty:
-                return
+        if state is not None:
+            # A query without a single micro-batch never called the sink, which would have refused it.
+            check_owner(state, self.id)
+        elif log.frontier().is_empty:
+            return
+        else:
             state = log.open_stream(options.stream, owner=self.id)
-        if not state.closed:
-            log.close(options.stream, reason=f"end of query {self.id}")
+        if state.closed:
+            return
+        times, deltas = downgrade_to(state.counts, Antichain.empty(log.domain.arity))
+        log.commit(
+            CommitRequest(
+                stream=options.stream,
+                owner=self.id,
+                progress_times=times,
+                progress_deltas=deltas,
+                expected_seq=state.seq,
+                reason=f"end of query {self.id}",
+                carry=True,
+            )
+        )
 
 
 def start(
