@@ -6,7 +6,8 @@ Invariants
    before its progress, in the same split.
 2. Commits that open a stream are taken as soon as they are seen, with those of `#open` they belong to:
    a statement that raises a count may come earlier than it was made, one that lowers it may not.
-3. Across streams the order is that of the wall clocks of the commits; no promise stands on it.
+3. Positions and plans name only streams that the offset's scope chooses, whatever the options say.
+4. Across streams the order is that of the wall clocks of the commits; no promise stands on it.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Arrivals:
         The capabilities that a new log holds for streams to come are part of any beginning.
         """
         if begin.kind == "latest":
-            return self.present(streams) if pinned is None else dict(pinned)
+            return self._reached(streams, pinned)
         found: Seqs = {}
         if begin.kind in ("version", "timestamp"):
             found = _chosen(self.history.before(begin.kind, int(str(begin.value))), streams)
@@ -113,7 +114,7 @@ class Arrivals:
         return position
 
     def _target(self, start: Seqs, streams: Streams, until: Bound | None, pinned: Seqs | None) -> Seqs:
-        target = dict(self.present(streams) if pinned is None else pinned)
+        target = self._reached(streams, pinned)
         if until is not None:
             ends = self.history.before(until.kind, int(str(until.value)) + 1)
             target = {name: min(seq, ends.get(name, seq)) for name, seq in target.items()}
@@ -121,6 +122,9 @@ class Arrivals:
         names = sorted({*start, *target})
         merged = {name: max(start.get(name, 0), target.get(name, 0)) for name in names}
         return {name: seq for name, seq in merged.items() if seq > 0}
+
+    def _reached(self, streams: Streams, pinned: Seqs | None) -> Seqs:
+        return _chosen(self.history.present() if pinned is None else pinned, streams)
 
     def _between(self, low: Mapping[str, int], high: Mapping[str, int]) -> npt.NDArray[np.intp]:
         """Return the commits from one position to another, in order of stream and number."""
@@ -171,7 +175,8 @@ class Arrivals:
 
     def plan(self, low: Seqs, end: Offset, workers: int | None, *, opening: bool) -> list[Split]:
         """Return the splits of the commits between two positions."""
-        high, streams = end.seqs, end.scope.streams
+        streams = end.scope.streams
+        low, high = _chosen(low, streams), _chosen(end.seqs, streams)
         self._check_reached(high, end.origin_seqs)
         commits = self._between(low, {name: seq for name, seq in high.items() if name != OPEN_STREAM})
         ranges = [(name, low.get(name, 0), seq) for name, seq in sorted(high.items()) if name != OPEN_STREAM]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import time as clock
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,6 +62,43 @@ def layout_of(log: CaptureLog, options: SourceOptions, /) -> Layout:
         include_metadata=options.include_metadata,
         fail_on_data_loss=options.fail_on_data_loss,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pin:
+    """What was there when a run began that ends at what is there.
+
+    Attributes
+    ----------
+    frontier : Antichain
+        Of the log.
+    frontiers : dict of str to Antichain
+        Of each stream.
+    seqs : dict of str to int
+        Number of the next commit of each stream, under ``arrival``.
+    """
+
+    frontier: Antichain
+    frontiers: dict[str, Antichain]
+    seqs: dict[str, int]
+
+    def closed(self, streams: tuple[str, ...] | None) -> Antichain:
+        """Return the frontier of the chosen streams, as it was then."""
+        return _closed(self.frontier, self.frontiers, streams)
+
+
+def _closed(frontier: Antichain, frontiers: Mapping[str, Antichain], streams: tuple[str, ...] | None) -> Antichain:
+    """Return the frontier of the chosen streams: times not beyond it are complete.
+
+    A stream that was named and has not been opened may open anywhere that the log's own frontier
+    allows; until then the log's frontier holds. Streams that were not chosen hold nothing back.
+    """
+    if streams is None or any(name not in frontiers for name in streams):
+        return frontier
+    found = Antichain.empty(frontier.arity)
+    for name in streams:  # one turn per chosen stream
+        found = found.meet(frontiers[name])
+    return found
 
 
 class ReplayPlanner:
@@ -111,7 +149,7 @@ class ReplayPlanner:
         self._catalog = Catalog(log)
         self._arrivals = Arrivals(log, self._catalog, self.layout)
         self._refreshed: float | None = None
-        self._pinned: Antichain | dict[str, int] | None = None
+        self._pinned: _Pin | None = None
         self._answered: Offset = self._first
         self._admitted: Admission | None = None
 
@@ -129,11 +167,12 @@ class ReplayPlanner:
     def prepare_available_now(self) -> None:
         """Fix where the query ends: at what is there now."""
         self._refresh(at_once=True)
-        streams = self._first.scope.streams
-        if self._first.scope.delivery == "arrival":
-            self._pinned = self._arrivals.present(streams)
-        else:
-            self._pinned = self._closed(streams)
+        # Of all streams: which ones are read is said by the checkpoint, which is not known yet.
+        self._pinned = _Pin(
+            self._log.frontier(),
+            {name: state.frontier for name, state in self._log.streams().items()},
+            self._arrivals.present(None) if self._first.scope.delivery == "arrival" else {},
+        )
 
     def latest(self, start: Mapping[str, Any], *, limited: bool = True) -> dict[str, object]:
         """Return the offset up to which the next micro-batch goes.
@@ -226,28 +265,15 @@ class ReplayPlanner:
         return self._arrivals.history.frontier(until.kind, until.value + 1, streams)
 
     def _reached(self, streams: tuple[str, ...] | None) -> Antichain:
-        if isinstance(self._pinned, Antichain):
-            return self._pinned
-        return self._closed(streams)
+        return self._closed(streams) if self._pinned is None else self._pinned.closed(streams)
 
     def _pinned_seqs(self) -> dict[str, int] | None:
-        return self._pinned if isinstance(self._pinned, dict) else None
+        return None if self._pinned is None else self._pinned.seqs
 
     def _closed(self, streams: tuple[str, ...] | None) -> Antichain:
-        """Return the frontier of the chosen streams: times not beyond it are complete.
-
-        A stream that was named and has not been opened may open anywhere that the log's own frontier
-        allows; until then the log's frontier holds. Streams that were not chosen hold nothing back.
-        """
-        if streams is None:
-            return self._log.frontier()
-        states = self._log.streams()
-        if any(name not in states for name in streams):
-            return self._log.frontier()
-        found = Antichain.empty(self._domain.arity)
-        for name in streams:  # one turn per chosen stream
-            found = found.meet(states[name].frontier)
-        return found
+        """Return the frontier of the chosen streams, as the log is now."""
+        states = {} if streams is None else self._log.streams()
+        return _closed(self._log.frontier(), {name: state.frontier for name, state in states.items()}, streams)
 
     def _admit(self, begun: Offset, upper: Antichain, limits: Limits) -> Antichain:
         if limits.unlimited:
