@@ -25,10 +25,12 @@ from spark_timely.errors import DataLossError, InvalidUsageError, StorageError, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["FileStorage", "MemoryStorage", "Storage", "normal_path", "open_storage"]
+__all__ = ["FileStorage", "MemoryStorage", "Storage", "has_table", "normal_path", "open_storage"]
 
 _BUFFER_BYTES = 1 << 20
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+# What a table's log is made of. Staged files, of commits that a kill cut short, have other names.
+_TABLE_ENTRY = re.compile(r"\d{20}\.(json|crc|checkpoint\..+|\d{20}\.compacted\.json)|_last_checkpoint")
 
 
 def normal_path(path: str | os.PathLike[str]) -> str:
@@ -325,6 +327,25 @@ def open_storage(path: str | os.PathLike[str], storage_options: Mapping[str, str
     True
     """
     return FileStorage(normal_path(path), storage_options)
+
+
+def has_table(storage: Storage) -> bool:
+    """Return whether there is a Delta table, whole or damaged. One look at one directory.
+
+    A table's log without any entry is none: somebody began to create a table there and was killed,
+    and who comes next may begin again.
+
+    Examples
+    --------
+    >>> storage = MemoryStorage()
+    >>> storage.write("_delta_log/_commit_ab12.json.tmp", b"")
+    >>> has_table(storage)
+    False
+    >>> storage.write("_delta_log/00000000000000000000.json", b"{}")
+    >>> has_table(storage)
+    True
+    """
+    return any(_TABLE_ENTRY.fullmatch(name) for name in storage.names("_delta_log"))
 
 
 def _missing(uri: str, path: str) -> DataLossError:
