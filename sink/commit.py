@@ -7,7 +7,7 @@ Invariants
 ----------
 1. A micro-batch is in the log once, whatever was repeated: a repeated one is compared with what was
    committed and changes nothing.
-2. All reports were made under the plan's standing, and the stream has not moved since.
+2. All reports were made under the plan's standing, for the log's format, and the stream has not moved since.
 3. A file is deleted only when the log surely does not know it.
 """
 
@@ -28,8 +28,10 @@ from spark_timely.errors import (
     UpperMismatchError,
 )
 from spark_timely.log.base import CommitOutcome, CommitRequest, DataFile
+from spark_timely.log.format import LogFormat
 from spark_timely.log.storage import open_storage
 from spark_timely.order import IntArray, consolidate_rows, minimal
+from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, check_owner, find_log
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ class TaskReport:
         Newest commit of the stream under which the rows were judged; None: not open yet.
     repeated : bool
         Whether the rows were judged as those of a repeated micro-batch; then no file was written.
+    form : str
+        Fingerprint of the format for which the files were written.
     at : int
         Wall clock by which the rows were judged, microseconds since the epoch, UTC.
     base : StreamCounts or None
@@ -73,6 +77,7 @@ class TaskReport:
     ident: BatchId
     seq: int | None
     repeated: bool
+    form: str
     at: int
     base: StreamCounts | None
     n_rows: int
@@ -112,7 +117,7 @@ def merge_reports(reports: Sequence[TaskReport], /) -> TaskReport:
         msg = "could not commit a micro-batch: found no report of any task"
         raise TimelyInternalError(msg, hint="this is a bug of spark-timely, please report it (sink invariant 2)")
     first = reports[0]
-    mixed = {(r.ident, r.seq, r.repeated, r.at, r.base) for r in reports}
+    mixed = {(r.ident, r.seq, r.repeated, r.form, r.at, r.base) for r in reports}
     if len(mixed) > 1:
         seqs = sorted({-1 if report.seq is None else report.seq for report in reports})
         msg = f"could not commit micro-batch {first.ident.batch}: found reports of tasks planned at seqs {seqs!r}"
@@ -129,6 +134,7 @@ def merge_reports(reports: Sequence[TaskReport], /) -> TaskReport:
         ident=first.ident,
         seq=first.seq,
         repeated=first.repeated,
+        form=first.form,
         at=first.at,
         base=first.base,
         n_rows=sum(report.n_rows for report in reports),
@@ -204,6 +210,9 @@ def commit_reports(
     check_progress(counts, change.times, change.deltas, stream=stream, domain=domain)
     _check_visible(plan, whole)
     log = find(plan.options.path, plan.options.storage_options) or _create(plan)
+    if whole.base is not None and fingerprint(LogFormat(log.domain, log.kind, log.schema)) != whole.form:
+        # Planned while there was no log. What fits it is for a new plan to say.
+        raise _moved(plan, ident, "tasks planned for a log of other columns", "been made by another query meanwhile")
     state = _state(log, plan, ident, whole)
     return log.commit(
         CommitRequest(

@@ -11,6 +11,8 @@ Invariants
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
     from spark_timely.conf.options import SinkOptions
 
-__all__ = ["Layout", "layout_of", "policy_of", "resolve_frontier"]
+__all__ = ["Layout", "fingerprint", "layout_of", "policy_of", "resolve_frontier"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,30 @@ class Layout:
             for field, source in zip(fields, self.payload, strict=True)
         ]
         return pa.Table.from_arrays(columns, names=fields.names)
+
+
+def fingerprint(form: LogFormat, /) -> str:
+    """Return a short text that tells formats apart which files of one do not fit the other.
+
+    Parameters
+    ----------
+    form : LogFormat
+        Format of a log, or of one to be made.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> narrow, wide = (LogFormat.build(pa.schema([("id", kind)])) for kind in (pa.int32(), pa.int64()))
+    >>> fingerprint(narrow) == fingerprint(wide)
+    False
+    """
+    fields = [[field.name, str(canonical_type(field.type, field.name)), field.nullable] for field in form.payload]
+    text = json.dumps([form.kind, form.domain.to_json(), fields])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def resolve_frontier(options: SinkOptions, /) -> FrontierPolicy:

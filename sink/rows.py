@@ -24,6 +24,7 @@ from spark_timely.log.files import conform, message_table, write_data_files
 from spark_timely.log.storage import Storage, open_storage
 from spark_timely.order import IntArray, consolidate_rows, is_sorted, lexsort, minimal
 from spark_timely.sink.commit import TaskReport
+from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, Standing
 
 __all__ = ["write_rows"]
@@ -258,6 +259,7 @@ class _Task:
             ident=self.ident,
             seq=self.standing.seq,
             repeated=self.standing.repeated is not None,
+            form=fingerprint(self.plan.layout.form),
             at=self.standing.at,
             base=_base(self.standing),
             n_rows=self.n_rows,

@@ -42,6 +42,7 @@ from spark_timely.log.files import ROW_GROUP_ROWS, describe_file, open_parquet
 from spark_timely.log.storage import FileStorage, open_storage
 from spark_timely.order import IntArray, beyond, consolidate_rows, minimal
 from spark_timely.sink.commit import TaskReport, commit_reports, is_refusal
+from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, Standing, make_plan
 from spark_timely.spark.checkpoint import checkpoint_state
 from spark_timely.spark.classify import Classified, RowClass, classify
@@ -275,6 +276,7 @@ class _Staged:
             ident=self.ident,
             seq=self.standing.seq,
             repeated=False,
+            form=fingerprint(self.plan.layout.form),
             at=self.standing.at,
             base=_base(self.standing),
             n_rows=sum(file.n_rows for file in messages),
@@ -431,6 +433,7 @@ def _recount(df: DataFrame, plan: CapturePlan, ident: BatchId, standing: Standin
         ident=ident,
         seq=standing.seq,
         repeated=True,
+        form=fingerprint(plan.layout.form),
         at=standing.at,
         base=_base(standing),
         n_rows=n,

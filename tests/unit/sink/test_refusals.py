@@ -425,3 +425,47 @@ def test_relative_path_means_the_directory_of_the_driver(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     driver.writer(spark.StructType().add("t", "long").add("id", "long")).commit([message], 0)
     assert driver.log().messages().num_rows == 1
+
+
+RACES: dict[str, tuple[pa.Table, dict[str, str]]] = {
+    "other columns": (pa.table({"t": [2], "name": ["x"]}), {}),
+    "other type": (pa.table({"t": [2], "id": pa.array([2], pa.int32())}), {}),
+    "collection": (rows([2]), {"diffColumn": "id"}),
+    "other times": (pa.table({"t": pa.array([dt.date(2013, 1, 1)]), "id": [2]}), {}),
+}
+
+
+@pytest.mark.parametrize("case", sorted(RACES))
+def test_first_micro_batch_planned_for_another_log_than_was_made_is_refused(tmp_path: Path, case: str) -> None:
+    from spark_timely.spark.arrow import spark_schema
+
+    options = {"timeColumn": "t", "frontier": "hold", "streams": "2"}
+    data, more = RACES[case]
+    first = SinkDriver(tmp_path, **options, stream="a")
+    second = SinkDriver(tmp_path, query="query-b", checkpoint="b", **options, **more, stream="b")
+    writer = second.writer(spark_schema(data.schema))
+    message = writer.write(iter(data.to_batches()))
+    (first.checkpoint / "offsets" / "0").write_text("")
+    early = first.writer(spark_schema(rows([]).schema))
+    early.commit([early.write(iter(rows([1]).to_batches()))], 0)
+    version = first.log().version
+    # As foreachBatch does it: the plan that the files were written for commits them.
+    with pytest.raises(errors.UpperMismatchError, match="columns, the log has been made by another query meanwhile"):
+        writer.commit([message], 0)
+    assert first.log().version == version
+    assert first.log().unclaimed == 1
+    assert not [name for name in first.data_files() if "/b-" in name]
+
+
+def test_first_micro_batches_of_two_queries_for_the_same_log_both_count(tmp_path: Path) -> None:
+    from spark_timely.spark.arrow import spark_schema
+
+    options = {"timeColumn": "t", "frontier": "hold", "streams": "2"}
+    data = rows([2]).append_column("deep", pa.array([[{"x": 1, "y": b"2"}]]))
+    data = data.append_column("map", pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int32())))
+    drivers = [SinkDriver(tmp_path, query=q, checkpoint=q, **options, stream=q) for q in "ab"]
+    writers = [driver.writer(spark_schema(data.schema)) for driver in drivers]
+    messages = [writer.write(iter(data.to_batches())) for writer in writers]
+    for writer, message in zip(writers, messages, strict=True):
+        writer.commit([message], 0)
+    assert drivers[0].log().messages().num_rows == 2
