@@ -20,11 +20,11 @@ import pyarrow as pa
 
 from spark_timely.capture.replay import Limits, admit_commits, default_splits
 from spark_timely.datasource.events import opening_changes, progress_table, to_bytes
-from spark_timely.datasource.history import History, history_of
 from spark_timely.datasource.partitions import FilePiece, Split
 from spark_timely.datasource.reader import sorted_schema
 from spark_timely.errors import DataLossError
 from spark_timely.log.base import OPEN_STREAM
+from spark_timely.log.history import History, history_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
