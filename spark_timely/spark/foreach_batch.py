@@ -8,7 +8,8 @@ Invariants
 1. One write job per micro-batch; a repeated micro-batch runs one aggregation instead, and writes
    nothing.
 2. The log holds what the Python writer would have put there: same messages, dead letters, progress.
-3. A directory whose commit was refused is deleted; one whose commit is unclear stays.
+3. A directory whose commit was refused is deleted, but for files that the log knows; one whose commit is
+   unclear stays.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from spark_timely.log.storage import FileStorage, open_storage
 from spark_timely.order import IntArray, beyond, consolidate_rows, minimal
 from spark_timely.sink.commit import TaskReport, commit_reports, is_refusal
 from spark_timely.sink.layout import fingerprint
-from spark_timely.sink.plan import BatchId, CapturePlan, Standing, make_plan
+from spark_timely.sink.plan import BatchId, CapturePlan, Standing, find_log, make_plan
 from spark_timely.spark.checkpoint import checkpoint_state
 from spark_timely.spark.classify import Classified, RowClass, classify
 
@@ -141,7 +142,7 @@ def capture(
         outcome = commit_reports(plan, ident, [report])
     except BaseException as error:
         if is_refusal(error):
-            _remove(storage, staging)
+            _discard(plan, storage, staging, report)
         raise
     _tidy(storage, staging, {file.path for file in report.files} if outcome.committed else set())
     return outcome
@@ -489,6 +490,16 @@ def _n_rows(files: Mapping[RowClass, list[DataFile]], row_class: RowClass) -> in
 
 def _base(standing: Standing) -> StreamCounts | None:
     return standing.counts if standing.seq is None else None
+
+
+def _discard(plan: CapturePlan, storage: FileStorage, staging: str, report: TaskReport) -> None:
+    """Delete a staging directory but for files that the log knows; where that cannot be told, nothing."""
+    try:
+        log = find_log(plan.options.path, plan.options.storage_options)
+        known = set() if log is None else log.live_paths({file.path for file in report.files})
+    except (TimelyError, OSError):
+        return
+    _tidy(storage, staging, known)
 
 
 def _remove(storage: FileStorage, staging: str) -> None:
