@@ -29,6 +29,9 @@ __all__ = ["FileStorage", "MemoryStorage", "Storage", "has_table", "normal_path"
 
 _BUFFER_BYTES = 1 << 20
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+# Tried with delta-rs 1.6.6: it writes a table's log at such a path, and looks for it at the decoded one,
+# with a backslash for a slash; no way to spell the path as a URL makes both agree.
+_DECODED = re.compile(r"%[0-9A-Fa-f]{2}|\\")
 # What a table's log is made of. Staged files, of commits that a kill cut short, have other names.
 _TABLE_ENTRY = re.compile(r"\d{20}\.(json|crc|checkpoint\..+|\d{20}\.compacted\.json)|_last_checkpoint")
 
@@ -39,7 +42,8 @@ def normal_path(path: str | os.PathLike[str]) -> str:
     Raises
     ------
     InvalidUsageError
-        If it is empty or no path.
+        If it is empty or no path, or a local one that holds a backslash or a `%` with two hexadecimal
+        digits behind: part of it would be taken for another path.
 
     Examples
     --------
@@ -56,7 +60,16 @@ def normal_path(path: str | os.PathLike[str]) -> str:
         text = unquote(urlparse(text).path)
     if _URL.match(text):
         return text.rstrip("/")
-    return os.path.abspath(os.path.expanduser(text))
+    where = os.path.abspath(os.path.expanduser(text))
+    odd = _DECODED.search(where)
+    if odd:
+        msg = f"could not use path {where!r}: found {odd[0]!r} in it"
+        raise InvalidUsageError(
+            msg,
+            hint="Delta's own library takes this for an escaped character and looks elsewhere; rename the directory",
+            context={"path": where},
+        )
+    return where
 
 
 class Storage(Protocol):

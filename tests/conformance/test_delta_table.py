@@ -84,6 +84,25 @@ def test_create_over_another_log_is_refused(path: Path, schema: pa.Schema, optio
         create_log(path, schema, exist_ok=True, **({"minimum": (0,)} | options))
 
 
+@pytest.mark.parametrize("name", ["a%20b", "a%2Fb", "a\\b"])
+def test_log_at_a_path_that_delta_decodes_never_reaches_a_neighbour(tmp_path: Path, name: str) -> None:
+    neighbour = filled(tmp_path / "a b")
+    for make in (open_log, lambda path: create_log(path, VALUES)):
+        with pytest.raises(InvalidUsageError, match="rename the directory"):
+            make(tmp_path / name)
+    assert os.listdir(tmp_path) == ["a b"]
+    assert neighbour.verify().legal
+
+
+@pytest.mark.parametrize("name", ["50%", "a#b", "a?b", "a=b", "ü日", "[x]*", "q'u;o,te", "a:b", "_event=x", "%zz"])
+def test_log_at_a_path_with_other_signs(tmp_path: Path, name: str) -> None:
+    log = filled(tmp_path / name)
+    log.compact()
+    assert open_log(tmp_path / name).messages().num_rows == 6
+    assert open_log((tmp_path / name).as_uri()).verify().legal
+    assert os.listdir(tmp_path) == [name]
+
+
 def test_create_leaves_other_things_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(InvalidUsageError, match=r"found 'notes.txt' in the directory"):

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_timely.errors import DataLossError, SchemaMismatchError, StorageError
+from spark_timely.errors import DataLossError, InvalidUsageError, SchemaMismatchError, StorageError
 from spark_timely.log.files import (
     conform,
     describe_file,
@@ -282,6 +282,14 @@ def test_paths_are_made_absolute(tmp_path: object) -> None:
         storage.read("a/b.txt")
     with pytest.raises(StorageError):
         storage.read("a")
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a%2fb", "a\\b", "a%25b"])
+def test_local_path_that_would_be_decoded_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidUsageError, match=r"could not use path .*: found '.*' in it — hint: .*rename"):
+        open_storage(tmp_path / name / "log")
+    with pytest.raises(InvalidUsageError, match="rename"):
+        normal_path(f"file://{tmp_path}/a%2520b")
 
 
 def test_memory_storage_writes_when_closed() -> None:
