@@ -15,7 +15,7 @@ import os
 import re
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import unquote, urlparse
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import fs as pafs
@@ -29,6 +29,7 @@ __all__ = ["FileStorage", "MemoryStorage", "Storage", "has_table", "normal_path"
 
 _BUFFER_BYTES = 1 << 20
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 # Tried with delta-rs 1.6.6: it writes a table's log at such a path, and looks for it at the decoded one,
 # with a backslash for a slash; no way to spell the path as a URL makes both agree.
 _DECODED = re.compile(r"%[0-9A-Fa-f]{2}|\\")
@@ -43,7 +44,8 @@ def normal_path(path: str | os.PathLike[str]) -> str:
     ------
     InvalidUsageError
         If it is empty or no path, or a local one that holds a backslash or a `%` with two hexadecimal
-        digits behind: part of it would be taken for another path.
+        digits behind: part of it would be taken for another path. If a scheme other than `file:` is
+        followed by one slash only, or a `file:` URL names a host.
 
     Examples
     --------
@@ -51,13 +53,21 @@ def normal_path(path: str | os.PathLike[str]) -> str:
     '/tmp/a b'
     >>> normal_path("s3://bucket/log/")
     's3://bucket/log'
+    >>> normal_path("file:/tmp/a#b?c")
+    '/tmp/a#b?c'
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str) or not text.strip():
         msg = f"could not use a path: found path={shown(path)}"
         raise InvalidUsageError(msg, hint="give the path of the log as a text")
-    if text.startswith("file:"):
-        text = unquote(urlparse(text).path)
+    if text[:5].lower() == "file:":
+        text = _path_of_file_url(text)
+    if one := _ONE_SLASH.match(text):
+        msg = f"could not use path {text!r}: found the scheme {one[1]!r} with one slash"
+        hint = f"write {one[1]}://… with the bucket or host, or a local path"
+        if one[1].lower() == "dbfs":
+            hint = "give the path as Python sees it: /dbfs/… or, read only, /Volumes/…"
+        raise InvalidUsageError(msg, hint=hint, context={"path": text})
     if _URL.match(text):
         return text.rstrip("/")
     where = os.path.abspath(os.path.expanduser(text))
@@ -70,6 +80,26 @@ def normal_path(path: str | os.PathLike[str]) -> str:
             context={"path": where},
         )
     return where
+
+
+def _path_of_file_url(url: str) -> str:
+    """Return the path of a `file:` URL; `#` and `?` are part of it, as they are for Spark."""
+    path = url[5:]
+    if path.startswith("//"):
+        host, slash, rest = path[2:].partition("/")
+        path = slash + rest
+        if host.lower() not in ("", "localhost"):
+            msg = f"could not use path {url!r}: found the host {host!r} in it"
+            raise InvalidUsageError(
+                msg,
+                hint="write file:///… with three slashes for a local path; mount a share to use it",
+                context={"path": url},
+            )
+    if not path:
+        msg = f"could not use path {url!r}: found nothing behind the scheme"
+        raise InvalidUsageError(msg, hint="write file:///… and the path", context={"path": url})
+    # Two slashes at the start of a path may mean something else to a system.
+    return re.sub("^/+", "/", unquote(path))
 
 
 class Storage(Protocol):
