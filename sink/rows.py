@@ -26,6 +26,7 @@ from spark_timely.order import IntArray, consolidate_rows, is_sorted, lexsort, m
 from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, Standing
+from spark_timely.timestamp import plain_value
 
 __all__ = ["write_rows"]
 
@@ -237,7 +238,7 @@ class _Task:
             at=self.standing.at,
             time=tuple(int(x) for x in times[row]),
             skewed=bool(verdict.skewed[row]),
-            row=rows.slice(row, 1).to_pylist()[0],
+            row={name: plain_value(rows.column(name)[row]) for name in rows.column_names},
             stream=self.plan.options.stream,
         )
 

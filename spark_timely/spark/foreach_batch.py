@@ -47,6 +47,7 @@ from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, Standing, find_log, make_plan
 from spark_timely.spark.checkpoint import checkpoint_state
 from spark_timely.spark.classify import Classified, RowClass, classify
+from spark_timely.timestamp import plain_value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -472,16 +473,8 @@ def _numbers(table: pa.Table, names: tuple[str, ...]) -> IntArray:
 
 
 def _row(rows: pa.Table, names: list[str]) -> dict[str, object]:
-    """Return the first row's payload; values outside of Python's calendar as numbers."""
-    found: dict[str, object] = {}
-    for name in names:  # as many turns as columns
-        if name in rows.column_names:
-            scalar = rows.column(name)[0]
-            try:
-                found[name] = scalar.as_py()
-            except (OverflowError, ValueError):
-                found[name] = scalar.value
-    return found
+    """Return the first row's payload, as it can be shown."""
+    return {name: plain_value(rows.column(name)[0]) for name in names if name in rows.column_names}
 
 
 def _n_rows(files: Mapping[RowClass, list[DataFile]], row_class: RowClass) -> int:

@@ -469,3 +469,44 @@ def test_first_micro_batches_of_two_queries_for_the_same_log_both_count(tmp_path
     for writer, message in zip(writers, messages, strict=True):
         writer.commit([message], 0)
     assert drivers[0].log().messages().num_rows == 2
+
+
+def _date(days: int) -> pa.Array:
+    return pa.array([days], pa.int32()).cast(pa.date32())
+
+
+FAR = pa.array([568_971_820_800_000_000], pa.timestamp("us", "UTC"))
+UNSHOWABLE: dict[str, tuple[pa.Array, str]] = {
+    "year 20000": (FAR, "568971820800000000"),
+    "year before 1": (_date(-721_000), "-721000"),
+    "zone that Python does not know": (pa.array([0], pa.timestamp("us", "GMT+08:00")), "datetime.datetime(1970, 1, 1"),
+    "in a struct": (pa.StructArray.from_arrays([FAR, _date(1)], ["x", "y"]), "{'x': 568971820800000000, 'y': "),
+    "in a list": (pa.ListArray.from_arrays([0, 1], _date(-721_000)), "[-721000]"),
+    "in a map": (pa.MapArray.from_arrays([0, 1], pa.array(["k"]), FAR), "[('k', 568971820800000000)]"),
+    "null": (pa.nulls(1, pa.date32()), "'x': None}"),
+}
+
+
+@pytest.mark.parametrize("case", sorted(UNSHOWABLE))
+def test_late_row_is_named_whatever_its_values(tmp_path: Path, case: str) -> None:
+    values, text = UNSHOWABLE[case]
+    driver = SinkDriver(tmp_path, **BOUNDED)
+    driver.run([pa.table({"t": [9], "x": values})])
+    with refused(driver, errors.LateDataError, "could not capture row {'t': 3, 'x': ", text, "found time 3 behind"):
+        driver.run([pa.table({"t": [3], "x": values})])
+
+
+@pytest.mark.parametrize(
+    ("time", "texts"),
+    [(-9_000_000_000_000_000, ["datetime.datetime(1684"]), (-70_000_000_000_000_000, ["'t': -70000000000000000"])],
+)
+def test_late_time_is_named_in_a_zone_that_python_does_not_know(tmp_path: Path, time: int, texts: list[str]) -> None:
+    driver = SinkDriver(tmp_path, timeColumn="t", frontier="hold")
+    with refused(driver, errors.LateDataError, *texts, "behind the frontier"):
+        driver.run([pa.table({"t": pa.array([time], pa.timestamp("us", "GMT+08:00"))})])
+
+
+def test_time_above_the_limit_is_named_in_a_zone_that_python_does_not_know(tmp_path: Path) -> None:
+    driver = SinkDriver(tmp_path, timeColumn="t", frontier="hold")
+    with refused(driver, errors.InvalidUsageError, "found 300000000000000000 in row=0"):
+        driver.run([pa.table({"t": pa.array([300_000_000_000_000_000], pa.timestamp("us", "GMT+08:00"))})])

@@ -102,3 +102,11 @@ def test_nothing_is_deleted_where_it_cannot_be_told_what_the_log_knows(
     with pytest.raises(errors.UpperMismatchError):
         run(tmp_path / "log", rows([10]), 1)
     assert files(tmp_path / "log").count("part-0.parquet") == 2
+
+
+def test_late_row_that_python_cannot_show_is_named(tmp_path: Path) -> None:
+    far = pa.array([568_971_820_800_000_000], pa.timestamp("us", "UTC"))
+    deep = pa.StructArray.from_arrays([far], ["x"])
+    run(tmp_path / "log", pa.table({"t": [9], "far": far, "deep": deep}), 0)
+    with pytest.raises(errors.LateDataError, match=r"row \{'t': 3, 'far': 568971820800000000, 'deep': \{'x': 5689"):
+        run(tmp_path / "log", pa.table({"t": [3], "far": far, "deep": deep}), 1)
