@@ -360,12 +360,15 @@ def _declared_minimum(schema: StructType, event: str) -> tuple[int, ...] | None:
 
 def _diff_column(schema: StructType, options: SinkOptions, *, events: bool) -> str | None:
     name = options.diff_column
-    if name is None:
-        return _lookup("_diff", schema.names) if events else None
-    column = _find(name, schema.names, "diffColumn")
+    column = _lookup("_diff", schema.names) if name is None and events else None
+    if name is not None:
+        column = _find(name, schema.names, "diffColumn")
+    if column is None:
+        return None
     kind = arrow_schema(type(schema)([schema[column]])).field(0).type
     if not pa.types.is_signed_integer(kind):
-        msg = f"could not use column {column!r} as diffColumn: found type {str(kind)!r}"
+        use = "diff of events" if name is None else "diffColumn"
+        msg = f"could not use column {column!r} as {use}: found type {str(kind)!r}"
         raise SchemaMismatchError(msg, hint="a diff is an integer; cast the column", context={"column": column})
     return column
 

@@ -510,3 +510,16 @@ def test_time_above_the_limit_is_named_in_a_zone_that_python_does_not_know(tmp_p
     driver = SinkDriver(tmp_path, timeColumn="t", frontier="hold")
     with refused(driver, errors.InvalidUsageError, "found 300000000000000000 in row=0"):
         driver.run([pa.table({"t": pa.array([300_000_000_000_000_000], pa.timestamp("us", "GMT+08:00"))})])
+
+
+@pytest.mark.parametrize(
+    ("diffs", "found"), [(pa.array([1.7]), "double"), (pa.array(["a"]), "string"), (pa.array([True]), "bool")]
+)
+def test_diff_of_events_that_is_no_integer_is_refused(tmp_path: Path, diffs: pa.Array, found: str) -> None:
+    driver = SinkDriver(tmp_path, frontier="events")
+    data = events(("message", 3, None)).append_column("_diff", diffs)
+    with refused(driver, errors.SchemaMismatchError, f"column '_diff' as diff of events: found type '{found}'", "cast"):
+        driver.run([data])
+    assert not driver.log_path.exists()
+    driver.run([data.set_column(5, "_diff", pa.array([2], pa.int32()))])
+    assert driver.log().messages()["_diff"].to_pylist() == [2]
