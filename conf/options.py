@@ -215,14 +215,17 @@ class SourceOptions(Options):
         "startingVersion",
         "seq",
         None,
-        "Begin with this commit number (`_seq`), inclusive. Fresh checkpoint only.",
+        "Begin with this commit number (`_seq`) of each stream, inclusive; under `complete` at the frontier just "
+        "before it. Nothing is read before the streams have come so far. Fresh checkpoint only.",
         choices=("earliest", "latest"),
     )
     starting_timestamp: int | str | None = _source(
         "startingTimestamp",
         "wallclock",
         None,
-        "Begin with the commits of this moment, inclusive. Without a zone it is UTC. Fresh checkpoint only.",
+        "Begin with the commits of this moment, inclusive, by the clocks of those who wrote them; under `complete` "
+        "at the frontier just before it. Nothing is read before a commit was made since. Without a zone it is UTC. "
+        "Fresh checkpoint only.",
         unit="ISO 8601",
         choices=("earliest", "latest"),
     )

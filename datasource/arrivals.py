@@ -85,8 +85,9 @@ class Arrivals:
         if begin.kind in ("version", "timestamp"):
             found = _chosen(self.history.before(begin.kind, int(str(begin.value))), streams)
         if begin.kind == "version":
-            # What a stream was opened with is part of where it begins, as is what `#open` gave up for it; a
-            # stream that is not there yet begins where it is: what it holds later is not known.
+            # What a stream was opened with is part of where it begins, as is what `#open` gave up for it. A
+            # stream that has not come so far begins where it is: what it will hold is not known. Until it has
+            # come so far only its progress is given out (see `_skipped`), and so for streams opened later.
             present = self.history.present()
             found = {name: min(max(seq, 1), present[name]) for name, seq in found.items()}
         if streams is None:
@@ -106,8 +107,11 @@ class Arrivals:
         commits = self._between(position, target)
         order = np.lexsort((history.seqs[commits], history.streams[commits], history.moments[commits]))
         commits = commits[order]
-        sizes, files = self._weights(commits, scope.streams)
-        taken = commits[: admit_commits(history.messages[commits], sizes, files, limits)]
+        read = ~self._skipped(commits, scope.start)
+        sizes, files = np.zeros_like(commits), np.zeros_like(commits)
+        sizes[read], files[read] = self._weights(commits[read], scope.streams)
+        messages = np.where(read, history.messages[commits], 0)
+        taken = commits[: admit_commits(messages, sizes, files, limits)]
         for code in np.unique(history.streams[taken]).tolist():  # one turn per stream
             mine = history.seqs[taken][history.streams[taken] == code]
             position[history.names[code]] = int(mine.max()) + 1
@@ -136,6 +140,18 @@ class Arrivals:
             first, last = np.searchsorted(seqs, [low.get(name, 0), high[name]])
             parts.append(np.arange(commits.start + first, commits.start + last))
         return np.concatenate(parts)
+
+    def _skipped(self, commits: npt.NDArray[np.intp], start: Begin | None) -> BoolArray:
+        """Return which commits are before the query's own start: their messages are left out.
+
+        By their numbers and moments alone, so it is the same whenever it is asked.
+        """
+        history = self.history
+        if start is None:
+            return np.zeros(commits.shape[0], dtype=np.bool_)
+        values = history.seqs if start.kind == "version" else history.moments
+        result: BoolArray = values[commits] < int(str(start.value))
+        return result
 
     def _weights(
         self, commits: npt.NDArray[np.intp], streams: Streams
@@ -179,13 +195,15 @@ class Arrivals:
         low, high = _chosen(low, streams), _chosen(end.seqs, streams)
         self._check_reached(high, end.origin_seqs)
         commits = self._between(low, {name: seq for name, seq in high.items() if name != OPEN_STREAM})
-        ranges = [(name, low.get(name, 0), seq) for name, seq in sorted(high.items()) if name != OPEN_STREAM]
+        skipped = self._skipped(commits, end.scope.start)
+        if self._layout.content != "events":
+            commits, skipped = commits[~skipped], skipped[~skipped]
         index = self._files(streams)
-        index = index.select(_may_hold_commits(index, ranges))
+        index = index.select(_may_hold_commits(index, self._ranges(commits[~skipped])))
         n_splits = workers or default_splits(int(index.sizes.sum()))
         splits: list[dict[str, Any]] = []
         for part in self._cut(commits, n_splits):  # at most as many turns as splits
-            splits.append(self._split(part, index))
+            splits.append(self._split(part, index, end.scope.start))
         if self._layout.content == "events":
             first = self._first_changes(low, end, opening=opening)
             if not splits and first.num_rows:
@@ -207,12 +225,17 @@ class Arrivals:
         places = np.minimum((middles * n_splits / ends[-1]).astype(np.int64), n_splits - 1)
         return [commits[places == place] for place in np.unique(places).tolist()]
 
-    def _split(self, commits: npt.NDArray[np.intp], index: FileIndex) -> dict[str, Any]:
+    def _ranges(self, commits: npt.NDArray[np.intp]) -> list[tuple[str, int, int]]:
+        """Return the numbers of commits, which have no gaps, per stream: first and end."""
         history = self.history
         ranges = []
         for code in np.unique(history.streams[commits]).tolist():  # one turn per stream
             seqs = history.seqs[commits][history.streams[commits] == code]
             ranges.append((history.names[code], int(seqs[0]), int(seqs[-1]) + 1))
+        return ranges
+
+    def _split(self, commits: npt.NDArray[np.intp], index: FileIndex, start: Begin | None) -> dict[str, Any]:
+        ranges = self._ranges(commits[~self._skipped(commits, start)])
         files = index.select(_may_hold_commits(index, ranges))
         alone = (files.stream_lo == files.stream_hi) & (files.seq_lo == files.seq_hi)
         pieces = [

@@ -141,6 +141,9 @@ class Scope:
         Where it stops.
     streams : tuple of str or None
         The streams that it reads, sorted; None is all.
+    start : Begin or None
+        Under ``arrival``, once resolved: the commit number or the moment from which on messages are
+        given out, also of streams that open later.
     """
 
     delivery: str = "complete"
@@ -148,6 +151,7 @@ class Scope:
     snapshot: bool = True
     until: Bound | None = None
     streams: tuple[str, ...] | None = None
+    start: Begin | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return plain JSON values; what is not set is left out."""
@@ -159,6 +163,8 @@ class Scope:
             found["until"] = self.until.to_json()
         if self.streams is not None:
             found["streams"] = list(self.streams)
+        if self.start is not None:
+            found["from"] = self.start.to_json()
         return found
 
     @classmethod
@@ -171,6 +177,7 @@ class Scope:
             snapshot=bool(found.get("snapshot", True)),
             until=Bound.from_json(found["until"], arity) if "until" in found else None,
             streams=None if streams is None else tuple(streams),
+            start=Begin.from_json(found["from"], arity) if "from" in found else None,
         )
 
 

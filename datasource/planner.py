@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time as clock
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -210,6 +210,8 @@ class ReplayPlanner:
         """Return the next offset, None where nothing is new."""
         pinning = offset.begin is not None and not offset.begin.constant
         begun = self._begun(offset)
+        if begun is None:
+            return None
         if offset.scope.delivery == "arrival":
             position = self._arrivals.next(begun, self._pinned_seqs(), limits)
             if position == begun.seqs and not pinning:
@@ -223,16 +225,25 @@ class ReplayPlanner:
             return None
         return begun.moved(self._admit(begun, upper, limits))
 
-    def _begun(self, offset: Offset) -> Offset:
-        """Resolve a symbolic offset: where it begins in this log."""
+    def _begun(self, offset: Offset) -> Offset | None:
+        """Resolve a symbolic offset: where it begins in this log; None before the log has come so far.
+
+        Where the commits before the beginning are not all there, their frontier would depend on when
+        the query was started, and what comes before the beginning would be given out.
+        """
         if offset.begin is None:
             return offset
+        begin, scope = offset.begin, offset.scope
+        by_commits = begin.kind in ("version", "timestamp")
         origin: Antichain | dict[str, int]
         if offset.scope.delivery == "arrival":
-            origin = self._arrivals.origin(offset.begin, offset.scope.streams, self._pinned_seqs())
+            origin = self._arrivals.origin(begin, scope.streams, self._pinned_seqs())
+            scope = replace(scope, start=begin) if by_commits else scope
+        elif by_commits and not self._arrivals.history.reached(begin.kind, int(str(begin.value)), scope.streams):
+            return None
         else:
-            origin = self._origin(offset.begin, offset.scope)
-        return Offset(offset.scope, position=origin, origin=origin, log_id=self._catalog.log_id)
+            origin = self._origin(begin, scope)
+        return Offset(scope, position=origin, origin=origin, log_id=self._catalog.log_id)
 
     def _origin(self, begin: Begin, scope: Scope) -> Antichain:
         if begin.kind == "latest":
@@ -331,6 +342,8 @@ class ReplayPlanner:
         """Return the splits of a batch read: everything closed, or under ``arrival`` everything."""
         self._refresh(at_once=True)
         begun = self._begun(self._first)
+        if begun is None:
+            return []
         if begun.scope.delivery == "arrival":
             last = begun.moved(self._arrivals.next(begun, None, Limits()))
             return self._arrivals.plan(begun.seqs, last, self._options.workers, opening=True)
@@ -474,7 +487,8 @@ class ReplayPlanner:
         if offset.scope.delivery == "arrival":
             return self._arrivals.report(offset)
         target = self._reached(offset.scope.streams)
-        lower = offset.frontier if offset.begin is None else self._begun(offset).frontier
+        begun = self._begun(offset)
+        lower = target if begun is None else begun.frontier
         files = self._catalog.files(offset.scope.streams, offset.scope.as_of)
         upper = lower.join(target)
         behind = may_hold(files.bounds, lower.times, upper.times) & (lower != upper)

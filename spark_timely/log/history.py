@@ -169,6 +169,38 @@ class History:
             self._close_under_joins(found)
         return found
 
+    def reached(self, kind: str, bound: int, streams: tuple[str, ...] | None) -> bool:
+        """Return whether the commits before a bound are all there, so that their frontier stays as it is.
+
+        Parameters
+        ----------
+        kind : {"version", "timestamp"}
+        bound : int
+            As for `before`.
+        streams : tuple of str or None
+            The streams that count; all unless given.
+
+        Returns
+        -------
+        bool
+            By number: each stream has come so far or is closed, and none is still to be opened; a
+            later one copies from a stream that has. By moment: some commit was made since; the clocks
+            of the others are trusted to have come so far too.
+        """
+        live = [name for name in self.names if self._live(name)]
+        if kind == "timestamp":
+            return not live or bool((self.moments >= bound).any())
+        if bound <= 1 or not live:
+            return True
+        if streams is not None and any(name not in self.names for name in streams):
+            return False
+        counted = [name for name in live if streams is None or name in streams]
+        return all(name != OPEN_STREAM and int(self.seqs[self.commits_of(name)][-1]) + 1 >= bound for name in counted)
+
+    def _live(self, name: str) -> bool:
+        last = self.commits_of(name).stop - 1
+        return bool((self.counts[self.starts[last] : self.starts[last + 1]] > 0).any())
+
     def held(self, position: Mapping[str, int], names: Iterable[str]) -> tuple[IntArray, npt.NDArray[np.int64]]:
         """Return what some streams held together before their next commits.
 
