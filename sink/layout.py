@@ -13,7 +13,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -241,7 +240,7 @@ def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | 
     Raises
     ------
     InvalidOptionError
-        If a named column does not exist.
+        If a named column does not exist, or options would lose the rows' own times.
     SchemaMismatchError
         If types do not fit, a column has no place in the log, or one is missing that may not be null.
 
@@ -270,7 +269,17 @@ def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | 
     if diff is not None:
         taken.add(diff)
     # `_time`, as the replay gives it, is the log's own column: it is not stored a second time.
-    taken |= {name for name in times if _LOG_TIME.fullmatch(name)}
+    own = _log_columns(len(times))
+    taken |= {name for name in times if name.lower() in own}
+    if frontier is not FrontierPolicy.EVENTS and taken & set(times) and options.late_data == "advance":
+        name = next(name for name in times if name in taken)
+        msg = f"lateData='advance' together with timeColumn {name!r}"
+        raise _conflict(
+            msg,
+            f"the log's column {name!r} would hold the new time, and nothing the row's own: copy the column"
+            " under another name, and name that one; or use lateData='deadLetter'",
+            "lateData",
+        )
     arrow = arrow_schema(type(schema)([field for field in schema.fields if field.name not in taken]))
     types = _time_types(schema, times, form)
     if form is None:
@@ -406,8 +415,12 @@ def _time_types(schema: StructType, times: tuple[str, ...], form: LogFormat | No
     return tuple(kind.value for kind in stored)
 
 
-_LOG_TIME = re.compile(r"_time(_\d+)?", re.IGNORECASE)
 _WIDTHS = {TimeType.SHORT: 16, TimeType.INT: 32, TimeType.LONG: 64}
+
+
+def _log_columns(arity: int) -> tuple[str, ...]:
+    """Return the names that a log gives to the coordinates of its times."""
+    return ("_time",) if arity == 1 else tuple(f"_time_{i}" for i in range(arity))
 
 
 def _lookup(name: str, names: list[str]) -> str | None:

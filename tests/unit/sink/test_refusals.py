@@ -523,3 +523,30 @@ def test_diff_of_events_that_is_no_integer_is_refused(tmp_path: Path, diffs: pa.
     assert not driver.log_path.exists()
     driver.run([data.set_column(5, "_diff", pa.array([2], pa.int32()))])
     assert driver.log().messages()["_diff"].to_pylist() == [2]
+
+
+def test_column_with_a_name_that_other_logs_use_for_times_is_kept(tmp_path: Path) -> None:
+    driver = SinkDriver(tmp_path, timeColumn="_time_0", frontier="hold")
+    driver.run([pa.table({"_time_0": pa.array([3], pa.int64()), "id": [1]})])
+    assert driver.log().messages().select(["_time", "_time_0", "id"]).to_pylist() == [
+        {"_time": 3, "_time_0": 3, "id": 1}
+    ]
+
+
+def test_time_of_a_replay_is_not_advanced_where_the_row_would_lose_its_own(tmp_path: Path) -> None:
+    data = pa.table({"_time": pa.array([3], pa.int64()), "id": [1]})
+    driver = SinkDriver(tmp_path, timeColumn="_time", frontier="hold", lateData="advance")
+    with refused(driver, errors.InvalidOptionError, "'advance' together with timeColumn '_time'", "copy the column"):
+        driver.run([data])
+    driver.options["lateData"] = "deadLetter"
+    driver.run([data])
+    copied = SinkDriver(tmp_path, checkpoint="b", timeColumn="t", frontier="hold", lateData="advance")
+    copied.log_path = copied.folder / "copied"
+    copied.options["path"] = str(copied.log_path)
+    copied.run([data.rename_columns(["t", "id"])])
+    copied.log().advance("main", [9])
+    copied.run([data.rename_columns(["t", "id"])])
+    assert sorted(zip(*(copied.log().messages()[n].to_pylist() for n in ("_time", "t")), strict=True)) == [
+        (3, 3),
+        (9, 3),
+    ]
