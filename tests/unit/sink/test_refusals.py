@@ -55,6 +55,7 @@ def refused(driver: SinkDriver, kind: type[errors.TimelyError], *texts: str) -> 
         ({"onFinish": "close"}, ["onFinish='close' with format('timely')", "spark_timely.start"]),
         ({"takeover": "true"}, ["found unknown option 'takeover'"]),
         ({"stream": "a-b"}, ["found stream='a-b'"]),
+        ({"stream": "s" * 201}, ["found stream='sss", "at most 200"]),
     ],
 )
 def test_option_that_does_not_fit_is_refused(tmp_path: Path, options: dict[str, str], texts: list[str]) -> None:
@@ -550,3 +551,13 @@ def test_time_of_a_replay_is_not_advanced_where_the_row_would_lose_its_own(tmp_p
         (3, 3),
         (9, 3),
     ]
+
+
+def test_longest_name_of_a_stream_fits(tmp_path: Path) -> None:
+    from spark_timely.log.format import check_stream_name
+
+    driver = SinkDriver(tmp_path, stream=check_stream_name("s" * 200), **BOUNDED)
+    driver.run([rows([1])])
+    assert driver.log().stream("s" * 200).seq == 1
+    with pytest.raises(errors.InvalidUsageError):
+        check_stream_name("s" * 201)
