@@ -18,8 +18,8 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,10 +47,11 @@ from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, Standing, find_log, make_plan
 from spark_timely.spark.checkpoint import checkpoint_state
 from spark_timely.spark.classify import Classified, RowClass, classify
+from spark_timely.spark.settings import changed_settings
 from spark_timely.timestamp import plain_value
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 __all__ = ["capture"]
 
@@ -112,7 +113,8 @@ def capture(
     Notes
     -----
     Cost: one Spark job that writes, and one footer read per file. While it runs, three settings of
-    `df.sparkSession` are changed, and restored after it.
+    `df.sparkSession` are changed, and restored after it; after the last one where several captures share a
+    session. Inside ``foreachBatch`` that session is the query's own.
 
     Examples
     --------
@@ -213,24 +215,8 @@ def _write(df: DataFrame, storage: FileStorage, staging: str, rows: Classified, 
     )
     if not rows.uniform:
         writer = writer.partitionBy("_event")
-    with _settings(df.sparkSession, _CONF):
+    with changed_settings(df.sparkSession, _CONF, purpose="capture"):
         writer.parquet(f"file://{target}" if storage.local else f"{storage.uri}/{staging}")
-
-
-@contextmanager
-def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Change settings of a session for a moment."""
-    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in wanted}
-    try:
-        for name, value in wanted.items():  # as many turns as settings
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, old in before.items():  # as many turns as settings
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)
 
 
 @dataclass(slots=True)

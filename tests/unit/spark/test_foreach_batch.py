@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_timely import errors
+from spark_timely.conf.options import SINK_OPTIONS, parse_options
 from spark_timely.log.delta import open_log
+from spark_timely.log.storage import open_storage
 from spark_timely.spark import foreach_batch
 from spark_timely.spark.arrow import spark_schema
+from spark_timely.spark.classify import Classified
 from tests.unit.sink.driver import rows
+from tests.unit.spark.test_start import Session
 
+REAL_WRITE = foreach_batch._write  # before the fixture takes its place
 BOUNDED = {"timeColumn": "t", "frontier": "bounded", "lateness": "1"}
 
 
@@ -110,3 +117,56 @@ def test_late_row_that_python_cannot_show_is_named(tmp_path: Path) -> None:
     run(tmp_path / "log", pa.table({"t": [9], "far": far, "deep": deep}), 0)
     with pytest.raises(errors.LateDataError, match=r"row \{'t': 3, 'far': 568971820800000000, 'deep': \{'x': 5689"):
         run(tmp_path / "log", pa.table({"t": [3], "far": far, "deep": deep}), 1)
+
+
+class Job:
+    """A DataFrame and its writer: every step gives itself, and the job itself is a function."""
+
+    def __init__(self, session: Session, job: Callable[[], None]) -> None:
+        self.sparkSession = session
+        self.job = job
+
+    def parquet(self, path: str) -> None:
+        """Run the job."""
+        del path
+        self.job()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a step."""
+        return self if name == "write" else lambda *_: self
+
+
+def test_two_captures_of_one_session_keep_their_settings_and_restore_the_sessions(tmp_path: Path) -> None:
+    session = Session(**{"spark.sql.parquet.outputTimestampType": "INT96"})
+    before = dict(session.values)
+    first_runs, second_runs, first_done = (threading.Event() for _ in range(3))
+    seen: list[str | None] = []
+
+    def look() -> None:
+        seen.append(session.get("spark.sql.parquet.outputTimestampType"))
+
+    def first() -> None:
+        look()
+        first_runs.set()
+        assert second_runs.wait(60)
+
+    def second() -> None:
+        second_runs.set()
+        assert first_done.wait(60)
+        look()
+
+    def write(job: Callable[[], None]) -> None:
+        options: Any = parse_options(SINK_OPTIONS, {"path": str(tmp_path)})
+        expressions: Any = Classified("", (), (), uniform=True, sort_by=())
+        frame: Any = Job(session, job)
+        REAL_WRITE(frame, open_storage(str(tmp_path), {}), "staging", expressions, options)
+
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(write, first)
+        assert first_runs.wait(60)
+        two = pool.submit(write, second)
+        one.result(60)
+        first_done.set()
+        two.result(60)
+    assert seen == ["TIMESTAMP_MICROS"] * 2
+    assert session.values == before
