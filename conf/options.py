@@ -179,8 +179,8 @@ class SourceOptions(Options):
         "content",
         "enum",
         "messages",
-        "`messages`: rows. `events`: rows and progress rows. `splits`: one small row per split, for "
-        "`spark_timely.read_splits` in `mapInArrow`.",
+        "`messages`: rows. `events`: rows and progress rows; fixed by the checkpoint. `splits`: one small row per "
+        "split, for `spark_timely.read_splits` in `mapInArrow`.",
         choices=("messages", "events", "splits"),
     )
     workers: int | None = _source(
@@ -230,7 +230,11 @@ class SourceOptions(Options):
         choices=("earliest", "latest"),
     )
     up_to: JsonValue | None = _source(
-        "upTo", "antichain", None, "Stop before the times beyond this antichain, exclusive."
+        "upTo",
+        "antichain",
+        None,
+        "Stop before the times beyond this antichain, exclusive. "
+        "This and `ending…` hold for a run: a restart that gives none has no end.",
     )
     ending_version: int | None = _source(
         "endingVersion", "seq", None, "Stop after this commit number (`_seq`), inclusive."

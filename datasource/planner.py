@@ -33,7 +33,15 @@ from spark_timely.capture.replay import (
 from spark_timely.datasource.arrivals import Arrivals
 from spark_timely.datasource.catalog import Catalog
 from spark_timely.datasource.events import frontier_changes
-from spark_timely.datasource.offsets import Begin, Offset, Scope, continue_with, first_offset, read_offset
+from spark_timely.datasource.offsets import (
+    Begin,
+    Offset,
+    Scope,
+    continue_with,
+    first_offset,
+    ignored_start,
+    read_offset,
+)
 from spark_timely.datasource.partitions import FilePiece, Layout, Split, make_layout
 from spark_timely.errors import DataLossError, NotBeyondError, SinceViolationError
 
@@ -150,6 +158,7 @@ class ReplayPlanner:
         self._arrivals = Arrivals(log, self._catalog, self.layout)
         self._refreshed: float | None = None
         self._pinned: _Pin | None = None
+        self._asked = False
         self._answered: Offset = self._first
         self._admitted: Admission | None = None
 
@@ -197,6 +206,16 @@ class ReplayPlanner:
             If the log is not the one that `start` speaks of.
         """
         offset = continue_with(read_offset(start, self._domain.arity), self._first, self._options)
+        if not self._asked:
+            self._asked = True
+            ignored = ignored_start(offset, self._first, self._options)
+            if ignored is not None:
+                _log.warning(
+                    "option %s is not used for log %r: the checkpoint says where the query goes on; to begin "
+                    "elsewhere, give a new checkpoint",
+                    ignored,
+                    self._log.path,
+                )
         self._check_log(offset)
         self._refresh()
         found = self._next(offset, self._limits if limited else Limits())

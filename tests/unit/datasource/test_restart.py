@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
 import pytest
 
+from spark_timely.errors import InvalidOptionError
 from spark_timely.testing.driver import Checkpoint
 from tests.unit.datasource.support import drive
 from tests.unit.datasource.test_planner import make_log, put, values
@@ -52,6 +54,67 @@ def test_stream_of_the_filter_that_opens_after_the_run_began_is_not_waited_for()
     assert first is not None
     assert values([first]) == [[]]
     assert driver.run_one() is None
+
+
+@pytest.mark.parametrize("delivery", ["complete", "arrival"])
+def test_end_holds_for_the_run_that_it_was_given_to(delivery: str) -> None:
+    log = make_log()
+    for time in range(4):
+        put(log, [time], time + 1)
+    checkpoint = Checkpoint()
+    stopped = drive(log, checkpoint=checkpoint, delivery=delivery, endingVersion="2")
+    assert values(stopped.available_now()) == [[0, 1]]
+    before = list(checkpoint.offsets)
+    # Nothing is new up to the end: the offset stays as it is, word for word.
+    assert drive(log, checkpoint=checkpoint, delivery=delivery, endingVersion="2").run_one() is None
+    assert checkpoint.offsets == before
+    # The last micro-batch is planned again exactly, with its own end, then there is none.
+    checkpoint.n_committed = 0
+    assert values(drive(log, checkpoint=checkpoint, delivery=delivery).available_now()) == [[0, 1], [2, 3]]
+    assert "until" not in json.loads(checkpoint.offsets[-1])
+
+
+@pytest.mark.parametrize(
+    ("begun", "given", "name"),
+    [
+        ({}, {"startingFrontier": "[2]"}, "startingFrontier"),
+        ({}, {"startingVersion": "2"}, "startingVersion"),
+        ({}, {"startingTimestamp": "2020-01-01"}, "startingTimestamp"),
+        ({"startingFrontier": "[2]"}, {"startingFrontier": "latest"}, "startingFrontier"),
+        ({"startingFrontier": "[2]"}, {"startingFrontier": "[2]"}, None),
+        ({"startingFrontier": "[2]"}, {}, None),
+        ({"delivery": "arrival", "startingVersion": "2"}, {"delivery": "arrival", "startingVersion": "2"}, None),
+        ({"asOf": "2"}, {"asOf": "2"}, None),
+        ({"asOf": "2"}, {"asOf": "1"}, "asOf"),
+    ],
+)
+def test_start_that_the_checkpoint_overrules_is_reported_once(
+    begun: dict[str, str], given: dict[str, str], name: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = make_log(kind="collection")
+    log.writer(owner="w").append(pa.table({"_time": [1], "_diff": [1], "v": [1]}), advance_to=3)
+    checkpoint = Checkpoint()
+    first = drive(log, checkpoint=checkpoint, **begun)
+    first.run_one()
+    first.run_one()
+    assert caplog.messages == []
+    again = drive(log, checkpoint=checkpoint, **given)
+    again.run_one()
+    again.run_one()
+    expected = [] if name is None else [f"option {name} is not used"]
+    assert [message[: len(text)] for message, text in zip(caplog.messages, expected, strict=True)] == expected
+
+
+@pytest.mark.parametrize("delivery", ["complete", "arrival"])
+def test_progress_rows_cannot_be_switched_on_or_off(delivery: str) -> None:
+    log = make_log()
+    put(log, [1], 2)
+    for content, other in (("messages", "events"), ("events", "messages"), ("splits", "events")):
+        checkpoint = Checkpoint()
+        drive(log, checkpoint=checkpoint, delivery=delivery, content=content).run_one()
+        with pytest.raises(InvalidOptionError, match="content=") as caught:
+            drive(log, checkpoint=checkpoint, delivery=delivery, content=other).run_one()
+        assert caught.value.context["option"] == "content"
 
 
 def values_or_none(batches: list) -> list[list]:
