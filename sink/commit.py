@@ -21,6 +21,7 @@ import numpy as np
 
 from spark_timely.capture.protocol import StreamCounts, check_messages, check_progress
 from spark_timely.errors import (
+    NegativeCountError,
     RolledBackError,
     StorageError,
     TimelyError,
@@ -207,7 +208,12 @@ def commit_reports(
     # Before the log or the stream is made: what is refused leaves nothing behind.
     domain, stream = plan.policy.domain, plan.options.stream
     check_messages(counts, whole.minima, stream=stream, domain=domain)
-    check_progress(counts, change.times, change.deltas, stream=stream, domain=domain)
+    try:
+        check_progress(counts, change.times, change.deltas, stream=stream, domain=domain)
+    except NegativeCountError as error:
+        if whole.base is None or plan.layout.minimum_told:
+            raise
+        raise _untold(plan, error) from error
     _check_visible(plan, whole)
     log = find(plan.options.path, plan.options.storage_options) or _create(plan)
     if whole.base is not None and fingerprint(LogFormat(log.domain, log.kind, log.schema)) != whole.form:
@@ -400,6 +406,21 @@ def _moved(plan: CapturePlan, ident: BatchId, found: str, current: str) -> Upper
         expected=found,
         current=current,
         context={"stream": plan.options.stream, "batch": ident.batch},
+    )
+
+
+def _untold(plan: CapturePlan, error: NegativeCountError) -> NegativeCountError:
+    """Return the error with its likely cause: events of a log that begins elsewhere."""
+    begins = plan.policy.domain.render_time(plan.policy.domain.minimum)
+    return NegativeCountError(
+        error.message,
+        hint=f"{error.hint}; the log begins at {begins!r}, since column {plan.layout.event!r} has lost the metadata"
+        " that tell where the captured log begins (a cast or an expression drops them): pass the column on as the"
+        " replay gives it, or make the log first with create_log(…, minimum=…)",
+        context=error.context,
+        location=error.location,
+        time=error.time,
+        count=error.count,
     )
 
 

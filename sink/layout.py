@@ -48,6 +48,8 @@ class Layout:
         Column of the signed count; None: each row counts 1.
     event, delta : str or None
         Columns that tell progress rows from messages, and their changes; ``frontier=events`` only.
+    minimum_told : bool
+        Whether the events say at which time their log begins; True without events.
 
     Examples
     --------
@@ -63,6 +65,7 @@ class Layout:
     diff: str | None = None
     event: str | None = None
     delta: str | None = None
+    minimum_told: bool = True
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -257,10 +260,12 @@ def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | 
     taken: set[str] = set()
     event = delta = None
     minimum: tuple[int, ...] | None = None
+    minimum_told = True
     if frontier is FrontierPolicy.EVENTS:
         event, delta, times = _event_columns(schema)
         taken |= {event, delta, *times, *(name for name in names if name.lower() in ("_stream", "_seq"))}
         minimum = _declared_minimum(schema, event)
+        minimum_told = minimum is not None
     else:
         times = tuple(_find(name, names, "timeColumn") for name in options.time_column)
     if frontier is FrontierPolicy.BATCH:
@@ -284,11 +289,11 @@ def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | 
     types = _time_types(schema, times, form)
     if form is None:
         form = LogFormat.build(arrow, times=types, minimum=minimum, kind="stream" if diff is None else "collection")
-        return Layout(form, tuple(arrow.names), times, diff, event, delta)
+        return Layout(form, tuple(arrow.names), times, diff, event, delta, minimum_told)
     if diff is not None and form.kind != "collection":
         msg = f"could not capture column {diff!r} as diff: found a log of kind {form.kind!r}"
         raise SchemaMismatchError(msg, hint="leave out diffColumn, or capture into a new log", context={"column": diff})
-    return Layout(form, _match(arrow, form), times, diff, event, delta)
+    return Layout(form, _match(arrow, form), times, diff, event, delta, minimum_told)
 
 
 def _match(arrow: pa.Schema, form: LogFormat) -> tuple[str | None, ...]:

@@ -561,3 +561,19 @@ def test_longest_name_of_a_stream_fits(tmp_path: Path) -> None:
     assert driver.log().stream("s" * 200).seq == 1
     with pytest.raises(errors.InvalidUsageError):
         check_stream_name("s" * 201)
+
+
+def test_events_that_lost_where_their_log_begins_are_refused_with_the_cause(tmp_path: Path) -> None:
+    from spark_timely.log.format import METADATA_KEY, LogFormat
+    from spark_timely.spark.arrow import spark_schema
+
+    data = events(("message", 3, None), ("progress", 0, -1))
+    driver = SinkDriver(tmp_path, frontier="events")
+    texts = ["count=-1 after it at time=0", f"begins at {MIN}, since column '_event' has lost the metadata"]
+    with refused(driver, errors.NegativeCountError, *texts, "pass the column on", "create_log(…, minimum=…)"):
+        driver.run([data])
+    schema = spark_schema(data.schema)
+    form = LogFormat.build(pa.schema([]), minimum=(0,))
+    schema["_event"].metadata = {METADATA_KEY: form.facts()}
+    driver.run([data], schema=schema)
+    assert driver.log().frontier().is_empty
