@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.errors import InvalidUsageError, StorageError
+from spark_timely.errors import InvalidUsageError, LogFormatError, StorageError
 from spark_timely.log.base import DataFile
 from spark_timely.log.files import TARGET_FILE_BYTES, read_file, write_data_files, write_progress_file
 from spark_timely.log.state import distinct_rows
@@ -88,6 +88,7 @@ def compact(log: LogCore, *, target_file_size: int = TARGET_FILE_BYTES, min_file
             hint="target_file_size is at least 1 byte, min_files at least 2",
         )
     log.refresh()
+    log.check_writable()
     if log.store.append_only:
         msg = f"could not compact log {log.path!r}: found the table property delta.appendOnly=true"
         raise InvalidUsageError(msg, hint="unset the property; it forbids that files are replaced")
@@ -204,6 +205,9 @@ def _replace(log: LogCore, index: FileIndex, new: list[DataFile]) -> bool:
             return False
         try:
             log.store.transact(new, [], removes=sources, data_change=event != "progress", exclusive=True)
+        except LogFormatError:
+            log._discard(new)
+            raise
         except LostRaceError:
             continue
         except StorageError:

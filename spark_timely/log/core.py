@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.capture.protocol import StreamCounts
-from spark_timely.errors import StorageError, TimelyError, TimelyInternalError, shown
+from spark_timely.errors import LogFormatError, StorageError, TimelyError, TimelyInternalError, shown
 from spark_timely.log.base import OPEN_STREAM, CommitOutcome, CommitRequest, DataFile, StreamState
 from spark_timely.log.decide import decide_commit, decide_open
 from spark_timely.log.files import read_file, write_progress_file
@@ -62,6 +62,7 @@ class _Attempts:
 
     tried: list[tuple[str, StreamState]] = field(default_factory=list)
     unclear: int = 0
+    last: StorageError | None = None
 
     def forget_overtaken(self, states: Mapping[str, StreamState]) -> None:
         """Forget tries that did not land, and cannot any more: their number in the stream is another's."""
@@ -159,6 +160,9 @@ class LogCore:
     def has_news(self) -> bool:
         """Return whether others have committed, where that can be told at no cost; else False."""
         return False
+
+    def check_writable(self) -> None:
+        """Refuse a log that can be read only, where that is known beforehand; raises `LogFormatError`."""
 
     def _all_files(self) -> FileIndex:
         with self._lock:
@@ -396,6 +400,8 @@ class LogCore:
             moved since `expected_seq`.
         UnheldCapabilityError, NegativeCountError
             If the commit would break the protocol.
+        LogFormatError
+            If the table has features that cannot be written. Nothing was done.
         StorageError
             If the log cannot be reached. Unless `determinate`, the commit may have happened; repeat it
             with the same batch, or ask `live_paths`.
@@ -455,9 +461,12 @@ class LogCore:
 
         Raises
         ------
+        LogFormatError
+            If the log cannot be written. Nothing happened.
         StorageError
             If it is unclear, after several tries, whether the commit will have happened.
         """
+        self.check_writable()
         batches = [batch_rows(self.format, s) for s in states]
         progress = [
             write_progress_file(self.storage, rows, s.stream, s.seq, self.domain)
@@ -467,14 +476,20 @@ class LogCore:
         before = self.store.version
         try:
             self.store.transact([*progress, *files], apps)
-        except LostRaceError:
+        except LogFormatError:
+            attempts.tried.pop()
+            self._discard(progress)
+            raise
+        except LostRaceError as error:
+            attempts.last = error
             self.store.refresh(force=True)
             if self._landed(attempts):
                 return True
             attempts.tried.pop()
             self._discard(progress)
             return False
-        except StorageError:
+        except StorageError as error:
+            attempts.last = error
             # Unclear. A write that is still under way may yet land: nothing is deleted. To try again
             # is safe, because both attempts carry the same app ids.
             self.store.refresh(force=True)
@@ -536,8 +551,9 @@ class LogCore:
         self._discard(file for file in files if file.path not in live)
 
     def _exhausted(self, stream: str, attempts: _Attempts) -> StorageError:
+        last = "" if attempts.last is None else f", the last: {shown(str(attempts.last.__cause__ or attempts.last))}"
         return StorageError(
-            f"could not commit to stream {stream!r} of log {self.path!r}: found {_MAX_ATTEMPTS} lost races",
+            f"could not commit to stream {stream!r} of log {self.path!r}: found {_MAX_ATTEMPTS} lost races{last}",
             hint="too many others commit at once; try again",
             context={"path": self.path, "stream": stream},
             determinate=not attempts.tried,

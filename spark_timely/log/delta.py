@@ -50,6 +50,11 @@ class DeltaLog(ReadableLog):
         """Return whether others have committed, where that can be told at no cost: on a local disk."""
         return isinstance(self.store, DeltaStore) and self.storage.local and self.store.has_next()
 
+    def check_writable(self) -> None:
+        """Refuse a table with features that cannot be written; raises `LogFormatError`."""
+        if isinstance(self.store, DeltaStore):
+            self.store.check_writable()
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.path, self.storage_options, self.merge_every)
 

@@ -56,6 +56,22 @@ _REFUSED_FEATURES = {
     "typeWidening": "type widening",
     "typeWidening-preview": "type widening",
 }
+# Writer features that delta-rs 1.6 commits to (tried). A commit to a table with any other fails, and
+# says so by the class of error that also stands for a lost race.
+_WRITTEN_FEATURES = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "deletionVectors",
+        "generatedColumns",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+        "variantType",
+        "variantType-preview",
+    }
+)
 _CONFIGURATION = {
     "delta.checkpointInterval": "10",
     "delta.logRetentionDuration": "interval 1 hours",
@@ -239,6 +255,8 @@ class DeltaStore:
         if refused:
             raise self._features(", ".join(dict.fromkeys(refused)))
         self._has_vectors = "deletionVectors" in features
+        known = set(protocol.writer_features or ()) <= _WRITTEN_FEATURES
+        self._writable = known and protocol.min_writer_version in (1, 2, 3, 4, 5, 7)
         self._id = str(metadata.id)
         self._schema = table.schema()
         self._known = self._fixed()
@@ -254,12 +272,40 @@ class DeltaStore:
             )
         self._refuse_vectors()
 
-    def _fixed(self) -> tuple[str, tuple[str | None, ...], dict[str, str]]:
-        """Return what decides how the table is to be read; microseconds."""
+    def _fixed(self) -> tuple[str, tuple[str | int | None, ...], dict[str, str]]:
+        """Return what decides how the table is to be read and written; microseconds."""
         table = self._table
         protocol = table.protocol()
-        features = (*(protocol.reader_features or ()), None, *(protocol.writer_features or ()))
+        readers, writers = protocol.reader_features or (), protocol.writer_features or ()
+        features = (protocol.min_writer_version, *readers, None, *writers)
         return table.schema().to_json(), tuple(features), dict(table.metadata().configuration)
+
+    def check_writable(self) -> None:
+        """Refuse a table with features that delta-rs cannot commit to. Free where all are known.
+
+        Raises
+        ------
+        LogFormatError
+        """
+        if self._writable:
+            return
+        try:
+            # A newer delta-rs may know more features: it is asked, by a merge of no files at all.
+            self._table.optimize.compact(partition_filters=[("_event", "=", "none")])
+        except CommitFailedError as error:
+            if _is_unwritable(str(error)):
+                raise self._unwritable(str(error)) from error
+        except (DeltaError, OSError) as error:
+            logger.debug("log %r: whether it can be written is left to the commit: %s", self.path, error)
+        else:
+            self._writable = True
+
+    def _unwritable(self, found: str) -> LogFormatError:
+        return LogFormatError(
+            f"could not write log {self.path!r}: found table features that cannot be written: {shown(found)}",
+            hint="a log is a plain Delta table; drop the feature (ALTER TABLE … DROP FEATURE), or capture into another",
+            context={"path": self.path},
+        )
 
     def _refuse_vectors(self) -> None:
         if not self._has_vectors:
@@ -337,6 +383,8 @@ class DeltaStore:
                 post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
             )
         except CommitFailedError as error:
+            if _is_unwritable(str(error)):  # found before anything is written
+                raise self._unwritable(str(error)) from error
             msg = f"could not commit to log {self.path!r} at version={self._version}: found {shown(str(error))}"
             raise LostRaceError(
                 msg,
@@ -383,6 +431,11 @@ def _add(file: DataFile, *, data_change: bool) -> AddAction:
     return AddAction(
         file.path, file.size_bytes, {"_event": file.event}, int(time.time() * 1000), data_change, file.stats
     )
+
+
+def _is_unwritable(text: str) -> bool:
+    low = text.lower()
+    return "table features" in low or "unsupported" in low
 
 
 def _is_feature_error(text: str) -> bool:

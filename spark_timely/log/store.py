@@ -91,6 +91,8 @@ class Store(Protocol):
         ------
         LostRaceError
             If the commit was not accepted; it may still have happened in an earlier, unclear attempt.
+        LogFormatError
+            If the table cannot be written at all: nothing happened.
         StorageError
             If it is unclear whether it happened.
         """

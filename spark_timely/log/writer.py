@@ -20,9 +20,9 @@ from spark_timely.capture.protocol import StreamCounts, check_messages, check_pr
 from spark_timely.errors import (
     InvalidUsageError,
     NotBeyondError,
-    OwnershipError,
-    ProtocolError,
     SchemaMismatchError,
+    StorageError,
+    TimelyError,
     UpperMismatchError,
 )
 from spark_timely.log.base import CommitOutcome, CommitRequest, DataFile, StreamState
@@ -67,6 +67,11 @@ class StreamWriter:
         Bytes after which a new file is begun.
     compression : str
         Codec of Parquet.
+
+    Raises
+    ------
+    LogFormatError
+        If the table of the log has features that cannot be written.
     """
 
     def __init__(
@@ -78,6 +83,7 @@ class StreamWriter:
         target_file_size: int = TARGET_FILE_BYTES,
         compression: str = "zstd",
     ) -> None:
+        log.check_writable()
         self.log = log
         self.stream = stream
         self.owner = owner
@@ -328,8 +334,9 @@ class StreamWriter:
         )
         try:
             return log.commit(request)
-        except (InvalidUsageError, UpperMismatchError, ProtocolError, OwnershipError):
-            log._discard_refused(files)
+        except TimelyError as error:
+            if not isinstance(error, StorageError) or error.determinate:
+                log._discard_refused(files)
             raise
 
 

@@ -31,12 +31,13 @@ from spark_timely.errors import (
 )
 from spark_timely.log.base import DataFile
 from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log.delta_store import DeltaStore
 from spark_timely.log.files import message_table, write_data_files, write_progress_file
 from spark_timely.log.format import LogFormat
 from spark_timely.log.index import index_files
 from spark_timely.log.memory import MemoryLog
 from spark_timely.log.state import batch_rows, next_state
-from spark_timely.log.store import MemoryStore
+from spark_timely.log.store import LostRaceError, MemoryStore
 from spark_timely.sink.plan import find_log
 
 VALUES = pa.schema([("v", pa.int64())])
@@ -224,6 +225,95 @@ def test_table_features_that_cannot_be_read_are_refused(path: Path, protocol: di
 
     with pytest.raises(LogFormatError, match=f"table features that cannot be read: .*{found}"):
         open_log(edited(path, raised))
+
+
+def raise_protocol(path: Path, *features: str, writer: int = 7) -> None:
+    """Change the table's protocol as another engine would."""
+    protocol = {"minReaderVersion": 1, "minWriterVersion": writer}
+    if writer == 7:
+        protocol["writerFeatures"] = ["appendOnly", "invariants", *features]  # type: ignore[assignment]
+    version = DeltaTable(path).version() + 1
+    (path / "_delta_log" / f"{version:020d}.json").write_text(json.dumps({"protocol": protocol}) + "\n")
+
+
+def files_below(path: Path) -> set[str]:
+    return {str(file.relative_to(path)) for file in path.rglob("*.*")}
+
+
+UNWRITABLE = [
+    ("domainMetadata", 7),
+    ("rowTracking", 7),
+    ("inCommitTimestamp", 7),
+    ("clustering", 7),
+    ("icebergCompatV2", 7),
+    ("brandNew", 7),
+    ("identityColumns", 6),
+]
+
+
+@pytest.mark.parametrize(("feature", "writer"), UNWRITABLE)
+def test_table_features_that_cannot_be_written_are_refused_at_once(path: Path, feature: str, writer: int) -> None:
+    filled(path, streams=2)
+    raise_protocol(path, feature, writer=writer)
+    log, before = open_log(path), files_below(path)
+    refused = pytest.raises(LogFormatError, match=r"table features that cannot be written: .*hint: .*DROP FEATURE")
+    for use in (
+        lambda: log.writer(owner="me"),
+        lambda: log.writer("other", owner="you"),
+        lambda: log.advance("main", 9),
+        log.close,
+        log.compact,
+    ):
+        with refused:
+            use()
+    assert files_below(path) == before
+    assert log.messages().num_rows == 6
+    assert log.verify().legal
+
+
+@pytest.mark.parametrize("known_beforehand", [True, False])
+def test_features_that_come_while_a_writer_is_open_are_refused(
+    path: Path, known_beforehand: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(path)
+    writer = log.writer(owner="me")
+    raise_protocol(path, "rowTracking")
+    if not known_beforehand:
+        monkeypatch.setattr(DeltaStore, "check_writable", lambda self: None)
+    before = files_below(path)
+    with pytest.raises(LogFormatError, match="RowTracking"):
+        log.advance("main", 9)
+    assert files_below(path) == before
+    with pytest.raises(LogFormatError):
+        log.compact()
+    assert files_below(path) == before
+    with pytest.raises(LogFormatError, match="RowTracking"):
+        writer.append(pa.table({"_time": [9], "v": [9]}))
+    assert files_below(path) == before
+    assert log.messages().num_rows == 6
+
+
+def test_features_that_can_be_written_need_no_question(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(path)
+    raise_protocol(path, "changeDataFeed", "checkConstraints", "generatedColumns")
+    monkeypatch.setattr(DeltaTable, "optimize", None)
+    log = open_log(path)
+    log.writer(owner="me").append(pa.table({"_time": [9], "v": [9]}))
+    assert log.verify().legal
+
+
+def test_store_that_refuses_for_ever_is_quoted(path: Path) -> None:
+    log = filled(path)
+
+    def refuse(*args: Any, **more: Any) -> None:
+        raise LostRaceError("could not commit: found a quota")
+
+    log.store.transact = refuse  # type: ignore[method-assign]
+    before = files_below(path)
+    with pytest.raises(StorageError, match=r"found 100 lost races, the last: .*a quota") as raised:
+        log.advance("main", 9)
+    assert raised.value.determinate
+    assert files_below(path) == before
 
 
 def test_table_with_features_that_do_no_harm_is_used(path: Path) -> None:
