@@ -4,8 +4,9 @@ Invariants
 ----------
 1. Commits are delivered whole, per stream in the order of their numbers; messages of a commit come
    before its progress, in the same split.
-2. Commits that open a stream are taken as soon as they are seen, with those of `#open` they belong to:
-   a statement that raises a count may come earlier than it was made, one that lowers it may not.
+2. Commits that open a stream are taken as soon as they are seen and stated before all others, with those
+   of `#open` they belong to after them: a statement that raises a count may come earlier than it was
+   made, one that lowers it may not. So every prefix of the rows is a legal stream, not only the whole.
 3. Positions and plans name only streams that the offset's scope chooses, whatever the options say.
 4. Across streams the order is that of the wall clocks of the commits; no promise stands on it.
 """
@@ -195,6 +196,9 @@ class Arrivals:
         low, high = _chosen(low, streams), _chosen(end.seqs, streams)
         self._check_reached(high, end.origin_seqs)
         commits = self._between(low, {name: seq for name, seq in high.items() if name != OPEN_STREAM})
+        # An opening has no messages; its progress comes first.
+        opening_commits = commits[self.history.seqs[commits] == 0]
+        commits = commits[self.history.seqs[commits] > 0]
         skipped = self._skipped(commits, end.scope.start)
         if self._layout.content != "events":
             commits, skipped = commits[~skipped], skipped[~skipped]
@@ -205,7 +209,7 @@ class Arrivals:
         for part in self._cut(commits, n_splits):  # at most as many turns as splits
             splits.append(self._split(part, index, end.scope.start))
         if self._layout.content == "events":
-            first = self._first_changes(low, end, opening=opening)
+            first = self._first_changes(low, end, opening_commits, opening=opening)
             if not splits and first.num_rows:
                 splits.append({"pieces": (), "commits": (), "size_bytes": 0, "rows": first.slice(0, 0)})
             for number, split in enumerate(splits):
@@ -255,19 +259,21 @@ class Arrivals:
         return found
 
     def _changes(self, commits: npt.NDArray[np.intp]) -> pa.Table:
-        """Return the progress rows of commits, without those that only repeat a count."""
+        """Return the progress rows of commits, raises first, without those that only repeat a count."""
         history = self.history
         starts, ends = history.starts[commits], history.starts[commits + 1]
         owners = np.repeat(commits, ends - starts)
         offsets = np.arange(owners.shape[0]) - np.repeat(np.cumsum(ends - starts) - (ends - starts), ends - starts)
         rows = np.repeat(starts, ends - starts) + offsets
-        moved = history.deltas[rows] != 0
-        rows, owners = rows[moved], owners[moved]
+        places = np.repeat(np.arange(commits.shape[0]), ends - starts)
+        order = np.lexsort((history.deltas[rows] < 0, places))
+        order = order[history.deltas[rows][order] != 0]
+        rows, owners = rows[order], owners[order]
         names = np.array(history.names, dtype=object)[history.streams[owners]]
         return self._table(history.times[rows], history.deltas[rows], names, history.seqs[owners])
 
-    def _first_changes(self, low: Seqs, end: Offset, *, opening: bool) -> pa.Table:
-        """Return what is stated before the commits of a micro-batch: beginnings, and claims given up."""
+    def _first_changes(self, low: Seqs, end: Offset, opened: npt.NDArray[np.intp], *, opening: bool) -> pa.Table:
+        """Return what is stated before the commits of a micro-batch: beginnings, openings, claims given up."""
         history, streams, origin = self.history, end.scope.streams, end.origin_seqs
         arity = self._layout.domain.arity
         minimum = self._layout.domain.minimum_frontier.times
@@ -284,13 +290,14 @@ class Arrivals:
             times, deltas = opening_changes(self._layout, times, counts)
             n = times.shape[0]
             parts.append(self._table(times, deltas, np.full(n, None, dtype=object), np.full(n, -1)))
+        parts.append(_placed(self._changes(opened), 0))
         if streams is None:
             parts.append(self._changes(self._between(low, {OPEN_STREAM: end.seqs.get(OPEN_STREAM, 0)})))
         else:
-            opened = [name for name in streams if not low.get(name) and end.seqs.get(name) and name not in origin]
-            n = len(opened)
+            arrived = [name for name in streams if not low.get(name) and end.seqs.get(name) and name not in origin]
+            n = len(arrived)
             gone = np.repeat(minimum, n, axis=0), np.full(n, -1, np.int64)
-            parts.append(self._table(*gone, np.array(opened, dtype=object), np.zeros(n, np.int64)))
+            parts.append(_placed(self._table(*gone, np.array(arrived, dtype=object), np.zeros(n, np.int64)), 1))
         return pa.concat_tables(parts)
 
     def _table(
@@ -324,6 +331,15 @@ class Arrivals:
         done = offset.seqs if offset.begin is None else {}
         behind = sum(max(0, seq - done.get(name, 0)) for name, seq in present.items() if name != OPEN_STREAM)
         return {"seqs": present, "behindCommits": behind}
+
+
+def _placed(rows: pa.Table, place: int) -> pa.Table:
+    """Return progress rows that are sorted before those of any commit, by their place among such."""
+    n = rows.num_rows
+    for name, value in (("_sort_stream", pa.scalar("", pa.string())), ("_sort_seq", pa.scalar(place, pa.int64()))):
+        number = rows.schema.get_field_index(name)
+        rows = rows.set_column(number, rows.schema.field(number), pa.repeat(value, n))
+    return rows
 
 
 def _chosen(position: Seqs, streams: Streams) -> Seqs:

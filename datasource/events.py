@@ -2,7 +2,8 @@
 
 Who reads the rows starts with one capability at the minimum. What the replayed streams hold where the
 query begins is stated against that at the very beginning: of k streams that all hold the minimum,
-k − 1 further counts there.
+k − 1 further counts there. What raises a count comes before what lowers another: each row by itself is
+a statement that the rows before it allow.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ def frontier_changes(layout: Layout, lower: Antichain, upper: Antichain, /, *, o
     times, deltas = consolidate_rows(times, deltas)
     if times.shape[0] == 0:
         return b""
+    raised_first = np.argsort(deltas < 0, kind="stable")
+    times, deltas = times[raised_first], deltas[raised_first]
     return to_bytes(progress_table(layout.schema, layout, times, deltas))
 
 
@@ -58,7 +61,8 @@ def opening_changes(
     """Return what to state first, so that a stream with count 1 at the minimum holds these counts."""
     minimum = layout.domain.minimum_frontier.times
     changed, deltas = consolidate_rows(np.concatenate([times, minimum]), np.append(counts, -1))
-    return changed, deltas.astype(np.int64)
+    raised_first = np.argsort(deltas < 0, kind="stable")
+    return changed[raised_first], deltas[raised_first].astype(np.int64)
 
 
 def progress_table(

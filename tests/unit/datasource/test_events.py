@@ -30,16 +30,15 @@ class Folded:
         self.arity = len(minimum)
 
     def take(self, batch: MicroBatch) -> None:
-        messages, progress = [], []
+        """Take the rows one by one: each must be allowed by those before it."""
         for row in batch.rows.to_pylist():
             time = tuple(_number(row[name]) for name in column_names(self.arity))
             if row["_event"] == "message":
                 assert row["_delta"] is None
-                messages.append((time, ()))
+                self.model.apply("folded", [(time, ())], [])
             else:
                 assert row["_event"] == "progress"
-                progress.append((time, row["_delta"]))
-        self.model.apply("folded", messages, progress)
+                self.model.apply("folded", [], [(time, row["_delta"])])
 
 
 def _number(value: Any) -> int:
@@ -120,7 +119,7 @@ def test_streams_folded_into_one_begin_with_the_further_counts() -> None:
     batch = driver.run_one()
     assert batch is not None
     progress = [(r["_stream"], r["_time"], r["_delta"]) for r in batch.rows.to_pylist() if r["_event"] == "progress"]
-    assert progress == [(None, 0, 2), ("#open", 0, -1), ("a", 0, 1), ("a", 0, -1), ("a", 2, 1)]
+    assert progress == [(None, 0, 2), ("a", 0, 1), ("#open", 0, -1), ("a", 2, 1), ("a", 0, -1)]
 
 
 def test_complete_progress_rows_are_the_changes_of_the_frontier() -> None:
@@ -133,8 +132,8 @@ def test_complete_progress_rows_are_the_changes_of_the_frontier() -> None:
     rows = [(r["_event"], r["_stream"], r["_time"], r["_delta"], r["v"]) for r in batch.rows.to_pylist()]
     assert rows == [
         ("message", "main", 5, None, 2),
-        ("progress", None, 0, -1, None),
         ("progress", None, 6, 1, None),
+        ("progress", None, 0, -1, None),
     ]
     writer.append(pa.table({"_time": [7], "v": [1]}), advance_to="[]")
     batch = driver.run_one()
