@@ -220,7 +220,7 @@ def commit_reports(
         # Planned while there was no log. What fits it is for a new plan to say.
         raise _moved(plan, ident, "tasks planned for a log of other columns", "been made by another query meanwhile")
     state = _state(log, plan, ident, whole)
-    return log.commit(
+    outcome = log.commit(
         CommitRequest(
             stream=stream,
             owner=str(ident.query),
@@ -237,6 +237,10 @@ def commit_reports(
             bounds=whole.bounds,
         )
     )
+    if not outcome.committed:
+        # Another attempt at the same micro-batch came first, between this one's look at the stream and its commit.
+        delete_files(plan, [whole], find=find)
+    return outcome
 
 
 def delete_files(

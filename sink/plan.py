@@ -16,6 +16,7 @@ Invariants
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from spark_timely.conf.options import SinkOptions
     from spark_timely.log.base import StreamState
     from spark_timely.log.reading import ReadableLog
+
+_log = logging.getLogger("spark_timely.sink")
 
 __all__ = ["BatchId", "CapturePlan", "Standing", "check_owner", "find_log", "make_plan", "now_us"]
 
@@ -246,6 +249,7 @@ def make_plan(
     state = log.stream(options.stream)
     recorded = None
     if state is None:
+        _warn_of_streams(log, options)
         fresh = Standing(None, _first_counts(log, options), fresh.at)
     else:
         fresh = Standing(state.seq, state.counts, fresh.at)
@@ -302,6 +306,22 @@ def _first_counts(log: ReadableLog, options: SinkOptions) -> StreamCounts:
     live = [state for state in log.streams().values() if not state.closed]
     # The same choice as the log's own, so that opening at this time succeeds unless somebody moved on.
     return StreamCounts.initial(min(state.frontier.elements[0] for state in live))
+
+
+def _warn_of_streams(log: ReadableLog, options: SinkOptions) -> None:
+    """Tell whoever joins a log that it does not wait for as many streams as the option says."""
+    claimed = len(log.streams())
+    waits_for = log.unclaimed + claimed
+    # Without unclaimed capabilities some streams may be copies; the log never waited for more than there are.
+    if "streams" in options.given and options.streams != waits_for and (log.unclaimed or options.streams > claimed):
+        _log.warning(
+            "log %r: option streams=%d has no effect: the log was made for %s%d streams — hint: its frontier does not"
+            " wait for further ones; give the option to the query that makes the log, or make it with create_log",
+            options.path,
+            options.streams,
+            "" if log.unclaimed else "at most ",
+            waits_for,
+        )
 
 
 def _check_free(storage: Storage) -> None:

@@ -21,7 +21,7 @@ from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import ProtocolError, SchemaMismatchError, StorageError
 from spark_timely.log.base import DataFile
 from spark_timely.log.files import conform, message_table, write_data_files
-from spark_timely.log.storage import Storage, open_storage
+from spark_timely.log.storage import FileStorage, open_storage
 from spark_timely.order import IntArray, consolidate_rows, is_sorted, lexsort, minimal
 from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.layout import fingerprint
@@ -91,7 +91,7 @@ class _Task:
     plan: CapturePlan
     ident: BatchId
     standing: Standing
-    storage: Storage
+    storage: FileStorage
     n_seen: int = 0
     n_rows: int = 0
     n_dead: int = 0
@@ -99,6 +99,7 @@ class _Task:
     n_skewed: int = 0
     greatest: int | None = None
     files: list[DataFile] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)
     minima: list[IntArray] = field(default_factory=list)
     bounds: list[IntArray] = field(default_factory=list)
     progress: tuple[IntArray, IntArray] | None = None
@@ -170,7 +171,7 @@ class _Task:
     def _write(self, table: pa.Table, times: IntArray, event: str) -> None:
         options = self.plan.options
         self.files += write_data_files(
-            self.storage,
+            _Noting(self.storage, self.begun),
             table,
             times,
             stream=options.stream,
@@ -244,9 +245,9 @@ class _Task:
 
     def discard(self) -> None:
         """Delete what was written; called when the task fails."""
-        for file in self.files:  # as many turns as files
+        for path in self.begun:  # as many turns as files
             try:
-                self.storage.delete(file.path)
+                self.storage.delete(path)
             except StorageError:
                 # The first error is the one to be told; the file is no part of the log.
                 continue
@@ -274,6 +275,20 @@ class _Task:
             progress_deltas=deltas,
             files=tuple(self.files),
         )
+
+
+class _Noting(FileStorage):
+    """The log's storage, noting which files were begun: a write that fails does not tell."""
+
+    def __init__(self, storage: FileStorage, begun: list[str]) -> None:
+        super().__init__(storage.uri, storage.options)
+        self._storage = storage
+        self._begun = begun
+
+    def open_output(self, path: str) -> pa.NativeFile:
+        """Note the file, and open it."""
+        self._begun.append(path)
+        return self._storage.open_output(path)
 
 
 def _base(standing: Standing) -> StreamCounts | None:

@@ -10,6 +10,7 @@ from spark_timely.errors import InvalidUsageError, NegativeMultiplicityError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
     from spark_timely.log.delta import DeltaLog
 
@@ -39,7 +40,7 @@ def consolidate(df: DataFrame, /, *, diff: str = _DIFF) -> DataFrame:
     Raises
     ------
     InvalidUsageError
-        If there is no such column.
+        If there is no such column, or another one is or contains a map.
 
     Examples
     --------
@@ -53,9 +54,18 @@ def consolidate(df: DataFrame, /, *, diff: str = _DIFF) -> DataFrame:
     if diff not in df.columns:
         msg = f"could not consolidate a DataFrame: found no column {diff!r} in {df.columns!r:.200}"
         raise InvalidUsageError(msg, hint="only updates of a collection log have diffs")
-    others = [f"`{name}`" for name in df.columns if name != diff]
-    summed = df.groupBy(*others).agg(functions.sum(f"`{diff}`").alias(diff))
-    return summed.where(functions.col(f"`{diff}`") != 0).select(*[f"`{name}`" for name in df.columns])
+    maps = [field.name for field in df.schema.fields if field.name != diff and _has_map(field.dataType)]
+    if maps:
+        msg = f"could not consolidate a DataFrame: found column {maps[0]!r}, which is or contains a map"
+        raise InvalidUsageError(
+            msg,
+            hint="Spark cannot tell whether two maps are equal: turn it into a sorted list of entries with"
+            " array_sort(map_entries(…))",
+            context={"columns": maps},
+        )
+    others = [_quoted(name) for name in df.columns if name != diff]
+    summed = df.groupBy(*others).agg(functions.sum(_quoted(diff)).alias(diff))
+    return summed.where(functions.col(_quoted(diff)) != 0).select(*map(_quoted, df.columns))
 
 
 def snapshot(
@@ -87,7 +97,7 @@ def snapshot(
     Raises
     ------
     InvalidUsageError
-        If the log is no collection, or the time is none of its times.
+        If the log is no collection, has a column with a map, or the time is none of its times.
 
     Examples
     --------
@@ -119,3 +129,16 @@ def snapshot(
         return checked
     repeated = checked.withColumn(_DIFF, functions.explode(functions.sequence(functions.lit(1).cast("long"), diff)))
     return repeated.drop(_DIFF)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _has_map(kind: DataType) -> bool:
+    """Whether a type is a map or contains one."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        return any(_has_map(field.dataType) for field in kind.fields)
+    return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and _has_map(kind.elementType))

@@ -249,7 +249,7 @@ class _Staged:
         for row_class, paths in found.items():
             if row_class in RowClass.stored():
                 event = "dead" if row_class is RowClass.DEAD else "message"
-                described = [describe_file(self.storage, path, domain=domain, event=event) for path in paths]
+                described = [self._described(path, event) for path in paths]
                 files[row_class] = [file for file in described if file.n_rows]
         if self.uniform:
             self._check_uniform(files.get(RowClass.MESSAGE, []))
@@ -280,6 +280,19 @@ class _Staged:
             progress_deltas=deltas,
             files=(*messages, *files.get(RowClass.DEAD, [])),
         )
+
+    def _described(self, path: str, event: str) -> DataFile:
+        """Describe a file; where its times cannot be read, name the row and the user's column."""
+        domain = self.plan.policy.domain
+        try:
+            return describe_file(self.storage, path, domain=domain, event=event)
+        except InvalidUsageError as error:
+            highs = np.array([kind.hi for kind in domain.types], dtype=np.int64)
+            for row_class in (RowClass.NO_TIME, RowClass.OVER):
+                rows = self._find(path, row_class, highs)
+                if rows.num_rows:
+                    raise self._refusal(row_class, rows) from error
+            raise
 
     def _files(self) -> dict[RowClass, list[str]]:
         """List the files of the job by class."""
@@ -312,15 +325,15 @@ class _Staged:
         for file in files:  # as many turns as files
             nulls = json.loads(file.stats)["nullCount"]
             if any(nulls.get(name, 0) for name in policy.domain.columns):
-                raise self._refusal(RowClass.NO_TIME, self._find(file, RowClass.NO_TIME, highs))
+                raise self._refusal(RowClass.NO_TIME, self._find(file.path, RowClass.NO_TIME, highs))
             if file.bounds is not None and (file.bounds[1] > highs).any():
-                raise self._refusal(RowClass.OVER, self._find(file, RowClass.OVER, highs))
+                raise self._refusal(RowClass.OVER, self._find(file.path, RowClass.OVER, highs))
             if not beyond(file.minima, held).all():
-                raise self._refusal(RowClass.LATE, self._find(file, RowClass.LATE, held))
+                raise self._refusal(RowClass.LATE, self._find(file.path, RowClass.LATE, held))
             if limit is not None and file.bounds is not None and file.bounds[1, 0] > limit:
-                raise self._refusal(RowClass.SKEWED, self._find(file, RowClass.SKEWED, np.array([[limit]])))
+                raise self._refusal(RowClass.SKEWED, self._find(file.path, RowClass.SKEWED, np.array([[limit]])))
 
-    def _find(self, file: DataFile, row_class: RowClass, bound: IntArray) -> pa.Table:
+    def _find(self, path: str, row_class: RowClass, bound: IntArray) -> pa.Table:
         """Return the first row of a class in a file that holds one; for errors only."""
         names = self.plan.policy.domain.columns
         tests: dict[RowClass, Callable[[IntArray], object]] = {
@@ -328,7 +341,7 @@ class _Staged:
             RowClass.LATE: lambda times: ~beyond(times, bound),
             RowClass.SKEWED: lambda times: times[:, 0] > bound[0, 0],
         }
-        with open_parquet(self.storage, file.path) as parquet:
+        with open_parquet(self.storage, path) as parquet:
             for batch in parquet.iter_batches():  # until the row is found
                 table = pa.Table.from_batches([batch])
                 if row_class is RowClass.NO_TIME:

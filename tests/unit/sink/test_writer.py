@@ -547,3 +547,68 @@ def test_missing_data_file_is_told_on_reading_and_does_not_stop_the_capture(tmp_
 def test_reports_without_any_task_are_our_bug() -> None:
     with pytest.raises(errors.TimelyInternalError, match="please report it"):
         sink_commit.merge_reports([])
+
+
+def test_write_that_fails_in_the_middle_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from spark_timely.log import files as log_files
+
+    driver = SinkDriver(tmp_path, **BOUNDED, targetFileSize="1")
+    driver.run([rows([1])])
+    before = driver.data_files()
+    calls = 0
+    real = log_files.footer_stats
+
+    def breaks(*args: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            assert len(driver.data_files()) == len(before) + 3
+            msg = "no space left on device"
+            raise OSError(msg)
+        return real(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(log_files, "footer_stats", breaks)
+    monkeypatch.setattr(log_files, "_row_groups", lambda times, _: list(range(len(times) + 1)))
+    with pytest.raises(errors.StorageError, match="no space left"):
+        driver.run([rows([2, 3, 4, 5])], chunk=4)
+    assert driver.data_files() == before
+
+
+def test_attempt_that_lost_to_one_of_the_same_micro_batch_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spark_timely.log.delta import DeltaLog
+
+    driver = SinkDriver(tmp_path, **BOUNDED)
+    driver.run([rows([1])])
+    (driver.checkpoint / "offsets" / "1").write_text("")
+    winner, loser = driver.writer(SCHEMA), driver.writer(SCHEMA)
+    kept, lost = (writer.write(iter(rows([5]).to_batches())) for writer in (winner, loser))
+    real = DeltaLog.commit
+
+    def commit(log: DeltaLog, request: object) -> object:
+        monkeypatch.setattr(DeltaLog, "commit", real)
+        winner.commit([kept], 1)
+        return log.commit(request)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(DeltaLog, "commit", commit)
+    loser.commit([lost], 1)
+    assert driver.log().messages()["_time"].to_pylist() == [1, 5]
+    assert kept.report.files[0].path in driver.data_files()
+    assert lost.report.files[0].path not in driver.data_files()
+
+
+@pytest.mark.parametrize(("made", "given", "warned"), [(1, 3, True), (3, 3, False), (3, 1, True), (2, None, False)])
+def test_number_of_streams_that_the_log_was_not_made_for_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, made: int, given: int | None, warned: bool
+) -> None:
+    SinkDriver(tmp_path, **BOUNDED, streams=str(made)).run([rows([1])])
+    assert not caplog.text
+    options = {**BOUNDED, "stream": "b"} | ({} if given is None else {"streams": str(given)})
+    other = SinkDriver(tmp_path, query="b", checkpoint="b", **options)
+    other.run([rows([1])])
+    texts = [record.getMessage() for record in caplog.records if record.name == "spark_timely.sink"]
+    assert [f"streams={given} has no effect" in text for text in texts[:1]] == [True] * warned
+    caplog.clear()
+    other.run([rows([1])])  # told where it joins, not at each micro-batch
+    assert not caplog.text

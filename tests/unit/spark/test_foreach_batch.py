@@ -40,8 +40,9 @@ def write_job(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def write(df: Any, storage: Any, staging: str, classified: Any, options: Any) -> None:
         assert classified.uniform
-        n, time = df.table.num_rows, options.time_column[0]
-        table = df.table.append_column("_time", df.table[time])
+        n, table = df.table.num_rows, df.table
+        for i, time in enumerate(options.time_column):
+            table = table.append_column("_time" if len(options.time_column) == 1 else f"_time_{i}", df.table[time])
         table = table.append_column("_stream", pa.array([options.stream] * n, pa.string()))
         seq = int(staging.partition(f"{options.stream}-")[2].partition("-")[0])
         table = table.append_column("_seq", pa.array([seq] * n, pa.int64()))
@@ -170,3 +171,33 @@ def test_two_captures_of_one_session_keep_their_settings_and_restore_the_session
         two.result(60)
     assert seen == ["TIMESTAMP_MICROS"] * 2
     assert session.values == before
+
+
+NO_TIMES: dict[str, tuple[pa.Table, str, str]] = {
+    "all null": (
+        pa.table({"t": pa.nulls(2, pa.int64()), "id": [7, 8]}),
+        "t",
+        "column 't': found null in row {'t': None",
+    ),
+    "null in one of two": (
+        pa.table({"t": [1, 2], "u": pa.array([1, None], pa.int64())}),
+        "t,u",
+        "column 't', 'u': found null in row {'t': 2, 'u': None}",
+    ),
+    "above the limit in one of two": (
+        pa.table({"t": [1, 2], "u": pa.array([0, 300_000_000_000_000_000], pa.timestamp("us", "UTC"))}),
+        "t,u",
+        "column 't', 'u': found a time later than",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", sorted(NO_TIMES))
+def test_times_that_are_none_are_refused_by_the_name_of_the_users_column(tmp_path: Path, case: str) -> None:
+    table, columns, text = NO_TIMES[case]
+    df: Any = Frame(table)
+    with pytest.raises(errors.InvalidUsageError) as found:
+        foreach_batch.capture(df, 0, path=str(tmp_path / "log"), app_id="a", timeColumn=columns, frontier="hold")
+    assert text in str(found.value)
+    assert " — hint: " in str(found.value)
+    assert files(tmp_path / "log") == []
