@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import time as clock
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from spark_timely.capture.replay import FileBounds, TimeCounts, cut_times, within
 from spark_timely.datasource.columns import conform_array
-from spark_timely.log.files import file_times, open_parquet
+from spark_timely.datasource.reader import open_data
+from spark_timely.log.files import corrupt, file_times
 from spark_timely.order import group_times, lexsort, unique_times
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pyarrow as pa
+    from collections.abc import Callable, Sequence
 
     from spark_timely.antichain import Antichain
     from spark_timely.log.base import CaptureLog
@@ -34,10 +36,19 @@ class Catalog:
     ----------
     log : CaptureLog
         Refreshed by others; looked at anew when its table version changed.
+    fail_on_data_loss : bool
+        Whether a missing file is an error, or has no times.
+    pause : callable
+        Waits so many seconds between attempts to open a file that is missing.
     """
 
-    def __init__(self, log: CaptureLog) -> None:
+    def __init__(
+        self, log: CaptureLog, *, fail_on_data_loss: bool = True, pause: Callable[[float], None] = clock.sleep
+    ) -> None:
         self._log = log
+        self._fail_on_data_loss = fail_on_data_loss
+        self._pause = pause
+        self._missing: set[str] = set()
         self._version: int | None = None
         self._index: FileIndex | None = None
         self._counts: dict[str, TimeCounts] = {}
@@ -86,15 +97,45 @@ class Catalog:
         )
 
     def exact(self, path: str) -> TimeCounts:
-        """Return the exact times of a file: from its footer, else from its time columns. Kept."""
+        """Return the exact times of a file: from its footer, else from its time columns. Kept.
+
+        A file that is missing, where that is passed over, has none: tried again whenever it is asked for,
+        but not waited for twice.
+        """
         counts = self._counts.get(path)
         if counts is None:
-            counts = self._counts[path] = _read_counts(self._log, path, self._log.domain)
+            domain = self._log.domain
+            counts = _read_counts(self._log, path, domain, self._open)
+            if counts is None:
+                return TimeCounts(np.empty((0, domain.arity), np.int64), np.empty(0, np.int64))
+            self._counts[path] = counts
         return counts
 
+    def _open(self, path: str) -> pa.NativeFile | None:
+        source = open_data(
+            self._log.storage,
+            path,
+            root=self._log.path,
+            fail_on_data_loss=self._fail_on_data_loss,
+            pause=None if path in self._missing else self._pause,
+        )
+        if source is None:
+            self._missing.add(path)
+        return source
 
-def _read_counts(log: CaptureLog, path: str, domain: TimeDomain) -> TimeCounts:
-    with open_parquet(log.storage, path) as file:
+
+def _read_counts(
+    log: CaptureLog, path: str, domain: TimeDomain, open_: Callable[[str], pa.NativeFile | None]
+) -> TimeCounts | None:
+    source = open_(path)
+    if source is None:
+        return None
+    try:
+        opened = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+    except (pa.ArrowInvalid, OSError) as error:
+        source.close()
+        raise corrupt(log.storage.uri, path, error) from error
+    with opened as file:
         told = file_times(file)
         if told is not None:
             return TimeCounts(*told)

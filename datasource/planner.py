@@ -121,6 +121,8 @@ class ReplayPlanner:
         Columns to give out; those of the options unless given.
     now : callable
         A clock in seconds that never goes back.
+    pause : callable
+        Waits so many seconds between attempts to open a file that is missing.
 
     Raises
     ------
@@ -140,6 +142,7 @@ class ReplayPlanner:
         layout: Layout | None = None,
         *,
         now: Callable[[], float] = clock.monotonic,
+        pause: Callable[[float], None] = clock.sleep,
     ) -> None:
         self._log = log
         self._options = options
@@ -154,7 +157,7 @@ class ReplayPlanner:
             rows=options.max_rows_per_trigger,
         )
         self._poll_s = options.poll_interval.seconds
-        self._catalog = Catalog(log)
+        self._catalog = Catalog(log, fail_on_data_loss=options.fail_on_data_loss, pause=pause)
         self._arrivals = Arrivals(log, self._catalog, self.layout)
         self._refreshed: float | None = None
         self._pinned: _Pin | None = None

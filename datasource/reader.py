@@ -169,6 +169,49 @@ def read_splits(
             yield pa.Table.from_batches(rows, layout.schema)
 
 
+def open_data(
+    storage: Storage, path: str, /, *, root: str, fail_on_data_loss: bool, pause: Callable[[float], None] | None
+) -> pa.NativeFile | None:
+    """Open a data file, tried again a few times where it is not there.
+
+    Parameters
+    ----------
+    storage : Storage
+    path : str
+    root : str
+        The log, for messages.
+    fail_on_data_loss : bool
+    pause : callable or None
+        Waits so many seconds between attempts; None is for one attempt.
+
+    Returns
+    -------
+    pyarrow.NativeFile or None
+        None where the file is missing and is to be passed over.
+
+    Raises
+    ------
+    DataLossError
+        If the file is missing and stays so.
+    """
+    for delay in (*(() if pause is None else _RETRIES_S), None):
+        try:
+            return storage.open_input(path)
+        except DataLossError as error:
+            if delay is not None and pause is not None:
+                pause(delay)
+            elif fail_on_data_loss:
+                msg = f"could not read the log {root!r}: found data file {path!r} missing"
+                raise DataLossError(
+                    msg,
+                    hint="if files were vacuumed during the read, start the query again; to go on without "
+                    "its rows, set failOnDataLoss=false",
+                    context={"path": path},
+                ) from error
+    _log.warning("data file %r of log %r is missing, its rows are left out", path, root)
+    return None
+
+
 class _Files:
     """The pieces of a split, read one after the other."""
 
@@ -210,24 +253,15 @@ class _Files:
                 yield batch
 
     def _open(self, path: str) -> pq.ParquetFile | None:
-        for delay in (*_RETRIES_S, None):
-            try:
-                source = self.storage.open_input(path)
-                break
-            except DataLossError as error:
-                if delay is not None:
-                    self.pause(delay)
-                elif self.layout.fail_on_data_loss:
-                    msg = f"could not read the log {self.split.root!r}: found data file {path!r} missing"
-                    raise DataLossError(
-                        msg,
-                        hint="if files were vacuumed during the read, start the query again; to go on without "
-                        "its rows, set failOnDataLoss=false",
-                        context={"path": path},
-                    ) from error
-                else:
-                    _log.warning("data file %r of log %r is missing, its rows are left out", path, self.split.root)
-                    return None
+        source = open_data(
+            self.storage,
+            path,
+            root=self.split.root,
+            fail_on_data_loss=self.layout.fail_on_data_loss,
+            pause=self.pause,
+        )
+        if source is None:
+            return None
         try:
             # Far away, a few large requests cost less than many small ones.
             far = not self.storage.local

@@ -10,6 +10,7 @@ import pytest
 
 import spark_timely
 from spark_timely.datasource.planner import ReplayPlanner
+from spark_timely.datasource.reader import read_split
 from spark_timely.errors import DataLossError, InvalidOptionError, NotBeyondError, SinceViolationError
 from spark_timely.log.memory import MemoryLog
 from spark_timely.testing.driver import Checkpoint
@@ -424,6 +425,35 @@ def test_exact_times_are_read_once_per_file() -> None:
         offset = planner.latest(offset)
     assert offset["frontier"] == [9]
     assert len(reads) == len(set(reads)) == 8
+
+
+@pytest.mark.parametrize("options", [{"maxRowsPerTrigger": "1"}, {"splitBy": "time"}, {"maxBytesPerTrigger": "1"}, {}])
+def test_missing_file_is_passed_over_by_plans_that_look_into_it(options: dict[str, str]) -> None:
+    log = make_log(merge_every=None)
+    for time in range(4):
+        put(log, [time], time + 1)
+    lost = log.files().paths[1]
+    log.storage.delete(lost)
+    pauses: list[float] = []
+    with pytest.raises(DataLossError, match=r"found data file .* missing — hint: if files were vacuumed"):
+        read_by_plans(log, make_options(splitBy="time"), pauses.append)
+    assert len(pauses) == 3
+    pauses.clear()
+    parsed = make_options(failOnDataLoss="false", **options)
+    assert read_by_plans(log, parsed, pauses.append) == [0, 2, 3]
+    # It is waited for once in a run.
+    assert len(pauses) == (3 if options else 0)
+
+
+def read_by_plans(log: MemoryLog, options: Any, pause: Any) -> list[int]:
+    planner = ReplayPlanner(log.another(), options, pause=pause)
+    offset, found = planner.initial(), []
+    while (end := planner.latest(offset)) != offset:
+        for split in planner.plan(offset, end):
+            rows = read_split(split, planner.layout, storage=log.storage, pause=lambda _: None)
+            found += [value for batch in rows for value in batch.column("v").to_pylist()]
+        offset = end
+    return sorted(found)
 
 
 def test_commit_on_a_local_disk_is_seen_within_the_poll_interval(log_path: str) -> None:
