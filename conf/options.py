@@ -187,7 +187,8 @@ class SourceOptions(Options):
         "workers",
         "int",
         None,
-        "Splits per micro-batch; by size, at most 16, if not given. Never changes what is read.",
+        "Splits per micro-batch; by size, at most 16, if not given. Never changes what is read; contents (`asOf`) "
+        "are summed up per split: `spark_timely.consolidate` sums up the whole.",
         minimum=1,
     )
     split_by: str = _source(
@@ -201,7 +202,8 @@ class SourceOptions(Options):
         "asOf",
         "antichain",
         None,
-        "One closed time of a collection log: contents as of it first, then the changes. Fresh checkpoint only.",
+        "One closed time of a collection log: contents as of it first, then the changes. A row and its retraction may "
+        "come from two splits: `spark_timely.consolidate` the contents. Fresh checkpoint only.",
     )
     snapshot: bool = _source("snapshot", "bool", "true", "With `asOf`: whether the contents come before the changes.")
     starting_frontier: JsonValue | None = _source(
@@ -276,7 +278,10 @@ class SourceOptions(Options):
         unit="a duration, or milliseconds",
     )
     include_metadata: bool = _source(
-        "includeMetadata", "bool", "false", "Adds where a row comes from: `_stream` and `_seq`."
+        "includeMetadata",
+        "bool",
+        "false",
+        "Adds where a row comes from: `_stream` and `_seq`; null in contents (`asOf`).",
     )
     include_time: bool = _source("includeTime", "bool", "false", "Adds the column or columns of the time.")
     columns: tuple[str, ...] | None = _source("columns", "names", None, "Payload columns to read; all if not given.")

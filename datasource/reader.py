@@ -96,18 +96,34 @@ def read_split(
         yield from _in_order(files, split, layout, batch_rows)
         return
     if split.consolidate:
-        yield from _consolidated(pa.Table.from_batches(files.rows(batch_rows), layout.schema), batch_rows)
+        yield from _contents(split, layout, files, batch_rows)
     else:
         yield from files.rows(batch_rows)
     if split.progress:
         yield from (batch for batch in progress_rows(split).to_batches() if batch.num_rows)
 
 
-def _consolidated(table: pa.Table, batch_rows: int) -> Iterator[pa.RecordBatch]:
-    keys = pa.schema([field for field in table.schema if field.name != "_diff"])
-    summed = consolidate_updates(table, keys).select(table.schema.names).combine_chunks()
-    for batch in summed.to_batches(batch_rows):
-        yield pa.RecordBatch.from_arrays(batch.columns, schema=table.schema)
+def _contents(split: Split, layout: Layout, files: _Files, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """Give out contents: equal rows once, with the sum of their diffs.
+
+    A row of the contents comes from no one commit, so `_stream` and `_seq` are null. The diffs are needed
+    for the sums, whether or not they are asked for.
+    """
+    wanted = layout.schema
+    names = [name for name in wanted.names if name not in _COMMIT_COLUMNS]
+    fields = [wanted.field(name) for name in names if name != "_diff"]
+    files.layout = layout.with_schema(pa.schema([*fields, pa.field("_diff", pa.int64())]))
+    table = pa.Table.from_batches(files.rows(batch_rows), files.layout.schema)
+    summed = consolidate_updates(table, pa.schema(fields))
+    for batch in summed.select(names).combine_chunks().to_batches(batch_rows):
+        columns = [
+            pa.nulls(batch.num_rows, field.type) if field.name in _COMMIT_COLUMNS else batch.column(field.name)
+            for field in wanted
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+_COMMIT_COLUMNS: Final = ("_stream", "_seq")
 
 
 def read_splits(
