@@ -27,6 +27,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import (
     CommitProperties,
     DeltaTable,
@@ -39,7 +40,7 @@ from deltalake.transaction import AddAction, RemoveAction, create_table_with_add
 
 from spark_timely.errors import InvalidUsageError, LogFormatError, LogMissingError, StorageError, shown
 from spark_timely.log.format import LogFormat
-from spark_timely.log.storage import FileStorage, open_storage
+from spark_timely.log.storage import FileStorage, open_storage, plain
 from spark_timely.log.store import App, LostRaceError
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def create_table(
         # Which kind of error tells that somebody was first differs by back end and by timing.
         if _exists(path, options):
             return _created_by(path, options, first)
-        msg = f"could not create log {path!r}: found {shown(str(error))}"
+        msg = f"could not create log {path!r}: found {plain(error)}"
         raise StorageError(
             msg,
             hint="check the path and the permissions, then try again",
@@ -227,13 +228,38 @@ class DeltaStore:
             text = str(error)
             if _is_feature_error(text):
                 raise self._features(text) from error
-            msg = f"could not open log {self.path!r}: found {shown(text)}"
+            entry = self._broken_entry()
+            broken = "" if entry is None else f"entry {entry!r} of the table's log broken: "
+            msg = f"could not open log {self.path!r}: found {broken}{plain(error)}"
+            hint = "check the storage and the table's log, then try again"
             raise StorageError(
                 msg,
-                hint="check the storage and the table's log, then try again",
-                context={"path": self.path},
+                hint=hint if entry is None else "restore the entry; without it the log cannot be told",
+                context={"path": self.path, "file": entry},
                 determinate=True,
             ) from error
+
+    def _broken_entry(self) -> str | None:
+        """Look for the entry of the table's log that cannot be read: a few hundred small files."""
+        try:
+            names = [n for n in self._storage.names("_delta_log") if _LOG_FILE.fullmatch(n) and not n.endswith(".crc")]
+            newest = max((n for n in names if n.endswith(".parquet")), default="")
+            for name in names:
+                if name[:20] < newest[:20]:
+                    continue
+                path = f"_delta_log/{name}"
+                content = self._storage.read(path)
+                try:
+                    if name.endswith(".parquet"):
+                        pq.read_metadata(pa.BufferReader(content))
+                    else:
+                        for line in content.to_pybytes().splitlines():
+                            json.loads(line)
+                except (ValueError, OSError, pa.ArrowException):
+                    return path
+        except StorageError as error:
+            logger.debug("log %r: its table log cannot be looked through: %s", self.path, error)
+        return None
 
     def _features(self, found: str) -> LogFormatError:
         return LogFormatError(
@@ -385,7 +411,7 @@ class DeltaStore:
         except CommitFailedError as error:
             if _is_unwritable(str(error)):  # found before anything is written
                 raise self._unwritable(str(error)) from error
-            msg = f"could not commit to log {self.path!r} at version={self._version}: found {shown(str(error))}"
+            msg = f"could not commit to log {self.path!r} at version={self._version}: found {plain(error)}"
             raise LostRaceError(
                 msg,
                 hint="refresh and decide anew",
@@ -393,7 +419,7 @@ class DeltaStore:
                 determinate=False,
             ) from error
         except (DeltaError, OSError) as error:
-            msg = f"could not commit to log {self.path!r} at version={self._version}: found {shown(str(error))}"
+            msg = f"could not commit to log {self.path!r} at version={self._version}: found {plain(error)}"
             raise StorageError(
                 msg,
                 hint="read the log to see whether it happened, then try again",

@@ -25,7 +25,7 @@ from spark_timely.errors import DataLossError, InvalidUsageError, StorageError, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["FileStorage", "MemoryStorage", "Storage", "has_table", "normal_path", "open_storage"]
+__all__ = ["FileStorage", "MemoryStorage", "Storage", "has_table", "normal_path", "open_storage", "plain"]
 
 _BUFFER_BYTES = 1 << 20
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -35,6 +35,10 @@ _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 _DECODED = re.compile(r"%[0-9A-Fa-f]{2}|\\")
 # What a table's log is made of. Staged files, of commits that a kill cut short, have other names.
 _TABLE_ENTRY = re.compile(r"\d{20}\.(json|crc|checkpoint\..+|\d{20}\.compacted\.json)|_last_checkpoint")
+
+
+# Errors of cloud stores are trees drawn in colours, over several lines.
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def normal_path(path: str | os.PathLike[str]) -> str:
@@ -176,9 +180,13 @@ class FileStorage:
             if self.local:
                 self._fs = pafs.LocalFileSystem(use_mmap=False)
             else:
+                from deltalake.exceptions import DeltaError
                 from deltalake.fs import DeltaStorageHandler
 
-                handler = DeltaStorageHandler(self._uri, self.options or None)
+                try:
+                    handler = DeltaStorageHandler(self._uri, self.options or None)
+                except (DeltaError, OSError, ValueError) as error:
+                    raise _unreachable(self._uri, error) from error
                 self._fs = pafs.PyFileSystem(handler)
         return self._fs
 
@@ -219,7 +227,7 @@ class FileStorage:
             os.makedirs(os.path.dirname(self.full(path)), exist_ok=True)
             return self.filesystem.open_output_stream(self.full(path))
         except OSError as error:
-            msg = f"could not write file {path!r} of log {self._uri!r}: found {shown(str(error))}"
+            msg = f"could not write file {path!r} of log {self._uri!r}: found {plain(error)}"
             raise StorageError(
                 msg,
                 hint="check space and permissions, then try again",
@@ -232,7 +240,7 @@ class FileStorage:
             with self.open_output(path) as sink:
                 sink.write(content)
         except OSError as error:
-            msg = f"could not write file {path!r} of log {self._uri!r}: found {shown(str(error))}"
+            msg = f"could not write file {path!r} of log {self._uri!r}: found {plain(error)}"
             raise StorageError(
                 msg,
                 hint="check space and permissions, then try again",
@@ -249,7 +257,7 @@ class FileStorage:
         except FileNotFoundError:
             pass
         except OSError as error:
-            msg = f"could not delete file {path!r} of log {self._uri!r}: found {shown(str(error))}"
+            msg = f"could not delete file {path!r} of log {self._uri!r}: found {plain(error)}"
             raise StorageError(
                 msg,
                 hint="it is not part of the log and does no harm",
@@ -260,7 +268,10 @@ class FileStorage:
         """Return whether there is a file of that path."""
         if self.local:
             return os.path.exists(self.full(path))
-        return bool(self.filesystem.get_file_info([self.full(path)])[0].type == pafs.FileType.File)
+        try:
+            return bool(self.filesystem.get_file_info([self.full(path)])[0].type == pafs.FileType.File)
+        except OSError as error:
+            raise _unreachable(self._uri, error) from error
 
     def names(self, directory: str = "") -> list[str]:
         """Return the names in a directory; none if there is no such directory."""
@@ -269,8 +280,13 @@ class FileStorage:
                 return sorted(os.listdir(self.full(directory) if directory else self._uri))
             except (FileNotFoundError, NotADirectoryError):
                 return []
+            except OSError as error:
+                raise _unreachable(self._uri, error) from error
         selector = pafs.FileSelector(directory, allow_not_found=True, recursive=False)
-        return sorted(info.base_name for info in self.filesystem.get_file_info(selector))
+        try:
+            return sorted(info.base_name for info in self.filesystem.get_file_info(selector))
+        except OSError as error:
+            raise _unreachable(self._uri, error) from error
 
 
 class MemoryStorage:
@@ -391,6 +407,26 @@ def has_table(storage: Storage) -> bool:
     return any(_TABLE_ENTRY.fullmatch(name) for name in storage.names("_delta_log"))
 
 
+def plain(error: Exception) -> str:
+    r"""Return the text of a library's error as one line for a message, without colours.
+
+    Examples
+    --------
+    >>> plain(OSError("no host\n  \x1b[31m↳\x1b[0m invalid argument"))
+    "'no host ↳ invalid argument'"
+    """
+    return shown(" ".join(_COLOUR.sub("", str(error)).split()))
+
+
+def _unreachable(uri: str, error: Exception) -> StorageError:
+    return StorageError(
+        f"could not look into log {uri!r}: found {plain(error)}",
+        hint="check the path, the permissions and the options of the storage, then try again",
+        context={"path": uri},
+        determinate=True,
+    )
+
+
 def _missing(uri: str, path: str) -> DataLossError:
     return DataLossError(
         f"could not read file {path!r} of log {uri!r}: found no such file",
@@ -401,7 +437,7 @@ def _missing(uri: str, path: str) -> DataLossError:
 
 def _unreadable(uri: str, path: str, error: Exception) -> StorageError:
     return StorageError(
-        f"could not read file {path!r} of log {uri!r}: found {shown(str(error))}",
+        f"could not read file {path!r} of log {uri!r}: found {plain(error)}",
         hint="check the storage and permissions, then try again",
         context={"file": path, "path": uri},
         determinate=True,

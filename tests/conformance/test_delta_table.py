@@ -411,6 +411,38 @@ def test_damaged_progress_file_is_named(path: Path) -> None:
         log.frontier()
 
 
+@pytest.mark.parametrize("content", ["{broken", '{"add": {}}\n{"commitInfo": ', "\x00" * 9])
+def test_damaged_entry_of_the_tables_log_is_named(path: Path, content: str) -> None:
+    log = filled(path)
+    entry = path / "_delta_log" / f"{DeltaTable(path).version() + 1:020d}.json"
+    entry.write_text(content)
+    for use in (lambda: open_log(path), lambda: log.advance("main", 9)):
+        with pytest.raises(
+            StorageError, match=f"found entry '_delta_log/{entry.name}' of the table's log broken"
+        ) as told:
+            use()
+        assert "\n" not in str(told.value)
+
+
+def test_damaged_checkpoint_is_named(path: Path) -> None:
+    log = filled(path)
+    for i in range(4, 15):
+        log.advance("main", i)
+    newest = max((path / "_delta_log").glob("*.checkpoint.parquet"))
+    newest.write_bytes(newest.read_bytes()[:99])
+    with pytest.raises(StorageError, match=f"entry '_delta_log/{newest.name}' of the table's log broken"):
+        open_log(path)
+
+
+@pytest.mark.parametrize("use", [open_log, lambda url: create_log(url, VALUES), lambda url: find_log(url, {})])
+def test_store_that_cannot_be_reached_is_told_in_one_line(use: Callable[[str], Any]) -> None:
+    with pytest.raises(StorageError, match=r"hdfs://nn/log.*No NameNode") as told:
+        use("hdfs://nn/log")
+    assert "\n" not in str(told.value)
+    assert "\x1b" not in str(told.value)
+    assert "x1b" not in str(told.value)
+
+
 # What an illegal writer leaves --------------------------------------------------------------------
 
 

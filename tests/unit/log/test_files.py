@@ -286,6 +286,26 @@ def test_paths_are_made_absolute(tmp_path: object) -> None:
         storage.read("a")
 
 
+def test_directory_that_cannot_be_listed_is_an_error_of_the_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str) -> list[str]:
+        raise PermissionError(13, "Permission denied", path)
+
+    storage = open_storage(tmp_path)
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(StorageError, match=r"could not look into log .*Permission denied.*hint: check") as told:
+        storage.names()
+    assert told.value.determinate
+
+
+@pytest.mark.parametrize("use", [lambda s: s.names(), lambda s: s.exists("a"), lambda s: s.read("a")])
+def test_cloud_that_cannot_be_reached_is_an_error_of_the_storage(use: Any) -> None:
+    with pytest.raises(StorageError, match="No NameNode") as told:
+        use(open_storage("hdfs://nn/log"))
+    assert "x1b" not in str(told.value)
+
+
 @pytest.mark.parametrize(
     ("url", "path"),
     [
