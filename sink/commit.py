@@ -6,13 +6,14 @@ refused before the log is touched; a log or a stream that does not exist yet is 
 Invariants
 ----------
 1. A micro-batch is in the log once, whatever was repeated: a repeated one is compared with what was
-   committed and changes nothing.
+   committed (numbers of messages, dead letters and moved rows, bounds of times) and changes nothing.
 2. All reports were made under the plan's standing, for the log's format, and the stream has not moved since.
 3. A file is deleted only when the log surely does not know it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -378,16 +379,18 @@ def _confirm(
     same = recorded.bounds is None and whole.bounds is None
     if recorded.bounds is not None and whole.bounds is not None:
         same = bool(np.array_equal(recorded.bounds, whole.bounds))
-    if recorded.rows != whole.n_rows or not same:
+    found, held = _counted(whole), [part for part in recorded.reason.split("; ") if _COUNTED.fullmatch(part)]
+    if recorded.rows != whole.n_rows or not same or found != held:
         msg = (
             f"could not commit micro-batch {ident.batch} again: found {whole.n_rows} messages with times in"
-            f" {_bounds(plan, whole.bounds)}, log {plan.options.path!r} holds {recorded.rows} of it in"
-            f" {_bounds(plan, recorded.bounds)}"
+            f" {_bounds(plan, whole.bounds)}{_and(found)}, log {plan.options.path!r} holds {recorded.rows} of it in"
+            f" {_bounds(plan, recorded.bounds)}{_and(held)}"
         )
         raise RolledBackError(
             msg,
             hint="the source gave other rows when the micro-batch was repeated, or the checkpoint belongs to another"
-            " input; use a source that can be replayed, or start with a new checkpoint and a new stream",
+            " input, or options that judge rows were changed in between; use a source that can be replayed and the"
+            " options of the first time, or start with a new checkpoint and a new stream",
             context={"stream": plan.options.stream, "batch": ident.batch},
         )
     # Written by tasks that did not know yet that it is a repeated one.
@@ -429,9 +432,18 @@ def _untold(plan: CapturePlan, error: NegativeCountError) -> NegativeCountError:
 
 
 def _reason(reason: str, whole: TaskReport) -> str:
-    counted = (
-        (whole.n_dead, "dead letters"),
-        (whole.n_advanced, "rows advanced"),
-        (whole.n_skewed, "skewed rows kept"),
-    )
-    return "; ".join([reason, *(f"{n} {what}" for n, what in counted if n)])
+    return "; ".join([reason, *_counted(whole)])
+
+
+def _counted(whole: TaskReport) -> list[str]:
+    """Return how many rows were treated specially, as recorded with the commit."""
+    numbers = (whole.n_dead, whole.n_advanced, whole.n_skewed)
+    return [f"{n} {what}" for n, what in zip(numbers, _SPECIAL, strict=True) if n]
+
+
+def _and(counted: list[str]) -> str:
+    return "".join(f" and {part}" for part in counted)
+
+
+_SPECIAL = ("dead letters", "rows advanced", "skewed rows kept")
+_COUNTED = re.compile(rf"[0-9]+ (?:{'|'.join(_SPECIAL)})")

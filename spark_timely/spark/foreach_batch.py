@@ -90,7 +90,9 @@ def capture(
         Name of the owner instead, where the checkpoint cannot be read from Python. Must stay the same
         over restarts, and belong to this query alone.
     step : int
-        Which capture into the same stream within the micro-batch, ascending from 0.
+        Which capture into the same stream within the micro-batch, ascending from 0. Two captures of one
+        micro-batch into one stream need different steps: with the same one the second counts as a
+        repetition of the first.
     **options
         Options of the sink in snake_case or as Spark writes them: `stream`, `time_column`,
         `frontier`, `lateness`, `late_data` and so on. `target_file_size` has no effect: Spark writes one
@@ -421,10 +423,17 @@ def _recount(df: DataFrame, plan: CapturePlan, ident: BatchId, standing: Standin
     """Count and bound the messages of a repeated micro-batch, writing nothing."""
     domain = plan.policy.domain
     numbers = [_number(t, kind.value) for t, kind in zip(rows.times, domain.types, strict=True)]
-    listed = ", ".join(f"'{name}'" for name in RowClass.messages())
+    message = f"row_class IN ({', '.join(repr(str(name)) for name in RowClass.messages())})"
+    classes = (RowClass.DEAD, RowClass.ADVANCED, RowClass.KEPT)
     # As many pairs as coordinates.
-    ends = [e for i, n in enumerate(numbers) for e in (f"min({n}) AS lo_{i}", f"max({n}) AS hi_{i}")]
-    found = df.where(f"{rows.row_class} IN ({listed})").selectExpr("count(1) AS n", *ends).collect()[0].asDict()
+    ends = [
+        e
+        for i in range(domain.arity)
+        for e in (f"min(IF({message}, t_{i}, NULL)) AS lo_{i}", f"max(IF({message}, t_{i}, NULL)) AS hi_{i}")
+    ]
+    judged = df.selectExpr(f"{rows.row_class} AS row_class", *[f"{n} AS t_{i}" for i, n in enumerate(numbers)])
+    counts = [f"count_if({message}) AS n", *[f"count_if(row_class = '{name}') AS {name}" for name in classes]]
+    found = judged.selectExpr(*counts, *ends).collect()[0].asDict()
     n, k = int(found["n"]), domain.arity
     empty = np.zeros((0, k), dtype=np.int64)
     bounds = None
@@ -438,9 +447,9 @@ def _recount(df: DataFrame, plan: CapturePlan, ident: BatchId, standing: Standin
         at=standing.at,
         base=_base(standing),
         n_rows=n,
-        n_dead=0,
-        n_advanced=0,
-        n_skewed=0,
+        n_dead=int(found[RowClass.DEAD]),
+        n_advanced=int(found[RowClass.ADVANCED]),
+        n_skewed=int(found[RowClass.KEPT]),
         minima=empty,
         bounds=bounds,
         greatest=None,

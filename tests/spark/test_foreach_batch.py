@@ -319,6 +319,16 @@ def test_second_query_is_refused_before_any_work(spark: SparkSession, tmp_path: 
         capture(frame(spark, rows([9])), 0, path=path, app_id="a", **BOUNDED)
 
 
+def test_repeated_micro_batch_with_other_late_rows_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    for batch, times in enumerate([[9], [10, 1, 20]]):
+        capture(frame(spark, rows(times)), batch, path=path, app_id="a", lateData="deadLetter", **BOUNDED)
+    with pytest.raises(errors.RolledBackError, match=r"in \[10, 20\] and 2 dead letters, log .* and 1 dead letters"):
+        capture(frame(spark, rows([10, 1, 2, 20])), 1, path=path, app_id="a", lateData="deadLetter", **BOUNDED)
+    repeated = frame(spark, rows([10, 1, 20]))
+    assert not capture(repeated, 1, path=path, app_id="a", lateData="deadLetter", **BOUNDED).committed
+
+
 def test_only_data_files_are_left_in_the_log(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "log a b")
     for batch, times in enumerate([[1, 9], [], [3, 9]]):

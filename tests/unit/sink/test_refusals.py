@@ -239,6 +239,25 @@ def test_repeated_batch_with_other_rows_is_refused(tmp_path: Path) -> None:
         driver.run([rows([8])])
 
 
+@pytest.mark.parametrize(
+    ("late_data", "again", "found", "held"),
+    [
+        ("deadLetter", [10, 1, 2], "in [10, 10] and 2 dead letters", "in [10, 10] and 1 dead letters"),
+        ("deadLetter", [10], "in [10, 10], log", "in [10, 10] and 1 dead letters"),
+        ("advance", [10, 8], "in [8, 10], log", "in [8, 10] and 1 rows advanced"),
+    ],
+)
+def test_repeated_batch_with_other_late_rows_is_refused(
+    tmp_path: Path, late_data: str, again: list[int], found: str, held: str
+) -> None:
+    driver = SinkDriver(tmp_path, **BOUNDED, lateData=late_data)
+    driver.run([rows([9])])
+    driver.run([rows([10, 1])], crash="after commit")
+    with refused(driver, errors.RolledBackError, "could not commit micro-batch 1 again", found, held):
+        driver.run([rows(again)])
+    driver.run([rows([10, 1])])
+
+
 def test_log_of_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from spark_timely.log import format as log_format
 
@@ -577,3 +596,22 @@ def test_events_that_lost_where_their_log_begins_are_refused_with_the_cause(tmp_
     schema["_event"].metadata = {METADATA_KEY: form.facts()}
     driver.run([data], schema=schema)
     assert driver.log().frontier().is_empty
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "text"),
+    [
+        ("_event", pa.array([1]), "found column '_event' of type 'int64'"),
+        ("_delta", pa.array(["1"]), "found column '_delta' of type 'string'"),
+        ("_delta", pa.array([1.0]), "found column '_delta' of type 'double'"),
+        ("_time", pa.array(["3"]), "column '_time' as time: found type 'string'"),
+        ("id", pa.array(["a"]), "column 'id': found type 'string', the log holds 'int64'"),
+    ],
+)
+def test_events_of_wrong_types_are_refused(tmp_path: Path, column: str, values: pa.Array, text: str) -> None:
+    driver = SinkDriver(tmp_path, frontier="events")
+    data = events(("message", 3, None))
+    driver.run([data])
+    place = data.schema.get_field_index(column)
+    with refused(driver, errors.SchemaMismatchError, text):
+        driver.run([data.set_column(place, column, values)])
