@@ -73,10 +73,13 @@ _WRITTEN_FEATURES = frozenset(
         "variantType-preview",
     }
 )
+# VACUUM without a number takes what nobody knows and is older than the retention of deleted files, also
+# what a micro-batch under way has written. Each removed file stays that long in the checkpoints;
+# ARCHITECTURE.md tells what that costs.
 _CONFIGURATION = {
     "delta.checkpointInterval": "10",
     "delta.logRetentionDuration": "interval 1 hours",
-    "delta.deletedFileRetentionDuration": "interval 2 hours",
+    "delta.deletedFileRetentionDuration": "interval 1 days",
 }
 _LOG_FILE = re.compile(r"(\d{20})\.(json|crc|checkpoint\.parquet)")
 # Versions kept behind the newest checkpoint, and how many more make a clean-up worth its listing.

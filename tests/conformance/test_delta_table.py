@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -597,6 +598,19 @@ def test_index_without_any_statistics_may_hold_anything(path: Path) -> None:
     assert not index.known.any()
     assert index.may_hold_stream("any").all()
     assert index.may_hold_times(Antichain.of(1 << 60), None).all()
+
+
+@pytest.mark.parametrize(("hours", "taken"), [(20, False), (30, True)])
+def test_vacuum_leaves_files_of_a_slow_micro_batch(path: Path, hours: int, taken: bool) -> None:
+    log = filled(path)
+    # Written, and not part of the log yet.
+    under_way = path / "_event=message" / "main-000000000004-ab.parquet"
+    under_way.write_bytes(b"x")
+    written = time.time() - hours * 3600
+    os.utime(under_way, (written, written))
+    DeltaTable(path).vacuum(dry_run=False, full=True)
+    assert under_way.exists() != taken
+    assert log.verify().legal
 
 
 def test_state_is_found_without_statistics(path: Path) -> None:
