@@ -28,7 +28,8 @@ from spark_timely.antichain import Antichain
 from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, shown
 from spark_timely.log.base import CommitRequest
-from spark_timely.sink.layout import Layout, layout_of, policy_of
+from spark_timely.log.format import LogFormat
+from spark_timely.sink.layout import layout_of, policy_of
 from spark_timely.sink.plan import check_owner, find_log
 from spark_timely.spark.checkpoint import all_committed
 from spark_timely.spark.settings import changed_settings
@@ -36,6 +37,7 @@ from spark_timely.spark.settings import changed_settings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
 
 __all__ = ["CaptureQuery", "start"]
 
@@ -58,8 +60,8 @@ class CaptureQuery:
         Spark's own handle.
     options : SinkOptions
         Options of the capture.
-    layout : Layout
-        What the log is made of if the query ends without a single micro-batch.
+    schema : pyspark.sql.types.StructType
+        Schema of the data: says what the log is made of if the query ends without a single micro-batch.
     close : {"availableNow", "once"} or None
         Trigger of a query whose stream is to be closed after its clean end; None: it stays open.
     repeats : bool
@@ -82,14 +84,14 @@ class CaptureQuery:
         self,
         query: StreamingQuery,
         options: SinkOptions,
-        layout: Layout,
+        schema: StructType,
         *,
         close: Ending | None = None,
         repeats: bool = False,
     ) -> None:
         self.query = query
         self._options = options
-        self._layout = layout
+        self._schema = schema
         self._close = close
         self._stopped = False
         self._repeats = repeats
@@ -123,6 +125,8 @@ class CaptureQuery:
             If the query failed. The stream stays open, and a restart goes on.
         OwnershipError
             If the stream to be closed belongs to another query.
+        SchemaMismatchError
+            If the query had no micro-batch, and its data would not fit the log.
         StorageError
             If the log cannot be reached when the stream is to be closed; calling again tries again.
 
@@ -180,9 +184,10 @@ class CaptureQuery:
         from spark_timely.log.delta import create_log
         from spark_timely.log.writer import downgrade_to
 
-        options, form = self._options, self._layout.form
+        options = self._options
         log = find_log(options.path, options.storage_options)
         if log is None:
+            form = layout_of(self._schema, options, form=None).form
             # Not one micro-batch: an empty input is complete too.
             log = create_log(
                 options.path,
@@ -201,6 +206,7 @@ class CaptureQuery:
         elif log.frontier().is_empty:
             return
         else:
+            layout_of(self._schema, options, form=LogFormat(log.domain, log.kind, log.schema))
             state = log.open_stream(options.stream, owner=self.id)
         if state.closed:
             return
@@ -287,8 +293,7 @@ def start(
         msg = "could not start the capture: found a DataFrame that is not streaming"
         raise InvalidUsageError(msg, hint="read it with spark.readStream, or append rows with open_log(…).writer()")
     # What does not fit is told here and now, not by a query that fails in the background.
-    layout = layout_of(df.schema, parsed, form=None)
-    policy_of(parsed, layout.form)
+    policy_of(parsed, layout_of(df.schema, parsed, form=None).form)
     writer = df.writeStream.option("checkpointLocation", checkpoint)
     if query_name is not None:
         writer = writer.queryName(query_name)
@@ -304,12 +309,12 @@ def start(
     else:
         writer = writer.foreachBatch(_Capture(path, checkpoint, given))
     if close is None:
-        return CaptureQuery(writer.start(), parsed, layout)
+        return CaptureQuery(writer.start(), parsed, df.schema)
     # Looked at before the query plans anything.
     repeats = close == "once" and all_committed(checkpoint, storage_options=parsed.storage_options) is not True
     with changed_settings(df.sparkSession, _REPORT_ALL, purpose="start"):
         query = writer.start()
-    return CaptureQuery(query, parsed, layout, close=close, repeats=repeats)
+    return CaptureQuery(query, parsed, df.schema, close=close, repeats=repeats)
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 
 from spark_timely import errors
 from spark_timely.conf.options import SINK_OPTIONS, parse_options
-from spark_timely.sink.layout import layout_of
+from spark_timely.log.delta import create_log
 from spark_timely.spark.settings import changed_settings
 from spark_timely.spark.start import CaptureQuery
 from tests.unit.sink.driver import SinkDriver, rows
@@ -46,8 +47,7 @@ def ended(
     """Return a started query that has ended, and is to close the driver's stream."""
     options = parse_options(SINK_OPTIONS, driver.options)
     handle: Any = EndedQuery(query, report(driver.next_batch(), 0) if last is None else last)
-    layout = layout_of(SCHEMA, options, form=None)
-    return CaptureQuery(handle, options, layout, close=close, repeats=repeats)  # type: ignore[arg-type]
+    return CaptureQuery(handle, options, SCHEMA, close=close, repeats=repeats)  # type: ignore[arg-type]
 
 
 def test_stream_of_another_query_is_not_closed(tmp_path: Path) -> None:
@@ -112,6 +112,22 @@ def test_stream_stays_open_where_a_micro_batch_was_planned_and_not_committed(tmp
     driver.run([rows([10])])
     ended(driver, "query-a").await_termination()
     assert driver.log().frontier().is_empty
+
+
+def test_query_without_input_closes_no_stream_of_a_log_that_its_data_does_not_fit(tmp_path: Path) -> None:
+    driver = SinkDriver(tmp_path, **BOUNDED)
+    create_log(str(driver.log_path), pa.schema([("t", pa.int64()), ("name", pa.string())]))
+    version = driver.log().version
+    with pytest.raises(errors.SchemaMismatchError, match="column 'id'"):
+        ended(driver, "query-a").await_termination()
+    assert driver.log().version == version
+
+
+def test_query_without_input_makes_a_complete_log(tmp_path: Path) -> None:
+    driver = SinkDriver(tmp_path, **BOUNDED)
+    ended(driver, "query-a").await_termination()
+    assert driver.log().frontier().is_empty
+    assert driver.log().schema.names == ["t", "id"]
 
 
 class Session:
