@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -487,19 +488,20 @@ def test_capture_records_exactly_what_it_was_given(maker: LogMaker) -> None:
     given = [([(4, 1), (4, 1)], ([0, 4, 6], [-1, 1, 2])), ([], ([6], [-1])), ([(7, 3)], ([], []))]
     for pairs, (times, deltas) in given:
         writer.append(rows(*pairs), progress=(np.array(times, np.int64), np.array(deltas, np.int64)))
-    seen = [
-        (
-            [(r["_time"], r["v"]) for r in messages.to_pylist()],
-            state.counts.to_json(),
-        )
-        for state, messages in log.events("main")
+    seen = []
+    for state, messages in log.events("main"):
+        times = np.concatenate([state.before.times, state.counts.times])[:, 0].tolist()
+        deltas: Counter[int] = Counter()
+        for time, delta in zip(times, [*-state.before.counts, *state.counts.counts], strict=True):
+            deltas[time] += int(delta)
+        changes = {time: delta for time, delta in deltas.items() if delta}
+        seen.append(([(r["_time"], r["v"]) for r in messages.to_pylist()], changes, state.counts.to_json()))
+    assert seen[1:] == [
+        ([(4, 1), (4, 1)], {0: -1, 4: 1, 6: 2}, [[4, 1], [6, 2]]),
+        ([], {6: -1}, [[4, 1], [6, 1]]),
+        ([(7, 3)], {}, [[4, 1], [6, 1]]),
     ]
-    assert seen == [
-        ([], [[0, 1]]),
-        ([(4, 1), (4, 1)], [[4, 1], [6, 2]]),
-        ([], [[4, 1], [6, 1]]),
-        ([(7, 3)], [[4, 1], [6, 1]]),
-    ]
+    assert (seen[0][0], seen[0][2]) == ([], [[0, 1]])
 
 
 def test_counts_above_one_are_kept(maker: LogMaker) -> None:

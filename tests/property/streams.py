@@ -106,7 +106,11 @@ def any_events(draw: st.DrawFn, arity: int, max_events: int = 8) -> list[PlainEv
     message = st.tuples(st.just("messages"), st.lists(time, max_size=3))
     change = st.tuples(time, st.integers(-2, 2))
     progress = st.tuples(st.just("progress"), st.lists(change, max_size=3))
-    return draw(st.lists(message | progress | st.deferred(lambda: _downgrade(arity)), max_size=max_events))
+    events = draw(st.lists(message | progress | st.deferred(lambda: _downgrade(arity)), max_size=max_events))
+    if draw(st.booleans()):
+        # Away from the minimum, which vouches for everything: what follows can be illegal by itself.
+        events[:1] = [("progress", [((0,) * arity, -1), (draw(time), 1)])]
+    return events
 
 
 def _downgrade(arity: int) -> st.SearchStrategy[PlainEvent]:

@@ -1,0 +1,729 @@
+"""The tests that keep the rules 003.* fail when their rule is taken away.
+
+Each mutant takes one rule away in one place: the check that an append makes (`append`), the check of whole
+streams (`whole`), the folding (`fold`), the columns, the log, or the replay. The test that `tests/RULES.md`
+names for that rule must then fail by an assertion of its own, or because the protocol is said to be broken.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from spark_timely.capture import event as capture_event
+from spark_timely.capture import protocol
+from spark_timely.capture.event import StreamEvents
+from spark_timely.capture.protocol import StreamCounts, check_messages, check_progress, verify_events
+from spark_timely.errors import ProtocolError
+from spark_timely.log import decide, writer
+from spark_timely.log.reading import ReadableLog
+from spark_timely.order import as_times
+from spark_timely.testing.driver import MicroBatch
+from tests.conformance import test_log as conformance
+from tests.conformance.logs import LogMaker
+from tests.modules import ROOT
+from tests.property import test_protocol as rules
+from tests.property import test_rules_replay as replays
+
+Patch = pytest.MonkeyPatch
+Mutate = Callable[[Patch], None]
+MODULES = {"P": rules, "C": conformance, "E": replays}
+
+# Drawn as in the short lane; the first failure is enough, nothing is shrunk or kept.
+quick = settings(
+    max_examples=150,
+    phases=(Phase.generate,),
+    derandomize=True,
+    database=None,
+    deadline=None,
+    report_multiple_bugs=False,
+    print_blob=False,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+# Checks without a rule ----------------------------------------------------------------------------
+
+
+def anything(times: Any, _held: Any) -> Any:
+    return np.ones(len(times), dtype=np.bool_)
+
+
+def only_itself(times: Any, held: Any) -> Any:
+    return np.array([any((time == other).all() for other in held) for time in times], dtype=np.bool_)
+
+
+def only_after(times: Any, held: Any) -> Any:
+    return np.array(
+        [any((time >= other).all() and (time > other).any() for other in held) for time in times], dtype=np.bool_
+    )
+
+
+def with_beyond(check: Callable[..., Any], beyond: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def mutant(*args: Any, **more: Any) -> Any:
+        with mock.patch.object(protocol, "beyond", beyond), mock.patch.object(protocol.Antichain, "beyond", beyond):
+            return check(*args, **more)
+
+    return mutant
+
+
+def no_check(*_args: Any, **_more: Any) -> None:
+    return None
+
+
+def entry_by_entry(counts: StreamCounts, times: Any, deltas: Any, **more: Any) -> StreamCounts:
+    for time, delta in zip(as_times(times, counts.arity), np.asarray(deltas).reshape(-1), strict=True):
+        counts = check_progress(counts, time[None], [delta], **more)
+    return counts
+
+
+def drops_first(counts: StreamCounts, times: Any, deltas: Any, **more: Any) -> StreamCounts:
+    rows, changes = as_times(times, counts.arity), np.asarray(deltas).reshape(-1)
+    for part in (changes < 0, changes >= 0):
+        counts = check_progress(counts, rows[part], changes[part], **more)
+    return counts
+
+
+def _clipped(cls: type[StreamCounts], times: Any, counts: Any, **_more: Any) -> StreamCounts:
+    times, counts = protocol.consolidate_rows(times, counts)
+    return cls(times[counts > 0], counts[counts > 0])
+
+
+def below_zero(*args: Any, **more: Any) -> StreamCounts:
+    with mock.patch.object(StreamCounts, "_checked", classmethod(_clipped)):
+        return check_progress(*args, **more)
+
+
+def one_at_each(*args: Any, **more: Any) -> StreamCounts:
+    found = check_progress(*args, **more)
+    return StreamCounts.from_arrays(found.times, np.minimum(found.counts, 1), found.arity)
+
+
+class AfterProgress:
+    """Judges messages by the counts after the progress of their own commit."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Any] = []
+
+    def messages(self, _counts: StreamCounts, times: Any, **_more: Any) -> None:
+        self.waiting.append(times)
+
+    def progress(self, *args: Any, **more: Any) -> StreamCounts:
+        found = check_progress(*args, **more)
+        for times in self.waiting:
+            check_messages(found, times)
+        self.waiting = []
+        return found
+
+
+class OneForAll:
+    """Judges all streams as if they shared one capability, at the greatest time that any of them used."""
+
+    def __init__(self) -> None:
+        self.top = 0
+
+    def messages(self, _counts: StreamCounts, times: Any, **_more: Any) -> None:
+        check_messages(StreamCounts.initial(self.top), times)
+        self.top = max(self.top, int(as_times(times, 1).max()))
+
+
+def first_coordinate(check: Callable[..., Any]) -> Callable[..., Any]:
+    def mutant(first: Any, second: Any, *args: Any, **more: Any) -> Any:
+        return check(first, np.asarray(second)[:, :1], *args, **more)
+
+    return mutant
+
+
+def append(*, progress: Any = None, messages: Any = None, log: bool = False) -> Mutate:
+    """Replace the checks that an append makes: as the rules' tests call them, or where a log does."""
+
+    def mutate(patch: Patch) -> None:
+        for module in (decide, writer) if log else (rules,):
+            if progress is not None:
+                patch.setattr(module, "check_progress", progress)
+            if messages is not None:
+                patch.setattr(module, "check_messages", messages)
+
+    return mutate
+
+
+def judged_twice(kind: Callable[[], Any]) -> Mutate:
+    """Replace the checks of a log by those of an object that remembers; one for each of the two places."""
+
+    def mutate(patch: Patch) -> None:
+        for module in (decide, writer):
+            one = kind()
+            patch.setattr(module, "check_messages", one.messages)
+            if hasattr(one, "progress"):
+                patch.setattr(module, "check_progress", one.progress)
+
+    return mutate
+
+
+def start(shift: int, more: int) -> Mutate:
+    def mutate(patch: Patch) -> None:
+        def initial(_cls: type[StreamCounts], minimum: Any, count: int = 1) -> StreamCounts:
+            row = np.atleast_1d(np.asarray(minimum, np.int64)) + shift
+            return StreamCounts.from_arrays([row.tolist()], [count + more], len(row))
+
+        patch.setattr(StreamCounts, "initial", classmethod(initial))
+
+    return mutate
+
+
+def whole(change: Callable[[StreamEvents], StreamEvents] | None = None, **inside: Any) -> Mutate:
+    """Replace the check of whole streams: it sees other events, or works with other parts."""
+
+    def mutate(patch: Patch) -> None:
+        def mutant(domain: Any, events: Any, **more: Any) -> StreamCounts:
+            if not isinstance(events, StreamEvents):
+                events = StreamEvents.from_events(events, domain.arity)
+            with mock.patch.multiple(protocol, **inside) if inside else mock.MagicMock():
+                return verify_events(domain, events if change is None else change(events), **more)
+
+        patch.setattr(rules, "verify_events", mutant)
+
+    return mutate
+
+
+def no_raises(events: StreamEvents) -> Any:
+    return events.progress_times[:0], np.empty(0, np.int64)
+
+
+def exactly_held(times: Any, steps: Any, intervals: Any, _n_steps: int) -> Any:
+    lows, begins, ends = intervals
+    return np.array(
+        [only_itself([time], lows[(begins <= at) & (at < ends)])[0] for time, at in zip(times, steps, strict=True)],
+        dtype=np.bool_,
+    )
+
+
+def never_negative(*args: Any) -> Any:
+    times, steps, counts = capture_event.running_counts(*args)
+    return times, steps, np.maximum(counts, 0)
+
+
+def without_messages(events: StreamEvents) -> StreamEvents:
+    return replace(events, message_times=events.message_times[:0], message_steps=events.message_steps[:0])
+
+
+def cut_apart(events: StreamEvents, keys: Any) -> StreamEvents:
+    """Make a batch of its own of the entries of each key, in the order of the keys."""
+    order = np.lexsort([keys, events.progress_steps])
+    pairs = np.stack([events.progress_steps[order], keys[order]], axis=1)
+    new = np.ones(len(pairs), dtype=np.bool_)
+    new[1:] = (pairs[1:] != pairs[:-1]).any(axis=1)
+    steps = np.cumsum(new) - 1
+    before = np.searchsorted(pairs[:, 0], np.arange(events.n_steps + 1))
+    first = np.append(steps, len(np.flatnonzero(new)))[before]
+    return replace(
+        events,
+        progress_times=events.progress_times[order],
+        progress_deltas=events.progress_deltas[order],
+        progress_steps=steps.astype(np.int64),
+        message_steps=first[events.message_steps].astype(np.int64),
+        n_steps=int(new.sum()),
+    )
+
+
+def one_entry_each(events: StreamEvents) -> StreamEvents:
+    return cut_apart(events, np.arange(len(events.progress_steps)))
+
+
+def drops_before_raises(events: StreamEvents) -> StreamEvents:
+    return cut_apart(events, (events.progress_deltas > 0).astype(np.int64))
+
+
+def judged_later(events: StreamEvents) -> StreamEvents:
+    return replace(events, message_steps=np.minimum(events.message_steps + 1, events.n_steps))
+
+
+def judged_at_the_start(events: StreamEvents) -> StreamEvents:
+    return replace(events, message_steps=events.message_steps * 0)
+
+
+def passed_over_twice(patch: Patch) -> None:
+    def mutant(domain: Any, events: Any, **more: Any) -> StreamCounts:
+        if not isinstance(events, StreamEvents):
+            list(events)
+        return verify_events(domain, events, **more)
+
+    patch.setattr(rules, "verify_events", mutant)
+
+
+def narrowed(patch: Patch) -> None:
+    def mutant(domain: Any, events: Any, **more: Any) -> StreamCounts:
+        if isinstance(events, StreamEvents):
+            events = replace(
+                events, message_times=events.message_times[:, :1], progress_times=events.progress_times[:, :1]
+            )
+        return verify_events(domain, events, **more)
+
+    patch.setattr(rules, "verify_events", mutant)
+
+
+def folded(change: Callable[..., StreamEvents]) -> Mutate:
+    return lambda patch: patch.setattr(rules, "fold_events", change)
+
+
+def without_further_counts(streams: Any, order: Any = None, *, minimum: Any) -> StreamEvents:
+    found = capture_event.fold_events(streams, order, minimum=minimum)
+    first = (found.progress_steps == 0) & (len(streams) > 1)
+    return replace(found, progress_deltas=np.where(first, 0, found.progress_deltas))
+
+
+def one_after_the_other(streams: Any, _order: Any = None, *, minimum: Any) -> StreamEvents:
+    return capture_event.fold_events(streams, None, minimum=minimum)
+
+
+def any_arity(streams: Any, order: Any = None, *, minimum: Any) -> StreamEvents:
+    fits = [stream for stream in streams if stream.arity == len(minimum)]
+    return capture_event.fold_events(fits, order, minimum=minimum)
+
+
+def columns(change: Callable[[Any], Any]) -> Mutate:
+    def mutate(patch: Patch) -> None:
+        def mutant(events: Any, arity: int) -> StreamEvents:
+            return StreamEvents.from_events(rules.as_events([(k, change(c)) for k, c in events], arity), arity)
+
+        patch.setattr(rules, "as_columns", mutant)
+
+    return mutate
+
+
+def backwards(patch: Patch) -> None:
+    events = ReadableLog.events
+
+    def mutant(self: Any, *args: Any, **more: Any) -> Iterator[Any]:
+        return iter(list(events(self, *args, **more))[::-1])
+
+    patch.setattr(ReadableLog, "events", mutant)
+
+
+# A replay that breaks a rule ----------------------------------------------------------------------
+
+
+def replay_of(change: Callable[[list[MicroBatch]], list[MicroBatch]]) -> Mutate:
+    def mutate(patch: Patch) -> None:
+        real = replays.replayed
+        patch.setattr(replays, "replayed", lambda driver, **more: change(real(driver, **more)))
+
+    return mutate
+
+
+def each_task(change: Callable[[pa.Table], pa.Table]) -> Mutate:
+    return replay_of(lambda batches: [replace(b, tasks=tuple(change(task) for task in b.tasks)) for b in batches])
+
+
+def kept(table: pa.Table, keep: Any) -> pa.Table:
+    return table.filter(pc.fill_null(keep, fill_value=False))
+
+
+def is_progress(table: pa.Table) -> Any:
+    if "_event" not in table.column_names:
+        return pa.array([False] * table.num_rows, pa.bool_())
+    return pc.equal(table["_event"], "progress")
+
+
+def last_message_lost(table: pa.Table) -> pa.Table:
+    rows = np.flatnonzero(~np.asarray(is_progress(table)))
+    return table if not len(rows) else kept(table, pa.array(np.arange(table.num_rows) != rows[-1]))
+
+
+def no_further_counts(table: pa.Table) -> pa.Table:
+    if "_event" not in table.column_names:
+        return table
+    # Of no stream: what a query states at its beginning, and all progress of a complete one.
+    return kept(table, pc.invert(pc.and_(is_progress(table), table["_stream"].is_null())))
+
+
+def progress_ahead(batches: list[MicroBatch]) -> list[MicroBatch]:
+    found = []
+    for batch in batches:
+        for keep in (is_progress, lambda table: pc.invert(is_progress(table))):
+            found.append(replace(batch, tasks=tuple(kept(task, keep(task)) for task in batch.tasks)))
+    return found
+
+
+def raises_and_drops_apart(batches: list[MicroBatch]) -> list[MicroBatch]:
+    found = []
+    for batch in batches:
+        for sign in (pc.less, pc.greater):
+            tasks = []
+            for task in batch.tasks:
+                mine = sign(task["_delta"], 0)
+                tasks.append(kept(task, mine if sign is pc.less else pc.fill_null(mine, fill_value=True)))
+            found.append(replace(batch, tasks=tuple(tasks)))
+    return found
+
+
+def wide_times(table: pa.Table) -> pa.Table:
+    for i, name in enumerate(table.column_names):
+        if name.startswith("_time"):
+            narrow = pa.types.is_date32(table[name].type)
+            column = table[name].cast(pa.int32()) if narrow else table[name]
+            table = table.set_column(i, name, column.cast(pa.int64()))
+    return table
+
+
+# The table ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A rule taken away, and a test that must notice."""
+
+    rule: str
+    what: str
+    test: str
+    mutate: Mutate
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+ANY_PROGRESS = with_beyond(check_progress, anything)
+ONLY_ITSELF = {
+    "progress": with_beyond(check_progress, only_itself),
+    "messages": with_beyond(check_messages, only_itself),
+}
+NO_PROGRESS_CHECK, NO_MESSAGE_CHECK = append(progress=ANY_PROGRESS), append(messages=no_check)
+EXACT = whole(_held_at=exactly_held)
+T07 = "P::test_rule_003_07_whatever_comes_is_judged_as_by_the_oracle"
+DAMAGED = "P::test_streams_captured_by_timely_and_then_damaged_are_judged_as_by_the_oracle"
+FUTURE = "P::test_rule_003_07_drops_gains_and_messages_in_the_future_of_what_is_held_are_legal"
+T05 = "P::test_rule_003_05_a_batch_is_judged_as_a_whole_by_the_counts_before_it"
+ORDER = "P::test_rule_003_05_the_order_inside_a_batch_means_nothing"
+EARLIER = "P::test_rule_003_08_a_message_moved_earlier_is_always_legal_in_a_legal_stream"
+LATER = "P::test_rule_003_08_progress_moved_later_past_all_messages_is_always_legal"
+MOVED = "P::test_rule_003_08_messages_moved_earlier_and_progress_moved_later_stay_legal"
+LAST = "P::test_rule_003_08_the_drop_of_a_last_capability_before_a_message_that_needs_it_is_refused"
+FOLD = "P::test_rule_003_10_any_interleaving_of_legal_streams_is_legal_with_more_counts_at_the_start"
+MERGED = "P::test_rule_003_10_interleavings_of_captured_streams_move_the_frontier_as_in_timely"
+T11 = "P::test_rule_003_11_events_of_another_type_of_time_are_refused"
+OTHER = "E::test_rule_003_01_another_producer_that_breaks_the_protocol_is_refused_and_not_replayed"
+SINK = "E::test_rule_003_09_the_sink_records_every_message_and_every_change_it_was_given"
+C2 = {"name": "c2_3workers", "n_streams": 3}
+
+MUTANTS = [
+    Mutant(*row[:4], *row[4:])
+    for row in [
+        (
+            "01",
+            "whole: iterators are passed over twice",
+            "P::test_rule_003_01_any_iterator_of_events_of_one_type_can_be_replayed",
+            passed_over_twice,
+        ),
+        (
+            "01",
+            "whole: only times that are held themselves",
+            "P::test_rule_003_01_streams_captured_by_timely_are_accepted",
+            EXACT,
+            {"name": "d1_product"},
+        ),
+        (
+            "01",
+            "append: only times that are held themselves",
+            "P::test_rule_003_01_streams_captured_by_timely_are_accepted",
+            append(**ONLY_ITSELF),
+            {"name": "a_inorder"},
+        ),
+        (
+            "01",
+            "replay: a message lost",
+            "E::test_rule_003_01_whatever_gives_events_in_order_is_replayed_as_it_gave_them",
+            each_task(last_message_lost),
+        ),
+        (
+            "01",
+            "replay: a message lost",
+            "E::test_rule_003_01_streams_captured_by_timely_are_replayed_as_captured",
+            each_task(last_message_lost),
+            {"name": "g4_i64"},
+        ),
+        ("01", "log: messages not judged", OTHER, append(messages=no_check, log=True), {"event": ("messages", [(2,)])}),
+        (
+            "01",
+            "log: raises not judged",
+            OTHER,
+            append(progress=ANY_PROGRESS, log=True),
+            {"event": ("progress", [((2,), 1)])},
+        ),
+        (
+            "02",
+            "starts with count 2",
+            "P::test_rule_003_02_a_stream_starts_at_the_minimum_with_count_one",
+            start(0, 1),
+            {"arity": 1},
+        ),
+        (
+            "02",
+            "starts elsewhere",
+            "P::test_rule_003_02_a_stream_starts_at_the_minimum_with_count_one",
+            start(1, 0),
+            {"arity": 2},
+        ),
+        ("02", "log: starts elsewhere", "C::test_log_fresh_waits_for_its_streams", start(1, 0)),
+        (
+            "03",
+            "append: raises not judged",
+            "P::test_rule_003_03_progress_raises_only_what_is_beyond_a_held_time",
+            NO_PROGRESS_CHECK,
+        ),
+        (
+            "03",
+            "whole: raises not judged",
+            "P::test_rule_003_03_progress_raises_only_what_is_beyond_a_held_time",
+            whole(_raised=no_raises),
+        ),
+        (
+            "03",
+            "log: raises not judged",
+            "C::test_progress_at_an_unheld_time_is_refused",
+            append(progress=ANY_PROGRESS, log=True),
+        ),
+        (
+            "04",
+            "append: messages not judged",
+            "P::test_rule_003_04_messages_use_only_times_beyond_a_held_one",
+            NO_MESSAGE_CHECK,
+        ),
+        (
+            "04",
+            "whole: messages not judged",
+            "P::test_rule_003_04_messages_use_only_times_beyond_a_held_one",
+            whole(without_messages),
+        ),
+        (
+            "04",
+            "log: messages not judged",
+            "C::test_message_behind_the_frontier_is_refused",
+            append(messages=no_check, log=True),
+        ),
+        (
+            "04",
+            "log: a held time itself is refused",
+            "C::test_message_at_the_frontier_is_legal",
+            append(messages=with_beyond(check_messages, only_after), log=True),
+        ),
+        ("05", "append: entry by entry", T05, append(progress=entry_by_entry)),
+        ("05", "append: drops before raises", T05, append(progress=drops_first)),
+        ("05", "whole: entry by entry", T05, whole(one_entry_each)),
+        ("05", "whole: drops before raises", T05, whole(drops_before_raises)),
+        ("05", "append: entry by entry", ORDER, append(progress=entry_by_entry)),
+        ("05", "whole: entry by entry", ORDER, whole(one_entry_each)),
+        (
+            "05",
+            "log: entry by entry",
+            "C::test_progress_is_judged_as_a_whole",
+            append(progress=entry_by_entry, log=True),
+            {"order": [0, 1]},
+        ),
+        (
+            "05",
+            "log: drops before raises",
+            "C::test_progress_is_judged_as_a_whole",
+            append(progress=drops_first, log=True),
+            {"order": [1, 0]},
+        ),
+        (
+            "05",
+            "replay: a batch cut apart",
+            "E::test_rule_003_05_progress_of_a_commit_is_replayed_together_in_whatever_order_it_was_given",
+            replay_of(raises_and_drops_apart),
+        ),
+        (
+            "06",
+            "append: counts not judged",
+            "P::test_rule_003_06_no_count_falls_below_zero",
+            append(progress=below_zero),
+        ),
+        (
+            "06",
+            "whole: counts not judged",
+            "P::test_rule_003_06_no_count_falls_below_zero",
+            whole(running_counts=never_negative),
+        ),
+        (
+            "06",
+            "log: counts not judged",
+            "C::test_progress_that_gives_up_what_is_not_held_is_refused",
+            append(progress=below_zero, log=True),
+        ),
+        ("07", "append: only times that are held themselves", FUTURE, append(**ONLY_ITSELF)),
+        ("07", "whole: only times that are held themselves", FUTURE, EXACT),
+        ("07", "append: raises not judged", T07, NO_PROGRESS_CHECK),
+        ("07", "append: messages not judged", T07, NO_MESSAGE_CHECK),
+        ("07", "append: counts not judged", T07, append(progress=below_zero)),
+        ("07", "whole: raises not judged", T07, whole(_raised=no_raises)),
+        ("07", "whole: messages not judged", T07, whole(without_messages)),
+        ("07", "whole: counts not judged", T07, whole(running_counts=never_negative)),
+        ("07", "append: messages not judged", DAMAGED, NO_MESSAGE_CHECK, {"name": "g4_i64"}),
+        ("07", "whole: messages not judged", DAMAGED, whole(without_messages), {"name": "g4_i64"}),
+        ("08", "whole: messages judged by what comes later", MOVED, whole(judged_later)),
+        ("08", "whole: messages judged by what comes later", EARLIER, whole(judged_later)),
+        ("08", "whole: only times that are held themselves", LATER, EXACT),
+        ("08", "whole: a drop later does not count", LATER, whole(judged_later)),
+        ("08", "whole: messages judged by the start", LAST, whole(judged_at_the_start)),
+        ("08", "append: messages not judged", LAST, NO_MESSAGE_CHECK),
+        (
+            "08",
+            "whole: messages judged by the start",
+            "P::test_rule_003_08_example_of_one_stream",
+            whole(judged_at_the_start),
+        ),
+        (
+            "08",
+            "whole: messages judged by what comes later",
+            "P::test_rule_003_08_example_of_one_stream",
+            whole(judged_later),
+        ),
+        (
+            "08",
+            "log: messages judged by what comes later",
+            "C::test_message_is_judged_before_the_progress_of_its_commit",
+            judged_twice(AfterProgress),
+        ),
+        (
+            "08",
+            "log: messages judged by what comes later",
+            "C::test_messages_may_move_earlier_and_progress_later",
+            judged_twice(AfterProgress),
+        ),
+        (
+            "08",
+            "log: messages not judged",
+            "C::test_last_capability_dropped_before_a_message_that_needs_it_is_refused",
+            append(messages=no_check, log=True),
+        ),
+        (
+            "08",
+            "replay: progress before messages",
+            "E::test_rule_003_08_a_replay_puts_no_progress_before_a_message_that_needs_it",
+            replay_of(progress_ahead),
+        ),
+        ("09", "columns: sorted", "P::test_rule_003_09_columns_hold_exactly_what_was_given", columns(sorted)),
+        (
+            "09",
+            "columns: each once",
+            "P::test_rule_003_09_columns_hold_exactly_what_was_given",
+            columns(lambda content: list(dict.fromkeys(content))),
+        ),
+        ("09", "log: backwards", "C::test_events_come_in_the_order_of_commits", backwards),
+        (
+            "09",
+            "log: counts at most 1",
+            "C::test_capture_records_exactly_what_it_was_given",
+            append(progress=one_at_each, log=True),
+        ),
+        ("09", "log: counts at most 1", SINK, append(progress=one_at_each, log=True), {"arity": 2, "n_tasks": 1}),
+        ("09", "replay: a message lost", SINK, each_task(last_message_lost), {"arity": 1, "n_tasks": 3}),
+        ("10", "fold: no further counts", FOLD, folded(without_further_counts)),
+        ("10", "fold: the order ignored", FOLD, folded(one_after_the_other)),
+        (
+            "10",
+            "whole: only times that are held themselves",
+            "P::test_rule_003_10_events_interleaved_one_by_one_stay_legal",
+            EXACT,
+        ),
+        (
+            "10",
+            "whole: counts not judged",
+            "P::test_rule_003_10_events_interleaved_one_by_one_stay_legal",
+            whole(judged_later),
+        ),
+        ("10", "fold: no further counts", MERGED, folded(without_further_counts), C2),
+        ("10", "fold: the order ignored", MERGED, folded(one_after_the_other), C2),
+        (
+            "10",
+            "log: one capability for all streams",
+            "C::test_any_interleaving_of_streams_says_the_same",
+            judged_twice(OneForAll),
+        ),
+        (
+            "10",
+            "replay: no further counts",
+            "E::test_rule_003_10_any_interleaving_is_replayed_as_a_legal_stream_for_any_number_of_workers",
+            each_task(no_further_counts),
+        ),
+        (
+            "10",
+            "replay: no further counts",
+            "E::test_rule_003_10_streams_replayed_by_more_or_fewer_queries_make_the_same_log",
+            each_task(no_further_counts),
+        ),
+        (
+            "10",
+            "replay: progress lost",
+            "E::test_rule_003_10_captured_streams_replayed_together_move_the_frontier_as_in_timely",
+            each_task(no_further_counts),
+            C2,
+        ),
+        ("11", "whole: further coordinates ignored", T11, narrowed),
+        (
+            "11",
+            "append: further coordinates of progress ignored",
+            T11,
+            append(progress=first_coordinate(check_progress)),
+        ),
+        (
+            "11",
+            "append: further coordinates of messages ignored",
+            T11,
+            append(messages=first_coordinate(check_messages)),
+        ),
+        ("11", "fold: other streams ignored", T11, folded(any_arity)),
+        (
+            "11",
+            "replay: times are plain numbers",
+            "E::test_rule_003_11_events_captured_again_have_the_time_type_of_the_capture",
+            each_task(wide_times),
+            {"kinds": ("short",)},
+        ),
+        (
+            "11",
+            "replay: times are plain numbers",
+            "E::test_rule_003_11_events_captured_again_have_the_time_type_of_the_capture",
+            each_task(wide_times),
+            {"kinds": ("timestamp", "long")},
+        ),
+    ]
+]
+
+
+def run(module: ModuleType, name: str, tmp_path: Path, arguments: dict[str, Any]) -> None:
+    """Call a test function as pytest would, drawn ones without shrinking."""
+    test = getattr(module, name)
+    if hasattr(test, "hypothesis"):
+        quick(given(st.data())(test.hypothesis.inner_test))()
+        return
+    fixtures = {"maker": LogMaker("memory", tmp_path), "tmp_path": tmp_path}
+    asked = inspect.signature(test).parameters
+    test(**{name: value for name, value in fixtures.items() if name in asked}, **arguments)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"003.{m.rule}-{m.what}-{m.test[:1]}".replace(" ", "_"))
+def test_the_test_of_a_rule_fails_without_the_rule(mutant: Mutant, tmp_path: Path, monkeypatch: Patch) -> None:
+    letter, name = mutant.test.split("::")
+    with monkeypatch.context() as patch:
+        mutant.mutate(patch)
+        with pytest.raises((AssertionError, pytest.fail.Exception, ProtocolError)):
+            run(MODULES[letter], name, tmp_path, mutant.arguments)
+
+
+def test_every_test_of_the_table_of_rules_has_a_mutant() -> None:
+    text = (ROOT / "tests" / "RULES.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([PCE]::\w+)`", text))
+    assert len(named) > 30
+    assert named == {mutant.test for mutant in MUTANTS}
