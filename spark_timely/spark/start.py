@@ -172,8 +172,8 @@ class CaptureQuery:
         report = self.query.lastProgress
         if report is None:
             return "no report of the query: it was stopped before its first trigger was done"
-        if "addBatch" not in report["durationMs"] and report["numInputRows"] == 0:
-            # It looked for input and found none.
+        if "addBatch" not in report["durationMs"]:
+            # It looked for input and found none. (Through Connect the report tells no number of rows.)
             return None
         if self._close == "availableNow":
             return f"micro-batch {report['batchId']} as its last report: it was stopped before it looked for more"

@@ -78,6 +78,7 @@ def test_own_stream_is_closed_and_its_last_micro_batch_still_recognised(tmp_path
     ("case", "keywords", "closed"),
     [
         ("found nothing more", {}, True),
+        ("found nothing more, through Connect", {"last": {**report(1, 0), "numInputRows": None}}, True),
         ("stopped after a micro-batch", {"last": report(0, 1)}, False),
         ("stopped at once", {"last": ()}, False),
         ("once: all there is", {"last": report(0, 1), "close": "once"}, True),
