@@ -44,6 +44,7 @@ from spark_timely.datasource.offsets import (
 )
 from spark_timely.datasource.partitions import FilePiece, Layout, Split, make_layout
 from spark_timely.errors import DataLossError, NotBeyondError, SinceViolationError
+from spark_timely.log.decide import missing_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -363,6 +364,11 @@ class ReplayPlanner:
     def plan_batch(self) -> list[Split]:
         """Return the splits of a batch read: everything closed, or under ``arrival`` everything."""
         self._refresh(at_once=True)
+        known = self._log.streams()
+        for name in self._first.scope.streams or ():  # one turn per chosen stream
+            if name not in known:
+                # A stream may open while a query runs; a batch read would only ever find nothing.
+                raise missing_stream(self._log.path, name, known)
         begun = self._begun(self._first)
         if begun is None:
             return []
@@ -375,7 +381,8 @@ class ReplayPlanner:
         while True:  # at most two turns: contents, then changes
             upper = self._upper(position)
             if upper == position.frontier and not (opening and self.layout.content == "events"):
-                return splits
+                # Numbered in each of the two plans; the read is one.
+                return [replace(split, number=number, n_splits=len(splits)) for number, split in enumerate(splits)]
             end = position.moved(upper)
             splits += self._plan_complete(position.frontier, end, opening=opening)
             position, opening = end, False

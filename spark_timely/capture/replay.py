@@ -58,6 +58,9 @@ WHOLE: Final = 1 << 30
 _SPLIT_BYTES: Final = 32 << 20
 _MOST_SPLITS: Final = 16
 
+# Splits at most where a number is given: beyond it is a mistake, and making them would keep the driver busy.
+_MOST_CUTS: Final = 10_000
+
 # How many files' exact times are asked for at first; doubled until a limit is reached.
 _FIRST_FILES: Final = 8
 
@@ -480,7 +483,7 @@ def cut_bytes(sizes: npt.NDArray[np.int64], n_splits: int) -> list[list[Piece]]:
     sizes : ndarray of int64, shape (n,)
         Bytes of each file, in the order in which splits should get them.
     n_splits : int
-        At least 1.
+        At least 1; more than 10,000 count as so many.
 
     Returns
     -------
@@ -504,6 +507,7 @@ def cut_bytes(sizes: npt.NDArray[np.int64], n_splits: int) -> list[list[Piece]]:
     ends = np.cumsum(np.maximum(sizes, 1))
     starts = ends - np.maximum(sizes, 1)
     total = int(ends[-1])
+    n_splits = min(n_splits, total, _MOST_CUTS)
     splits: list[list[Piece]] = []
     for split in range(n_splits):
         low, high = total * split // n_splits, total * (split + 1) // n_splits

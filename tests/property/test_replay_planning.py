@@ -197,6 +197,11 @@ def test_splits_by_bytes_are_equal(sizes: list[int], n_splits: int) -> None:
     assert max(weights) - min(weights) <= len(sizes) + n_splits
 
 
+def test_splits_beyond_reason_are_not_made() -> None:
+    assert len(cut_bytes(np.array([3, 4]), 2_000_000)) == 7
+    assert len(cut_bytes(np.array([1 << 40]), 2_000_000)) == 10_000
+
+
 @given(st.data())
 def test_cuts_by_time_are_lexicographic_and_even(data: st.DataObject) -> None:
     arity = data.draw(st.sampled_from([1, 2]))

@@ -11,7 +11,13 @@ import pytest
 import spark_timely
 from spark_timely.datasource.planner import ReplayPlanner
 from spark_timely.datasource.reader import read_split
-from spark_timely.errors import DataLossError, InvalidOptionError, NotBeyondError, SinceViolationError
+from spark_timely.errors import (
+    DataLossError,
+    InvalidOptionError,
+    NotBeyondError,
+    SinceViolationError,
+    StreamMissingError,
+)
 from spark_timely.log.memory import MemoryLog
 from spark_timely.testing.driver import Checkpoint
 from tests.unit.datasource.support import ReadsAll, drive, make_options, read_all
@@ -466,3 +472,22 @@ def test_commit_on_a_local_disk_is_seen_within_the_poll_interval(log_path: str) 
     assert one["frontier"] == [1]
     writer.advance([2])
     assert planner.latest(one)["frontier"] == [2]
+
+
+def test_batch_read_of_an_unknown_stream_is_refused() -> None:
+    log = make_log(streams=2)
+    put(log, [1], 2, "orders")
+    for delivery in ("complete", "arrival"):
+        with pytest.raises(StreamMissingError, match=r"stream 'order' .* found streams=\['orders'\]"):
+            read_all(log, delivery=delivery, streamFilter="order")
+        # A query waits: the stream may be opened yet.
+        assert values(drive(log, delivery=delivery, streamFilter="order").available_now()) == [[]]
+
+
+def test_splits_of_contents_and_changes_are_numbered_through() -> None:
+    log = make_log(kind="collection", merge_every=None)
+    for time in range(4):
+        rows = pa.table({"_time": [time], "v": [time], "_diff": [1]})
+        log.writer(owner="w").append(rows, advance_to=time + 1)
+    splits = ReplayPlanner(log.another(), make_options(asOf="1", workers="2")).plan_batch()
+    assert [(split.number, split.n_splits) for split in splits] == [(0, 4), (1, 4), (2, 4), (3, 4)]
