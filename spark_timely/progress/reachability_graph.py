@@ -1,0 +1,200 @@
+"""The graph that reachability works on: ports as vertices in an order of work, path summaries as arcs.
+
+Invariants
+----------
+1. Ports are numbered node by node, a node's targets before its sources: the *port number*. A vertex is a
+   port or an aid; its *position* is its place in the order of work.
+2. An aid stands between all targets and all sources of a node whose every input leads to every output
+   without a step: inputs + outputs arcs take the place of inputs × outputs.
+3. Steps are within [0, 2**63): a greater one, of unsigned times, is taken in several arcs over aids.
+4. Times are worked on as int64: unsigned ones moved down by 2**63, which keeps their order and whether a
+   sum overflows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_timely.errors import CyclicSummaryError
+from spark_timely.order import BoolArray, IntArray
+from spark_timely.progress.location import Location
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spark_timely.progress.kernels_reach import Ints
+
+__all__ = ["Arcs", "Graph", "Index", "Shape", "Wide", "arrange_graph", "working"]
+
+Index: TypeAlias = npt.NDArray[np.int32]
+Wide: TypeAlias = npt.NDArray[np.int64]
+
+# Ports of a cycle that a message shows at either end.
+_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The ports of all nodes, by node."""
+
+    inputs: Wide
+    outputs: Wide
+    targets: Wide  # port number of each node's first target
+    sources: Wide  # port number of each node's first source
+    n_ports: int
+
+    @classmethod
+    def of(cls, inputs: Wide, outputs: Wide) -> Shape:
+        """Return the shape of nodes with so many inputs and outputs."""
+        both = inputs + outputs
+        ends = np.cumsum(both)
+        targets = ends - both
+        return cls(inputs, outputs, targets, targets + inputs, int(ends[-1]) if ends.size else 0)
+
+    def locations(self, numbers: Wide | Index) -> tuple[Wide, Wide, BoolArray]:
+        """Return node, port and side of port numbers."""
+        nodes = (np.searchsorted(self.targets, numbers, side="right") - 1).astype(np.int64, copy=False)
+        is_target = numbers < self.sources[nodes]
+        ports: Wide = numbers.astype(np.int64) - np.where(is_target, self.targets[nodes], self.sources[nodes])
+        return nodes, ports, is_target
+
+    def location(self, number: int) -> Location:
+        """Return the place of one port number."""
+        nodes, ports, is_target = self.locations(np.array([number]))
+        return Location(int(nodes[0]), int(ports[0]), bool(is_target[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Arcs:
+    """The arcs of a graph before it is arranged: from vertex, to vertex, row of the table of steps."""
+
+    n: int
+    tails: Index
+    heads: Index
+    steps: Index
+    table: Wide  # steps, row by row, flat; row 0 holds zeros
+
+    def only(self, keep: BoolArray) -> Arcs:
+        """Return the arcs that are kept, of the same vertices."""
+        return Arcs(self.n, self.tails[keep], self.heads[keep], self.steps[keep], self.table)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """An arranged graph, as the kernels take it: arrays if they are compiled, else lists. See the invariants."""
+
+    n: int
+    arity: int
+    first: Ints
+    heads: Ints
+    steps: Ints
+    table: Ints
+    component_end: Ints  # by position; 0 for a vertex that is a component alone
+    cyclic: bool
+    positions: Index  # by vertex
+    vertices: Index  # by position
+
+    def with_arcs(self, first: Index, heads: Index, steps: Index) -> Graph:
+        """Return a graph of the same vertices in the same order, with only some of the arcs."""
+        compiled = isinstance(self.first, np.ndarray)
+        arcs = [working(each, compiled=compiled) for each in (first, heads, steps)]
+        return replace(self, first=arcs[0], heads=arcs[1], steps=arcs[2])
+
+
+def working(array: IntArray, *, compiled: bool) -> Ints:
+    """Return an array as the kernels work on it."""
+    return cast("Ints", array if compiled else array.tolist())
+
+
+def arrange_graph(arcs: Arcs, arity: int, named: Callable[[int], Location | None]) -> Graph:
+    """Order the vertices so that work is done once per vertex, or component, and change.
+
+    Raises
+    ------
+    CyclicSummaryError
+        If a cycle does not advance times: all its steps are zero. `named` tells which ports are on it.
+    """
+    # Not at the top: it loads numba, which takes a while.
+    from spark_timely.progress import kernels_reach as kernels
+    from spark_timely.progress.kernels import COMPILED
+
+    def ints(size: int, value: int = 0) -> Ints:
+        return working(np.full(size, value, np.int32), compiled=COMPILED) if COMPILED else cast("Ints", [value] * size)
+
+    n, n_arcs = arcs.n, arcs.tails.shape[0]
+    tails, heads = working(arcs.tails, compiled=COMPILED), working(arcs.heads, compiled=COMPILED)
+    steps = working(arcs.steps, compiled=COMPILED)
+    first, by_tail, order = ints(n + 1), ints(n_arcs), ints(n)
+    cyclic = kernels.arrange(n, n_arcs, tails, heads, first, by_tail, ints(n), order) < n
+    component_end = np.zeros(n, np.int32)
+    if cyclic:
+        which = ints(n, -1)
+        count = kernels.components(n, heads, first, by_tail, ints(n, -1), ints(n), ints(n), ints(n), ints(n), which)
+        component = (count - 1 - np.asarray(which)).astype(np.int32)
+        starts = np.zeros(count + 1, np.int32)
+        np.cumsum(np.bincount(component, minlength=count), out=starts[1:])
+        lengths = np.diff(starts)
+        component_end = np.repeat(np.where(lengths > 1, starts[1:], 0), lengths).astype(np.int32)
+        degrees = ints(n)
+        bad = kernels.settle_order(
+            n,
+            count,
+            heads,
+            steps,
+            first,
+            by_tail,
+            working(component, compiled=COMPILED),
+            working(starts, compiled=COMPILED),
+            working(starts[:-1].copy(), compiled=COMPILED),
+            degrees,
+            order,
+        )
+        if bad >= 0:
+            raise _cycle(arcs, component == bad, np.asarray(degrees) > 0, named)
+    position, out_first, out_heads, out_steps = ints(n), ints(n + 1), ints(n_arcs), ints(n_arcs)
+    kernels.renumber(n, heads, steps, first, by_tail, order, position, out_first, out_heads, out_steps)
+    return Graph(
+        n,
+        arity,
+        out_first,
+        out_heads,
+        out_steps,
+        working(arcs.table, compiled=COMPILED),
+        working(component_end, compiled=COMPILED),
+        cyclic,
+        np.asarray(position, dtype=np.int32),
+        np.asarray(order, dtype=np.int32),
+    )
+
+
+def _cycle(
+    arcs: Arcs,
+    member: BoolArray,
+    left: BoolArray,
+    named: Callable[[int], Location | None],
+) -> CyclicSummaryError:
+    """Return the error that names a cycle among the members that are left over."""
+    inside = member & left
+    arc = np.flatnonzero((arcs.steps == 0) & inside[arcs.heads] & inside[arcs.tails])
+    # Each vertex that is left has such an arc to it: going back along them must meet a vertex again.
+    before = dict(zip(arcs.heads[arc].tolist(), arcs.tails[arc].tolist(), strict=True))
+    path = [next(iter(before))]
+    seen = {path[0]: 0}
+    while (vertex := before[path[-1]]) not in seen:
+        seen[vertex] = len(path)
+        path.append(vertex)
+    cycle = [place for v in reversed(path[seen[vertex] :]) if (place := named(v)) is not None]
+    least = cycle.index(min(cycle))
+    cycle = cycle[least:] + cycle[: least + 1]
+    told = [str(place) for place in cycle]
+    if len(told) > 2 * _SHOWN + 1:
+        told = [*told[:_SHOWN], f"… {len(told) - 2 * _SHOWN} more …", *told[-_SHOWN:]]
+    return CyclicSummaryError(
+        "could not build the graph: found a cycle along which times do not advance, path=" + " → ".join(told),
+        hint="let an operator of the cycle add to the time, or take one of the edges out",
+        path=tuple(cycle),
+    )

@@ -1,0 +1,389 @@
+"""The tracker: takes changes of pointstamps, says how implied frontiers move."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from spark_timely.antichain import Antichain
+from spark_timely.errors import InvalidShapeError, InvalidUsageError
+from spark_timely.order import (
+    BoolArray,
+    DiffArray,
+    IntArray,
+    TimesLike,
+    as_diffs,
+    as_times,
+    consolidate_rows,
+    run_starts,
+)
+from spark_timely.progress.location import Location, Source, Target
+from spark_timely.progress.reachability_graph import Graph, Index, Shape, Wide
+from spark_timely.progress.reachability_state import Moves, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+__all__ = ["Changes", "Tracker"]
+
+_HALF = 1 << 63
+
+
+class Changes(NamedTuple):
+    """How frontiers moved: one row per element that entered (+1) or left (-1) the frontier of a port.
+
+    Rows are sorted by node, a node's targets before its sources, by port, by time.
+
+    Examples
+    --------
+    >>> builder = Builder()
+    >>> builder.add_node(1, 0, 1)
+    >>> builder.add_node(2, 1, 0, sources=[(1, 0)])
+    >>> tracker, _ = builder.build()
+    >>> tracker.update_source(Source(1, 0), 5, 1)
+    >>> tracker.propagate_all()
+    >>> for location, times, diffs in tracker.pushed().groups():
+    ...     print(location, times.tolist(), diffs.tolist())
+    source (1, 0) [[5]] [1]
+    target (2, 0) [[5]] [1]
+    """
+
+    nodes: Wide
+    ports: Wide
+    is_target: BoolArray
+    times: IntArray
+    diffs: DiffArray
+
+    def groups(self) -> Iterator[tuple[Location, IntArray, DiffArray]]:
+        """Iterate over the ports concerned, each with its times and diffs."""
+        n = self.nodes.shape[0]
+        if not n:
+            return
+        keys = np.stack([self.nodes, ~self.is_target, self.ports], axis=1)
+        starts = [*run_starts(keys).tolist(), n]
+        for start, end in zip(starts[:-1], starts[1:], strict=True):
+            location = Location(int(self.nodes[start]), int(self.ports[start]), bool(self.is_target[start]))
+            yield location, self.times[start:end], self.diffs[start:end]
+
+    def rows(self) -> list[tuple[Location, tuple[int, ...], int]]:
+        """Return the rows as plain values: location, time, diff."""
+        columns = (self.nodes, self.ports, self.is_target, self.times, self.diffs)
+        return [
+            (Location(node, port, side), tuple(time), diff)
+            for node, port, side, time, diff in zip(*(column.tolist() for column in columns), strict=True)
+        ]
+
+
+class Tracker:
+    """Tracks pointstamps in a graph and the frontiers that they imply; built by `Builder.build`.
+
+    Changes of pointstamps are entered by the `update…` methods, and have no effect before `propagate_all`.
+    Counts may be negative for a while: a time bounds something only while its count is positive.
+
+    Notes
+    -----
+    Source: timely `progress/reachability.rs`, `Tracker`.
+
+    Examples
+    --------
+    >>> builder = Builder()
+    >>> builder.add_node(1, 0, 1)
+    >>> builder.add_node(2, 1, 0, sources=[(1, 0)])
+    >>> tracker, _ = builder.build()
+    >>> tracker.update_source(Source(1, 0), 5, 1)
+    >>> tracker.update_target(Target(2, 0), 3, 1)
+    >>> tracker.propagate_all()
+    >>> tracker.implications(Target(2, 0))
+    Antichain.of(3)
+    >>> tracker.tracking_anything()
+    True
+    """
+
+    __slots__ = (
+        "_arity",
+        "_ats",
+        "_diffs",
+        "_graph",
+        "_half",
+        "_inner",
+        "_inner_moves",
+        "_moves",
+        "_shape",
+        "_sources",
+        "_state",
+        "_targets",
+        "_times",
+    )
+
+    def __init__(self, graph: Graph, shape: Shape, *, unsigned: bool, inner: Graph | None) -> None:
+        self._graph = graph
+        self._shape = shape
+        self._arity = graph.arity
+        self._half = _HALF if unsigned else 0
+        self._state = State(graph)
+        # Without what the outside holds: needed only where it reaches the graph's outputs.
+        self._inner = None if inner is None else State(inner)
+        self._ats = array("q")  # port numbers
+        self._times = array("q")  # flat, moved to int64
+        self._diffs = array("q")
+        self._moves: list[Moves] = []
+        self._inner_moves: list[Moves] = []
+
+    @property
+    def arity(self) -> int:
+        """Number of coordinates of each time."""
+        return self._arity
+
+    @property
+    def n_locations(self) -> int:
+        """Number of ports of all nodes."""
+        return self._shape.n_ports
+
+    def update_source(self, source: Source | tuple[int, int], time: int | Sequence[int], diff: int) -> None:
+        """Change the count of capabilities at one time; takes effect with `propagate_all`.
+
+        Raises
+        ------
+        InvalidUsageError
+            If there is no such source.
+        InvalidShapeError
+            If `time` does not have k coordinates, or is not of the tracker's type.
+        """
+        node, port = source
+        self._update(self._number(node, port, is_target=False), time, diff)
+
+    def update_target(self, target: Target | tuple[int, int], time: int | Sequence[int], diff: int) -> None:
+        """Change the count of messages at one time; takes effect with `propagate_all`.
+
+        Raises
+        ------
+        InvalidUsageError
+            If there is no such target.
+        InvalidShapeError
+            If `time` does not have k coordinates, or is not of the tracker's type.
+        """
+        node, port = target
+        self._update(self._number(node, port, is_target=True), time, diff)
+
+    def update(self, location: Location, time: int | Sequence[int], diff: int) -> None:
+        """Change one count at a port of either side; see `update_source` and `update_target`."""
+        self._update(self._number(*location[:2], is_target=location.is_target), time, diff)
+
+    def update_many(
+        self,
+        nodes: npt.ArrayLike,
+        ports: npt.ArrayLike,
+        is_target: npt.ArrayLike,
+        times: TimesLike,
+        diffs: npt.ArrayLike,
+    ) -> None:
+        """Change many counts; they take effect with `propagate_all`.
+
+        Parameters
+        ----------
+        nodes, ports, is_target : array-like, shape (n,)
+            Where; single values stand for all rows.
+        times : array-like of integers, shape (n, k)
+        diffs : array-like of integers, shape (n,)
+            A single value stands for all rows.
+
+        Raises
+        ------
+        InvalidUsageError
+            If there is no such port; nothing was entered.
+        InvalidShapeError
+            If shapes or types do not fit.
+        """
+        rows = self._moved(as_times(times, self._arity))
+        n = rows.shape[0]
+        where = np.asarray(nodes, np.int64), np.asarray(ports, np.int64), np.asarray(is_target, np.bool_)
+        node, port, side = (np.broadcast_to(each, n) for each in where)
+        known = (node >= 0) & (node < self._shape.inputs.shape[0]) & (port >= 0)
+        within = np.where(known, node, 0)
+        known &= port < np.where(side, self._shape.inputs[within], self._shape.outputs[within])
+        if not known.all():
+            row = int(np.flatnonzero(~known)[0])
+            raise _unknown(Location(int(node[row]), int(port[row]), bool(side[row])))
+        changes = as_diffs(np.broadcast_to(np.asarray(diffs), n), n)
+        at = np.where(side, self._shape.targets[node], self._shape.sources[node]) + port
+        self._ats.frombytes(at.astype(np.int64).tobytes())
+        self._times.frombytes(rows.tobytes())
+        self._diffs.frombytes(changes.tobytes())
+
+    def initialize(self, time: int | Sequence[int], *, count: int = 1) -> None:
+        """Enter capabilities at one time at every source of every node but 0, `count` at each.
+
+        With the number of peers as count: what a graph starts with before any operator has spoken.
+        """
+        outputs = self._shape.outputs[1:]
+        n = int(outputs.sum())
+        at = np.arange(n) + np.repeat(self._shape.sources[1:] - (np.cumsum(outputs) - outputs), outputs)
+        row = self._moved(as_times([_row(time)], self._arity))
+        self._ats.frombytes(at.astype(np.int64).tobytes())
+        self._times.frombytes(np.repeat(row, n, axis=0).tobytes())
+        self._diffs.frombytes(np.full(n, count, np.int64).tobytes())
+
+    def propagate_all(self) -> None:
+        """Let all changes entered take effect: bring every implied frontier up to date.
+
+        Notes
+        -----
+        Cost: O(changes entered + frontier changes × edges that they pass), whatever the size of the graph.
+        """
+        if not self._ats:
+            return
+        at = np.frombuffer(self._ats, np.int64)
+        times = np.frombuffer(self._times, np.int64)
+        diffs = np.frombuffer(self._diffs, np.int64)
+        self._ats, self._times, self._diffs = array("q"), array("q"), array("q")
+        positions: Index = self._graph.positions[at]
+        moves = self._state.propagate(positions, times, diffs)
+        if moves.diffs.shape[0]:
+            self._moves.append(moves)
+        outputs = int(self._shape.inputs[0])
+        if self._inner is not None:
+            inside = at >= self._shape.targets[0] + outputs + self._shape.outputs[0]
+            inside |= at < outputs
+            times = times.reshape(-1, self._arity)[inside].ravel()
+            moves = self._inner.propagate(positions[inside], times, diffs[inside])
+        if outputs:
+            outward = self._graph.vertices[moves.positions] < outputs
+            if outward.any():
+                where, times, diffs = moves
+                self._inner_moves.append(Moves(where[outward], times[outward], diffs[outward]))
+
+    def pushed(self) -> Changes:
+        """Return how the implied frontiers moved since the last call, at all ports; the net moves only."""
+        moves, self._moves = self._moves, []
+        return self._changes(moves)
+
+    def pushed_output(self) -> Changes:
+        """Return how the frontiers at the graph's outputs moved since the last call, without the outside's part.
+
+        They are implied by the pointstamps inside the graph alone: not by the capabilities of the outside,
+        which are entered at the sources of node 0. So a graph never takes those for its own.
+        """
+        moves, self._inner_moves = self._inner_moves, []
+        return self._changes(moves)
+
+    def _changes(self, moves: list[Moves]) -> Changes:
+        if len(moves) == 1:
+            positions, times, diffs = moves[0]
+        elif moves:
+            positions = np.concatenate([each.positions for each in moves])
+            times = np.concatenate([each.times for each in moves])
+            diffs = np.concatenate([each.diffs for each in moves])
+        else:
+            positions, times, diffs = np.zeros(0, np.int32), np.zeros((0, self._arity), np.int64), np.zeros(0, np.int64)
+        vertices = self._graph.vertices[positions]
+        ports = vertices < self._shape.n_ports
+        if not ports.all():
+            vertices, times, diffs = vertices[ports], times[ports], diffs[ports]
+        if len(moves) > 1:
+            keyed, diffs = consolidate_rows(np.column_stack([vertices.astype(np.int64), times]), diffs)
+            vertices, times = keyed[:, 0].astype(np.int32), keyed[:, 1:].astype(np.int64)
+        else:
+            columns = [times[:, j] for j in range(self._arity - 1, -1, -1)]
+            order = np.lexsort([*columns, vertices])
+            vertices, times, diffs = vertices[order], times[order], diffs[order]
+        nodes, numbers, is_target = self._shape.locations(vertices)
+        return Changes(nodes, numbers, is_target, self._moved_back(times), diffs)
+
+    def implications(self, location: Location | Source | Target) -> Antichain:
+        """Return the frontier implied at a port: no time that is not beyond it can appear there any more."""
+        return self._antichain(self._state.implications(self._position(location)))
+
+    def pointstamps(self, location: Location | Source | Target) -> Antichain:
+        """Return the frontier of the pointstamps at a port: of what is held there itself."""
+        return self._antichain(self._state.pointstamps(self._position(location)))
+
+    def counts(self, location: Location | Source | Target) -> list[tuple[tuple[int, ...], int]]:
+        """Return the pointstamps at a port with their counts, negative ones too. Cost: O(all times held anywhere)."""
+        found = self._state.counts(self._position(location))
+        return [(tuple(x + self._half for x in time), count) for time, count in found]
+
+    def tracking_anything(self) -> bool:
+        """Tell whether any count of a pointstamp is positive."""
+        return self._state.held > 0
+
+    def holds_messages(self, node: int) -> bool:
+        """Tell whether any count at a target of the node is positive: messages are on their way to it."""
+        start = int(self._shape.targets[node])
+        return self._holds(start, int(self._shape.inputs[node]))
+
+    def holds_capabilities(self, node: int) -> bool:
+        """Tell whether any count at a source of the node is positive: it may still produce something."""
+        start = int(self._shape.sources[node])
+        return self._holds(start, int(self._shape.outputs[node]))
+
+    def _holds(self, start: int, ports: int) -> bool:
+        return self._state.holds(self._graph.positions[start : start + ports])
+
+    def _update(self, number: int, time: int | Sequence[int], diff: int) -> None:
+        row = (time,) if isinstance(time, int) else _row(time)
+        if len(row) != self._arity:
+            msg = f"could not update a pointstamp: found time={row!r}, arity={self._arity}"
+            raise InvalidShapeError(msg, hint="times of one graph have the same number of coordinates")
+        half, times = self._half, self._times
+        try:
+            for coordinate in row:
+                times.append(coordinate - half)
+        except (OverflowError, TypeError) as error:
+            del times[len(self._ats) * self._arity :]
+            msg = f"could not update a pointstamp: found time={row!r}"
+            raise InvalidShapeError(msg, hint="times are whole numbers within the type of the graph") from error
+        self._ats.append(number)
+        self._diffs.append(diff)
+
+    def _number(self, node: int, port: int, *, is_target: bool) -> int:
+        """Return the port number."""
+        shape = self._shape
+        counts, starts = (shape.inputs, shape.targets) if is_target else (shape.outputs, shape.sources)
+        if not (0 <= node < counts.shape[0] and 0 <= port < counts[node]):
+            raise _unknown(Location(node, port, is_target))
+        return int(starts[node]) + port
+
+    def _position(self, location: Location | Source | Target) -> int:
+        if isinstance(location, Location):
+            number = self._number(location.node, location.port, is_target=location.is_target)
+        else:
+            number = self._number(location.node, location.port, is_target=isinstance(location, Target))
+        return int(self._graph.positions[number])
+
+    def _moved(self, rows: IntArray) -> Wide:
+        """Move times to int64."""
+        if not self._half:
+            if rows.dtype == np.uint64 and rows.size and int(rows.max()) >= _HALF:
+                msg = "could not update pointstamps: found a time of 2**63 or more in a graph of int64 times"
+                raise InvalidShapeError(msg, hint="build the graph with dtype='uint64'")
+            return rows.astype(np.int64, copy=False)
+        if rows.dtype != np.uint64 and rows.size and rows.min() < 0:
+            msg = "could not update pointstamps: found a negative time in a graph of uint64 times"
+            raise InvalidShapeError(msg, hint="build the graph with dtype='int64'")
+        return (rows.astype(np.uint64, copy=False) ^ np.uint64(_HALF)).view(np.int64)
+
+    def _moved_back(self, rows: Wide) -> IntArray:
+        if not self._half:
+            return rows
+        return np.ascontiguousarray(rows).view(np.uint64) ^ np.uint64(_HALF)
+
+    def _antichain(self, elements: list[tuple[int, ...]]) -> Antichain:
+        if not elements:
+            return Antichain.empty(self._arity)
+        return Antichain.of(*(tuple(x + self._half for x in element) for element in elements))
+
+
+def _row(time: int | Sequence[int]) -> tuple[int, ...]:
+    return (int(time),) if isinstance(time, int | np.integer) else tuple(map(int, time))
+
+
+def _unknown(location: Location) -> InvalidUsageError:
+    return InvalidUsageError(
+        f"could not update a pointstamp: found the location {location}, but the graph has no such port",
+        hint="name a node and a port that were added before the graph was built",
+        context={"location": location},
+    )
