@@ -10,6 +10,7 @@ Invariants
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_left, bisect_right
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
@@ -37,10 +38,18 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from spark_timely.progress.count_table import CountTable
+
 __all__ = ["Antichain", "ChangeBatch", "MutableAntichain"]
 
-# Changes that are counted as they come, without consolidating them first.
+# Changes whose minima and times are cheaper as Python values.
 _FEW = 16
+# Changes that are consolidated first, or counted in a table.
+_LARGE = 64
+# Changes in large batches after which numba is loaded: they took about as long as loading it does.
+_WORTH_LOADING = 400_000
+# Above every time: the frontier of nothing, for k = 1.
+_NEVER = 1 << 64
 # Times whose minima are found on Python integers.
 _SOME = 256
 # How many times more a heap or a frontier may hold before another way is cheaper.
@@ -69,16 +78,21 @@ class MutableAntichain:
     Antichain.of(2)
     """
 
-    __slots__ = ("_arity", "_counts", "_elements", "_frontier", "_heap")
+    __slots__ = ("_arity", "_elements", "_few_seen", "_frontier", "_heap", "_line", "_points", "_table")
 
     def __init__(self, arity: int = 1) -> None:
         self._arity = arity
-        self._counts: dict[Time, int] = {}
+        # The counts: by number for k = 1, by time else; or all of them in the table.
+        self._line: dict[int, int] = {}
+        self._points: dict[Time, int] = {}
+        self._table: CountTable | None = None
+        # Small batches since the table was made.
+        self._few_seen = 0
         # The elements of the frontier in lexicographic order, and the same as a value once asked for.
         self._elements: list[Time] = []
         self._frontier: Antichain | None = None
         # For k = 1, and only while it pays: a heap of all times with a positive count, and maybe of others.
-        self._heap: list[Time] | None = None
+        self._heap: list[int] | None = None
 
     @classmethod
     def from_times(cls, times: TimesLike, arity: int | None = None) -> MutableAntichain:
@@ -103,13 +117,16 @@ class MutableAntichain:
     def frontier(self) -> Antichain:
         """The minima of the times whose count is positive."""
         if self._frontier is None:
-            self._frontier = Antichain.of(*self._elements) if self._elements else Antichain.empty(self._arity)
+            if self._table is not None:
+                self._frontier = Antichain.from_times(self._table.elements, self._arity)
+            else:
+                self._frontier = Antichain.of(*self._elements) if self._elements else Antichain.empty(self._arity)
         return self._frontier
 
     @property
     def is_empty(self) -> bool:
         """Whether the frontier is empty."""
-        return not self._elements
+        return not len(self._elements if self._table is None else self._table.elements)
 
     def counts(self) -> tuple[IntArray, DiffArray]:
         """Return the times with a non-zero count, in lexicographic order, and the counts; copies.
@@ -119,9 +136,14 @@ class MutableAntichain:
         >>> MutableAntichain.from_times([5]).counts()[1].tolist()
         [1]
         """
-        held = sorted(self._counts.items())
-        times = as_times([time for time, _ in held], self._arity)
-        return times, np.array([count for _, count in held], dtype=np.int64)
+        if self._table is not None:
+            return consolidate_rows(*self._table.items())
+        if self._arity == 1:
+            line = sorted(self._line.items())
+            return as_times([time for time, _ in line], 1), np.array([count for _, count in line], dtype=np.int64)
+        points = sorted(self._points.items())
+        times = as_times([time for time, _ in points], self._arity)
+        return times, np.array([count for _, count in points], dtype=np.int64)
 
     def count_for(self, time: int | Sequence[int]) -> int:
         """Return the accumulated count of one time.
@@ -131,8 +153,12 @@ class MutableAntichain:
         >>> MutableAntichain.from_times([5]).count_for(6)
         0
         """
-        row = (time,) if isinstance(time, int | np.integer) else tuple(time)
-        return self._counts.get(row, 0)
+        row = (int(time),) if isinstance(time, int | np.integer) else tuple(map(int, time))
+        if len(row) != self._arity:
+            raise _wrong_arity(row, self._arity)
+        if self._table is not None:
+            return self._table.count_for(row)
+        return self._line.get(row[0], 0) if self._arity == 1 else self._points.get(row, 0)
 
     def less_equal(self, time: int | Sequence[int]) -> bool:
         """Tell whether `time` is beyond the frontier.
@@ -201,13 +227,24 @@ class MutableAntichain:
         [-1, 1]
         """
         rows, changes = self._arrays(times, diffs)
-        if rows.shape[0] > _FEW:
+        n = rows.shape[0]
+        if self._table is not None or n >= _LARGE:
+            table = self._table_for(rows)
+            if table is not None:
+                moves = table.update(_plain(rows.astype(np.int64, copy=False)), _plain(changes))
+                self._after_table(moves[1].size, n)
+                return moves
             rows, changes = consolidate_rows(rows, changes)
-        moves = self._apply(list(zip(_tuples(rows), changes.tolist(), strict=True)))
-        if not moves:
-            return _NOTHING[self._arity] if self._arity in _NOTHING else _nothing(self._arity)
-        moved = as_times([time for time, _ in moves], self._arity)
-        return moved, np.array([sign for _, sign in moves], dtype=np.int64)
+        if self._arity == 1:
+            flat = self._apply_line(list(zip(rows[:, 0].tolist(), changes.tolist(), strict=True)))
+            if not flat:
+                return _nothing(1)
+            return as_times([time for time, _ in flat], 1), np.array([sign for _, sign in flat], dtype=np.int64)
+        moved = self._apply_points(list(zip(_tuples(rows), changes.tolist(), strict=True)))
+        if not moved:
+            return _nothing(self._arity)
+        moved_times = as_times([time for time, _ in moved], self._arity)
+        return moved_times, np.array([sign for _, sign in moved], dtype=np.int64)
 
     def update_pairs(self, changes: Sequence[tuple[Time, int]]) -> list[tuple[Time, int]]:
         """Apply a few count changes given as Python values; the same as `update_iter`, without arrays.
@@ -240,12 +277,23 @@ class MutableAntichain:
         >>> frontier.update_pairs([((3,), -1)])
         [((3,), -1), ((5,), 1)]
         """
+        if self._table is not None:
+            return self._pairs_in_table(changes)
+        if self._arity == 1:
+            try:
+                flat = [(time, diff) for (time,), diff in changes]
+            except ValueError:
+                flat = []
+                self._check(changes)
+            return [((time,), sign) for time, sign in self._apply_line(flat)]
+        self._check(changes)
+        return self._apply_points(changes)
+
+    def _check(self, changes: Sequence[tuple[Time, int]]) -> None:
         arity = self._arity
         for time, _ in changes:
             if len(time) != arity:
-                msg = f"could not count time={time!r:.200}: found arity={len(time)}, expected arity={arity}"
-                raise InvalidShapeError(msg, hint="give each time as a tuple of that many integers")
-        return self._apply(changes)
+                raise _wrong_arity(time, arity)
 
     def _arrays(self, times: TimesLike, diffs: npt.ArrayLike) -> tuple[IntArray, DiffArray]:
         if (
@@ -260,11 +308,68 @@ class MutableAntichain:
         rows = as_times(times, self._arity)
         return rows, as_diffs(diffs, rows.shape[0])
 
-    def _apply(self, changes: Sequence[tuple[Time, int]]) -> list[tuple[Time, int]]:
-        """Apply changes and return how the frontier moved."""
-        counts, elements = self._counts, self._elements
+    def _apply_line(self, changes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Apply changes and return how the frontier moved: k = 1."""
+        counts = self._line
+        before = self._elements[0][0] if self._elements else _NEVER
+        least, touched = before, False
+        for time, diff in changes:
+            count = counts.get(time, 0) + diff
+            if count:
+                counts[time] = count
+            else:
+                counts.pop(time, None)
+            # What lies above the frontier cannot move it.
+            if time <= before:
+                touched = True
+                if time < least and diff > 0:
+                    least = time
+        if self._heap is not None:
+            self._feed(changes)
+        if not touched:
+            return []
+        if least < before:
+            below = [time for time, _ in changes if time < before and counts.get(time, 0) > 0]
+            least = min(below, default=before)
+        if least == before and counts.get(before, 0) <= 0:
+            least = self._least(len(changes))
+        if least == before:
+            return []
+        self._elements, self._frontier = [] if least == _NEVER else [(least,)], None
+        if before == _NEVER:
+            return [(least, 1)]
+        if least == _NEVER:
+            return [(before, -1)]
+        return [(before, -1), (least, 1)] if before < least else [(least, 1), (before, -1)]
+
+    def _feed(self, changes: list[tuple[int, int]]) -> None:
+        """Put times that may have become positive on the heap, or drop the heap where it no longer pays."""
+        heap = self._heap
+        if heap is None or _MANY * len(changes) > len(self._line) or len(heap) > _MANY * (len(self._line) + _MANY):
+            self._heap = None
+            return
+        for time, diff in changes:
+            if diff > 0:
+                heappush(heap, time)
+
+    def _least(self, n_changes: int) -> int:
+        """Find the least time with a positive count: k = 1."""
+        counts, heap = self._line, self._heap
+        if heap is None:
+            positive = [time for time, count in counts.items() if count > 0]
+            if len(counts) < _MANY * (n_changes + 1):
+                # So much has come since that to look through all costs no more than it did.
+                return min(positive, default=_NEVER)
+            heap = self._heap = positive
+            heapify(heap)
+        while heap and counts.get(heap[0], 0) <= 0:
+            heappop(heap)
+        return heap[0] if heap else _NEVER
+
+    def _apply_points(self, changes: Sequence[tuple[Time, int]]) -> list[tuple[Time, int]]:
+        """Apply changes and return how the frontier moved: k > 1, or 0."""
+        counts, elements = self._points, self._elements
         lost, risen = False, []
-        # A few changes, or those of distinct times: a dictionary is cheaper here than arrays.
         for time, diff in changes:
             old = counts.get(time, 0)
             new = old + diff
@@ -276,10 +381,8 @@ class MutableAntichain:
                 risen.append(time)
             elif old > 0 >= new and not lost and _holds(elements, time):
                 lost = True
-        if self._heap is not None:
-            self._feed(risen)
         if lost and not all(counts.get(element, 0) > 0 for element in elements):
-            after = self._least(len(risen)) if self._arity == 1 else _minima(self._positive(), self._arity)
+            after = _minima([time for time, count in counts.items() if count > 0], self._arity)
         else:
             below = self._below(risen)
             if not below:
@@ -288,34 +391,9 @@ class MutableAntichain:
         self._elements, self._frontier = after, None
         return _moves(elements, after)
 
-    def _feed(self, risen: list[Time]) -> None:
-        """Put times that became positive on the heap, or drop the heap where it no longer pays."""
-        heap = self._heap
-        if heap is None or _MANY * len(risen) > len(self._counts) or len(heap) > _MANY * (len(self._counts) + _MANY):
-            self._heap = None
-            return
-        for time in risen:
-            heappush(heap, time)
-
-    def _least(self, n_risen: int) -> list[Time]:
-        """Find the least time with a positive count: k = 1."""
-        counts, heap = self._counts, self._heap
-        if heap is None:
-            if len(counts) < _MANY * (n_risen + 1):
-                # So much has come since that to look through all costs no more than it did.
-                return _minima(self._positive(), 1)
-            heap = self._heap = self._positive()
-            heapify(heap)
-        while heap and counts.get(heap[0], 0) <= 0:
-            heappop(heap)
-        return heap[:1]
-
-    def _positive(self) -> list[Time]:
-        return [time for time, count in self._counts.items() if count > 0]
-
     def _below(self, risen: list[Time]) -> list[Time]:
         """Return those of the times that are beyond no element of the frontier and have a positive count now."""
-        counts, elements = self._counts, self._elements
+        counts, elements = self._points, self._elements
         if self._arity > 2 and len(risen) > _FEW:
             beyond = self.frontier.beyond(risen).tolist()
         else:
@@ -323,6 +401,86 @@ class MutableAntichain:
         return [
             time for time, is_beyond in zip(risen, beyond, strict=True) if not is_beyond and counts.get(time, 0) > 0
         ]
+
+    def _table_for(self, rows: IntArray) -> CountTable | None:
+        """Return the table that is to take the changes, None where the dictionaries are."""
+        fits = rows.dtype == np.int64 or not rows.size or int(rows.max()) < 1 << 63
+        if self._table is not None:
+            if not fits:
+                self._leave_table()
+            return self._table
+        make = _table_class(rows.shape[0])
+        if make is None or not fits:
+            return None
+        held, counts = self.counts()
+        if held.dtype != np.int64:
+            return None
+        times = held.astype(np.int64, copy=False)
+        elements = np.array(self._elements, dtype=np.int64).reshape(len(self._elements), self._arity)
+        self._table = make(times, counts, elements)
+        self._line, self._points, self._heap, self._elements = {}, {}, None, []
+        self._few_seen = 0
+        return self._table
+
+    def _leave_table(self) -> None:
+        """Go back to a dictionary."""
+        table, self._table = self._table, None
+        if table is None:
+            return
+        times, counts = table.items()
+        held = zip(_tuples(times), counts.tolist(), strict=True)
+        if self._arity == 1:
+            self._line = {time: count for (time,), count in held}
+        else:
+            self._points = dict(held)
+        self._elements = _tuples(table.elements)
+
+    def _after_table(self, n_moves: int, n: int) -> None:
+        """Forget the frontier as a value if it moved; go back where only small batches come."""
+        if n_moves:
+            self._frontier = None
+        if n >= _LARGE:
+            self._few_seen = 0
+            return
+        self._few_seen += 1
+        # To go back and forth costs about as much as so many small batches in the table.
+        if self._table is not None and _MANY * self._few_seen > len(self._table):
+            self._leave_table()
+
+    def _pairs_in_table(self, changes: Sequence[tuple[Time, int]]) -> list[tuple[Time, int]]:
+        self._check(changes)
+        times, diffs = self.update_iter(
+            as_times([time for time, _ in changes], self._arity),
+            np.array([diff for _, diff in changes], dtype=np.int64),
+        )
+        return list(zip(_tuples(times), diffs.tolist(), strict=True))
+
+
+def _plain(array: DiffArray) -> DiffArray:
+    """Return an array in the one layout that is compiled for."""
+    flags = array.flags
+    return array if flags.c_contiguous and flags.writeable else array.copy()
+
+
+def _table_class(n: int) -> type[CountTable] | None:
+    """Return what counts large batches, once so many changes came in them that loading numba is worth it."""
+    global _in_large, _tables
+    if _tables is None and _in_large >= 0:
+        _in_large += n
+        if _in_large > _WORTH_LOADING:
+            from spark_timely.progress.kernels import COMPILED
+
+            _in_large = -1
+            if COMPILED:
+                from spark_timely.progress.count_table import CountTable
+
+                _tables = CountTable
+    return _tables
+
+
+_tables: type[CountTable] | None = None
+# Changes that came in large batches to this process; negative once it is known whether there is numba.
+_in_large = 0
 
 
 def _minima(times: list[Time], arity: int) -> list[Time]:
@@ -383,10 +541,14 @@ def _moves(before: list[Time], after: list[Time]) -> list[tuple[Time, int]]:
     return moves
 
 
+@functools.cache
 def _nothing(arity: int) -> tuple[IntArray, DiffArray]:
     """Return no changes: nobody can alter an empty array, so all callers share it."""
-    _NOTHING[arity] = np.empty((0, arity), dtype=np.int64), np.empty(0, dtype=np.int64)
-    return _NOTHING[arity]
+    return np.empty((0, arity), dtype=np.int64), np.empty(0, dtype=np.int64)
 
 
-_NOTHING: dict[int, tuple[IntArray, DiffArray]] = {}
+def _wrong_arity(time: Time, arity: int) -> InvalidShapeError:
+    return InvalidShapeError(
+        f"could not count time={time!r:.200}: found arity={len(time)}, expected arity={arity}",
+        hint="give each time as a tuple of that many integers",
+    )
