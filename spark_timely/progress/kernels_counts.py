@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_timely.order import BoolArray
-from spark_timely.progress.kernels import njit
+from spark_timely.progress.kernels import inlined, njit
 
 __all__ = ["Ints", "count_of", "count_rows", "few_minima", "held", "moves"]
 
@@ -26,23 +26,32 @@ _LOW = 0x7FFFFFFF
 _HIGH = 0x1FFFFFFFF
 
 
-@njit
-def _home(rows: Ints, i: int, mask: int) -> int:
-    """Return the slot at which the search for a time begins."""
-    mixed = 0
-    for j in range(rows.shape[1]):
-        # Products of 31 and 33 bits by 32 and 30: they fit 63 bits, so that nothing wraps.
-        x = mixed ^ rows[i, j]
-        mixed = ((x & _LOW) * 0x9E3779B1) ^ (((x >> 31) & _HIGH) * 0x2545F491)
-        mixed ^= mixed >> 29
+@inlined
+def _mixed(mixed: int, x: int) -> int:
+    """Return the hash of some coordinates and one more."""
+    x = mixed ^ x
+    # Products of 31 and 33 bits by 32 and 30: they fit 63 bits, so that nothing wraps.
+    mixed = ((x & _LOW) * 0x9E3779B1) ^ (((x >> 31) & _HIGH) * 0x2545F491)
+    return mixed ^ (mixed >> 29)
+
+
+@inlined
+def _slot(mixed: int, mask: int) -> int:
+    """Return the slot at which the search for a time of that hash begins."""
     return (mixed ^ (mixed >> 17)) & mask
+
+
+# Loops over many rows are written out below instead of calling what is defined here: a call with arrays takes as
+# long as counting a time does, and pasting it in makes the compiled code count who holds the arrays.
 
 
 @njit
 def _find(keys: Ints, counts: Ints, rows: Ints, i: int) -> int:
     """Return the slot of a time, or the free one where it belongs."""
-    mask = counts.shape[0] - 1
-    slot = _home(rows, i, mask)
+    mask, mixed = counts.shape[0] - 1, 0
+    for j in range(rows.shape[1]):
+        mixed = _mixed(mixed, rows[i, j])
+    slot = _slot(mixed, mask)
     while counts[slot] != 0:
         same = True
         for j in range(rows.shape[1]):
@@ -53,23 +62,6 @@ def _find(keys: Ints, counts: Ints, rows: Ints, i: int) -> int:
             break
         slot = (slot + 1) & mask
     return slot
-
-
-@njit
-def _free(keys: Ints, counts: Ints, slot: int) -> None:
-    """Free a slot; move up those behind it that could not be found any more."""
-    mask = counts.shape[0] - 1
-    hole = slot
-    at = (hole + 1) & mask
-    while counts[at] != 0:
-        # How far it is from where its search begins, against how far from the hole.
-        if ((at - _home(keys, at, mask)) & mask) >= ((at - hole) & mask):
-            for j in range(keys.shape[1]):
-                keys[hole, j] = keys[at, j]
-            counts[hole] = counts[at]
-            hole = at
-        at = (at + 1) & mask
-    counts[hole] = 0
 
 
 @njit
@@ -87,41 +79,97 @@ def _grown(keys: Ints, counts: Ints) -> tuple[Ints, Ints]:
 
 
 @njit
-def _is_beyond(elements: Ints, n: int, rows: Ints, i: int) -> bool:
-    """Tell whether one of the first `n` elements of an antichain is less or equal to a time."""
-    k = rows.shape[1]
-    if n == 0 or k == 0:
-        return n > 0
-    if k == 1:
-        return elements[0, 0] <= rows[i, 0]
-    if k == 2:
-        # Only the last element that does not come after the time in lexicographic order can be less or equal.
-        low, high = 0, n
-        while low < high:
-            middle = (low + high) // 2
-            if _precedes(rows, i, elements, middle) < 0:
-                high = middle
-            else:
-                low = middle + 1
-        return low > 0 and elements[low - 1, 1] <= rows[i, 1]
-    for e in range(n):
-        less = True
-        for j in range(k):
-            if elements[e, j] > rows[i, j]:
-                less = False
-                break
-        if less:
-            return True
-    return False
-
-
-@njit
 def _precedes(left: Ints, i: int, right: Ints, e: int) -> int:
     """Return -1, 0 or 1 as the first time comes before, at or after the second in lexicographic order."""
     for j in range(left.shape[1]):
         if left[i, j] != right[e, j]:
             return -1 if left[i, j] < right[e, j] else 1
     return 0
+
+
+@njit
+def _count_while_room(keys: Ints, counts: Ints, n_held: int, rows: Ints, diffs: Ints, first: int) -> tuple[int, int]:
+    """Apply count changes from a row on; return the row at which the table was full, and how many slots are taken."""
+    mask, room, k = counts.shape[0] - 1, counts.shape[0] // 2, rows.shape[1]
+    for i in range(first, rows.shape[0]):
+        mixed = 0
+        for j in range(k):
+            mixed = _mixed(mixed, rows[i, j])
+        slot = _slot(mixed, mask)
+        while counts[slot] != 0:
+            same = True
+            for j in range(k):
+                if keys[slot, j] != rows[i, j]:
+                    same = False
+                    break
+            if same:
+                break
+            slot = (slot + 1) & mask
+        count = counts[slot]
+        if count == 0:
+            if n_held == room:
+                return i, n_held
+            if diffs[i] == 0:
+                continue
+            for j in range(k):
+                keys[slot, j] = rows[i, j]
+            n_held += 1
+        count += diffs[i]
+        counts[slot] = count
+        if count != 0:
+            continue
+        # The slot is free now: those behind it that could not be found any more move up.
+        n_held -= 1
+        at = (slot + 1) & mask
+        while counts[at] != 0:
+            mixed = 0
+            for j in range(k):
+                mixed = _mixed(mixed, keys[at, j])
+            # How far it is from where its search begins, against how far from the free slot.
+            if ((at - _slot(mixed, mask)) & mask) >= ((at - slot) & mask):
+                for j in range(k):
+                    keys[slot, j] = keys[at, j]
+                counts[slot] = counts[at]
+                slot = at
+            at = (at + 1) & mask
+        counts[slot] = 0
+    return rows.shape[0], n_held
+
+
+@njit
+def _mark_beyond(elements: Ints, rows: Ints) -> BoolArray:
+    """Tell for each row whether some element of an antichain is less or equal to it."""
+    n, m, k = rows.shape[0], elements.shape[0], rows.shape[1]
+    beyond = np.empty(n, dtype=np.bool_)
+    for i in range(n):
+        if m == 0 or k == 0:
+            beyond[i] = m > 0
+        elif k == 1:
+            beyond[i] = elements[0, 0] <= rows[i, 0]
+        elif k == 2:
+            # Only the last element that does not come after the time in lexicographic order can be less or equal.
+            low, high = 0, m
+            while low < high:
+                middle = (low + high) // 2
+                if elements[middle, 0] < rows[i, 0] or (
+                    elements[middle, 0] == rows[i, 0] and elements[middle, 1] <= rows[i, 1]
+                ):
+                    low = middle + 1
+                else:
+                    high = middle
+            beyond[i] = low > 0 and elements[low - 1, 1] <= rows[i, 1]
+        else:
+            beyond[i] = False
+            for e in range(m):
+                less = True
+                for j in range(k):
+                    if elements[e, j] > rows[i, j]:
+                        less = False
+                        break
+                if less:
+                    beyond[i] = True
+                    break
+    return beyond
 
 
 @njit
@@ -150,21 +198,10 @@ def count_rows(
     candidates : ndarray of int64, shape (c, k)
         Else those times that may have come below the elements, in any order, maybe repeated.
     """
-    for i in range(rows.shape[0]):
-        if 2 * (n_held + 1) > counts.shape[0]:
-            keys, counts = _grown(keys, counts)
-        slot = _find(keys, counts, rows, i)
-        if counts[slot] == 0:
-            if diffs[i] != 0:
-                for j in range(rows.shape[1]):
-                    keys[slot, j] = rows[i, j]
-                counts[slot] = diffs[i]
-                n_held += 1
-        else:
-            counts[slot] += diffs[i]
-            if counts[slot] == 0:
-                _free(keys, counts, slot)
-                n_held -= 1
+    at, n_held = _count_while_room(keys, counts, n_held, rows, diffs, 0)
+    while at < rows.shape[0]:
+        keys, counts = _grown(keys, counts)
+        at, n_held = _count_while_room(keys, counts, n_held, rows, diffs, at)
     lost = False
     for e in range(elements.shape[0]):
         if counts[_find(keys, counts, elements, e)] <= 0:
@@ -172,10 +209,10 @@ def count_rows(
             break
     if lost:
         return keys, counts, n_held, lost, held(keys, counts, n_held)[0]
-    found = np.empty(rows.shape[0], dtype=np.bool_)
+    found = _mark_beyond(elements, rows)
     n_found = 0
     for i in range(rows.shape[0]):
-        found[i] = not _is_beyond(elements, elements.shape[0], rows, i) and counts[_find(keys, counts, rows, i)] > 0
+        found[i] = not found[i] and counts[_find(keys, counts, rows, i)] > 0
         n_found += found[i]
     return keys, counts, n_held, lost, _chosen(rows, found, n_found)
 
@@ -223,52 +260,76 @@ def few_minima(elements: Ints, candidates: Ints) -> Ints:
 
     Notes
     -----
-    Cost: O(c·(log m + m)) for c candidates and m minima, the m being moves of memory for k = 2.
+    Cost: O(c·m) for c candidates and m minima; for k = 2 the m are moves within an array, for those that stay.
     """
     n, k = elements.shape[0], elements.shape[1]
     kept = np.empty((n + candidates.shape[0], k), dtype=np.int64)
     kept[:n] = elements
     for i in range(candidates.shape[0]):
-        if _is_beyond(kept, n, candidates, i):
-            continue
-        # Where it belongs; those that it is less or equal to come after it, and go.
-        low, high = 0, n
-        while low < high:
-            middle = (low + high) // 2
-            if _precedes(kept, middle, candidates, i) < 0:
-                low = middle + 1
-            else:
-                high = middle
-        after = low
-        at = low
-        if k <= 2:
-            while at < n and (k < 2 or kept[at, 1] >= candidates[i, 1]):
-                at += 1
+        if k == 2:
+            n = _insert_pair(kept, n, candidates[i, 0], candidates[i, 1])
         else:
-            for e in range(low, n):
-                less = True
-                for j in range(k):
-                    if candidates[i, j] > kept[e, j]:
-                        less = False
-                        break
-                if not less:
-                    for j in range(k):
-                        kept[after, j] = kept[e, j]
-                    after += 1
-            n, at, after = after, low, low
-        gone = at - after
-        if gone == 0:
-            for e in range(n - 1, after - 1, -1):
-                for j in range(k):
-                    kept[e + 1, j] = kept[e, j]
-        elif gone > 1:
-            for e in range(at, n):
-                for j in range(k):
-                    kept[e - gone + 1, j] = kept[e, j]
-        n += 1 - gone
-        for j in range(k):
-            kept[after, j] = candidates[i, j]
+            n = _insert(kept, n, candidates, i)
     return kept[:n].copy()
+
+
+@njit
+def _insert_pair(kept: Ints, n: int, first: int, second: int) -> int:
+    """Put a time of two coordinates into an antichain of `n` elements, in place; return how many there are then."""
+    low, high = 0, n
+    while low < high:
+        middle = (low + high) // 2
+        if kept[middle, 0] < first or (kept[middle, 0] == first and kept[middle, 1] <= second):
+            low = middle + 1
+        else:
+            high = middle
+    if low > 0 and kept[low - 1, 1] <= second:
+        return n
+    # Those that it is less or equal to follow one another from here.
+    at = low
+    while at < n and kept[at, 1] >= second:
+        at += 1
+    if at == low:
+        for e in range(n - 1, low - 1, -1):
+            kept[e + 1, 0], kept[e + 1, 1] = kept[e, 0], kept[e, 1]
+    elif at > low + 1:
+        for e in range(at, n):
+            kept[e - at + low + 1, 0], kept[e - at + low + 1, 1] = kept[e, 0], kept[e, 1]
+    kept[low, 0], kept[low, 1] = first, second
+    return n + 1 - (at - low)
+
+
+@njit
+def _insert(kept: Ints, n: int, rows: Ints, i: int) -> int:
+    """Put a time of any arity into an antichain of `n` elements, in place; return how many there are then."""
+    k = rows.shape[1]
+    for e in range(n):
+        less = True
+        for j in range(k):
+            if kept[e, j] > rows[i, j]:
+                less = False
+                break
+        if less:
+            return n
+    left = 0
+    for e in range(n):
+        less = True
+        for j in range(k):
+            if rows[i, j] > kept[e, j]:
+                less = False
+                break
+        if not less:
+            for j in range(k):
+                kept[left, j] = kept[e, j]
+            left += 1
+    at = left
+    while at > 0 and _precedes(rows, i, kept, at - 1) < 0:
+        for j in range(k):
+            kept[at, j] = kept[at - 1, j]
+        at -= 1
+    for j in range(k):
+        kept[at, j] = rows[i, j]
+    return left + 1
 
 
 @njit
