@@ -5,7 +5,8 @@ Invariants
 1. Ports are numbered node by node, a node's targets before its sources: the *port number*. A vertex is a
    port or an aid; its *position* is its place in the order of work.
 2. An aid stands between all targets and all sources of a node whose every input leads to every output
-   without a step: inputs + outputs arcs take the place of inputs × outputs.
+   without a step: inputs + outputs arcs take the place of inputs × outputs. For times of one coordinate,
+   whose implied frontiers are computed from the arcs to a vertex, aids keep these few.
 3. Steps are within [0, 2**63): a greater one, of unsigned times, is taken in several arcs over aids.
 4. Times are worked on as int64: unsigned ones moved down by 2**63, which keeps their order and whether a
    sum overflows.
@@ -35,6 +36,8 @@ Wide: TypeAlias = npt.NDArray[np.int64]
 
 # Ports of a cycle that a message shows at either end.
 _SHOWN = 6
+# With more arcs to it than this, a vertex gets aids before it.
+_FAN = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,9 @@ class Graph:
     heads: Ints
     steps: Ints
     table: Ints
+    in_first: Ints  # the same arcs by head; only for times of one coordinate
+    in_tails: Ints
+    in_steps: Ints
     component_end: Ints  # by position; 0 for a vertex that is a component alone
     cyclic: bool
     positions: Index  # by vertex
@@ -102,12 +108,63 @@ class Graph:
         """Return a graph of the same vertices in the same order, with only some of the arcs."""
         compiled = isinstance(self.first, np.ndarray)
         arcs = [working(each, compiled=compiled) for each in (first, heads, steps)]
-        return replace(self, first=arcs[0], heads=arcs[1], steps=arcs[2])
+        turned = _turned(self.n, self.arity == 1, *arcs)
+        return replace(
+            self,
+            first=arcs[0],
+            heads=arcs[1],
+            steps=arcs[2],
+            in_first=turned[0],
+            in_tails=turned[1],
+            in_steps=turned[2],
+        )
 
 
 def working(array: IntArray, *, compiled: bool) -> Ints:
     """Return an array as the kernels work on it."""
     return cast("Ints", array if compiled else array.tolist())
+
+
+def _filled(size: int, value: int = 0) -> Ints:
+    """Return so many equal numbers, as the kernels work on them."""
+    from spark_timely.progress.kernels import COMPILED
+
+    return cast("Ints", np.full(size, value, np.int32) if COMPILED else [value] * size)
+
+
+def _turned(n: int, wanted: bool, first: Ints, heads: Ints, steps: Ints) -> tuple[Ints, Ints, Ints]:  # noqa: FBT001
+    """Return the arcs by head, or nothing."""
+    from spark_timely.progress import kernels_reach as kernels
+
+    n_arcs = first[n] if wanted else 0
+    in_first, in_tails, in_steps = _filled(n + 1 if wanted else 0), _filled(n_arcs), _filled(n_arcs)
+    if wanted:
+        kernels.turn(n, first, heads, steps, in_first, in_tails, in_steps, _filled(n))
+    return in_first, in_tails, in_steps
+
+
+def _narrowed(arcs: Arcs) -> Arcs:
+    """Put aids before vertices with many arcs to them, in a tree: so that one that moves costs a logarithm."""
+    while arcs.heads.shape[0] > _FAN and (counts := np.bincount(arcs.heads, minlength=arcs.n)).max() > _FAN:
+        wide = np.flatnonzero((counts > _FAN)[arcs.heads])
+        wide = wide[np.argsort(arcs.heads[wide], kind="stable")]
+        heads = arcs.heads[wide]
+        begins = np.flatnonzero(np.diff(heads, prepend=-1))
+        rank = np.arange(heads.shape[0]) - np.repeat(begins, np.diff(begins, append=heads.shape[0]))
+        # A new aid begins with each head, and after every so many of its arcs.
+        aid = arcs.n - 1 + np.cumsum(rank % _FAN == 0)
+        into = heads[rank % _FAN == 0]
+        n_aids = into.shape[0]
+        narrow = arcs.heads.copy()
+        narrow[wide] = aid
+        arcs = Arcs(
+            arcs.n + n_aids,
+            np.concatenate([arcs.tails, np.arange(arcs.n, arcs.n + n_aids, dtype=np.int32)]),
+            np.concatenate([narrow, into]),
+            np.concatenate([arcs.steps, np.zeros(n_aids, np.int32)]),
+            arcs.table,
+        )
+    return arcs
 
 
 def arrange_graph(arcs: Arcs, arity: int, named: Callable[[int], Location | None]) -> Graph:
@@ -122,9 +179,9 @@ def arrange_graph(arcs: Arcs, arity: int, named: Callable[[int], Location | None
     from spark_timely.progress import kernels_reach as kernels
     from spark_timely.progress.kernels import COMPILED
 
-    def ints(size: int, value: int = 0) -> Ints:
-        return working(np.full(size, value, np.int32), compiled=COMPILED) if COMPILED else cast("Ints", [value] * size)
-
+    ints = _filled
+    if arity == 1:
+        arcs = _narrowed(arcs)
     n, n_arcs = arcs.n, arcs.tails.shape[0]
     tails, heads = working(arcs.tails, compiled=COMPILED), working(arcs.heads, compiled=COMPILED)
     steps = working(arcs.steps, compiled=COMPILED)
@@ -164,6 +221,7 @@ def arrange_graph(arcs: Arcs, arity: int, named: Callable[[int], Location | None
         out_heads,
         out_steps,
         working(arcs.table, compiled=COMPILED),
+        *_turned(n, arity == 1, out_first, out_heads, out_steps),
         working(component_end, compiled=COMPILED),
         cyclic,
         np.asarray(position, dtype=np.int32),

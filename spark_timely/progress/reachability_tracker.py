@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from spark_timely.order import (
 )
 from spark_timely.progress.location import Location, Source, Target
 from spark_timely.progress.reachability_graph import Graph, Index, Shape, Wide
-from spark_timely.progress.reachability_state import Moves, State
+from spark_timely.progress.reachability_state import Moves, new_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,7 +66,7 @@ class Changes(NamedTuple):
             return
         keys = np.stack([self.nodes, ~self.is_target, self.ports], axis=1)
         starts = [*run_starts(keys).tolist(), n]
-        for start, end in zip(starts[:-1], starts[1:], strict=True):
+        for start, end in pairwise(starts):
             location = Location(int(self.nodes[start]), int(self.ports[start]), bool(self.is_target[start]))
             yield location, self.times[start:end], self.diffs[start:end]
 
@@ -110,8 +111,8 @@ class Tracker:
         "_graph",
         "_half",
         "_inner",
-        "_inner_moves",
         "_moves",
+        "_outward",
         "_shape",
         "_sources",
         "_state",
@@ -124,14 +125,14 @@ class Tracker:
         self._shape = shape
         self._arity = graph.arity
         self._half = _HALF if unsigned else 0
-        self._state = State(graph)
+        self._state = new_state(graph)
         # Without what the outside holds: needed only where it reaches the graph's outputs.
-        self._inner = None if inner is None else State(inner)
+        self._inner = None if inner is None else new_state(inner)
         self._ats = array("q")  # port numbers
         self._times = array("q")  # flat, moved to int64
         self._diffs = array("q")
         self._moves: list[Moves] = []
-        self._inner_moves: list[Moves] = []
+        self._outward: list[Moves] = []
 
     @property
     def arity(self) -> int:
@@ -254,12 +255,16 @@ class Tracker:
             outward = self._graph.vertices[moves.positions] < outputs
             if outward.any():
                 where, times, diffs = moves
-                self._inner_moves.append(Moves(where[outward], times[outward], diffs[outward]))
+                self._outward.append(Moves(where[outward], times[outward], diffs[outward]))
 
     def pushed(self) -> Changes:
         """Return how the implied frontiers moved since the last call, at all ports; the net moves only."""
         moves, self._moves = self._moves, []
         return self._changes(moves)
+
+    def drain_pushed(self) -> list[tuple[Location, tuple[int, ...], int]]:
+        """Return what `pushed` does as plain values: location, time, diff."""
+        return self.pushed().rows() if self._moves else []
 
     def pushed_output(self) -> Changes:
         """Return how the frontiers at the graph's outputs moved since the last call, without the outside's part.
@@ -267,8 +272,12 @@ class Tracker:
         They are implied by the pointstamps inside the graph alone: not by the capabilities of the outside,
         which are entered at the sources of node 0. So a graph never takes those for its own.
         """
-        moves, self._inner_moves = self._inner_moves, []
+        moves, self._outward = self._outward, []
         return self._changes(moves)
+
+    def drain_output(self) -> list[tuple[int, tuple[int, ...], int]]:
+        """Return what `pushed_output` does as plain values: output, time, diff."""
+        return [(place.port, time, diff) for place, time, diff in self.pushed_output().rows()] if self._outward else []
 
     def _changes(self, moves: list[Moves]) -> Changes:
         if len(moves) == 1:
@@ -287,7 +296,7 @@ class Tracker:
             keyed, diffs = consolidate_rows(np.column_stack([vertices.astype(np.int64), times]), diffs)
             vertices, times = keyed[:, 0].astype(np.int32), keyed[:, 1:].astype(np.int64)
         else:
-            columns = [times[:, j] for j in range(self._arity - 1, -1, -1)]
+            columns: list[IntArray] = [times[:, j] for j in range(self._arity - 1, -1, -1)]
             order = np.lexsort([*columns, vertices])
             vertices, times, diffs = vertices[order], times[order], diffs[order]
         nodes, numbers, is_target = self._shape.locations(vertices)
@@ -357,7 +366,7 @@ class Tracker:
     def _moved(self, rows: IntArray) -> Wide:
         """Move times to int64."""
         if not self._half:
-            if rows.dtype == np.uint64 and rows.size and int(rows.max()) >= _HALF:
+            if rows.dtype == np.uint64 and int(rows.max(initial=0)) >= _HALF:
                 msg = "could not update pointstamps: found a time of 2**63 or more in a graph of int64 times"
                 raise InvalidShapeError(msg, hint="build the graph with dtype='uint64'")
             return rows.astype(np.int64, copy=False)
