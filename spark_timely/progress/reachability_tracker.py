@@ -41,6 +41,7 @@ class Changes(NamedTuple):
 
     Examples
     --------
+    >>> from spark_timely.progress.reachability import Builder
     >>> builder = Builder()
     >>> builder.add_node(1, 0, 1)
     >>> builder.add_node(2, 1, 0, sources=[(1, 0)])
@@ -91,6 +92,7 @@ class Tracker:
 
     Examples
     --------
+    >>> from spark_timely.progress.reachability import Builder
     >>> builder = Builder()
     >>> builder.add_node(1, 0, 1)
     >>> builder.add_node(2, 1, 0, sources=[(1, 0)])
@@ -153,6 +155,17 @@ class Tracker:
             If there is no such source.
         InvalidShapeError
             If `time` does not have k coordinates, or is not of the tracker's type.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_source(Source(1, 0), 5, 1)
+        >>> tracker.propagate_all()
+        >>> tracker.pointstamps(Source(1, 0))
+        Antichain.of(5)
         """
         node, port = source
         self._update(self._number(node, port, is_target=False), time, diff)
@@ -166,12 +179,35 @@ class Tracker:
             If there is no such target.
         InvalidShapeError
             If `time` does not have k coordinates, or is not of the tracker's type.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_target(Target(1, 0), 5, 1)
+        >>> tracker.propagate_all()
+        >>> tracker.pointstamps(Target(1, 0))
+        Antichain.of(5)
         """
         node, port = target
         self._update(self._number(node, port, is_target=True), time, diff)
 
     def update(self, location: Location, time: int | Sequence[int], diff: int) -> None:
-        """Change one count at a port of either side; see `update_source` and `update_target`."""
+        """Change one count at a port of either side; see `update_source` and `update_target`.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.update(Location(1, 0, is_target=True), 5, 1)
+        >>> tracker.propagate_all()
+        >>> tracker.implications(Source(1, 0))
+        Antichain.of(5)
+        """
         self._update(self._number(*location[:2], is_target=location.is_target), time, diff)
 
     def update_many(
@@ -198,6 +234,17 @@ class Tracker:
             If there is no such port; nothing was entered.
         InvalidShapeError
             If shapes or types do not fit.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_many([1, 1], 0, [True, False], [5, 3], 1)
+        >>> tracker.propagate_all()
+        >>> tracker.implications(Target(1, 0)), tracker.implications(Source(1, 0))
+        (Antichain.of(5), Antichain.of(3))
         """
         rows = self._moved(as_times(times, self._arity))
         n = rows.shape[0]
@@ -219,6 +266,17 @@ class Tracker:
         """Enter capabilities at one time at every source of every node but 0, `count` at each.
 
         With the number of peers as count: what a graph starts with before any operator has spoken.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.initialize(0, count=2)
+        >>> tracker.propagate_all()
+        >>> tracker.counts(Source(1, 0))
+        [((0,), 2)]
         """
         outputs = self._shape.outputs[1:]
         n = int(outputs.sum())
@@ -234,6 +292,19 @@ class Tracker:
         Notes
         -----
         Cost: O(changes entered + frontier changes × edges that they pass), whatever the size of the graph.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_target(Target(1, 0), 5, 1)
+        >>> tracker.implications(Source(1, 0))
+        Antichain.empty(1)
+        >>> tracker.propagate_all()
+        >>> tracker.implications(Source(1, 0))
+        Antichain.of(5)
         """
         if not self._ats:
             return
@@ -258,12 +329,36 @@ class Tracker:
                 self._outward.append(Moves(where[outward], times[outward], diffs[outward]))
 
     def pushed(self) -> Changes:
-        """Return how the implied frontiers moved since the last call, at all ports; the net moves only."""
+        """Return how the implied frontiers moved since the last call, at all ports; the net moves only.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_target(Target(1, 0), 5, 1)
+        >>> tracker.propagate_all()
+        >>> tracker.pushed().nodes.tolist(), tracker.pushed().nodes.tolist()
+        ([1, 1], [])
+        """
         moves, self._moves = self._moves, []
         return self._changes(moves)
 
     def drain_pushed(self) -> list[tuple[Location, tuple[int, ...], int]]:
-        """Return what `pushed` does as plain values: location, time, diff."""
+        """Return what `pushed` does as plain values: location, time, diff.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_source(Source(1, 0), 5, 1)
+        >>> tracker.propagate_all()
+        >>> tracker.drain_pushed()
+        [(Location(node=1, port=0, is_target=False), (5,), 1)]
+        """
         return self.pushed().rows() if self._moves else []
 
     def pushed_output(self) -> Changes:
@@ -271,12 +366,41 @@ class Tracker:
 
         They are implied by the pointstamps inside the graph alone: not by the capabilities of the outside,
         which are entered at the sources of node 0. So a graph never takes those for its own.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(0, 1, 1)
+        >>> builder.add_node(1, 1, 1, sources=[(0, 0)])
+        >>> builder.add_edge(Source(1, 0), Target(0, 0))
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_source(Source(0, 0), 3, 1)
+        >>> tracker.update_target(Target(1, 0), 5, 1)
+        >>> tracker.propagate_all()
+        >>> tracker.implications(Target(0, 0)), tracker.pushed_output().times.tolist()
+        (Antichain.of(3), [[5]])
         """
         moves, self._outward = self._outward, []
         return self._changes(moves)
 
     def drain_output(self) -> list[tuple[int, tuple[int, ...], int]]:
-        """Return what `pushed_output` does as plain values: output, time, diff."""
+        """Return what `pushed_output` does as plain values: output, time, diff.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(0, 1, 1)
+        >>> builder.add_node(1, 1, 1, sources=[(0, 0)])
+        >>> builder.add_edge(Source(1, 0), Target(0, 0))
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_source(Source(0, 0), 3, 1)
+        >>> tracker.update_target(Target(1, 0), 5, 1)
+        >>> tracker.propagate_all()
+        >>> tracker.drain_output()
+        [(0, (5,), 1)]
+        """
         return [(place.port, time, diff) for place, time, diff in self.pushed_output().rows()] if self._outward else []
 
     def _changes(self, moves: list[Moves]) -> Changes:
@@ -303,29 +427,99 @@ class Tracker:
         return Changes(nodes, numbers, is_target, self._moved_back(times), diffs)
 
     def implications(self, location: Location | Source | Target) -> Antichain:
-        """Return the frontier implied at a port: no time that is not beyond it can appear there any more."""
+        """Return the frontier implied at a port: no time that is not beyond it can appear there any more.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_target(Target(1, 0), 5, 1)
+        >>> tracker.propagate_all()
+        >>> tracker.implications(Source(1, 0))
+        Antichain.of(5)
+        """
         return self._antichain(self._state.implications(self._position(location)))
 
     def pointstamps(self, location: Location | Source | Target) -> Antichain:
-        """Return the frontier of the pointstamps at a port: of what is held there itself."""
+        """Return the frontier of the pointstamps at a port: of what is held there itself.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_target(Target(1, 0), 5, 1)
+        >>> tracker.propagate_all()
+        >>> tracker.pointstamps(Source(1, 0))
+        Antichain.empty(1)
+        """
         return self._antichain(self._state.pointstamps(self._position(location)))
 
     def counts(self, location: Location | Source | Target) -> list[tuple[tuple[int, ...], int]]:
-        """Return the pointstamps at a port with their counts, negative ones too. Cost: O(all times held anywhere)."""
+        """Return the pointstamps at a port with their counts, negative ones too. Cost: O(all times held anywhere).
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_target(Target(1, 0), 5, -1)
+        >>> tracker.propagate_all()
+        >>> tracker.counts(Target(1, 0)), tracker.tracking_anything()
+        ([((5,), -1)], False)
+        """
         found = self._state.counts(self._position(location))
         return [(tuple(x + self._half for x in time), count) for time, count in found]
 
     def tracking_anything(self) -> bool:
-        """Tell whether any count of a pointstamp is positive."""
+        """Tell whether any count of a pointstamp is positive.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.tracking_anything()
+        False
+        """
         return self._state.held > 0
 
     def holds_messages(self, node: int) -> bool:
-        """Tell whether any count at a target of the node is positive: messages are on their way to it."""
+        """Tell whether any count at a target of the node is positive: messages are on their way to it.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_target(Target(1, 0), 5, 1)
+        >>> tracker.propagate_all()
+        >>> tracker.holds_messages(1), tracker.holds_capabilities(1)
+        (True, False)
+        """
         start = int(self._shape.targets[node])
         return self._holds(start, int(self._shape.inputs[node]))
 
     def holds_capabilities(self, node: int) -> bool:
-        """Tell whether any count at a source of the node is positive: it may still produce something."""
+        """Tell whether any count at a source of the node is positive: it may still produce something.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_source(Source(1, 0), 5, 1)
+        >>> tracker.propagate_all()
+        >>> tracker.holds_messages(1), tracker.holds_capabilities(1)
+        (False, True)
+        """
         start = int(self._shape.sources[node])
         return self._holds(start, int(self._shape.outputs[node]))
 
@@ -366,7 +560,7 @@ class Tracker:
     def _moved(self, rows: IntArray) -> Wide:
         """Move times to int64."""
         if not self._half:
-            if rows.dtype == np.uint64 and int(rows.max(initial=0)) >= _HALF:
+            if rows.dtype == np.uint64 and rows.size and int(np.max(rows)) >= _HALF:
                 msg = "could not update pointstamps: found a time of 2**63 or more in a graph of int64 times"
                 raise InvalidShapeError(msg, hint="build the graph with dtype='uint64'")
             return rows.astype(np.int64, copy=False)
