@@ -305,7 +305,7 @@ def minimal_elements(elements: Iterable[tuple[int, ...]]) -> list[tuple[int, ...
 
     Notes
     -----
-    Cost: O(n·m·k) for n times and m minima.
+    Cost: O(n log n) for k ≤ 2, O(n·m·k) for n times and m minima else.
 
     Examples
     --------
@@ -315,6 +315,11 @@ def minimal_elements(elements: Iterable[tuple[int, ...]]) -> list[tuple[int, ...
     kept: list[tuple[int, ...]] = []
     # In lexicographic order a row is never less or equal to one before it, unless equal.
     for element in sorted(elements):
+        if len(element) <= 2 and kept:
+            # Second coordinates fall from one kept to the next: the last one decides.
+            if len(element) == 2 and element[1] < kept[-1][1]:
+                kept.append(element)
+            continue
         for other in kept:
             if all(x <= y for x, y in zip(other, element, strict=True)):
                 break

@@ -78,7 +78,7 @@ class MutableAntichain:
     Antichain.of(2)
     """
 
-    __slots__ = ("_arity", "_elements", "_few_seen", "_frontier", "_heap", "_line", "_points", "_table")
+    __slots__ = ("_arity", "_elements", "_few_seen", "_frontier", "_heap", "_least", "_line", "_points", "_table")
 
     def __init__(self, arity: int = 1) -> None:
         self._arity = arity
@@ -88,7 +88,9 @@ class MutableAntichain:
         self._table: CountTable | None = None
         # Small batches since the table was made.
         self._few_seen = 0
-        # The elements of the frontier in lexicographic order, and the same as a value once asked for.
+        # The frontier: for k = 1 its element, or `_NEVER`; else its elements in lexicographic order; in the table if
+        # there is one; and as a value once asked for.
+        self._least = _NEVER
         self._elements: list[Time] = []
         self._frontier: Antichain | None = None
         # For k = 1, and only while it pays: a heap of all times with a positive count, and maybe of others.
@@ -117,16 +119,19 @@ class MutableAntichain:
     def frontier(self) -> Antichain:
         """The minima of the times whose count is positive."""
         if self._frontier is None:
-            if self._table is not None:
-                self._frontier = Antichain.from_times(self._table.elements, self._arity)
-            else:
-                self._frontier = Antichain.of(*self._elements) if self._elements else Antichain.empty(self._arity)
+            elements = self._held_elements() if self._table is None else _tuples(self._table.elements)
+            self._frontier = Antichain._trusted(tuple(elements), self._arity)
         return self._frontier
 
     @property
     def is_empty(self) -> bool:
         """Whether the frontier is empty."""
-        return not len(self._elements if self._table is None else self._table.elements)
+        return not len(self._held_elements() if self._table is None else self._table.elements)
+
+    def _held_elements(self) -> list[Time]:
+        if self._arity != 1:
+            return self._elements
+        return [] if self._least == _NEVER else [(self._least,)]
 
     def counts(self) -> tuple[IntArray, DiffArray]:
         """Return the times with a non-zero count, in lexicographic order, and the counts; copies.
@@ -235,12 +240,7 @@ class MutableAntichain:
                 self._after_table(moves[1].size, n)
                 return moves
             rows, changes = consolidate_rows(rows, changes)
-        if self._arity == 1:
-            flat = self._apply_line(list(zip(rows[:, 0].tolist(), changes.tolist(), strict=True)))
-            if not flat:
-                return _nothing(1)
-            return as_times([time for time, _ in flat], 1), np.array([sign for _, sign in flat], dtype=np.int64)
-        moved = self._apply_points(list(zip(_tuples(rows), changes.tolist(), strict=True)))
+        moved = self._apply(list(zip(_tuples(rows), changes.tolist(), strict=True)))
         if not moved:
             return _nothing(self._arity)
         moved_times = as_times([time for time, _ in moved], self._arity)
@@ -279,20 +279,15 @@ class MutableAntichain:
         """
         if self._table is not None:
             return self._pairs_in_table(changes)
-        if self._arity == 1:
-            try:
-                flat = [(time, diff) for (time,), diff in changes]
-            except ValueError:
-                flat = []
-                self._check(changes)
-            return [((time,), sign) for time, sign in self._apply_line(flat)]
-        self._check(changes)
-        return self._apply_points(changes)
+        return self._apply(changes)
+
+    def _apply(self, changes: Sequence[tuple[Time, int]]) -> list[tuple[Time, int]]:
+        return self._apply_line(changes) if self._arity == 1 else self._apply_points(changes)
 
     def _check(self, changes: Sequence[tuple[Time, int]]) -> None:
         arity = self._arity
         for time, _ in changes:
-            if len(time) != arity:
+            if not isinstance(time, tuple) or len(time) != arity:
                 raise _wrong_arity(time, arity)
 
     def _arrays(self, times: TimesLike, diffs: npt.ArrayLike) -> tuple[IntArray, DiffArray]:
@@ -308,59 +303,77 @@ class MutableAntichain:
         rows = as_times(times, self._arity)
         return rows, as_diffs(diffs, rows.shape[0])
 
-    def _apply_line(self, changes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    def _apply_line(self, changes: Sequence[tuple[Time, int]]) -> list[tuple[Time, int]]:
         """Apply changes and return how the frontier moved: k = 1."""
-        counts = self._line
-        before = self._elements[0][0] if self._elements else _NEVER
+        counts, before = self._line, self._least
         least, touched = before, False
-        for time, diff in changes:
-            count = counts.get(time, 0) + diff
-            if count:
-                counts[time] = count
-            else:
-                counts.pop(time, None)
-            # What lies above the frontier cannot move it.
-            if time <= before:
-                touched = True
-                if time < least and diff > 0:
-                    least = time
+        try:
+            for (time,), diff in changes:
+                count = counts.get(time, 0) + diff
+                if count:
+                    counts[time] = count
+                elif diff:
+                    del counts[time]
+                # What lies above the frontier cannot move it.
+                if time <= before:
+                    touched = True
+                    if time < least and diff > 0:
+                        least = time
+        except (TypeError, ValueError):
+            self._take_back(changes)
+            raise
         if self._heap is not None:
             self._feed(changes)
         if not touched:
             return []
-        if least < before:
-            below = [time for time, _ in changes if time < before and counts.get(time, 0) > 0]
-            least = min(below, default=before)
+        if least < before and counts.get(least, 0) <= 0:
+            # It came and went again.
+            least = min((time for (time,), _ in changes if time < before and counts.get(time, 0) > 0), default=before)
         if least == before and counts.get(before, 0) <= 0:
-            least = self._least(len(changes))
+            least = self._next_least(len(changes))
         if least == before:
             return []
-        self._elements, self._frontier = [] if least == _NEVER else [(least,)], None
+        self._least, self._frontier = least, None
         if before == _NEVER:
-            return [(least, 1)]
+            return [((least,), 1)]
         if least == _NEVER:
-            return [(before, -1)]
-        return [(before, -1), (least, 1)] if before < least else [(least, 1), (before, -1)]
+            return [((before,), -1)]
+        if before < least:
+            return [((before,), -1), ((least,), 1)]
+        return [((least,), 1), ((before,), -1)]
 
-    def _feed(self, changes: list[tuple[int, int]]) -> None:
+    def _take_back(self, changes: Sequence[tuple[Time, int]]) -> None:
+        """Undo the changes before the first that has no time of the right form, and refuse that one: k = 1."""
+        counts = self._line
+        for time, diff in changes:
+            self._check([(time, diff)])
+            count = counts.get(time[0], 0) - diff
+            if count:
+                counts[time[0]] = count
+            else:
+                counts.pop(time[0], None)
+
+    def _feed(self, changes: Sequence[tuple[Time, int]]) -> None:
         """Put times that may have become positive on the heap, or drop the heap where it no longer pays."""
         heap = self._heap
         if heap is None or _MANY * len(changes) > len(self._line) or len(heap) > _MANY * (len(self._line) + _MANY):
             self._heap = None
             return
-        for time, diff in changes:
+        for (time,), diff in changes:
             if diff > 0:
                 heappush(heap, time)
 
-    def _least(self, n_changes: int) -> int:
+    def _next_least(self, n_changes: int) -> int:
         """Find the least time with a positive count: k = 1."""
         counts, heap = self._line, self._heap
         if heap is None:
-            positive = [time for time, count in counts.items() if count > 0]
             if len(counts) < _MANY * (n_changes + 1):
                 # So much has come since that to look through all costs no more than it did.
-                return min(positive, default=_NEVER)
-            heap = self._heap = positive
+                least = min(counts, default=_NEVER)
+                if least == _NEVER or counts[least] > 0:
+                    return least
+                return min((time for time, count in counts.items() if count > 0), default=_NEVER)
+            heap = self._heap = [time for time, count in counts.items() if count > 0]
             heapify(heap)
         while heap and counts.get(heap[0], 0) <= 0:
             heappop(heap)
@@ -369,6 +382,7 @@ class MutableAntichain:
     def _apply_points(self, changes: Sequence[tuple[Time, int]]) -> list[tuple[Time, int]]:
         """Apply changes and return how the frontier moved: k > 1, or 0."""
         counts, elements = self._points, self._elements
+        self._check(changes)
         lost, risen = False, []
         for time, diff in changes:
             old = counts.get(time, 0)
@@ -416,9 +430,10 @@ class MutableAntichain:
         if held.dtype != np.int64:
             return None
         times = held.astype(np.int64, copy=False)
-        elements = np.array(self._elements, dtype=np.int64).reshape(len(self._elements), self._arity)
+        found = self._held_elements()
+        elements = np.array(found, dtype=np.int64).reshape(len(found), self._arity)
         self._table = make(times, counts, elements)
-        self._line, self._points, self._heap, self._elements = {}, {}, None, []
+        self._line, self._points, self._heap, self._elements, self._least = {}, {}, None, [], _NEVER
         self._few_seen = 0
         return self._table
 
@@ -431,9 +446,10 @@ class MutableAntichain:
         held = zip(_tuples(times), counts.tolist(), strict=True)
         if self._arity == 1:
             self._line = {time: count for (time,), count in held}
+            self._least = int(table.elements[0, 0]) if table.elements.size else _NEVER
         else:
             self._points = dict(held)
-        self._elements = _tuples(table.elements)
+            self._elements = _tuples(table.elements)
 
     def _after_table(self, n_moves: int, n: int) -> None:
         """Forget the frontier as a value if it moved; go back where only small batches come."""
@@ -485,16 +501,8 @@ _in_large = 0
 
 def _minima(times: list[Time], arity: int) -> list[Time]:
     """Return the minima of times in lexicographic order."""
-    if arity == 1:
-        return [min(times)] if times else []
-    if len(times) <= _FEW:
+    if len(times) <= (_SOME if arity <= 2 else _FEW):
         return minimal_elements(times)
-    if arity == 2 and len(times) <= _SOME:
-        kept: list[Time] = []
-        for time in sorted(times):
-            if not kept or time[1] < kept[-1][1]:
-                kept.append(time)
-        return kept
     return _tuples(minimal(as_times(times, arity)))
 
 
@@ -549,6 +557,6 @@ def _nothing(arity: int) -> tuple[IntArray, DiffArray]:
 
 def _wrong_arity(time: Time, arity: int) -> InvalidShapeError:
     return InvalidShapeError(
-        f"could not count time={time!r:.200}: found arity={len(time)}, expected arity={arity}",
+        f"could not count time={time!r:.200}: expected arity={arity}",
         hint="give each time as a tuple of that many integers",
     )

@@ -78,12 +78,12 @@ def drawn(rng: random.Random, arity: int, span: int, n: int, low: int = 0) -> Ch
 
 
 @pytest.mark.parametrize("arity", [0, 1, 2, 3])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 def test_any_changes_move_the_frontier_as_defined(way: str, arity: int, seed: int) -> None:
     rng = random.Random(1000 * arity + seed)
     state, oracle = MutableAntichain(arity), Oracle()
     low = rng.choice([0, -5, -(1 << 63), (1 << 63) - 20])
-    for _ in range(40):
+    for _ in range(30):
         changes = drawn(rng, arity, rng.choice([2, 9]), rng.choice([0, 1, 2, 5, 40]), low)
         assert feed(state, changes, way) == oracle.feed(changes)
         agree(state, oracle)
@@ -101,8 +101,8 @@ def test_ways_taken_in_turn_leave_the_same_counts(arity: int, monkeypatch: pytes
     rng = random.Random(arity)
     state, oracle = MutableAntichain(arity), Oracle()
     seen = set()
-    for _ in range(300):
-        changes = drawn(rng, arity, 6, rng.choice([1, 1, 1, 2, 30]))
+    for _ in range(150):
+        changes = drawn(rng, arity, 4, rng.choice([1, 1, 1, 2, 30]))
         assert feed(state, changes, rng.choice(WAYS)) == oracle.feed(changes)
         agree(state, oracle)
         seen.add(state._table is not None)
@@ -143,11 +143,12 @@ def test_changes_that_cancel_within_a_batch_do_not_move_the_frontier(way: str) -
 def test_a_wrong_arity_is_refused_and_changes_nothing() -> None:
     for arity in (1, 2):
         state, wrong = MutableAntichain(arity), (1,) * (3 - arity)
-        with pytest.raises(InvalidShapeError, match="found arity="):
-            state.update_pairs([((1,) * arity, 1), (wrong, 1)])
+        for no_time in (wrong, 1, None):
+            with pytest.raises(InvalidShapeError, match=f"could not count time=.*expected arity={arity}"):
+                state.update_pairs([((1,) * arity, 1), ((1,) * arity, 1), (no_time, 1)])  # type: ignore[list-item]
         with pytest.raises(InvalidShapeError, match="expected shape"):
             state.update_iter(np.array([wrong]), np.array([1]))
-        with pytest.raises(InvalidShapeError, match="found arity="):
+        with pytest.raises(InvalidShapeError, match="could not count time="):
             state.count_for(wrong)
         assert state.counts()[1].size == 0
     with pytest.raises(InvalidShapeError, match="could not read diffs"):
