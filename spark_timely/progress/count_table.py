@@ -14,8 +14,8 @@ from spark_timely.progress.kernels_counts import Ints, count_of, count_rows, few
 __all__ = ["CountTable"]
 
 _SLOTS = 64
-# Minima of so many candidates, k > 1, are found by sorting them.
-_FEW_CANDIDATES = 1024
+# Up to so many comparisons and moves, minima are found by putting one time after the other among them: k > 1.
+_FEW_MOVES = 1 << 20
 # A table of so many slots for each time held is made anew.
 _SPARSE = 16
 
@@ -79,7 +79,7 @@ class CountTable:
         if not lost and not candidates.shape[0]:
             return candidates, diffs[:0].copy()
         kept = before[:0] if lost else before
-        if before.shape[1] == 1 or candidates.shape[0] <= _FEW_CANDIDATES:
+        if before.shape[1] == 1 or candidates.shape[0] * (kept.shape[0] + candidates.shape[0]) <= _FEW_MOVES:
             self.elements = few_minima(kept, candidates)
         else:
             self.elements = minimal(np.concatenate([kept, candidates])).astype(np.int64, copy=False)
