@@ -22,6 +22,7 @@ from spark_timely.order import as_times
 from spark_timely.progress import frontier as module
 from spark_timely.progress.count_table import CountTable
 from spark_timely.progress.frontier import MutableAntichain
+from spark_timely.progress.summary import NestedTimes
 from tests.modules import ROOT
 from tests.oracles import order_model as model
 
@@ -211,6 +212,37 @@ def test_a_wide_frontier_comes_and_goes_at_once(way: str, arity: int) -> None:
     moved, signs = state.update_iter(np.zeros((1, arity), dtype=np.int64), ones[:1])
     assert moved.shape[0] == 1 + n // 2
     assert state.frontier == Antichain.of((0,) * arity)
+
+
+def test_rule_000_27_and_44_only_discrete_changes_of_the_frontier_come_out(way: str) -> None:
+    """Counts go up and down; who is told hears of the first and of the last at a minimal time, and of nothing else."""
+    state = MutableAntichain()
+    said = [
+        feed(state, changes, way)
+        for changes in (
+            [((3,), 2)],
+            [((3,), 5), ((4,), 1)],
+            [((3,), -6), ((9,), 1)],
+            [((4,), 1), ((4,), -2)],
+            [((3,), -1)],
+            [((9,), -1)],
+        )
+    ]
+    assert said == [[((3,), 1)], [], [], [], [((3,), -1), ((9,), 1)], [((9,), -1)]]
+
+
+def test_rule_000_18_and_40_inner_times_that_share_an_outer_one_are_reported_once(way: str) -> None:
+    """What goes outward is counted there: rounds of a loop come and go, the outer time stays until the last is gone."""
+    nested, expressed = NestedTimes(1), MutableAntichain()
+    rounds: list[Changes] = [
+        [((5, 0), 1)],
+        [((5, 0), -1), ((5, 1), 1), ((6, 0), 1)],
+        [((5, 1), -1), ((5, 2), 2)],
+        [((5, 2), -1)],
+        [((5, 2), -1)],
+    ]
+    said = [feed(expressed, [(nested.to_outer_one(t), diff) for t, diff in inner], way) for inner in rounds]
+    assert said == [[((5,), 1)], [], [], [], [((5,), -1), ((6,), 1)]]
 
 
 def test_steps_forward_of_one_of_many_do_not_look_at_all() -> None:

@@ -154,7 +154,7 @@ def test_antichains_of_summaries_keep_the_shortest_paths() -> None:
 
 @pytest.mark.parametrize("refinement", [SameTimes(1), SameTimes(3), NestedTimes(0), NestedTimes(1), NestedTimes(2)])
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64])
-def test_times_go_in_and_out_of_a_scope(refinement: Refines, dtype: type[np.int64]) -> None:
+def test_rule_000_23_and_30_times_go_in_and_out_of_a_scope(refinement: Refines, dtype: type[np.int64]) -> None:
     assert isinstance(refinement, Refines)
     rng = np.random.default_rng(0)
     outer = rng.integers(0, 99, (20, refinement.outer_arity)).astype(dtype)
@@ -170,7 +170,7 @@ def test_times_go_in_and_out_of_a_scope(refinement: Refines, dtype: type[np.int6
 
 
 @pytest.mark.parametrize("refinement", [SameTimes(2), NestedTimes(1), NestedTimes(2)])
-def test_summaries_seen_from_outside_take_times_where_the_inner_ones_do(refinement: Refines) -> None:
+def test_rule_000_17_summaries_seen_from_outside_take_times_where_the_inner_ones_do(refinement: Refines) -> None:
     rng = np.random.default_rng(1)
     inner = rng.integers(0, 99, (20, refinement.inner_arity))
     summary = Summary(tuple(rng.integers(0, 9, refinement.inner_arity).tolist()))
