@@ -230,6 +230,9 @@ class Builder:
                 raise InvalidShapeError(msg, hint="give one entry per output, or a mapping from outputs that are there")
             for output, paths in pairs:
                 rows = [self._step(index, path) for path in paths]
+                if rows and not index:
+                    msg = f"could not add node 0: found a path through it, from input {number} to output {output}"
+                    raise InvalidUsageError(msg, hint="node 0 is the outside: nothing flows through it")
                 for row in minimal_elements(rows) if len(rows) > 1 else rows:
                     self._arcs.extend((index, number, output, self._steps.setdefault(row, len(self._steps))))
         self._summed.add(index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -135,11 +136,11 @@ def _with_table(arcs: Arcs, steps: list[tuple[int, ...]]) -> Arcs:
 def scope_summaries(graph: Graph, shape: Shape, hi: int) -> tuple[Graph | None, list[PortSummaries]]:
     """Return what paths from the graph's inputs to its outputs do to times, `hi` being the greatest summary.
 
-    Also the part of the graph that leads to outputs, if some path joins an input with an output.
+    Also the part of the graph that leads to outputs, if there are any.
     """
     n_inputs, n_outputs = int(shape.outputs[0]), int(shape.inputs[0])
     empty = [PortSummaries() for _ in range(n_inputs)]
-    if not n_inputs or not n_outputs:
+    if not n_outputs:
         return None, empty
     first = np.asarray(graph.first, dtype=np.int64)
     heads, steps = np.asarray(graph.heads, dtype=np.int64), np.asarray(graph.steps, dtype=np.int64)
@@ -148,22 +149,26 @@ def scope_summaries(graph: Graph, shape: Shape, hi: int) -> tuple[Graph | None, 
     outputs = graph.positions[shape.targets[0] + np.arange(n_outputs)].tolist()
     onward, back = _Links(graph.n, tails, heads), _Links(graph.n, heads, tails)
     leads = back.reached(outputs)
+    inner = _part(graph, tails, leads[heads])
     if not leads[inputs].any():
-        return None, empty
-    keep = leads[heads]
-    inner = _part(graph, tails, keep)
+        return inner, empty
     both = leads & onward.reached(inputs)
     inside = both[heads] & both[tails]
     tails, heads, steps = tails[inside], heads[inside], steps[inside]
     rows = np.asarray(graph.table, dtype=np.int64).reshape(-1, graph.arity).tolist()
     table = [tuple(row) for row in rows]
     ends = np.maximum(np.asarray(graph.component_end, dtype=np.int64), np.arange(1, graph.n + 1)).tolist()
+
+    @cache
+    def antichain(paths: tuple[tuple[int, ...], ...]) -> Antichain:
+        return Antichain(paths, graph.arity)
+
     if n_inputs <= _FEW_INPUTS < n_outputs:
         links = _Links(graph.n, tails, heads, steps)
         labels = _labels(links, table, hi, _runs_of(ends, both), inputs)
         for output, position in enumerate(outputs):
             for port, paths in labels.get(position, {}).items():
-                empty[port][output] = Antichain(paths, graph.arity)
+                empty[port][output] = antichain(tuple(paths))
         return inner, empty
     links = _Links(graph.n, heads, tails, steps)
     labels = _labels(links, table, hi, _runs_of(ends, both)[::-1], outputs)
@@ -173,9 +178,7 @@ def scope_summaries(graph: Graph, shape: Shape, hi: int) -> tuple[Graph | None, 
     for position in inputs:
         label = labels.get(position, {})
         if id(label) not in shared:
-            shared[id(label)] = PortSummaries(
-                {output: Antichain(paths, graph.arity) for output, paths in sorted(label.items())}
-            )
+            shared[id(label)] = PortSummaries({output: antichain(tuple(label[output])) for output in sorted(label)})
         found.append(shared[id(label)])
     return inner, found
 
@@ -237,28 +240,39 @@ def _labels(
     for number, position in enumerate(seeds):
         labels[position] = {number: [zero]}
         own.add(position)
+
+    def pass_on(position: int) -> list[int]:
+        """Add what each link makes of a position's label; return the positions whose labels changed."""
+        label = labels.get(position)
+        changed: list[int] = []
+        if label is None:
+            return changed
+        for link in range(links.first[position], links.first[position + 1]):
+            head, step = links.heads[link], table[links.steps[link]]
+            if head not in labels and step == zero:
+                labels[head] = label
+                own.discard(position)
+                changed.append(head)
+                continue
+            if head not in own:
+                labels[head] = dict(labels.get(head, {}))
+                own.add(head)
+            if _merge(labels[head], label, step, hi):
+                changed.append(head)
+        return changed
+
     for run in runs:
+        if len(run) == 1:
+            pass_on(run[0])
+            continue
         # Inside a component a label may change again after it was passed on; outside it may not.
         again = deque(run)
         queued = set(run)
         while again:
             position = again.popleft()
             queued.discard(position)
-            label = labels.get(position)
-            if label is None:
-                continue
-            for link in range(links.first[position], links.first[position + 1]):
-                head, step = links.heads[link], table[links.steps[link]]
-                if head not in labels and step == zero:
-                    labels[head] = label
-                    own.discard(position)
-                    changed = True
-                else:
-                    if head not in own:
-                        labels[head] = dict(labels.get(head, {}))
-                        own.add(head)
-                    changed = _merge(labels[head], label, step, hi)
-                if changed and head in run and head not in queued:
+            for head in pass_on(position):
+                if head in run and head not in queued:
                     queued.add(head)
                     again.append(head)
     return labels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from itertools import pairwise
+from operator import index
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -128,7 +129,7 @@ class Tracker:
         self._arity = graph.arity
         self._half = _HALF if unsigned else 0
         self._state = new_state(graph)
-        # Without what the outside holds: needed only where it reaches the graph's outputs.
+        # The same without what is at node 0, as far as it leads to the graph's outputs; if there are any.
         self._inner = None if inner is None else new_state(inner)
         self._ats = array("q")  # port numbers
         self._times = array("q")  # flat, moved to int64
@@ -248,8 +249,9 @@ class Tracker:
         """
         rows = self._moved(as_times(times, self._arity))
         n = rows.shape[0]
-        where = np.asarray(nodes, np.int64), np.asarray(ports, np.int64), np.asarray(is_target, np.bool_)
-        node, port, side = (np.broadcast_to(each, n) for each in where)
+        node = np.broadcast_to(np.asarray(nodes, np.int64), n)
+        port = np.broadcast_to(np.asarray(ports, np.int64), n)
+        side = np.broadcast_to(np.asarray(is_target, np.bool_), n)
         known = (node >= 0) & (node < self._shape.inputs.shape[0]) & (port >= 0)
         within = np.where(known, node, 0)
         known &= port < np.where(side, self._shape.inputs[within], self._shape.outputs[within])
@@ -308,9 +310,9 @@ class Tracker:
         """
         if not self._ats:
             return
-        at = np.frombuffer(self._ats, np.int64)
-        times = np.frombuffer(self._times, np.int64)
-        diffs = np.frombuffer(self._diffs, np.int64)
+        at: Wide = np.frombuffer(self._ats, dtype=np.int64)
+        times: Wide = np.frombuffer(self._times, dtype=np.int64)
+        diffs: Wide = np.frombuffer(self._diffs, dtype=np.int64)
         self._ats, self._times, self._diffs = array("q"), array("q"), array("q")
         positions: Index = self._graph.positions[at]
         moves = self._state.propagate(positions, times, diffs)
@@ -318,11 +320,9 @@ class Tracker:
             self._moves.append(moves)
         outputs = int(self._shape.inputs[0])
         if self._inner is not None:
-            inside = at >= self._shape.targets[0] + outputs + self._shape.outputs[0]
-            inside |= at < outputs
+            inside = at >= outputs + self._shape.outputs[0]
             times = times.reshape(-1, self._arity)[inside].ravel()
             moves = self._inner.propagate(positions[inside], times, diffs[inside])
-        if outputs:
             outward = self._graph.vertices[moves.positions] < outputs
             if outward.any():
                 where, times, diffs = moves
@@ -364,8 +364,8 @@ class Tracker:
     def pushed_output(self) -> Changes:
         """Return how the frontiers at the graph's outputs moved since the last call, without the outside's part.
 
-        They are implied by the pointstamps inside the graph alone: not by the capabilities of the outside,
-        which are entered at the sources of node 0. So a graph never takes those for its own.
+        They are implied by the pointstamps inside the graph alone, not by those at node 0: the capabilities of
+        the outside, at its sources, and messages that have left. So a graph never takes these for its own.
 
         Examples
         --------
@@ -527,20 +527,22 @@ class Tracker:
         return self._state.holds(self._graph.positions[start : start + ports])
 
     def _update(self, number: int, time: int | Sequence[int], diff: int) -> None:
-        row = (time,) if isinstance(time, int) else _row(time)
-        if len(row) != self._arity:
-            msg = f"could not update a pointstamp: found time={row!r}, arity={self._arity}"
-            raise InvalidShapeError(msg, hint="times of one graph have the same number of coordinates")
         half, times = self._half, self._times
         try:
+            row: Sequence[int] = (time,) if isinstance(time, int | np.integer) else time
             for coordinate in row:
-                times.append(coordinate - half)
-        except (OverflowError, TypeError) as error:
+                times.append(index(coordinate) - half)
+            fits = len(row) == self._arity
+        except (OverflowError, TypeError, ValueError):
+            fits = False
+        if not fits:
             del times[len(self._ats) * self._arity :]
-            msg = f"could not update a pointstamp: found time={row!r}"
-            raise InvalidShapeError(msg, hint="times are whole numbers within the type of the graph") from error
+            msg = f"could not update a pointstamp: found time={time!r}, arity={self._arity}"
+            raise InvalidShapeError(
+                msg, hint="times are whole numbers within the type of the graph, one per coordinate"
+            )
         self._ats.append(number)
-        self._diffs.append(diff)
+        self._diffs.append(int(diff))
 
     def _number(self, node: int, port: int, *, is_target: bool) -> int:
         """Return the port number."""
