@@ -211,7 +211,8 @@ class MutableAntichain:
         Returns
         -------
         times, diffs : ndarray, shapes (m, k) and (m,)
-            Elements that entered (+1) and left (-1) the frontier, sorted by time.
+            Elements that entered (+1) and left (-1) the frontier, sorted by time; the times are int64, or uint64
+            where one is 2**63 or more.
 
         Raises
         ------
