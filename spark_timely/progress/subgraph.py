@@ -24,7 +24,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_timely.errors import InvalidUsageError, NegativeCountError, ProtocolError, TimelyInternalError
@@ -38,7 +38,7 @@ from spark_timely.progress.operate import InternalSummary, PortChanges, Time
 from spark_timely.progress.summary import Refines
 
 if TYPE_CHECKING:
-    from spark_timely.progress.reachability import Changes, Tracker
+    from spark_timely.progress.reachability import Tracker
 
 __all__ = ["Subgraph"]
 
@@ -331,14 +331,14 @@ class Subgraph:
     def _frontier_moves(self) -> dict[int, list[tuple[int, Time, int]]]:
         """Return by child, how the frontiers of its inputs moved in the last propagation."""
         moves: dict[int, list[tuple[int, Time, int]]] = {}
-        for node, port, is_target, time, diff in _rows(self._tracker.pushed()):
+        for (node, port, is_target), time, diff in self._tracker.drain_pushed():
             if node and is_target:
                 moves.setdefault(node, []).append((port, time, diff))
         return moves
 
     def _output_changes(self) -> list[tuple[int, Time, int]]:
         """Return changes of what is possible at the scope's outputs, the outside's doings left out."""
-        return [(port, time, diff) for _, port, _, time, diff in _rows(self._tracker.pushed_output())]
+        return self._tracker.drain_output()
 
     def _report_outputs(self, internal: PortChanges) -> None:
         """Step 6: several times inside may be one outside, so changes are filtered once more."""
@@ -431,10 +431,3 @@ class Subgraph:
         for child in self._children:
             child.drop()
         self._progcaster.close()
-
-
-def _rows(changes: Changes) -> Iterator[tuple[int, int, bool, Time, int]]:
-    """Iterate over frontier changes: node, port, whether it is a target, time and change."""
-    columns = (changes.nodes, changes.ports, changes.is_target, changes.times, changes.diffs)
-    for node, port, is_target, time, diff in zip(*(column.tolist() for column in columns), strict=True):
-        yield node, port, is_target, tuple(time), diff

@@ -15,13 +15,13 @@ from spark_timely.progress.broadcast import ProgressMode
 from spark_timely.progress.child import Child
 from spark_timely.progress.child_checks import LeafStatements
 from spark_timely.progress.operate import PortChanges, Time
-from spark_timely.progress.subgraph import Subgraph, _rows
+from spark_timely.progress.subgraph import Subgraph
 from spark_timely.progress.transport import MemoryNetwork, ProgressBatch
 from tests.property.progress_world import LivenessViolation, Options, RandomOperator, SafetyViolation, World
 
 # Other worlds: TIMELY_SIMULATION_SEED=12345 pytest tests/property/test_progress_simulation.py
 FIRST = int(os.environ.get("TIMELY_SIMULATION_SEED", "0"))
-CHUNK = 25
+CHUNK = 20
 MISTAKES = (SafetyViolation, LivenessViolation, TimelyError)
 
 
@@ -219,8 +219,8 @@ def test_mutant_child_zeros_summaries_kept_is_found() -> None:
 
     def look(self: Subgraph) -> list[tuple[int, int, bool, Time, int]]:
         moves = moves_of.setdefault(id(self), [])
-        moves += _rows(self._tracker.pushed())
-        self._tracker.pushed_output()
+        moves += [(*location, time, diff) for location, time, diff in self._tracker.drain_pushed()]
+        self._tracker.drain_output()
         return moves
 
     def outputs(self: Subgraph) -> list[tuple[int, Time, int]]:
