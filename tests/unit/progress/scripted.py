@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 from spark_timely.progress.location import Source, Target
@@ -82,7 +83,7 @@ def sink(name: str = "sink", **settings: Any) -> Scripted:
 def chain(scope: SubgraphBuilder, *operators: Operator) -> list[int]:
     """Add operators, each fed by the one before."""
     numbers = [scope.add_child(operator) for operator in operators]
-    for before, after in zip(numbers, numbers[1:], strict=False):
+    for before, after in pairwise(numbers):
         scope.connect(Source(before, 0), Target(after, 0))
     return numbers
 
