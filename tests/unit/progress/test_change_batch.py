@@ -86,7 +86,7 @@ def test_a_copy_shares_nothing(n: int) -> None:
 
 
 def test_what_was_handed_over_is_copied() -> None:
-    for n in (3, 300):
+    for n in (3, 20, 300):
         times, diffs = np.arange(n).reshape(-1, 1), np.ones(n, dtype=np.int64)
         batch = ChangeBatch()
         batch.extend(times, diffs)

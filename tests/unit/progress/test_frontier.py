@@ -246,11 +246,11 @@ def test_rule_000_18_and_40_inner_times_that_share_an_outer_one_are_reported_onc
 
 
 def test_steps_forward_of_one_of_many_do_not_look_at_all() -> None:
-    """With one line of times a heap finds the next: the least of ten thousand is passed a thousand times."""
+    """With one line of times a heap finds the next, also of those that came after it was made."""
     state = MutableAntichain()
-    state.update_iter(np.arange(10_000).reshape(-1, 1), np.ones(10_000, dtype=np.int64))
+    state.update_iter(np.arange(500).reshape(-1, 1), np.ones(500, dtype=np.int64))
     for t in range(1000):
-        assert state.update_pairs([((t,), -1), ((t + 10_000,), 1)]) == [((t,), -1), ((t + 1,), 1)]
+        assert state.update_pairs([((t,), -1), ((t + 500,), 1)]) == [((t,), -1), ((t + 1,), 1)]
     assert state._heap is not None
     # Much new at once makes looking through all the cheaper way.
     state.update_iter(np.arange(20_000, 40_000).reshape(-1, 1), np.ones(20_000, dtype=np.int64))
