@@ -81,9 +81,10 @@ class Builder:
             raise InvalidUsageError(msg, hint="use 'int64' or 'uint64'")
         self._arity = arity
         self._unsigned = dtype == "uint64"
-        self._nodes = array("q")  # index, inputs, outputs
-        self._edges = array("q")  # node and port of a source, node and port of a target
-        self._arcs = array("q")  # inside nodes with a summary: node, input, output, row of the table of steps
+        # Flat lists: nothing is as cheap to add to.
+        self._nodes: list[int] = []  # index, inputs, outputs
+        self._edges: list[int] = []  # node and port of a source, node and port of a target
+        self._arcs: list[int] = []  # inside nodes with a summary: node, input, output, row of the table of steps
         self._summed: set[int] = set()  # nodes with a summary
         self._steps: dict[tuple[int, ...], int] = {(0,) * arity: 0}
 
@@ -125,15 +126,13 @@ class Builder:
         >>> builder.build()[0].n_locations
         3
         """
-        self._nodes.extend((index, inputs, outputs))
+        self._nodes += (index, inputs, outputs)
         if summary is not None:
             self._add_summary(index, inputs, outputs, summary)
-        if sources:
-            if len(sources) > inputs:
-                msg = f"could not add node {index}: found {len(sources)} sources for inputs={inputs}"
-                raise InvalidShapeError(msg, hint="give one source per input, or use add_edge")
-            for port, (node, output) in enumerate(sources):
-                self._edges.extend((node, output, index, port))
+        port = 0
+        for node, output in sources:
+            self._edges += (node, output, index, port)
+            port += 1  # noqa: SIM113 - counting is cheaper
 
     def add_edge(self, source: Source | tuple[int, int], target: Target | tuple[int, int]) -> None:
         """Add an edge: what the source produces is to be expected at the target.
@@ -144,7 +143,9 @@ class Builder:
         --------
         >>> Builder().add_edge(Source(1, 0), Target(2, 0))
         """
-        self._edges.extend((*source, *target))
+        node, port = source
+        target_node, target_port = target
+        self._edges += (node, port, target_node, target_port)
 
     def add_nodes(self, indexes: npt.ArrayLike, inputs: npt.ArrayLike, outputs: npt.ArrayLike) -> None:
         """Add many nodes without a summary of their own; see `add_node`.
@@ -155,7 +156,7 @@ class Builder:
         >>> builder.add_nodes([1, 2, 3], 1, 1)
         """
         columns = np.broadcast_arrays(np.asarray(indexes, dtype=np.int64), inputs, outputs)
-        self._nodes.extend(array("q", np.stack(columns, axis=1).astype(np.int64).tobytes()))
+        self._nodes += np.stack(columns, axis=1).astype(np.int64).ravel().tolist()
 
     def add_edges(self, edges: npt.ArrayLike) -> None:
         """Add many edges: an array of rows of source node, source port, target node, target port.
@@ -168,7 +169,7 @@ class Builder:
         if rows.size and (rows.ndim != 2 or rows.shape[1] != 4):
             msg = f"could not add edges: found shape={rows.shape!r}"
             raise InvalidShapeError(msg, hint="give rows of source node, source port, target node, target port")
-        self._edges.extend(array("q", rows.tobytes()))
+        self._edges += rows.ravel().tolist()
 
     def build(self) -> tuple[Tracker, list[PortSummaries]]:
         """Build the tracker.
@@ -218,11 +219,11 @@ class Builder:
             msg = f"could not add node {index}: found a summary of {len(summary)} inputs, inputs={inputs}"
             raise InvalidShapeError(msg, hint="give one entry per input, and in it one per output")
         for number, of_input in enumerate(summary):
-            if isinstance(of_input, Mapping):
-                pairs: Iterable[tuple[int, Iterable[Steps]]] = of_input.items()
-                fits = all(0 <= output < outputs for output in of_input)
-            else:
+            pairs: Iterable[tuple[int, Iterable[Steps]]]
+            if isinstance(of_input, list | tuple) or not isinstance(of_input, Mapping):
                 pairs, fits = enumerate(of_input), len(of_input) == outputs
+            else:
+                pairs, fits = of_input.items(), all(0 <= output < outputs for output in of_input)
             if not fits:
                 msg = (
                     f"could not add node {index}: found a summary that does not fit, input={number}, outputs={outputs}"
@@ -234,7 +235,7 @@ class Builder:
                     msg = f"could not add node 0: found a path through it, from input {number} to output {output}"
                     raise InvalidUsageError(msg, hint="node 0 is the outside: nothing flows through it")
                 for row in minimal_elements(rows) if len(rows) > 1 else rows:
-                    self._arcs.extend((index, number, output, self._steps.setdefault(row, len(self._steps))))
+                    self._arcs += (index, number, output, self._steps.setdefault(row, len(self._steps)))
         self._summed.add(index)
 
     def _step(self, index: int, path: Steps) -> tuple[int, ...]:
@@ -251,7 +252,7 @@ class Builder:
 
     def _shape(self) -> Shape:
         """Check the nodes, and number the ports."""
-        nodes = np.frombuffer(self._nodes, dtype=np.int64).reshape(-1, 3)
+        nodes = _numbers(self._nodes, 3)
         indexes = nodes[:, 0]
         outside = indexes.size == 0 or 0 not in indexes[:1]
         if indexes.size and outside:
@@ -269,25 +270,38 @@ class Builder:
         return Shape.of(inputs, outputs)
 
     def _all_arcs(self, shape: Shape) -> Arcs:
-        edges = np.frombuffer(self._edges, dtype=np.int64).reshape(-1, 4)
+        edges = _numbers(self._edges, 4)
         sources, targets = edges[:, :2], edges[:, 2:]
         _check_ports(sources, shape.outputs, edges)
         _check_ports(targets, shape.inputs, edges)
         tails = shape.sources[sources[:, 0]] + sources[:, 1]
         heads = shape.targets[targets[:, 0]] + targets[:, 1]
-        given = np.frombuffer(self._arcs, dtype=np.int64).reshape(-1, 4)
+        given = _numbers(self._arcs, 4)
         return internal_arcs(shape, self._summed, given, list(self._steps), tails, heads)
 
 
+def _numbers(flat: list[int], width: int) -> Wide:
+    """Return rows of so many whole numbers."""
+    try:
+        numbers: Wide = np.frombuffer(array("q", flat), dtype=np.int64)
+    except (TypeError, OverflowError) as error:
+        msg = "could not build the graph: found nodes or ports that are not numbered by whole numbers"
+        raise InvalidUsageError(msg, hint="give each node the next number; 0 is the outside") from error
+    return numbers.reshape(-1, width)
+
+
 def _check_ports(ports: Wide, counts: Wide, edges: Wide) -> None:
-    nodes = ports[:, 0]
-    good = (nodes >= 0) & (nodes < counts.shape[0]) & (ports[:, 1] >= 0)
-    good[good] = ports[good, 1] < counts[nodes[good]]
-    if not good.all():
-        row = edges[~good][0].tolist()
-        source, target = Source(*row[:2]).location, Target(*row[2:]).location
-        msg = f"could not build the graph: found the edge {source} → {target}, but no such port"
-        raise InvalidUsageError(msg, hint="add the node, or give it more ports")
+    nodes, numbers = ports[:, 0], ports[:, 1]
+    if not nodes.size:
+        return
+    if nodes.min() >= 0 and nodes.max() < counts.shape[0] and numbers.min() >= 0 and (numbers < counts[nodes]).all():
+        return
+    good = (nodes >= 0) & (nodes < counts.shape[0]) & (numbers >= 0)
+    good[good] = numbers[good] < counts[nodes[good]]
+    row = edges[~good][0].tolist()
+    source, target = Source(*row[:2]).location, Target(*row[2:]).location
+    msg = f"could not build the graph: found the edge {source} → {target}, but no such port"
+    raise InvalidUsageError(msg, hint="add the node, or give it more ports")
 
 
 def _not_in_sequence(indexes: Wide, n: int) -> InvalidUsageError:

@@ -38,6 +38,8 @@ Wide: TypeAlias = npt.NDArray[np.int64]
 _SHOWN = 6
 # With more arcs to it than this, a vertex gets aids before it.
 _FAN = 32
+# For fewer ports than one in so many, nodes are looked up, else counted off.
+_SPARSE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,10 @@ class Shape:
 
     def locations(self, numbers: Wide | Index) -> tuple[Wide, Wide, BoolArray]:
         """Return node, port and side of port numbers."""
-        nodes = (np.searchsorted(self.targets, numbers, side="right") - 1).astype(np.int64, copy=False)
+        if numbers.shape[0] * _SPARSE < self.n_ports:
+            nodes = (np.searchsorted(self.targets, numbers, side="right") - 1).astype(np.int64, copy=False)
+        else:
+            nodes = np.repeat(np.arange(self.inputs.shape[0]), self.inputs + self.outputs)[numbers]
         is_target = numbers < self.sources[nodes]
         ports: Wide = numbers.astype(np.int64) - np.where(is_target, self.targets[nodes], self.sources[nodes])
         return nodes, ports, is_target

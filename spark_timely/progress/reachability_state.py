@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 __all__ = ["Moves", "State", "new_state"]
 
 _HI = (1 << 63) - 1
+# Where no more than one port of so many may have moved, these are asked for one by one.
+_SPARSE = 8
 
 Time: TypeAlias = tuple[int, ...]
 
 
 class Moves(NamedTuple):
-    """How frontiers of implications moved: position, time (rows of k) and +1 or -1, in no order."""
+    """How frontiers of implications moved: port number, time (rows of k) and +1 or -1; sorted."""
 
-    positions: Index
+    ports: Index
     times: Wide
     diffs: Wide
 
@@ -99,8 +101,8 @@ class State(ABC):
         kernels.rehash(self._graph.arity, rec, big, self._buckets, st)
 
     @abstractmethod
-    def propagate(self, positions: Index, times: Wide, diffs: Wide) -> Moves:
-        """Enter changes of pointstamps (times flat) and return the net moves of all frontiers of implications."""
+    def propagate(self, positions: Index, times: Wide, diffs: Wide, n_ports: int) -> Moves:
+        """Enter changes of pointstamps (times flat); return the net moves of the frontiers at the first ports."""
 
     @abstractmethod
     def implications(self, position: int) -> list[Time]:
@@ -165,9 +167,10 @@ class _TotalState(State):
         self._frontiers = self._narrow(n, 0), self._wide(n), self._wide(n), self._narrow(n, 0), self._narrow(n)
         size = len(cast("list[int]", graph.heads)) + n if graph.cyclic else 0
         cyclic = n if graph.cyclic else 0
+        self._positions = working(graph.positions, compiled=self._compiled)
         self._search = self._narrow(cyclic, 0), self._narrow(cyclic), self._wide(size), self._narrow(size)
 
-    def propagate(self, positions: Index, times: Wide, diffs: Wide) -> Moves:
+    def propagate(self, positions: Index, times: Wide, diffs: Wide, n_ports: int) -> Moves:
         """See `State.propagate`."""
         kernels, graph, st = self._kernels, self._graph, self._st
         n_updates = positions.shape[0]
@@ -203,8 +206,15 @@ class _TotalState(State):
             *updates,
         )
         st[kernels.TOUCHED] = 0
-        rows = self._narrow(2 * count), self._wide(2 * count), self._wide(2 * count)
-        number = kernels.read_total(count, *self._frontiers, *rows)
+        n_asked, asked = n_ports, np.zeros(0, np.int32)
+        if count * _SPARSE < n_ports:
+            asked = np.sort(graph.vertices[np.array(_part(self._frontiers[4], 0, count), np.int64)])
+            asked = asked[asked < n_ports]
+            n_asked = asked.shape[0]
+        size = 2 * min(count, n_asked)
+        rows = self._narrow(size), self._wide(size), self._wide(size)
+        asking = working(asked, compiled=self._compiled), self._positions
+        number = kernels.read_total(count, *self._frontiers, n_asked, *asking, *rows)
         where, at, signs = (_part(each, 0, number) for each in rows)
         return Moves(np.array(where, np.int32), np.array(at, np.int64).reshape(-1, 1), np.array(signs, np.int64))
 
@@ -227,7 +237,7 @@ class _PartialState(State):
         # By position, the chain of records to be settled.
         self._pending = self._narrow(graph.n, -1)
 
-    def propagate(self, positions: Index, times: Wide, diffs: Wide) -> Moves:
+    def propagate(self, positions: Index, times: Wide, diffs: Wide, n_ports: int) -> Moves:
         """See `State.propagate`."""
         kernels, graph, st = self._kernels, self._graph, self._st
         updates = [working(each, compiled=self._compiled) for each in (positions, times, diffs)]
@@ -261,7 +271,12 @@ class _PartialState(State):
         ):
             self._set_room(2 * int(st[kernels.ROOM]))
         flips = np.array(_part(self._flips, 0, st[kernels.TOUCHED]), dtype=np.int64)
-        return Moves(*self._fields(flips >> 1), 2 * (flips & 1) - 1)
+        owners, rows = self._fields(flips >> 1)
+        ports = graph.vertices[owners]
+        columns: list[Wide | Index] = [rows[:, j] for j in range(graph.arity - 1, -1, -1)]
+        order = np.lexsort([*columns, ports])
+        order = order[: np.searchsorted(ports[order], n_ports)]
+        return Moves(ports[order], rows[order], (2 * (flips & 1) - 1)[order])
 
     def _fields(self, entries: Wide) -> tuple[Index, Wide]:
         """Return owners and times of records."""

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["Changes", "Tracker"]
 
 _HALF = 1 << 63
+# Moves that nobody reads are summed up after so many propagations.
+_UNREAD = 32
 
 
 class Changes(NamedTuple):
@@ -315,18 +317,20 @@ class Tracker:
         diffs: Wide = np.frombuffer(self._diffs, dtype=np.int64)
         self._ats, self._times, self._diffs = array("q"), array("q"), array("q")
         positions: Index = self._graph.positions[at]
-        moves = self._state.propagate(positions, times, diffs)
+        moves = self._state.propagate(positions, times, diffs, self._shape.n_ports)
         if moves.diffs.shape[0]:
             self._moves.append(moves)
+            if len(self._moves) > _UNREAD:
+                self._moves = [_summed(self._moves)]
         outputs = int(self._shape.inputs[0])
         if self._inner is not None:
             inside = at >= outputs + self._shape.outputs[0]
             times = times.reshape(-1, self._arity)[inside].ravel()
-            moves = self._inner.propagate(positions[inside], times, diffs[inside])
-            outward = self._graph.vertices[moves.positions] < outputs
-            if outward.any():
-                where, times, diffs = moves
-                self._outward.append(Moves(where[outward], times[outward], diffs[outward]))
+            moves = self._inner.propagate(positions[inside], times, diffs[inside], outputs)
+            if moves.diffs.shape[0]:
+                self._outward.append(moves)
+                if len(self._outward) > _UNREAD:
+                    self._outward = [_summed(self._outward)]
 
     def pushed(self) -> Changes:
         """Return how the implied frontiers moved since the last call, at all ports; the net moves only.
@@ -404,26 +408,8 @@ class Tracker:
         return [(place.port, time, diff) for place, time, diff in self.pushed_output().rows()] if self._outward else []
 
     def _changes(self, moves: list[Moves]) -> Changes:
-        if len(moves) == 1:
-            positions, times, diffs = moves[0]
-        elif moves:
-            positions = np.concatenate([each.positions for each in moves])
-            times = np.concatenate([each.times for each in moves])
-            diffs = np.concatenate([each.diffs for each in moves])
-        else:
-            positions, times, diffs = np.zeros(0, np.int32), np.zeros((0, self._arity), np.int64), np.zeros(0, np.int64)
-        vertices = self._graph.vertices[positions]
-        ports = vertices < self._shape.n_ports
-        if not ports.all():
-            vertices, times, diffs = vertices[ports], times[ports], diffs[ports]
-        if len(moves) > 1:
-            keyed, diffs = consolidate_rows(np.column_stack([vertices.astype(np.int64), times]), diffs)
-            vertices, times = keyed[:, 0].astype(np.int32), keyed[:, 1:].astype(np.int64)
-        else:
-            columns: list[IntArray] = [times[:, j] for j in range(self._arity - 1, -1, -1)]
-            order = np.lexsort([*columns, vertices])
-            vertices, times, diffs = vertices[order], times[order], diffs[order]
-        nodes, numbers, is_target = self._shape.locations(vertices)
+        ports, times, diffs = moves[0] if len(moves) == 1 else _summed(moves) if moves else _no_moves(self._arity)
+        nodes, numbers, is_target = self._shape.locations(ports)
         return Changes(nodes, numbers, is_target, self._moved_back(times), diffs)
 
     def implications(self, location: Location | Source | Target) -> Antichain:
@@ -584,6 +570,17 @@ class Tracker:
 
 def _row(time: int | Sequence[int]) -> tuple[int, ...]:
     return (int(time),) if isinstance(time, int | np.integer) else tuple(map(int, time))
+
+
+def _no_moves(arity: int) -> Moves:
+    return Moves(np.zeros(0, np.int32), np.zeros((0, arity), np.int64), np.zeros(0, np.int64))
+
+
+def _summed(moves: list[Moves]) -> Moves:
+    """Return the net of moves made one after the other."""
+    keys = [np.column_stack([each.ports.astype(np.int64), each.times]) for each in moves]
+    rows, diffs = consolidate_rows(np.concatenate(keys), np.concatenate([each.diffs for each in moves]))
+    return Moves(rows[:, 0].astype(np.int32), rows[:, 1:].astype(np.int64), diffs)
 
 
 def _unknown(location: Location) -> InvalidUsageError:

@@ -153,8 +153,17 @@ def test_summary_of_another_shape_is_refused(summary: list[list[list[int]]], fou
 
 
 def test_more_edges_than_inputs_are_refused() -> None:
-    with pytest.raises(InvalidShapeError, match="2 sources for inputs=1"):
-        Builder().add_node(1, 1, 0, sources=[(2, 0), (2, 1)])
+    builder = chain(3)
+    builder.add_node(4, 1, 0, sources=[(1, 0), (2, 0)])
+    with pytest.raises(InvalidUsageError, match=r"source \(2, 0\) → target \(4, 1\), but no such port"):
+        builder.build()
+
+
+def test_numbers_that_are_no_whole_numbers_are_refused() -> None:
+    builder = chain(3)
+    builder.add_node(4, 1.0, 0)  # type: ignore[arg-type]
+    with pytest.raises(InvalidUsageError, match="whole numbers"):
+        builder.build()
 
 
 def test_edges_of_another_shape_are_refused() -> None:
