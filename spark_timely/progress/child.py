@@ -227,7 +227,10 @@ class Child:
             return
         by_port: dict[int, list[tuple[Time, int]]] = {}
         for port, time, diff in changes:
-            by_port.setdefault(port, []).append((time, diff))
+            if port in by_port:
+                by_port[port].append((time, diff))
+            else:
+                by_port[port] = [(time, diff)]
         for port, moves in by_port.items():
             external = self._external.get(port)
             if external is None:

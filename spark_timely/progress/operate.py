@@ -30,6 +30,9 @@ from spark_timely.progress.change_batch import ChangeBatch
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+# Outputs for which an array is not worth while.
+_FEW = 8
+
 __all__ = ["InternalSummary", "Operate", "Operator", "Paths", "PortChanges", "Steps", "Time"]
 
 Steps: TypeAlias = int | Sequence[int]
@@ -297,7 +300,10 @@ class Operator:
         PortChanges([(0, (0,), 3)])
         """
         capabilities = PortChanges(len(self.minimum))
-        if self.outputs:
+        if self.outputs <= _FEW:
+            for output in range(self.outputs):
+                capabilities.update(output, self.minimum, self.peers)
+        else:
             rows = np.empty((self.outputs, len(self.minimum) + 1), dtype=np.int64)
             rows[:, 0] = np.arange(self.outputs)
             rows[:, 1:] = self.minimum
