@@ -6,7 +6,11 @@ node 0; times of one to three coordinates, near the end of their type too; count
 
 from __future__ import annotations
 
+import hashlib
+import os
 import random
+import subprocess
+import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -19,6 +23,7 @@ from hypothesis import strategies as st
 from spark_timely.errors import CyclicSummaryError
 from spark_timely.progress.location import Location
 from spark_timely.progress.reachability import Builder, Tracker
+from tests.modules import ROOT
 from tests.oracles.reachability_model import Place, Time, carried, held, stands_still
 
 GREATEST = {"int64": (1 << 63) - 1, "uint64": (1 << 64) - 1}
@@ -229,3 +234,22 @@ def test_frontiers_are_those_of_the_definition_on_many_graphs(block: int) -> Non
         except Exception as error:  # the seed must be told
             error.add_note(f"seed={seed}")
             raise
+
+
+def seen_on(seeds: range) -> str:
+    """Return a digest of all that was seen on these seeds."""
+    return hashlib.sha256(repr([run(seed) for seed in seeds]).encode()).hexdigest()
+
+
+def test_the_same_is_seen_without_compiled_loops() -> None:
+    code = "from tests.property.test_reachability import seen_on\nprint(seen_on(range(150)))"
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "SPARK_TIMELY_NO_NUMBA": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == seen_on(range(150))
