@@ -308,7 +308,7 @@ class SubgraphBuilder:
         inputs = len(self._entries)
         builder = Builder(self.arity)
         # Nothing flows through the outside.
-        builder.add_node(0, self._outputs, inputs, [[[] for _ in range(inputs)] for _ in range(self._outputs)])
+        builder.add_node(0, self._outputs, inputs)
         for child in self._children:
             builder.add_node(child.index, child.inputs, child.outputs, child.summary)
         entry_edges: list[list[Target]] = [[] for _ in range(inputs)]
