@@ -111,6 +111,7 @@ class LeafStatements:
         for port, time, diff in internal:
             if diff < 0 and (count := self._held[port].count_for(time)) < 0:
                 what = "capabilities"
+                self._count([(at, held, -change) for at, held, change in internal])
                 raise self._negative(what, "output", port, time, count)
 
     def _count(self, changes: Iterable[tuple[int, Time, int]]) -> None:

@@ -254,9 +254,10 @@ class Subgraph:
         """Step 5: in the order of their numbers, those that have a cause to run."""
         self._tell_children()
         causes = sorted({*self._awake, *self._outstanding, *self._held})
-        self._awake.clear()
         active = False
         for index in causes:
+            # One by one: if a child's turn is refused, those after it still have their cause.
+            self._awake.discard(index)
             child = self._children[index - 1]
             if child.operator is None:
                 continue

@@ -428,3 +428,17 @@ def test_a_scope_that_is_shut_down_closes_its_channel() -> None:
         pass
     assert number not in region.worker.dataflows
     assert inside.closed == 1
+
+
+def test_after_a_report_is_refused_the_other_children_still_have_their_turn() -> None:
+    worker = Worker()
+    scope = worker.new_dataflow()
+    wrong, last = source("wrong"), sink("last")
+    chain(scope, wrong, last)
+    worker.add(scope)
+    wrong.say(internal=[(0, (0,), -2)])
+    with pytest.raises(NegativeCountError):
+        worker.step()
+    assert last.turns == 0
+    worker.step()
+    assert last.frontier() == [(0,)]
