@@ -40,9 +40,12 @@ def arrange(n: int, n_arcs: int, tails: Ints, heads: Ints, first: Ints, arcs: In
     `first` (n + 1 zeros) and `arcs` (n_arcs) become the arcs of each tail; `degrees` (n zeros) is scratch;
     `order` receives the vertices. Fewer than `n` are placed if there is a cycle. Cost: O(n + arcs).
     """
+    ordered = True
     for a in range(n_arcs):
         first[tails[a] + 1] += 1
         degrees[heads[a]] += 1
+        if tails[a] >= heads[a]:
+            ordered = False
     for v in range(n):
         first[v + 1] += first[v]
     # Filling from the end brings each `first` back to where its group begins.
@@ -53,6 +56,11 @@ def arrange(n: int, n_arcs: int, tails: Ints, heads: Ints, first: Ints, arcs: In
     for v in range(n):
         first[v] = first[v + 1]
     first[n] = n_arcs
+    if ordered:
+        # As most graphs are given; neighbours stay neighbours in memory.
+        for v in range(n):
+            order[v] = v
+        return n
     placed = 0
     for v in range(n):
         if degrees[v] == 0:

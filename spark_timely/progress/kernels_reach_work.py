@@ -65,13 +65,16 @@ _HASH = (1 << 40) - 1
 
 @njit
 def _bucket(owner: int, times: Ints, base: int, k: int, mask: int) -> int:
-    """Return the hash bucket of a time, `times[base:base + k]`, at an owner."""
-    h = owner * 40503
+    """Return the hash bucket of a time, `times[base:base + k]`, at an owner.
+
+    Neighbours that hold the same time are neighbours in the table: this is what a graph at work looks like.
+    """
+    h = 0
     for j in range(k):
         # Products may wrap when compiled: the bits that are kept are the same.
         h = (h * 1000003 + times[base + j]) & _HASH
-    h ^= h >> 19
-    return h & mask
+    h = (h * 2654435761) & _HASH
+    return ((h >> 8) + owner) & mask
 
 
 @njit
