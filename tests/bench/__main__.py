@@ -10,7 +10,7 @@ from pathlib import Path
 
 import spark_timely as st
 
-from . import flat_cases, progress_counts
+from . import flat_cases, progress_counts, progress_reach
 from .data import events
 from .report import Case, table, write_jsonl
 from .spark_cases import NAMES, PEER_SETTINGS, SparkCases
@@ -33,6 +33,7 @@ def main() -> int:
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     cases = progress_counts.run(scratch, wanted)
+    cases += progress_reach.run(scratch, wanted)
     cases += flat_cases.run(scratch, wanted)
     if any(map(wanted, NAMES)):
         cases += on_spark(given.rows, given.repeats, scratch, wanted)
