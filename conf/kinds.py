@@ -282,8 +282,9 @@ def _fspath(value: object) -> str:
 
 def _parse_name(option: Option, value: object) -> str:
     del option
-    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_]+", value):
-        msg = "expected ASCII letters, digits and underscores only"
+    # As long as a log takes them: it makes names of files of them.
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_]{1,200}", value):
+        msg = "expected ASCII letters, digits and underscores only, at most 200"
         raise ValueError(msg)
     return value
 

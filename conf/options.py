@@ -179,8 +179,8 @@ class SourceOptions(Options):
         "content",
         "enum",
         "messages",
-        "`messages`: rows. `events`: rows and progress rows. `splits`: one small row per split, for "
-        "`spark_timely.read_splits` in `mapInArrow`.",
+        "`messages`: rows. `events`: rows and progress rows; fixed by the checkpoint. `splits`: one small row per "
+        "split, for `spark_timely.read_splits` in `mapInArrow`.",
         choices=("messages", "events", "splits"),
     )
     workers: int | None = _source(
@@ -215,19 +215,26 @@ class SourceOptions(Options):
         "startingVersion",
         "seq",
         None,
-        "Begin with this commit number (`_seq`), inclusive. Fresh checkpoint only.",
+        "Begin with this commit number (`_seq`) of each stream, inclusive; under `complete` at the frontier just "
+        "before it. Nothing is read before the streams have come so far. Fresh checkpoint only.",
         choices=("earliest", "latest"),
     )
     starting_timestamp: int | str | None = _source(
         "startingTimestamp",
         "wallclock",
         None,
-        "Begin with the commits of this moment, inclusive. Without a zone it is UTC. Fresh checkpoint only.",
+        "Begin with the commits of this moment, inclusive, by the clocks of those who wrote them; under `complete` "
+        "at the frontier just before it. Nothing is read before a commit was made since. Without a zone it is UTC. "
+        "Fresh checkpoint only.",
         unit="ISO 8601",
         choices=("earliest", "latest"),
     )
     up_to: JsonValue | None = _source(
-        "upTo", "antichain", None, "Stop before the times beyond this antichain, exclusive."
+        "upTo",
+        "antichain",
+        None,
+        "Stop before the times beyond this antichain, exclusive. "
+        "This and `ending…` hold for a run: a restart that gives none has no end.",
     )
     ending_version: int | None = _source(
         "endingVersion", "seq", None, "Stop after this commit number (`_seq`), inclusive."

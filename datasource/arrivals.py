@@ -6,7 +6,8 @@ Invariants
    before its progress, in the same split.
 2. Commits that open a stream are taken as soon as they are seen, with those of `#open` they belong to:
    a statement that raises a count may come earlier than it was made, one that lowers it may not.
-3. Across streams the order is that of the wall clocks of the commits; no promise stands on it.
+3. Positions and plans name only streams that the offset's scope chooses, whatever the options say.
+4. Across streams the order is that of the wall clocks of the commits; no promise stands on it.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ import pyarrow as pa
 
 from spark_timely.capture.replay import Limits, admit_commits, default_splits
 from spark_timely.datasource.events import opening_changes, progress_table, to_bytes
-from spark_timely.datasource.history import History, history_of
 from spark_timely.datasource.partitions import FilePiece, Split
 from spark_timely.datasource.reader import sorted_schema
 from spark_timely.errors import DataLossError
 from spark_timely.log.base import OPEN_STREAM
+from spark_timely.log.history import History, history_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,13 +80,16 @@ class Arrivals:
         The capabilities that a new log holds for streams to come are part of any beginning.
         """
         if begin.kind == "latest":
-            return self.present(streams) if pinned is None else dict(pinned)
+            return self._reached(streams, pinned)
         found: Seqs = {}
         if begin.kind in ("version", "timestamp"):
             found = _chosen(self.history.before(begin.kind, int(str(begin.value))), streams)
         if begin.kind == "version":
-            # What a stream was opened with is part of where it begins, as is what `#open` gave up for it.
-            found = {name: max(seq, 1) for name, seq in found.items()}
+            # What a stream was opened with is part of where it begins, as is what `#open` gave up for it. A
+            # stream that has not come so far begins where it is: what it will hold is not known. Until it has
+            # come so far only its progress is given out (see `_skipped`), and so for streams opened later.
+            present = self.history.present()
+            found = {name: min(max(seq, 1), present[name]) for name, seq in found.items()}
         if streams is None:
             found[OPEN_STREAM] = max(1, found.get(OPEN_STREAM, 1))
         return {name: seq for name, seq in found.items() if seq > 0}
@@ -103,15 +107,18 @@ class Arrivals:
         commits = self._between(position, target)
         order = np.lexsort((history.seqs[commits], history.streams[commits], history.moments[commits]))
         commits = commits[order]
-        sizes, files = self._weights(commits, scope.streams)
-        taken = commits[: admit_commits(history.messages[commits], sizes, files, limits)]
+        read = ~self._skipped(commits, scope.start)
+        sizes, files = np.zeros_like(commits), np.zeros_like(commits)
+        sizes[read], files[read] = self._weights(commits[read], scope.streams)
+        messages = np.where(read, history.messages[commits], 0)
+        taken = commits[: admit_commits(messages, sizes, files, limits)]
         for code in np.unique(history.streams[taken]).tolist():  # one turn per stream
             mine = history.seqs[taken][history.streams[taken] == code]
             position[history.names[code]] = int(mine.max()) + 1
         return position
 
     def _target(self, start: Seqs, streams: Streams, until: Bound | None, pinned: Seqs | None) -> Seqs:
-        target = dict(self.present(streams) if pinned is None else pinned)
+        target = self._reached(streams, pinned)
         if until is not None:
             ends = self.history.before(until.kind, int(str(until.value)) + 1)
             target = {name: min(seq, ends.get(name, seq)) for name, seq in target.items()}
@@ -119,6 +126,9 @@ class Arrivals:
         names = sorted({*start, *target})
         merged = {name: max(start.get(name, 0), target.get(name, 0)) for name in names}
         return {name: seq for name, seq in merged.items() if seq > 0}
+
+    def _reached(self, streams: Streams, pinned: Seqs | None) -> Seqs:
+        return _chosen(self.history.present() if pinned is None else pinned, streams)
 
     def _between(self, low: Mapping[str, int], high: Mapping[str, int]) -> npt.NDArray[np.intp]:
         """Return the commits from one position to another, in order of stream and number."""
@@ -130,6 +140,18 @@ class Arrivals:
             first, last = np.searchsorted(seqs, [low.get(name, 0), high[name]])
             parts.append(np.arange(commits.start + first, commits.start + last))
         return np.concatenate(parts)
+
+    def _skipped(self, commits: npt.NDArray[np.intp], start: Begin | None) -> BoolArray:
+        """Return which commits are before the query's own start: their messages are left out.
+
+        By their numbers and moments alone, so it is the same whenever it is asked.
+        """
+        history = self.history
+        if start is None:
+            return np.zeros(commits.shape[0], dtype=np.bool_)
+        values = history.seqs if start.kind == "version" else history.moments
+        result: BoolArray = values[commits] < int(str(start.value))
+        return result
 
     def _weights(
         self, commits: npt.NDArray[np.intp], streams: Streams
@@ -169,16 +191,19 @@ class Arrivals:
 
     def plan(self, low: Seqs, end: Offset, workers: int | None, *, opening: bool) -> list[Split]:
         """Return the splits of the commits between two positions."""
-        high, streams = end.seqs, end.scope.streams
+        streams = end.scope.streams
+        low, high = _chosen(low, streams), _chosen(end.seqs, streams)
         self._check_reached(high, end.origin_seqs)
         commits = self._between(low, {name: seq for name, seq in high.items() if name != OPEN_STREAM})
-        ranges = [(name, low.get(name, 0), seq) for name, seq in sorted(high.items()) if name != OPEN_STREAM]
+        skipped = self._skipped(commits, end.scope.start)
+        if self._layout.content != "events":
+            commits, skipped = commits[~skipped], skipped[~skipped]
         index = self._files(streams)
-        index = index.select(_may_hold_commits(index, ranges))
+        index = index.select(_may_hold_commits(index, self._ranges(commits[~skipped])))
         n_splits = workers or default_splits(int(index.sizes.sum()))
         splits: list[dict[str, Any]] = []
         for part in self._cut(commits, n_splits):  # at most as many turns as splits
-            splits.append(self._split(part, index))
+            splits.append(self._split(part, index, end.scope.start))
         if self._layout.content == "events":
             first = self._first_changes(low, end, opening=opening)
             if not splits and first.num_rows:
@@ -200,12 +225,17 @@ class Arrivals:
         places = np.minimum((middles * n_splits / ends[-1]).astype(np.int64), n_splits - 1)
         return [commits[places == place] for place in np.unique(places).tolist()]
 
-    def _split(self, commits: npt.NDArray[np.intp], index: FileIndex) -> dict[str, Any]:
+    def _ranges(self, commits: npt.NDArray[np.intp]) -> list[tuple[str, int, int]]:
+        """Return the numbers of commits, which have no gaps, per stream: first and end."""
         history = self.history
         ranges = []
         for code in np.unique(history.streams[commits]).tolist():  # one turn per stream
             seqs = history.seqs[commits][history.streams[commits] == code]
             ranges.append((history.names[code], int(seqs[0]), int(seqs[-1]) + 1))
+        return ranges
+
+    def _split(self, commits: npt.NDArray[np.intp], index: FileIndex, start: Begin | None) -> dict[str, Any]:
+        ranges = self._ranges(commits[~self._skipped(commits, start)])
         files = index.select(_may_hold_commits(index, ranges))
         alone = (files.stream_lo == files.stream_hi) & (files.seq_lo == files.seq_hi)
         pieces = [

@@ -31,7 +31,17 @@ if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
     from spark_timely.timestamp import TimeDomain
 
-__all__ = ["OFFSET_VERSION", "Begin", "Bound", "Offset", "Scope", "continue_with", "first_offset", "read_offset"]
+__all__ = [
+    "OFFSET_VERSION",
+    "Begin",
+    "Bound",
+    "Offset",
+    "Scope",
+    "continue_with",
+    "first_offset",
+    "ignored_start",
+    "read_offset",
+]
 
 OFFSET_VERSION: Final = 1
 
@@ -141,6 +151,11 @@ class Scope:
         Where it stops.
     streams : tuple of str or None
         The streams that it reads, sorted; None is all.
+    start : Begin or None
+        Under ``arrival``, once resolved: the commit number or the moment from which on messages are
+        given out, also of streams that open later.
+    content : {"rows", "events"} or None
+        Whether progress rows are given out too; None where an earlier version did not write it down.
     """
 
     delivery: str = "complete"
@@ -148,10 +163,14 @@ class Scope:
     snapshot: bool = True
     until: Bound | None = None
     streams: tuple[str, ...] | None = None
+    start: Begin | None = None
+    content: str | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return plain JSON values; what is not set is left out."""
         found: dict[str, object] = {"delivery": self.delivery}
+        if self.content is not None:
+            found["content"] = self.content
         if self.as_of is not None:
             found["asOf"] = self.as_of.to_json()
             found["snapshot"] = self.snapshot
@@ -159,6 +178,8 @@ class Scope:
             found["until"] = self.until.to_json()
         if self.streams is not None:
             found["streams"] = list(self.streams)
+        if self.start is not None:
+            found["from"] = self.start.to_json()
         return found
 
     @classmethod
@@ -171,6 +192,8 @@ class Scope:
             snapshot=bool(found.get("snapshot", True)),
             until=Bound.from_json(found["until"], arity) if "until" in found else None,
             streams=None if streams is None else tuple(streams),
+            start=Begin.from_json(found["from"], arity) if "from" in found else None,
+            content=found.get("content"),
         )
 
 
@@ -328,7 +351,7 @@ def first_offset(options: SourceOptions, domain: TimeDomain, kind: str, /) -> Of
     >>> from spark_timely.timestamp import TimeDomain
     >>> options = parse_options(SOURCE_OPTIONS, {"path": "log", "startingFrontier": "[7]", "upTo": "[9]"})
     >>> first_offset(options, TimeDomain(("long",)), "stream").to_json()
-    {'version': 1, 'delivery': 'complete', 'until': {'upTo': [9]}, 'begin': {'frontier': [7]}}
+    {'version': 1, 'delivery': 'complete', 'content': 'rows', 'until': {'upTo': [9]}, 'begin': {'frontier': [7]}}
     """
     _check_delivery(options)
     begin = _begin(options, domain, kind)
@@ -341,6 +364,7 @@ def first_offset(options: SourceOptions, domain: TimeDomain, kind: str, /) -> Of
         snapshot=options.snapshot,
         until=until,
         streams=None if options.stream_filter is None else tuple(sorted(options.stream_filter)),
+        content="events" if options.content == "events" else "rows",
     )
     return Offset(scope, begin=begin)
 
@@ -442,8 +466,9 @@ _OPTION_NAMES: Final = {
 def continue_with(offset: Offset, fresh: Offset, options: SourceOptions, /) -> Offset:
     """Return a checkpoint's offset under the options that the query has now.
 
-    Options of the beginning are for a fresh checkpoint only. The end may be moved by a restart; the
-    delivery and the streams may not, because what was delivered so far would mean something else.
+    Options of the beginning are for a fresh checkpoint only. The end is the one that is given now, none
+    if none is: it may be moved or taken away by a restart. The delivery, the streams and whether there
+    are progress rows may not change, because what was delivered so far would mean something else.
 
     Parameters
     ----------
@@ -471,11 +496,14 @@ def continue_with(offset: Offset, fresh: Offset, options: SourceOptions, /) -> O
     >>> continue_with(offset, Offset(Scope(), begin=Begin("latest")), options) == offset
     True
     """
-    for name, attribute, old, new in (
-        ("delivery", "delivery", offset.scope.delivery, fresh.scope.delivery),
-        ("streamFilter", "stream_filter", offset.scope.streams, fresh.scope.streams),
+    content = offset.scope.content or fresh.scope.content
+    for name, old, new in (
+        ("delivery", offset.scope.delivery, fresh.scope.delivery),
+        ("content", content, fresh.scope.content),
+        # A filter that is left out is the one of the checkpoint.
+        ("streamFilter", offset.scope.streams, fresh.scope.streams if "stream_filter" in options.given else ...),
     ):
-        if old != new and (attribute in options.given or name == "delivery"):
+        if new not in (old, ...):
             msg = (
                 f"could not continue from the checkpoint: it was begun with {name}={_words(old)}, "
                 f"found {name}={_words(new)}"
@@ -485,8 +513,43 @@ def continue_with(offset: Offset, fresh: Offset, options: SourceOptions, /) -> O
                 hint=f"give the {name} it was begun with, or a new checkpoint",
                 context={"option": name},
             )
-    until = fresh.scope.until or offset.scope.until
-    return offset if until == offset.scope.until else replace(offset, scope=replace(offset.scope, until=until))
+    scope = replace(offset.scope, until=fresh.scope.until, content=content)
+    return offset if scope == offset.scope else replace(offset, scope=scope)
+
+
+def ignored_start(offset: Offset, fresh: Offset, options: SourceOptions, /) -> str | None:
+    """Return the option of the beginning that a checkpoint overrules, None where it says the same.
+
+    Parameters
+    ----------
+    offset : Offset
+        The first one that the checkpoint gave in this run.
+    fresh : Offset
+        What the present options would begin with.
+    options : SourceOptions
+        The present options.
+
+    Returns
+    -------
+    str or None
+        Name of the option.
+    """
+    named = [name for attribute, name in _START_OPTIONS.items() if attribute in options.given]
+    begin = fresh.begin
+    if not named or begin is None or begin in (offset.begin, offset.scope.start):
+        return None
+    if begin.kind == "as_of" and (offset.scope.as_of, offset.scope.snapshot) == (begin.value, options.snapshot):
+        return None
+    begun_there = begin.kind == "frontier" and offset.begin is None and offset.origin == begin.value
+    return None if begun_there else named[0]
+
+
+_START_OPTIONS: Final = {
+    "as_of": "asOf",
+    "starting_frontier": "startingFrontier",
+    "starting_version": "startingVersion",
+    "starting_timestamp": "startingTimestamp",
+}
 
 
 def _words(value: object) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import time as clock
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +33,15 @@ from spark_timely.capture.replay import (
 from spark_timely.datasource.arrivals import Arrivals
 from spark_timely.datasource.catalog import Catalog
 from spark_timely.datasource.events import frontier_changes
-from spark_timely.datasource.offsets import Begin, Offset, Scope, continue_with, first_offset, read_offset
+from spark_timely.datasource.offsets import (
+    Begin,
+    Offset,
+    Scope,
+    continue_with,
+    first_offset,
+    ignored_start,
+    read_offset,
+)
 from spark_timely.datasource.partitions import FilePiece, Layout, Split, make_layout
 from spark_timely.errors import DataLossError, NotBeyondError, SinceViolationError
 
@@ -61,6 +70,43 @@ def layout_of(log: CaptureLog, options: SourceOptions, /) -> Layout:
         include_metadata=options.include_metadata,
         fail_on_data_loss=options.fail_on_data_loss,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pin:
+    """What was there when a run began that ends at what is there.
+
+    Attributes
+    ----------
+    frontier : Antichain
+        Of the log.
+    frontiers : dict of str to Antichain
+        Of each stream.
+    seqs : dict of str to int
+        Number of the next commit of each stream, under ``arrival``.
+    """
+
+    frontier: Antichain
+    frontiers: dict[str, Antichain]
+    seqs: dict[str, int]
+
+    def closed(self, streams: tuple[str, ...] | None) -> Antichain:
+        """Return the frontier of the chosen streams, as it was then."""
+        return _closed(self.frontier, self.frontiers, streams)
+
+
+def _closed(frontier: Antichain, frontiers: Mapping[str, Antichain], streams: tuple[str, ...] | None) -> Antichain:
+    """Return the frontier of the chosen streams: times not beyond it are complete.
+
+    A stream that was named and has not been opened may open anywhere that the log's own frontier
+    allows; until then the log's frontier holds. Streams that were not chosen hold nothing back.
+    """
+    if streams is None or any(name not in frontiers for name in streams):
+        return frontier
+    found = Antichain.empty(frontier.arity)
+    for name in streams:  # one turn per chosen stream
+        found = found.meet(frontiers[name])
+    return found
 
 
 class ReplayPlanner:
@@ -111,7 +157,8 @@ class ReplayPlanner:
         self._catalog = Catalog(log)
         self._arrivals = Arrivals(log, self._catalog, self.layout)
         self._refreshed: float | None = None
-        self._pinned: Antichain | dict[str, int] | None = None
+        self._pinned: _Pin | None = None
+        self._asked = False
         self._answered: Offset = self._first
         self._admitted: Admission | None = None
 
@@ -129,11 +176,12 @@ class ReplayPlanner:
     def prepare_available_now(self) -> None:
         """Fix where the query ends: at what is there now."""
         self._refresh(at_once=True)
-        streams = self._first.scope.streams
-        if self._first.scope.delivery == "arrival":
-            self._pinned = self._arrivals.present(streams)
-        else:
-            self._pinned = self._closed(streams)
+        # Of all streams: which ones are read is said by the checkpoint, which is not known yet.
+        self._pinned = _Pin(
+            self._log.frontier(),
+            {name: state.frontier for name, state in self._log.streams().items()},
+            self._arrivals.present(None) if self._first.scope.delivery == "arrival" else {},
+        )
 
     def latest(self, start: Mapping[str, Any], *, limited: bool = True) -> dict[str, object]:
         """Return the offset up to which the next micro-batch goes.
@@ -158,6 +206,16 @@ class ReplayPlanner:
             If the log is not the one that `start` speaks of.
         """
         offset = continue_with(read_offset(start, self._domain.arity), self._first, self._options)
+        if not self._asked:
+            self._asked = True
+            ignored = ignored_start(offset, self._first, self._options)
+            if ignored is not None:
+                _log.warning(
+                    "option %s is not used for log %r: the checkpoint says where the query goes on; to begin "
+                    "elsewhere, give a new checkpoint",
+                    ignored,
+                    self._log.path,
+                )
         self._check_log(offset)
         self._refresh()
         found = self._next(offset, self._limits if limited else Limits())
@@ -171,6 +229,8 @@ class ReplayPlanner:
         """Return the next offset, None where nothing is new."""
         pinning = offset.begin is not None and not offset.begin.constant
         begun = self._begun(offset)
+        if begun is None:
+            return None
         if offset.scope.delivery == "arrival":
             position = self._arrivals.next(begun, self._pinned_seqs(), limits)
             if position == begun.seqs and not pinning:
@@ -184,16 +244,25 @@ class ReplayPlanner:
             return None
         return begun.moved(self._admit(begun, upper, limits))
 
-    def _begun(self, offset: Offset) -> Offset:
-        """Resolve a symbolic offset: where it begins in this log."""
+    def _begun(self, offset: Offset) -> Offset | None:
+        """Resolve a symbolic offset: where it begins in this log; None before the log has come so far.
+
+        Where the commits before the beginning are not all there, their frontier would depend on when
+        the query was started, and what comes before the beginning would be given out.
+        """
         if offset.begin is None:
             return offset
+        begin, scope = offset.begin, offset.scope
+        by_commits = begin.kind in ("version", "timestamp")
         origin: Antichain | dict[str, int]
         if offset.scope.delivery == "arrival":
-            origin = self._arrivals.origin(offset.begin, offset.scope.streams, self._pinned_seqs())
+            origin = self._arrivals.origin(begin, scope.streams, self._pinned_seqs())
+            scope = replace(scope, start=begin) if by_commits else scope
+        elif by_commits and not self._arrivals.history.reached(begin.kind, int(str(begin.value)), scope.streams):
+            return None
         else:
-            origin = self._origin(offset.begin, offset.scope)
-        return Offset(offset.scope, position=origin, origin=origin, log_id=self._catalog.log_id)
+            origin = self._origin(begin, scope)
+        return Offset(scope, position=origin, origin=origin, log_id=self._catalog.log_id)
 
     def _origin(self, begin: Begin, scope: Scope) -> Antichain:
         if begin.kind == "latest":
@@ -226,28 +295,15 @@ class ReplayPlanner:
         return self._arrivals.history.frontier(until.kind, until.value + 1, streams)
 
     def _reached(self, streams: tuple[str, ...] | None) -> Antichain:
-        if isinstance(self._pinned, Antichain):
-            return self._pinned
-        return self._closed(streams)
+        return self._closed(streams) if self._pinned is None else self._pinned.closed(streams)
 
     def _pinned_seqs(self) -> dict[str, int] | None:
-        return self._pinned if isinstance(self._pinned, dict) else None
+        return None if self._pinned is None else self._pinned.seqs
 
     def _closed(self, streams: tuple[str, ...] | None) -> Antichain:
-        """Return the frontier of the chosen streams: times not beyond it are complete.
-
-        A stream that was named and has not been opened may open anywhere that the log's own frontier
-        allows; until then the log's frontier holds. Streams that were not chosen hold nothing back.
-        """
-        if streams is None:
-            return self._log.frontier()
-        states = self._log.streams()
-        if any(name not in states for name in streams):
-            return self._log.frontier()
-        found = Antichain.empty(self._domain.arity)
-        for name in streams:  # one turn per chosen stream
-            found = found.meet(states[name].frontier)
-        return found
+        """Return the frontier of the chosen streams, as the log is now."""
+        states = {} if streams is None else self._log.streams()
+        return _closed(self._log.frontier(), {name: state.frontier for name, state in states.items()}, streams)
 
     def _admit(self, begun: Offset, upper: Antichain, limits: Limits) -> Antichain:
         if limits.unlimited:
@@ -305,6 +361,8 @@ class ReplayPlanner:
         """Return the splits of a batch read: everything closed, or under ``arrival`` everything."""
         self._refresh(at_once=True)
         begun = self._begun(self._first)
+        if begun is None:
+            return []
         if begun.scope.delivery == "arrival":
             last = begun.moved(self._arrivals.next(begun, None, Limits()))
             return self._arrivals.plan(begun.seqs, last, self._options.workers, opening=True)
@@ -448,7 +506,8 @@ class ReplayPlanner:
         if offset.scope.delivery == "arrival":
             return self._arrivals.report(offset)
         target = self._reached(offset.scope.streams)
-        lower = offset.frontier if offset.begin is None else self._begun(offset).frontier
+        begun = self._begun(offset)
+        lower = target if begun is None else begun.frontier
         files = self._catalog.files(offset.scope.streams, offset.scope.as_of)
         upper = lower.join(target)
         behind = may_hold(files.bounds, lower.times, upper.times) & (lower != upper)

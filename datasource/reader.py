@@ -230,7 +230,7 @@ class _Files:
                     return None
         try:
             # Far away, a few large requests cost less than many small ones.
-            far = not getattr(self.storage, "local", True)
+            far = not self.storage.local
             return pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=far)
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(path, error) from error

@@ -7,7 +7,7 @@ Invariants
 ----------
 1. A micro-batch is in the log once, whatever was repeated: a repeated one is compared with what was
    committed and changes nothing.
-2. All reports were made under the plan's standing, and the stream has not moved since.
+2. All reports were made under the plan's standing, for the log's format, and the stream has not moved since.
 3. A file is deleted only when the log surely does not know it.
 """
 
@@ -21,6 +21,7 @@ import numpy as np
 
 from spark_timely.capture.protocol import StreamCounts, check_messages, check_progress
 from spark_timely.errors import (
+    NegativeCountError,
     RolledBackError,
     StorageError,
     TimelyError,
@@ -28,8 +29,10 @@ from spark_timely.errors import (
     UpperMismatchError,
 )
 from spark_timely.log.base import CommitOutcome, CommitRequest, DataFile
+from spark_timely.log.format import LogFormat
 from spark_timely.log.storage import open_storage
 from spark_timely.order import IntArray, consolidate_rows, minimal
+from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, check_owner, find_log
 
 if TYPE_CHECKING:
@@ -51,6 +54,8 @@ class TaskReport:
         Newest commit of the stream under which the rows were judged; None: not open yet.
     repeated : bool
         Whether the rows were judged as those of a repeated micro-batch; then no file was written.
+    form : str
+        Fingerprint of the format for which the files were written.
     at : int
         Wall clock by which the rows were judged, microseconds since the epoch, UTC.
     base : StreamCounts or None
@@ -73,6 +78,7 @@ class TaskReport:
     ident: BatchId
     seq: int | None
     repeated: bool
+    form: str
     at: int
     base: StreamCounts | None
     n_rows: int
@@ -112,7 +118,7 @@ def merge_reports(reports: Sequence[TaskReport], /) -> TaskReport:
         msg = "could not commit a micro-batch: found no report of any task"
         raise TimelyInternalError(msg, hint="this is a bug of spark-timely, please report it (sink invariant 2)")
     first = reports[0]
-    mixed = {(r.ident, r.seq, r.repeated, r.at, r.base) for r in reports}
+    mixed = {(r.ident, r.seq, r.repeated, r.form, r.at, r.base) for r in reports}
     if len(mixed) > 1:
         seqs = sorted({-1 if report.seq is None else report.seq for report in reports})
         msg = f"could not commit micro-batch {first.ident.batch}: found reports of tasks planned at seqs {seqs!r}"
@@ -129,6 +135,7 @@ def merge_reports(reports: Sequence[TaskReport], /) -> TaskReport:
         ident=first.ident,
         seq=first.seq,
         repeated=first.repeated,
+        form=first.form,
         at=first.at,
         base=first.base,
         n_rows=sum(report.n_rows for report in reports),
@@ -201,9 +208,17 @@ def commit_reports(
     # Before the log or the stream is made: what is refused leaves nothing behind.
     domain, stream = plan.policy.domain, plan.options.stream
     check_messages(counts, whole.minima, stream=stream, domain=domain)
-    check_progress(counts, change.times, change.deltas, stream=stream, domain=domain)
+    try:
+        check_progress(counts, change.times, change.deltas, stream=stream, domain=domain)
+    except NegativeCountError as error:
+        if whole.base is None or plan.layout.minimum_told:
+            raise
+        raise _untold(plan, error) from error
     _check_visible(plan, whole)
     log = find(plan.options.path, plan.options.storage_options) or _create(plan)
+    if whole.base is not None and fingerprint(LogFormat(log.domain, log.kind, log.schema)) != whole.form:
+        # Planned while there was no log. What fits it is for a new plan to say.
+        raise _moved(plan, ident, "tasks planned for a log of other columns", "been made by another query meanwhile")
     state = _state(log, plan, ident, whole)
     return log.commit(
         CommitRequest(
@@ -391,6 +406,21 @@ def _moved(plan: CapturePlan, ident: BatchId, found: str, current: str) -> Upper
         expected=found,
         current=current,
         context={"stream": plan.options.stream, "batch": ident.batch},
+    )
+
+
+def _untold(plan: CapturePlan, error: NegativeCountError) -> NegativeCountError:
+    """Return the error with its likely cause: events of a log that begins elsewhere."""
+    begins = plan.policy.domain.render_time(plan.policy.domain.minimum)
+    return NegativeCountError(
+        error.message,
+        hint=f"{error.hint}; the log begins at {begins!r}, since column {plan.layout.event!r} has lost the metadata"
+        " that tell where the captured log begins (a cast or an expression drops them): pass the column on as the"
+        " replay gives it, or make the log first with create_log(…, minimum=…)",
+        context=error.context,
+        location=error.location,
+        time=error.time,
+        count=error.count,
     )
 
 

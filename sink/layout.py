@@ -11,7 +11,8 @@ Invariants
 from __future__ import annotations
 
 import difflib
-import re
+import hashlib
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from spark_timely.conf.options import SinkOptions
 
-__all__ = ["Layout", "layout_of", "policy_of", "resolve_frontier"]
+__all__ = ["Layout", "fingerprint", "layout_of", "policy_of", "resolve_frontier"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class Layout:
         Column of the signed count; None: each row counts 1.
     event, delta : str or None
         Columns that tell progress rows from messages, and their changes; ``frontier=events`` only.
+    minimum_told : bool
+        Whether the events say at which time their log begins; True without events.
 
     Examples
     --------
@@ -62,6 +65,7 @@ class Layout:
     diff: str | None = None
     event: str | None = None
     delta: str | None = None
+    minimum_told: bool = True
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -88,6 +92,30 @@ class Layout:
             for field, source in zip(fields, self.payload, strict=True)
         ]
         return pa.Table.from_arrays(columns, names=fields.names)
+
+
+def fingerprint(form: LogFormat, /) -> str:
+    """Return a short text that tells formats apart which files of one do not fit the other.
+
+    Parameters
+    ----------
+    form : LogFormat
+        Format of a log, or of one to be made.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> narrow, wide = (LogFormat.build(pa.schema([("id", kind)])) for kind in (pa.int32(), pa.int64()))
+    >>> fingerprint(narrow) == fingerprint(wide)
+    False
+    """
+    fields = [[field.name, str(canonical_type(field.type, field.name)), field.nullable] for field in form.payload]
+    text = json.dumps([form.kind, form.domain.to_json(), fields])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def resolve_frontier(options: SinkOptions, /) -> FrontierPolicy:
@@ -215,7 +243,7 @@ def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | 
     Raises
     ------
     InvalidOptionError
-        If a named column does not exist.
+        If a named column does not exist, or options would lose the rows' own times.
     SchemaMismatchError
         If types do not fit, a column has no place in the log, or one is missing that may not be null.
 
@@ -232,10 +260,12 @@ def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | 
     taken: set[str] = set()
     event = delta = None
     minimum: tuple[int, ...] | None = None
+    minimum_told = True
     if frontier is FrontierPolicy.EVENTS:
         event, delta, times = _event_columns(schema)
         taken |= {event, delta, *times, *(name for name in names if name.lower() in ("_stream", "_seq"))}
         minimum = _declared_minimum(schema, event)
+        minimum_told = minimum is not None
     else:
         times = tuple(_find(name, names, "timeColumn") for name in options.time_column)
     if frontier is FrontierPolicy.BATCH:
@@ -244,16 +274,26 @@ def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | 
     if diff is not None:
         taken.add(diff)
     # `_time`, as the replay gives it, is the log's own column: it is not stored a second time.
-    taken |= {name for name in times if _LOG_TIME.fullmatch(name)}
+    own = _log_columns(len(times))
+    taken |= {name for name in times if name.lower() in own}
+    if frontier is not FrontierPolicy.EVENTS and taken & set(times) and options.late_data == "advance":
+        name = next(name for name in times if name in taken)
+        msg = f"lateData='advance' together with timeColumn {name!r}"
+        raise _conflict(
+            msg,
+            f"the log's column {name!r} would hold the new time, and nothing the row's own: copy the column"
+            " under another name, and name that one; or use lateData='deadLetter'",
+            "lateData",
+        )
     arrow = arrow_schema(type(schema)([field for field in schema.fields if field.name not in taken]))
     types = _time_types(schema, times, form)
     if form is None:
         form = LogFormat.build(arrow, times=types, minimum=minimum, kind="stream" if diff is None else "collection")
-        return Layout(form, tuple(arrow.names), times, diff, event, delta)
+        return Layout(form, tuple(arrow.names), times, diff, event, delta, minimum_told)
     if diff is not None and form.kind != "collection":
         msg = f"could not capture column {diff!r} as diff: found a log of kind {form.kind!r}"
         raise SchemaMismatchError(msg, hint="leave out diffColumn, or capture into a new log", context={"column": diff})
-    return Layout(form, _match(arrow, form), times, diff, event, delta)
+    return Layout(form, _match(arrow, form), times, diff, event, delta, minimum_told)
 
 
 def _match(arrow: pa.Schema, form: LogFormat) -> tuple[str | None, ...]:
@@ -334,12 +374,15 @@ def _declared_minimum(schema: StructType, event: str) -> tuple[int, ...] | None:
 
 def _diff_column(schema: StructType, options: SinkOptions, *, events: bool) -> str | None:
     name = options.diff_column
-    if name is None:
-        return _lookup("_diff", schema.names) if events else None
-    column = _find(name, schema.names, "diffColumn")
+    column = _lookup("_diff", schema.names) if name is None and events else None
+    if name is not None:
+        column = _find(name, schema.names, "diffColumn")
+    if column is None:
+        return None
     kind = arrow_schema(type(schema)([schema[column]])).field(0).type
     if not pa.types.is_signed_integer(kind):
-        msg = f"could not use column {column!r} as diffColumn: found type {str(kind)!r}"
+        use = "diff of events" if name is None else "diffColumn"
+        msg = f"could not use column {column!r} as {use}: found type {str(kind)!r}"
         raise SchemaMismatchError(msg, hint="a diff is an integer; cast the column", context={"column": column})
     return column
 
@@ -377,8 +420,12 @@ def _time_types(schema: StructType, times: tuple[str, ...], form: LogFormat | No
     return tuple(kind.value for kind in stored)
 
 
-_LOG_TIME = re.compile(r"_time(_\d+)?", re.IGNORECASE)
 _WIDTHS = {TimeType.SHORT: 16, TimeType.INT: 32, TimeType.LONG: 64}
+
+
+def _log_columns(arity: int) -> tuple[str, ...]:
+    """Return the names that a log gives to the coordinates of its times."""
+    return ("_time",) if arity == 1 else tuple(f"_time_{i}" for i in range(arity))
 
 
 def _lookup(name: str, names: list[str]) -> str | None:

@@ -25,7 +25,7 @@ from spark_timely.capture.policy import Policy
 from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import ClosedError, LogMissingError, OwnershipError, RolledBackError, shown
 from spark_timely.log.format import LogFormat
-from spark_timely.log.storage import Storage, normal_path, open_storage
+from spark_timely.log.storage import Storage, has_table, normal_path, open_storage
 from spark_timely.sink.layout import Layout, layout_of, policy_of
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def find_log(path: str, storage_options: dict[str, str]) -> ReadableLog | None:
     from spark_timely.log.delta import open_log
 
     storage = open_storage(path, storage_options)
-    if not storage.names("_delta_log"):
+    if not has_table(storage):
         _check_free(storage)
         return None
     return open_log(path, storage_options=storage_options or None)
@@ -306,8 +306,9 @@ def _first_counts(log: ReadableLog, options: SinkOptions) -> StreamCounts:
 
 def _check_free(storage: Storage) -> None:
     """Refuse a directory that holds something else: its files would lie about inside the log."""
-    # Data files that a first micro-batch leaves behind which was killed before the log was made.
-    other = [name for name in storage.names() if not name.startswith("_event=")]
+    # What a first micro-batch leaves behind which was killed before the log was made: data files, a
+    # table's log without entries.
+    other = [name for name in storage.names() if name != "_delta_log" and not name.startswith("_event=")]
     if other:
         msg = f"could not make a log at {storage.uri!r}: found {shown(other[0])}, and no log"
         raise LogMissingError(

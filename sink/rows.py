@@ -24,7 +24,9 @@ from spark_timely.log.files import conform, message_table, write_data_files
 from spark_timely.log.storage import Storage, open_storage
 from spark_timely.order import IntArray, consolidate_rows, is_sorted, lexsort, minimal
 from spark_timely.sink.commit import TaskReport
+from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, Standing
+from spark_timely.timestamp import plain_value
 
 __all__ = ["write_rows"]
 
@@ -236,7 +238,7 @@ class _Task:
             at=self.standing.at,
             time=tuple(int(x) for x in times[row]),
             skewed=bool(verdict.skewed[row]),
-            row=rows.slice(row, 1).to_pylist()[0],
+            row={name: plain_value(rows.column(name)[row]) for name in rows.column_names},
             stream=self.plan.options.stream,
         )
 
@@ -258,6 +260,7 @@ class _Task:
             ident=self.ident,
             seq=self.standing.seq,
             repeated=self.standing.repeated is not None,
+            form=fingerprint(self.plan.layout.form),
             at=self.standing.at,
             base=_base(self.standing),
             n_rows=self.n_rows,

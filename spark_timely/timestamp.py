@@ -35,7 +35,7 @@ from spark_timely.order import IntArray, TimesLike, as_times
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["TimeDomain", "TimeType"]
+__all__ = ["TimeDomain", "TimeType", "plain_value"]
 
 _UNIX_DATE = dt.date(1970, 1, 1)
 _UNIX_TIME = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -181,7 +181,7 @@ class TimeType(enum.Enum):
         if not fits.all():
             row = int(np.flatnonzero(~fits)[0])
             msg = (
-                f"could not read time column {name!r}: found {_value(array[row])!r} in "
+                f"could not read time column {name!r}: found {plain_value(array[row])!r} in "
                 f"row={first_row + row}, not a time of type {self.value} up to {self.render(self.hi)}"
             )
             raise InvalidUsageError(
@@ -416,11 +416,48 @@ _BOUNDS = {
 }
 
 
-def _value(scalar: pa.Scalar) -> object:
+def plain_value(scalar: pa.Scalar) -> object:
+    """Return an Arrow value as a Python one for messages: never raises, whatever the value.
+
+    Parameters
+    ----------
+    scalar : pyarrow.Scalar
+
+    Returns
+    -------
+    object
+        Timestamps with a zone in UTC; what lies outside of Python's calendar as its number; of lists and
+        maps the first hundred elements.
+
+    Examples
+    --------
+    >>> plain_value(pa.scalar(-721_000, pa.int32()).cast(pa.date32()))
+    -721000
+    >>> plain_value(pa.scalar([{"x": 1}]))
+    [{'x': 1}]
+    """
+    type_ = scalar.type
+    if not scalar.is_valid:
+        return None
+    if pa.types.is_struct(type_):
+        return {type_.field(i).name: plain_value(scalar[i]) for i in range(type_.num_fields)}
+    if pa.types.is_map(type_):
+        pairs = scalar.values.slice(0, _MAX_SHOWN)
+        return [(plain_value(k), plain_value(v)) for k, v in zip(pairs.field(0), pairs.field(1), strict=True)]
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        return [plain_value(item) for item in scalar.values.slice(0, _MAX_SHOWN)]
+    if pa.types.is_dictionary(type_):
+        return plain_value(scalar.value)
     try:
+        if pa.types.is_timestamp(type_) and type_.tz is not None:
+            # Python knows fewer names of zones than Spark does.
+            return pa.scalar(scalar.value, pa.timestamp(type_.unit, "UTC")).as_py()
         return scalar.as_py()
-    except (OverflowError, ValueError):  # Python's calendar ends before Arrow's
-        return scalar.value
+    except (OverflowError, ValueError, KeyError, pa.ArrowException):  # Python's calendar ends before Arrow's
+        return getattr(scalar, "value", str(type_))
+
+
+_MAX_SHOWN = 100
 
 
 def _all_true(n: int) -> npt.NDArray[np.bool_]:

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.capture.protocol import StreamCounts
-from spark_timely.errors import StorageError, TimelyError, TimelyInternalError
+from spark_timely.errors import StorageError, TimelyError, TimelyInternalError, shown
 from spark_timely.log.base import OPEN_STREAM, CommitOutcome, CommitRequest, DataFile, StreamState
 from spark_timely.log.decide import decide_commit, decide_open
 from spark_timely.log.files import read_file, write_progress_file
@@ -36,7 +36,7 @@ from spark_timely.log.state import batch_rows, batch_state, distinct_rows, newes
 from spark_timely.log.store import App, LostRaceError, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from spark_timely.antichain import Antichain
     from spark_timely.log.format import LogFormat
@@ -62,6 +62,14 @@ class _Attempts:
 
     tried: list[tuple[str, StreamState]] = field(default_factory=list)
     unclear: int = 0
+
+    def forget_overtaken(self, states: Mapping[str, StreamState]) -> None:
+        """Forget tries that did not land, and cannot any more: their number in the stream is another's."""
+        self.tried = [
+            (path, state)
+            for path, state in self.tried
+            if (at := states.get(state.stream)) is None or at.seq < state.seq
+        ]
 
 
 class LogCore:
@@ -349,6 +357,9 @@ class LogCore:
             for _ in range(_MAX_ATTEMPTS):
                 self.store.refresh()
                 states = self._all_states()
+                if attempts.tried and self._landed(attempts):
+                    return states[name]
+                attempts.forget_overtaken(states)
                 plan = decide_open(
                     self.path, self.domain, states, name, owner=owner, at=time_, donor=donor, clock=clock
                 )
@@ -401,6 +412,7 @@ class LogCore:
                 states = self._all_states()
                 if attempts.tried and self._landed(attempts):
                     return CommitOutcome(committed=True, state=states[request.stream])
+                attempts.forget_overtaken(states)
                 after = decide_commit(self.path, self.domain, states, request, self.recorded, clock)
                 if after is None:
                     return self._duplicate(request)
@@ -418,14 +430,22 @@ class LogCore:
 
     @contextmanager
     def _told_truly(self, attempts: _Attempts) -> Iterator[None]:
-        """Let no error claim that nothing happened, once a commit was tried that may have happened."""
+        """Let no error claim that nothing happened, once a commit was tried that may have happened.
+
+        Any error of a library or of a look at the log may come after the commit; by its type callers
+        would take it for a refusal, and delete files that are part of the log (invariant 3).
+        """
         try:
             yield
-        except StorageError as error:
-            if not attempts.tried or not error.determinate:
+        except Exception as error:
+            stored = error if isinstance(error, StorageError) else None
+            if not attempts.tried or (stored is not None and not stored.determinate):
                 raise
+            found = f"could not tell whether a commit to log {self.path!r} happened: found {shown(str(error))}"
             raise StorageError(
-                error.message, hint="read the log to see whether the commit happened", context={"path": self.path}
+                found if stored is None else stored.message,
+                hint="read the log to see whether the commit happened",
+                context={"path": self.path},
             ) from error
 
     def _try(
@@ -505,6 +525,15 @@ class LogCore:
                 self.storage.delete(file.path)
             except StorageError as error:
                 logger.warning("log %r: an unused file stays: %s", self.path, error)
+
+    def _discard_refused(self, files: Sequence[DataFile]) -> None:
+        """Delete the files of a commit that was refused, but for those that are part of the log after all."""
+        try:
+            live = self.live_paths(file.path for file in files)
+        except (TimelyError, OSError) as error:
+            logger.warning("log %r: %d unused files stay: %s", self.path, len(files), error)
+            return
+        self._discard(file for file in files if file.path not in live)
 
     def _exhausted(self, stream: str, attempts: _Attempts) -> StorageError:
         return StorageError(

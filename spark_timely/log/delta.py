@@ -20,7 +20,7 @@ from spark_timely.log.files import write_progress_file
 from spark_timely.log.format import LogFormat
 from spark_timely.log.reading import ReadableLog
 from spark_timely.log.state import batch_rows, initial_state
-from spark_timely.log.storage import normal_path, open_storage
+from spark_timely.log.storage import has_table, normal_path, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -127,8 +127,9 @@ def create_log(
         msg = f"could not create log {where!r}: found a file"
         raise InvalidUsageError(msg, hint="give an empty or new directory", context={"path": where})
     names = storage.names()
-    if "_delta_log" not in names:
-        foreign = [n for n in names if not n.startswith("_event=")]
+    if "_delta_log" not in names or not has_table(storage):
+        # Left behind by a creation that was killed: files of data, a table's log without entries.
+        foreign = [n for n in names if n != "_delta_log" and not n.startswith("_event=")]
         if foreign:
             msg = f"could not create log {where!r}: found {foreign[0]!r} in the directory"
             raise InvalidUsageError(

@@ -8,7 +8,6 @@ Invariants
 
 from __future__ import annotations
 
-import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.antichain import Antichain
-from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import (
     InvalidUsageError,
     NotBeyondError,
     SchemaMismatchError,
     shown,
 )
-from spark_timely.log.base import OPEN_STREAM, CommitOutcome, CommitRequest, StreamState
+from spark_timely.log.base import CommitOutcome, CommitRequest, StreamState
 from spark_timely.log.compaction import CompactionReport, compact
 from spark_timely.log.core import LogCore
 from spark_timely.log.decide import closed_stream, missing_stream
 from spark_timely.log.files import TARGET_FILE_BYTES, read_file
+from spark_timely.log.history import history_of
 from spark_timely.log.snapshot import snapshot_of
 from spark_timely.log.state import states_by_seq
 from spark_timely.log.writer import StreamWriter, downgrade_to
@@ -39,9 +38,6 @@ if TYPE_CHECKING:
     from spark_timely.log.verify import VerifyReport
 
 __all__ = ["ReadableLog"]
-
-_COPY = re.compile(r"copy of ([A-Za-z0-9_]+) at (\d+)")
-_CLAIM = re.compile(r"claim of #open at (\d+)")
 
 
 class ReadableLog(LogCore):
@@ -314,31 +310,17 @@ class ReadableLog(LogCore):
                 msg,
                 hint="give one of them",
             )
-        rows = self.progress()
-        cut: dict[str, int] = {}
-        states = states_by_seq(self.format, rows)
-        by_stream: dict[str, list[StreamState]] = {}
-        for state in states:  # one per commit; see states_by_seq
-            by_stream.setdefault(state.stream, []).append(state)
-        for name, commits in by_stream.items():
-            if timestamp is not None:
-                late = [i for i, s in enumerate(commits) if s.at > timestamp]
-                cut[name] = (late[0] if late else len(commits)) - 1
-            else:
-                cut[name] = len(commits) - 1 if name == OPEN_STREAM else min(int(seq or 0), len(commits) - 1)
-        _close_under_joins(cut, by_stream)
-        if stream is not None:
-            if stream not in by_stream:
-                raise missing_stream(self.path, stream, self.streams())
-            at = cut[stream]
-            return by_stream[stream][at].frontier if at >= 0 else self.domain.minimum_frontier
-        total = StreamCounts.empty(self.domain.arity)
-        for name, at in cut.items():
-            if at >= 0:
-                total = total.plus(by_stream[name][at].counts)
-        if cut.get(OPEN_STREAM, -1) < 0:
+        history = history_of(self)
+        kind, bound = ("version", int(seq or 0) + 1) if timestamp is None else ("timestamp", int(timestamp) + 1)
+        if stream is None:
+            return history.frontier(kind, bound, None)
+        if stream not in history.names:
+            raise missing_stream(self.path, stream, self.streams())
+        position = history.before(kind, bound)
+        if position[stream] == 0:
             return self.domain.minimum_frontier
-        return total.frontier
+        times, counts = history.held(position, [stream])
+        return Antichain.from_times(times[counts > 0], self.domain.arity)
 
     # Whole log -----------------------------------------------------------------------------------
 
@@ -389,24 +371,3 @@ class ReadableLog(LogCore):
             "dead_letters": int(dead.rows.sum()) if (dead.rows >= 0).all() else None,
             "bytes": int(self._all_files().sizes.sum()),
         }
-
-
-def _close_under_joins(cut: dict[str, int], by_stream: dict[str, list[StreamState]]) -> None:
-    """Include each stream whose opening came before what the cut holds already.
-
-    One turn may let in a stream that lets in another: as many turns as streams at most.
-    """
-    for _ in range(len(cut)):
-        changed = False
-        for name, commits in by_stream.items():
-            if cut[name] >= 0:
-                continue
-            copied = _COPY.fullmatch(commits[0].reason)
-            claimed = _CLAIM.fullmatch(commits[0].reason)
-            if (copied and cut.get(copied[1], -1) > int(copied[2])) or (
-                claimed and cut.get(OPEN_STREAM, -1) >= int(claimed[1])
-            ):
-                cut[name] = 0
-                changed = True
-        if not changed:
-            return

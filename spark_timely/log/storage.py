@@ -15,7 +15,7 @@ import os
 import re
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import unquote, urlparse
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import fs as pafs
@@ -25,10 +25,16 @@ from spark_timely.errors import DataLossError, InvalidUsageError, StorageError, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["FileStorage", "MemoryStorage", "Storage", "normal_path", "open_storage"]
+__all__ = ["FileStorage", "MemoryStorage", "Storage", "has_table", "normal_path", "open_storage"]
 
 _BUFFER_BYTES = 1 << 20
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
+# Tried with delta-rs 1.6.6: it writes a table's log at such a path, and looks for it at the decoded one,
+# with a backslash for a slash; no way to spell the path as a URL makes both agree.
+_DECODED = re.compile(r"%[0-9A-Fa-f]{2}|\\")
+# What a table's log is made of. Staged files, of commits that a kill cut short, have other names.
+_TABLE_ENTRY = re.compile(r"\d{20}\.(json|crc|checkpoint\..+|\d{20}\.compacted\.json)|_last_checkpoint")
 
 
 def normal_path(path: str | os.PathLike[str]) -> str:
@@ -37,7 +43,9 @@ def normal_path(path: str | os.PathLike[str]) -> str:
     Raises
     ------
     InvalidUsageError
-        If it is empty or no path.
+        If it is empty or no path, or a local one that holds a backslash or a `%` with two hexadecimal
+        digits behind: part of it would be taken for another path. If a scheme other than `file:` is
+        followed by one slash only, or a `file:` URL names a host.
 
     Examples
     --------
@@ -45,16 +53,53 @@ def normal_path(path: str | os.PathLike[str]) -> str:
     '/tmp/a b'
     >>> normal_path("s3://bucket/log/")
     's3://bucket/log'
+    >>> normal_path("file:/tmp/a#b?c")
+    '/tmp/a#b?c'
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str) or not text.strip():
         msg = f"could not use a path: found path={shown(path)}"
         raise InvalidUsageError(msg, hint="give the path of the log as a text")
-    if text.startswith("file:"):
-        text = unquote(urlparse(text).path)
+    if text[:5].lower() == "file:":
+        text = _path_of_file_url(text)
+    if one := _ONE_SLASH.match(text):
+        msg = f"could not use path {text!r}: found the scheme {one[1]!r} with one slash"
+        hint = f"write {one[1]}://… with the bucket or host, or a local path"
+        if one[1].lower() == "dbfs":
+            hint = "give the path as Python sees it: /dbfs/… or, read only, /Volumes/…"
+        raise InvalidUsageError(msg, hint=hint, context={"path": text})
     if _URL.match(text):
         return text.rstrip("/")
-    return os.path.abspath(os.path.expanduser(text))
+    where = os.path.abspath(os.path.expanduser(text))
+    odd = _DECODED.search(where)
+    if odd:
+        msg = f"could not use path {where!r}: found {odd[0]!r} in it"
+        raise InvalidUsageError(
+            msg,
+            hint="Delta's own library takes this for an escaped character and looks elsewhere; rename the directory",
+            context={"path": where},
+        )
+    return where
+
+
+def _path_of_file_url(url: str) -> str:
+    """Return the path of a `file:` URL; `#` and `?` are part of it, as they are for Spark."""
+    path = url[5:]
+    if path.startswith("//"):
+        host, slash, rest = path[2:].partition("/")
+        path = slash + rest
+        if host.lower() not in ("", "localhost"):
+            msg = f"could not use path {url!r}: found the host {host!r} in it"
+            raise InvalidUsageError(
+                msg,
+                hint="write file:///… with three slashes for a local path; mount a share to use it",
+                context={"path": url},
+            )
+    if not path:
+        msg = f"could not use path {url!r}: found nothing behind the scheme"
+        raise InvalidUsageError(msg, hint="write file:///… and the path", context={"path": url})
+    # Two slashes at the start of a path may mean something else to a system.
+    return re.sub("^/+", "/", unquote(path))
 
 
 class Storage(Protocol):
@@ -63,6 +108,10 @@ class Storage(Protocol):
     @property
     def uri(self) -> str:
         """Absolute path or URL of the log."""
+
+    @property
+    def local(self) -> bool:
+        """Whether the files are near: on a local disk, or in this process."""
 
     def read(self, path: str) -> pa.Buffer:
         """Return a whole file; raises `DataLossError` if there is none."""
@@ -117,7 +166,7 @@ class FileStorage:
 
     @property
     def local(self) -> bool:
-        """Whether the log is on a local disk."""
+        """Whether the log is on a local disk, near to read and with folders of its own."""
         return not _URL.match(self._uri)
 
     @property
@@ -237,6 +286,11 @@ class MemoryStorage:
         """Name of the log."""
         return self._uri
 
+    @property
+    def local(self) -> bool:
+        """Always: the files are in this process."""
+        return True
+
     def read(self, path: str) -> pa.Buffer:
         """Return a whole file."""
         with self._lock:
@@ -316,6 +370,25 @@ def open_storage(path: str | os.PathLike[str], storage_options: Mapping[str, str
     True
     """
     return FileStorage(normal_path(path), storage_options)
+
+
+def has_table(storage: Storage) -> bool:
+    """Return whether there is a Delta table, whole or damaged. One look at one directory.
+
+    A table's log without any entry is none: somebody began to create a table there and was killed,
+    and who comes next may begin again.
+
+    Examples
+    --------
+    >>> storage = MemoryStorage()
+    >>> storage.write("_delta_log/_commit_ab12.json.tmp", b"")
+    >>> has_table(storage)
+    False
+    >>> storage.write("_delta_log/00000000000000000000.json", b"{}")
+    >>> has_table(storage)
+    True
+    """
+    return any(_TABLE_ENTRY.fullmatch(name) for name in storage.names("_delta_log"))
 
 
 def _missing(uri: str, path: str) -> DataLossError:

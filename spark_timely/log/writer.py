@@ -329,7 +329,7 @@ class StreamWriter:
         try:
             return log.commit(request)
         except (InvalidUsageError, UpperMismatchError, ProtocolError, OwnershipError):
-            log._discard(files)
+            log._discard_refused(files)
             raise
 
 

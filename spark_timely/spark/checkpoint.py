@@ -17,7 +17,7 @@ from spark_timely.log.storage import open_storage
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["CheckpointState", "checkpoint_state", "require_checkpoint"]
+__all__ = ["CheckpointState", "all_committed", "checkpoint_state", "require_checkpoint"]
 
 # What both Spark and the library's storage can reach; a checkpoint elsewhere is left to the tasks.
 _SCHEMES = frozenset({"file", "s3", "s3a", "gs", "az", "adl", "abfs", "abfss"})
@@ -109,8 +109,7 @@ def checkpoint_state(location: str, /, *, storage_options: Mapping[str, str] | N
     >>> checkpoint_state("/nowhere/at/all")
     CheckpointState(query=None, batch=None)
     """
-    scheme = location.partition("://")[0].lower() if "://" in location else "file"
-    if scheme not in _SCHEMES:
+    if not _reachable(location):
         return CheckpointState(None, None)
     try:
         storage = open_storage(location, storage_options)
@@ -120,6 +119,41 @@ def checkpoint_state(location: str, /, *, storage_options: Mapping[str, str] | N
         # Not an error here: the tasks are told the same by Spark, and the commit checks them.
         return CheckpointState(None, None)
     return CheckpointState(None if text is None else _query_id(text, location), _greatest(names))
+
+
+def all_committed(location: str, /, *, storage_options: Mapping[str, str] | None = None) -> bool | None:
+    """Say whether every micro-batch that a checkpoint's query planned is committed.
+
+    Parameters
+    ----------
+    location : str
+        Directory or URL, as Spark was given it.
+    storage_options : mapping, optional
+        Credentials for a URL.
+
+    Returns
+    -------
+    bool or None
+        True of a checkpoint that is still to be made; None where it cannot be read from here.
+
+    Examples
+    --------
+    >>> all_committed("/nowhere/at/all")
+    True
+    """
+    if not _reachable(location):
+        return None
+    try:
+        storage = open_storage(location, storage_options)
+        planned = _greatest(storage.names("offsets"))
+        return planned is None or storage.exists(f"commits/{planned}")
+    except (StorageError, OSError):
+        return None
+
+
+def _reachable(location: str) -> bool:
+    scheme = location.partition("://")[0].lower() if "://" in location else "file"
+    return scheme in _SCHEMES
 
 
 def _query_id(text: bytes, location: str) -> str:

@@ -8,7 +8,8 @@ Invariants
 1. One write job per micro-batch; a repeated micro-batch runs one aggregation instead, and writes
    nothing.
 2. The log holds what the Python writer would have put there: same messages, dead letters, progress.
-3. A directory whose commit was refused is deleted; one whose commit is unclear stays.
+3. A directory whose commit was refused is deleted, but for files that the log knows; one whose commit is
+   unclear stays.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,12 +43,15 @@ from spark_timely.log.files import ROW_GROUP_ROWS, describe_file, open_parquet
 from spark_timely.log.storage import FileStorage, open_storage
 from spark_timely.order import IntArray, beyond, consolidate_rows, minimal
 from spark_timely.sink.commit import TaskReport, commit_reports, is_refusal
-from spark_timely.sink.plan import BatchId, CapturePlan, Standing, make_plan
+from spark_timely.sink.layout import fingerprint
+from spark_timely.sink.plan import BatchId, CapturePlan, Standing, find_log, make_plan
 from spark_timely.spark.checkpoint import checkpoint_state
 from spark_timely.spark.classify import Classified, RowClass, classify
+from spark_timely.spark.settings import changed_settings
+from spark_timely.timestamp import plain_value
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 __all__ = ["capture"]
 
@@ -109,7 +113,8 @@ def capture(
     Notes
     -----
     Cost: one Spark job that writes, and one footer read per file. While it runs, three settings of
-    `df.sparkSession` are changed, and restored after it.
+    `df.sparkSession` are changed, and restored after it; after the last one where several captures share a
+    session. Inside ``foreachBatch`` that session is the query's own.
 
     Examples
     --------
@@ -140,7 +145,7 @@ def capture(
         outcome = commit_reports(plan, ident, [report])
     except BaseException as error:
         if is_refusal(error):
-            _remove(storage, staging)
+            _discard(plan, storage, staging, report)
         raise
     _tidy(storage, staging, {file.path for file in report.files} if outcome.committed else set())
     return outcome
@@ -210,24 +215,8 @@ def _write(df: DataFrame, storage: FileStorage, staging: str, rows: Classified, 
     )
     if not rows.uniform:
         writer = writer.partitionBy("_event")
-    with _settings(df.sparkSession, _CONF):
+    with changed_settings(df.sparkSession, _CONF, purpose="capture"):
         writer.parquet(f"file://{target}" if storage.local else f"{storage.uri}/{staging}")
-
-
-@contextmanager
-def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Change settings of a session for a moment."""
-    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in wanted}
-    try:
-        for name, value in wanted.items():  # as many turns as settings
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, old in before.items():  # as many turns as settings
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)
 
 
 @dataclass(slots=True)
@@ -275,6 +264,7 @@ class _Staged:
             ident=self.ident,
             seq=self.standing.seq,
             repeated=False,
+            form=fingerprint(self.plan.layout.form),
             at=self.standing.at,
             base=_base(self.standing),
             n_rows=sum(file.n_rows for file in messages),
@@ -431,6 +421,7 @@ def _recount(df: DataFrame, plan: CapturePlan, ident: BatchId, standing: Standin
         ident=ident,
         seq=standing.seq,
         repeated=True,
+        form=fingerprint(plan.layout.form),
         at=standing.at,
         base=_base(standing),
         n_rows=n,
@@ -468,16 +459,8 @@ def _numbers(table: pa.Table, names: tuple[str, ...]) -> IntArray:
 
 
 def _row(rows: pa.Table, names: list[str]) -> dict[str, object]:
-    """Return the first row's payload; values outside of Python's calendar as numbers."""
-    found: dict[str, object] = {}
-    for name in names:  # as many turns as columns
-        if name in rows.column_names:
-            scalar = rows.column(name)[0]
-            try:
-                found[name] = scalar.as_py()
-            except (OverflowError, ValueError):
-                found[name] = scalar.value
-    return found
+    """Return the first row's payload, as it can be shown."""
+    return {name: plain_value(rows.column(name)[0]) for name in names if name in rows.column_names}
 
 
 def _n_rows(files: Mapping[RowClass, list[DataFile]], row_class: RowClass) -> int:
@@ -486,6 +469,16 @@ def _n_rows(files: Mapping[RowClass, list[DataFile]], row_class: RowClass) -> in
 
 def _base(standing: Standing) -> StreamCounts | None:
     return standing.counts if standing.seq is None else None
+
+
+def _discard(plan: CapturePlan, storage: FileStorage, staging: str, report: TaskReport) -> None:
+    """Delete a staging directory but for files that the log knows; where that cannot be told, nothing."""
+    try:
+        log = find_log(plan.options.path, plan.options.storage_options)
+        known = set() if log is None else log.live_paths({file.path for file in report.files})
+    except (TimelyError, OSError):
+        return
+    _tidy(storage, staging, known)
 
 
 def _remove(storage: FileStorage, staging: str) -> None:

@@ -3,20 +3,35 @@
 A sink alone sees neither the end of its query nor idleness. `start` sees the end: with
 ``on_finish="close"`` a query that used its input up declares its stream complete, so that whoever
 replays the log learns that nothing more will come.
+
+Spark tells a query that ended by itself from one that was stopped in no field: both are not active, and
+neither has an exception. What tells them apart is the report of a trigger that looked for input and
+found none; a stopped query never gets to it. Spark leaves that report out within ten seconds of
+the last one, unless a setting says otherwise when the query is made.
+
+Invariants
+----------
+1. A stream is closed only in the name of the query that owns it, and only with evidence that the query
+   has used its input up.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from spark_timely.antichain import Antichain
 from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, shown
+from spark_timely.log.base import CommitRequest
 from spark_timely.sink.layout import Layout, layout_of, policy_of
-from spark_timely.sink.plan import find_log
+from spark_timely.sink.plan import check_owner, find_log
+from spark_timely.spark.checkpoint import all_committed
+from spark_timely.spark.settings import changed_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,6 +40,13 @@ if TYPE_CHECKING:
 __all__ = ["CaptureQuery", "start"]
 
 Through = Literal["sink", "foreachBatch"]
+
+Ending = Literal["availableNow", "once"]
+
+_log = logging.getLogger("spark_timely.spark")
+
+# Every trigger without input is reported, not only the first within ten seconds.
+_REPORT_ALL = {"spark.sql.streaming.noDataProgressEventInterval": "0"}
 
 
 class CaptureQuery:
@@ -38,8 +60,11 @@ class CaptureQuery:
         Options of the capture.
     layout : Layout
         What the log is made of if the query ends without a single micro-batch.
-    close : bool
-        Whether to close the stream after the clean end of the query.
+    close : {"availableNow", "once"} or None
+        Trigger of a query whose stream is to be closed after its clean end; None: it stays open.
+    repeats : bool
+        Whether the query may have begun by repeating a micro-batch of an earlier run. With ``once`` it
+        then ends without looking for more.
 
     Notes
     -----
@@ -53,12 +78,21 @@ class CaptureQuery:
         query.await_termination()  # closes the stream once all of `df` is captured
     """
 
-    def __init__(self, query: StreamingQuery, options: SinkOptions, layout: Layout, *, close: bool) -> None:
+    def __init__(
+        self,
+        query: StreamingQuery,
+        options: SinkOptions,
+        layout: Layout,
+        *,
+        close: Ending | None = None,
+        repeats: bool = False,
+    ) -> None:
         self.query = query
         self._options = options
         self._layout = layout
         self._close = close
         self._stopped = False
+        self._repeats = repeats
 
     @property
     def id(self) -> str:
@@ -87,21 +121,35 @@ class CaptureQuery:
         ------
         pyspark.errors.StreamingQueryException
             If the query failed. The stream stays open, and a restart goes on.
+        OwnershipError
+            If the stream to be closed belongs to another query.
         StorageError
             If the log cannot be reached when the stream is to be closed; calling again tries again.
 
         Notes
         -----
-        A query that was stopped by `stop` of this object did not use its input up, and its stream
-        stays open.
+        A query that was stopped, by whomever, did not use its input up, and its stream stays open. It also
+        stays open, with a warning in the log ``spark_timely.spark``, where Spark's last report and the
+        checkpoint do not show that the input is used up.
         """
         if timeout_s is None:
             self.query.awaitTermination()
         elif not self.query.awaitTermination(max(1, round(timeout_s))):
             return False
         if self._close and not self._stopped:
-            self._close_stream()
-            self._close = False
+            missing = self._missing_evidence()
+            if missing is None:
+                self._close_stream()
+            else:
+                _log.warning(
+                    "could not close stream %r of log %r after query %s: found %s — hint: the stream stays open; start"
+                    " the query again, or call open_log(path).close(stream) if it is complete",
+                    self._options.stream,
+                    self._options.path,
+                    self.id,
+                    missing,
+                )
+            self._close = None
         return True
 
     def stop(self) -> None:
@@ -109,8 +157,28 @@ class CaptureQuery:
         self._stopped = True
         self.query.stop()
 
+    def _committed(self) -> bool | None:
+        location = str(self._options.checkpoint_location)
+        return all_committed(location, storage_options=self._options.storage_options)
+
+    def _missing_evidence(self) -> str | None:
+        """Return why it is not sure that the query used its input up; None if it is."""
+        if self._committed() is False:
+            return "a micro-batch that was planned and not committed"
+        report = self.query.lastProgress
+        if report is None:
+            return "no report of the query: it was stopped before its first trigger was done"
+        if "addBatch" not in report["durationMs"] and report["numInputRows"] == 0:
+            # It looked for input and found none.
+            return None
+        if self._close == "availableNow":
+            return f"micro-batch {report['batchId']} as its last report: it was stopped before it looked for more"
+        # With `once` all there is comes as one micro-batch, and its report is made when it is done.
+        return "a micro-batch of an earlier run, repeated: later input was not looked for" if self._repeats else None
+
     def _close_stream(self) -> None:
         from spark_timely.log.delta import create_log
+        from spark_timely.log.writer import downgrade_to
 
         options, form = self._options, self._layout.form
         log = find_log(options.path, options.storage_options)
@@ -127,12 +195,27 @@ class CaptureQuery:
                 storage_options=options.storage_options or None,
             )
         state = log.stream(options.stream)
-        if state is None:
-            if log.frontier().is_empty:
-                return
+        if state is not None:
+            # A query without a single micro-batch never called the sink, which would have refused it.
+            check_owner(state, self.id)
+        elif log.frontier().is_empty:
+            return
+        else:
             state = log.open_stream(options.stream, owner=self.id)
-        if not state.closed:
-            log.close(options.stream, reason=f"end of query {self.id}")
+        if state.closed:
+            return
+        times, deltas = downgrade_to(state.counts, Antichain.empty(log.domain.arity))
+        log.commit(
+            CommitRequest(
+                stream=options.stream,
+                owner=self.id,
+                progress_times=times,
+                progress_deltas=deltas,
+                expected_seq=state.seq,
+                reason=f"end of query {self.id}",
+                carry=True,
+            )
+        )
 
 
 def start(
@@ -161,7 +244,8 @@ def start(
         ``DataStreamWriter.trigger`` takes, as a mapping. Spark's default if not given.
     on_finish : {"hold", "close"}
         ``close``: after the clean end of a query with ``availableNow`` or ``once`` its stream is closed,
-        by `CaptureQuery.await_termination`.
+        by `CaptureQuery.await_termination`. A setting of the session is changed while the query starts, and
+        restored.
     through : {"sink", "foreachBatch"}
         By which way rows are written: ``format("timely")`` in Python workers, or Spark's own Parquet
         writer. The log is the same.
@@ -195,7 +279,7 @@ def start(
     wanted = _trigger(trigger)
     given = {name: value for name, value in options.items() if value is not None}
     parsed = parse_options(SINK_OPTIONS, {"path": path, "checkpointLocation": checkpoint, **given})
-    close = _closes(on_finish, wanted)
+    close = _ending(on_finish, wanted)
     if through not in ("sink", "foreachBatch"):
         msg = f"could not start the capture: found through={through!r}"
         raise InvalidOptionError(msg, hint="use 'sink' or 'foreachBatch'", context={"option": "through"})
@@ -216,10 +300,16 @@ def start(
 
         register(df.sparkSession)
         texts = {name: _text(value) for name, value in given.items()}
-        query = writer.format("timely").options(**texts).start(path)
+        writer = writer.format("timely").options(**texts, path=path)
     else:
-        query = writer.foreachBatch(_Capture(path, checkpoint, given)).start()
-    return CaptureQuery(query, parsed, layout, close=close)
+        writer = writer.foreachBatch(_Capture(path, checkpoint, given))
+    if close is None:
+        return CaptureQuery(writer.start(), parsed, layout)
+    # Looked at before the query plans anything.
+    repeats = close == "once" and all_committed(checkpoint, storage_options=parsed.storage_options) is not True
+    with changed_settings(df.sparkSession, _REPORT_ALL, purpose="start"):
+        query = writer.start()
+    return CaptureQuery(query, parsed, layout, close=close, repeats=repeats)
 
 
 @dataclass(frozen=True)
@@ -247,19 +337,24 @@ def _trigger(trigger: str | Mapping[str, object] | None) -> dict[str, object]:
     return {"processingTime": trigger} if name is None else {name: True}
 
 
-def _closes(on_finish: str, trigger: Mapping[str, object]) -> bool:
+def _ending(on_finish: str, trigger: Mapping[str, object]) -> Ending | None:
+    """Return how a query ends whose stream is to be closed, None if it is to stay open."""
     if on_finish not in ("hold", "close"):
         msg = f"could not start the capture: found on_finish={on_finish!r}"
         raise InvalidOptionError(msg, hint="use 'hold' or 'close'", context={"option": "onFinish"})
-    if on_finish == "close" and not (trigger.get("availableNow") or trigger.get("once")):
-        msg = f"could not start the capture: found on_finish='close' with trigger {shown(dict(trigger))}"
-        raise InvalidOptionError(
-            msg,
-            hint="only a query with trigger='availableNow' or 'once' ends by itself; for others call"
-            " open_log(path).close(stream) when the stream is complete",
-            context={"option": "onFinish"},
-        )
-    return on_finish == "close"
+    if on_finish == "hold":
+        return None
+    if trigger.get("availableNow"):
+        return "availableNow"
+    if trigger.get("once"):
+        return "once"
+    msg = f"could not start the capture: found on_finish='close' with trigger {shown(dict(trigger))}"
+    raise InvalidOptionError(
+        msg,
+        hint="only a query with trigger='availableNow' or 'once' ends by itself; for others call"
+        " open_log(path).close(stream) when the stream is complete",
+        context={"option": "onFinish"},
+    )
 
 
 def _text(value: object) -> str:

@@ -27,12 +27,16 @@ SEED = 20130101
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Where the events lie, and the facts that each benchmark's answer is checked against."""
+    """Where the events lie, and the facts that each benchmark's answer is checked against.
+
+    The place of a group is `epoch * N_KEYS + key`.
+    """
 
     path: Path
     n_rows: int
     key_sum: int
     n_groups: int
+    place_sum: int
     size_bytes: int
 
 
@@ -45,7 +49,9 @@ def events(root: Path, n_rows: int) -> Events:
             shutil.rmtree(path)
         _write(path, n_rows)
     known = json.loads(facts.read_text())
-    return Events(path / "parquet", n_rows, known["key_sum"], known["n_groups"], known["size_bytes"])
+    return Events(
+        path / "parquet", n_rows, known["key_sum"], known["n_groups"], known["place_sum"], known["size_bytes"]
+    )
 
 
 def _write(path: Path, n_rows: int) -> None:
@@ -80,9 +86,11 @@ def _write(path: Path, n_rows: int) -> None:
         key_sum += int(keys.sum())
         groups.append(np.unique(epochs * N_KEYS + keys))
     size_bytes = sum(file.stat().st_size for file in folder.iterdir())
+    places = np.unique(np.concatenate(groups))
     facts = {
         "key_sum": key_sum,
-        "n_groups": len(np.unique(np.concatenate(groups))),
+        "n_groups": len(places),
+        "place_sum": int(places.sum()),
         "size_bytes": size_bytes,
     }
     (path / "facts.json").write_text(json.dumps(facts))

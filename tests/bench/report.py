@@ -23,7 +23,7 @@ class Case:
 
     name: str
     what: str
-    aim: float
+    aim: float | None
     unit: str = "s"
     higher_is_better: bool = True
     ours: list[float] = field(default_factory=list)
@@ -37,7 +37,9 @@ class Case:
         return [ours / peer for ours, peer in zip(self.ours, self.peer, strict=True)]
 
     def reached(self) -> bool:
-        """Tell whether the median ratio reaches the aim."""
+        """Tell whether the median ratio reaches the aim; a case without one is for information."""
+        if self.aim is None:
+            return True
         median = statistics.median(self.ratios())
         return median >= self.aim if self.higher_is_better else median <= self.aim
 
@@ -69,7 +71,12 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def alternate(case: Case, ours: Callable[[], float], peer: Callable[[], float], repeats: int) -> None:
-    """Measure both sides in turn, changing who goes first, so that a noisy minute hits both."""
+    """Measure both sides in turn, changing who goes first, so that a noisy minute hits both.
+
+    One pair before is not counted: whoever runs first in a JVM pays for its class loading.
+    """
+    ours()
+    peer()
     for number in range(repeats):
         if number % 2 == 0:
             mine, theirs = ours(), peer()
@@ -99,8 +106,8 @@ def table(cases: list[Case]) -> str:
                 f"{said['ratio']:.2f}",
                 f"{said['min']:.2f}",
                 f"{said['max']:.2f}",
-                f"{said['direction']} {case.aim}",
-                "ok" if case.reached() else "short",
+                "" if case.aim is None else f"{said['direction']} {case.aim}",
+                "" if case.aim is None else "ok" if case.reached() else "short",
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]

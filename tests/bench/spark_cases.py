@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 import spark_timely as st
 
-from .data import LATENESS, N_EPOCHS, N_FILES
+from .data import LATENESS, N_EPOCHS, N_FILES, N_KEYS
 from .report import Case, alternate, seconds
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ NAMES = (
     "capture_sink_vs_delta_sink",
     "replay_messages_vs_delta_stream",
     "complete_aggregate_splits_vs_stateful",
+    "complete_aggregate_splits_vs_stateful_into_parquet",
 )
 
 
@@ -52,7 +53,13 @@ class SparkCases:
 
     def run(self, wanted: Callable[[str], bool]) -> list[Case]:
         """Run the cases whose names are wanted, in a fixed order."""
-        todo = (self.capture_foreach_batch, self.capture_sink, self.replay_messages, self.complete_aggregate)
+        todo = (
+            self.capture_foreach_batch,
+            self.capture_sink,
+            self.replay_messages,
+            self.complete_aggregate,
+            self.complete_aggregate_parquet,
+        )
         return [measure() for name, measure in zip(NAMES, todo, strict=True) if wanted(name)]
 
     # -- sources and checks
@@ -248,9 +255,49 @@ class SparkCases:
 
     # -- complete aggregation
 
-    def _complete_aggregate(self, log: Path) -> float:
-        folder = self._folder("aggregate-splits")
+    def _groups_to(self, groups: DataFrame, sink: str, *, complete: bool, what: str) -> float:
+        """Run a query of groups into a sink, and check what came out of it.
 
+        Every group is counted where it leaves the query, by Spark's own observed metrics.
+        """
+        folder = self._folder(f"groups-{sink}")
+        place = F.col("epoch") * N_KEYS + F.col("key")
+        observed = groups.observe(
+            "groups", F.count("*").alias("groups"), F.sum("n").alias("rows"), F.sum(place).alias("places")
+        )
+        found: list[Any] = []
+
+        def work() -> None:
+            writer = (
+                observed.writeStream.format(sink)
+                .outputMode("append")
+                .option("checkpointLocation", str(folder / "checkpoint"))
+                .trigger(availableNow=True)
+            )
+            query = writer.start() if sink == "noop" else writer.start(str(folder / "out"))
+            query.awaitTermination()
+            found.extend(progress.observedMetrics.get("groups") for progress in query.recentProgress)
+
+        took = seconds(work)
+        said = [row for row in found if row is not None and row["groups"]]
+        n_groups, n_rows, places = (sum(row[name] for row in said) for name in ("groups", "rows", "places"))
+        if complete:
+            right = (n_groups, n_rows, places) == (self.data.n_groups, self.data.n_rows, self.data.place_sum)
+            right = right and len(said) == N_FILES
+        else:
+            # Spark's watermark keeps the last epochs open, and loses epoch 0 and late rows by itself: what it
+            # does give must be nearly all, and no more.
+            right = 0.98 * self.data.n_groups <= n_groups <= self.data.n_groups and places <= self.data.place_sum
+        if sink != "noop":
+            rows = self.spark.read.format(sink).load(str(folder / "out"))
+            right = right and rows.count() == rows.select("epoch", "key").distinct().count() == n_groups
+        if not right:
+            message = f"{what}: expected {self.data.n_groups} groups of {self.data.n_rows} rows; found {said}"
+            raise AssertionError(message)
+        shutil.rmtree(folder)
+        return took
+
+    def _complete_aggregate(self, log: Path, sink: str) -> float:
         def kernel(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for rows in st.read_splits(batches, columns=["epoch", "key", "value"]):
                 sums = rows.group_by(["epoch", "key"], use_threads=False).aggregate(
@@ -261,76 +308,46 @@ class SparkCases:
                 )
                 yield from named.to_batches()
 
-        def work() -> None:
-            query = (
-                self.spark.readStream.format("timely")
-                .option("content", "splits")
-                .option("splitBy", "time")
-                .option("workers", 2)
-                .option("maxTimesPerTrigger", N_EPOCHS // N_FILES)
-                .load(str(log))
-                .mapInArrow(kernel, "epoch long, key long, n long, total double")
-                .writeStream.format("parquet")
-                .option("checkpointLocation", str(folder / "checkpoint"))
-                .option("path", str(folder / "out"))
-                .trigger(availableNow=True)
-                .start()
-            )
-            self._finish(query, N_FILES)
+        groups = (
+            self.spark.readStream.format("timely")
+            .option("content", "splits")
+            .option("splitBy", "time")
+            .option("workers", 2)
+            .option("maxTimesPerTrigger", N_EPOCHS // N_FILES)
+            .load(str(log))
+            .mapInArrow(kernel, "epoch long, key long, n long, total double")
+        )
+        return self._groups_to(groups, sink, complete=True, what="complete aggregate over splits")
 
-        took = seconds(work)
-        self._check_groups(folder / "out", "complete aggregate over splits", complete=True)
-        shutil.rmtree(folder)
-        return took
+    def _stateful_aggregate(self, sink: str) -> float:
+        groups = (
+            self._arrivals()
+            .select(F.timestamp_seconds("epoch").alias("at"), "key", "value")
+            .withWatermark("at", f"{LATENESS} seconds")
+            .groupBy("at", "key")
+            .agg(F.count("*").alias("n"), F.sum("value").alias("total"))
+            .select(F.unix_seconds("at").alias("epoch"), "key", "n", "total")
+        )
+        return self._groups_to(groups, sink, complete=False, what="Spark's stateful aggregation")
 
-    def _stateful_aggregate(self) -> float:
-        folder = self._folder("aggregate-stateful")
-
-        def work() -> None:
-            query = (
-                self._arrivals()
-                .select(F.timestamp_seconds("epoch").alias("at"), "key", "value")
-                .withWatermark("at", f"{LATENESS} seconds")
-                .groupBy("at", "key")
-                .agg(F.count("*").alias("n"), F.sum("value").alias("total"))
-                .select(F.unix_seconds("at").alias("epoch"), "key", "n", "total")
-                .writeStream.format("parquet")
-                .outputMode("append")
-                .option("checkpointLocation", str(folder / "checkpoint"))
-                .option("path", str(folder / "out"))
-                .trigger(availableNow=True)
-                .start()
-            )
-            query.awaitTermination()
-
-        took = seconds(work)
-        self._check_groups(folder / "out", "Spark's stateful aggregation", complete=False)
-        shutil.rmtree(folder)
-        return took
-
-    def _check_groups(self, out: Path, what: str, *, complete: bool) -> None:
-        rows = self.spark.read.parquet(str(out))
-        found: Any = rows.agg(F.count("*").alias("groups"), F.sum("n").alias("n")).first()
-        if complete:
-            right = (found["groups"], found["n"]) == (self.data.n_groups, self.data.n_rows)
-        else:
-            # Spark's watermark keeps the last epochs open, and loses epoch 0 and late rows by itself: what it
-            # does give must be nearly all, no group twice.
-            twice = rows.groupBy("epoch", "key").count().where("count > 1").count()
-            right = twice == 0 and found["groups"] >= 0.98 * self.data.n_groups
-        if not right:
-            message = f"{what}: expected {self.data.n_groups} groups; found {found}"
-            raise AssertionError(message)
-
-    def complete_aggregate(self) -> Case:
-        """Compare count and sum per complete time and key with Spark's watermark aggregation."""
+    def _compare_aggregates(self, name: str, aim: float | None, sink: str) -> Case:
         log, _ = self.captured()
         case = Case(
-            "complete_aggregate_splits_vs_stateful",
-            "count and sum per time and key of complete times, ten micro-batches, into Parquet; "
+            name,
+            f"count and sum per time and key of complete times, ten micro-batches, into {sink}; "
             "peer: withWatermark + groupBy, default state store",
-            4.0,
+            aim,
             settings={"workers": 2, "splitBy": "time", **PEER_SETTINGS},
         )
-        alternate(case, lambda: self._complete_aggregate(log), self._stateful_aggregate, self.repeats)
+        alternate(
+            case, lambda: self._complete_aggregate(log, sink), lambda: self._stateful_aggregate(sink), self.repeats
+        )
         return case
+
+    def complete_aggregate(self) -> Case:
+        """Compare count and sum per complete time and key with Spark's watermark aggregation, both into `noop`."""
+        return self._compare_aggregates("complete_aggregate_splits_vs_stateful", 4.0, "noop")
+
+    def complete_aggregate_parquet(self) -> Case:
+        """Compare the same with both sides writing their groups as Parquet files, which costs both alike."""
+        return self._compare_aggregates("complete_aggregate_splits_vs_stateful_into_parquet", None, "parquet")

@@ -37,6 +37,7 @@ from spark_timely.log.index import index_files
 from spark_timely.log.memory import MemoryLog
 from spark_timely.log.state import batch_rows, next_state
 from spark_timely.log.store import MemoryStore
+from spark_timely.sink.plan import find_log
 
 VALUES = pa.schema([("v", pa.int64())])
 
@@ -83,6 +84,25 @@ def test_create_over_another_log_is_refused(path: Path, schema: pa.Schema, optio
         create_log(path, schema, exist_ok=True, **({"minimum": (0,)} | options))
 
 
+@pytest.mark.parametrize("name", ["a%20b", "a%2Fb", "a\\b"])
+def test_log_at_a_path_that_delta_decodes_never_reaches_a_neighbour(tmp_path: Path, name: str) -> None:
+    neighbour = filled(tmp_path / "a b")
+    for make in (open_log, lambda path: create_log(path, VALUES)):
+        with pytest.raises(InvalidUsageError, match="rename the directory"):
+            make(tmp_path / name)
+    assert os.listdir(tmp_path) == ["a b"]
+    assert neighbour.verify().legal
+
+
+@pytest.mark.parametrize("name", ["50%", "a#b", "a?b", "a=b", "ü日", "[x]*", "q'u;o,te", "a:b", "_event=x", "%zz"])
+def test_log_at_a_path_with_other_signs(tmp_path: Path, name: str) -> None:
+    log = filled(tmp_path / name)
+    log.compact()
+    assert open_log(tmp_path / name).messages().num_rows == 6
+    assert open_log((tmp_path / name).as_uri()).verify().legal
+    assert os.listdir(tmp_path) == [name]
+
+
 def test_create_leaves_other_things_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(InvalidUsageError, match=r"found 'notes.txt' in the directory"):
@@ -90,6 +110,43 @@ def test_create_leaves_other_things_alone(tmp_path: Path) -> None:
     with pytest.raises(InvalidUsageError, match="found a file"):
         create_log(tmp_path / "notes.txt", VALUES)
     assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+@pytest.mark.parametrize("left", [None, "_commit_8c1f.json.tmp", f"{0:020d}.json#1", f".{0:020d}.json.3f.tmp"])
+def test_place_where_a_creation_was_killed_is_free(path: Path, left: str | None) -> None:
+    (path / "_delta_log").mkdir(parents=True)
+    (path / "_event=message").mkdir()
+    if left is not None:
+        (path / "_delta_log" / left).write_text("{")
+    assert find_log(str(path), {}) is None
+    with pytest.raises(LogMissingError, match="found no Delta table"):
+        open_log(path)
+    log = create_log(path, VALUES, minimum=(0,))
+    log.writer(owner="me").append(pa.table({"_time": [1], "v": [1]}))
+    found = find_log(str(path), {})
+    assert found is not None
+    assert found.messages()["v"].to_pylist() == [1]
+    assert found.verify().legal
+
+
+@pytest.mark.parametrize("left", [f"{7:020d}.json", f"{10:020d}.checkpoint.parquet", "_last_checkpoint"])
+def test_table_that_lost_its_beginning_is_no_free_place(path: Path, left: str) -> None:
+    (path / "_delta_log").mkdir(parents=True)
+    (path / "_delta_log" / left).write_text("{}")
+    with pytest.raises(InvalidUsageError, match="found a Delta table there already"):
+        create_log(path, VALUES)
+    with pytest.raises((LogMissingError, StorageError)):
+        find_log(str(path), {})
+    assert [p.name for p in (path / "_delta_log").iterdir()] == [left]
+
+
+def test_killed_creation_among_other_things_is_refused(path: Path) -> None:
+    (path / "_delta_log").mkdir(parents=True)
+    (path / "notes.txt").write_text("mine")
+    with pytest.raises(InvalidUsageError, match=r"found 'notes.txt' in the directory"):
+        create_log(path, VALUES)
+    with pytest.raises(LogMissingError, match=r"found 'notes.txt', and no log"):
+        find_log(str(path), {})
 
 
 @pytest.mark.parametrize("streams", [0, -1, 1.5, True, "2"])

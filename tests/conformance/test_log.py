@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,24 @@ from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import (
     ClosedError,
     InvalidUsageError,
+    LogFormatError,
+    LogMissingError,
     NegativeCountError,
     NegativeMultiplicityError,
     NotBeyondError,
     OwnershipError,
     RolledBackError,
     SchemaMismatchError,
+    StorageError,
     StreamMissingError,
+    TimelyInternalError,
     UnheldCapabilityError,
     UpperMismatchError,
 )
 from spark_timely.log.base import CommitRequest, DataFile
 from spark_timely.log.files import message_table, write_data_files
 from spark_timely.log.reading import ReadableLog
+from spark_timely.log.store import LostRaceError
 from tests.conformance.logs import KINDS, LogMaker, clock, rows
 
 NOTHING = (np.empty((0, 1), np.int64), np.empty(0, np.int64))
@@ -66,6 +72,132 @@ def batch(log: ReadableLog, number: int | None, pairs: list[tuple[int, int]], to
     return log.commit(
         CommitRequest("main", "query", *progress, batch=number, files=written(log, pairs, state.seq + 1), **more)
     )
+
+
+# Commits whose outcome cannot be seen ---------------------------------------------------------------
+
+_BLIND = [
+    LogFormatError("could not open log: found deletion vectors"),
+    LogMissingError("could not read log: found another table in its place"),
+    TimelyInternalError("could not read log: found no progress rows, invariant 2"),
+    StorageError("could not read a file: found nothing", determinate=True),
+    KeyError("path"),
+]
+
+
+@pytest.fixture(params=["memory", "delta"])
+def sound(request: pytest.FixtureRequest, tmp_path: Path) -> LogMaker:
+    return LogMaker(request.param, tmp_path)
+
+
+def blinded(log: ReadableLog, error: Exception, *, happens: bool = True) -> Callable[[], None]:
+    """Let each look at the log fail once a commit was tried; return what gives back sight."""
+    store, transact, refresh = log.store, log.store.transact, log.store.refresh
+
+    def blind(*, force: bool = False) -> bool:
+        raise error
+
+    def tried(*args: Any, **more: Any) -> None:
+        store.refresh = blind  # type: ignore[method-assign]
+        if not happens:
+            raise LostRaceError("could not commit: found another first")
+        transact(*args, **more)
+
+    def sight() -> None:
+        store.refresh, store.transact = refresh, transact  # type: ignore[method-assign]
+
+    store.transact = tried  # type: ignore[method-assign]
+    return sight
+
+
+@pytest.mark.parametrize("error", _BLIND, ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("happens", [True, False])
+def test_commit_followed_by_any_error_is_unclear_and_keeps_its_files(
+    sound: LogMaker, error: Exception, happens: bool
+) -> None:
+    log = sound.create()
+    log.open_stream("main", owner="query")
+    sight = blinded(log, error, happens=happens)
+    files = written(log, [(3, 1)], 1)
+    request = CommitRequest("main", "query", *NOTHING, batch=0, files=files)
+    with pytest.raises(StorageError) as raised:
+        log.commit(request)
+    assert not raised.value.determinate
+    assert raised.value.__cause__ is error
+    sight()
+    assert files[0].path in stored(log)
+    # To repeat the commit is what settles it.
+    again = log.commit(request)
+    assert again.committed
+    assert again.state.seq == 1
+    assert log.messages()["v"].to_pylist() == [1]
+    assert log.verify().legal
+
+
+@pytest.mark.parametrize("error", _BLIND, ids=lambda e: type(e).__name__)
+def test_append_followed_by_any_error_keeps_its_files(sound: LogMaker, error: Exception) -> None:
+    log = sound.create()
+    writer = log.writer(owner="me")
+    sight = blinded(log, error)
+    with pytest.raises(StorageError) as raised:
+        writer.append(rows((3, 7)), advance_to=4)
+    assert not raised.value.determinate
+    sight()
+    log.refresh()
+    assert log.messages()["v"].to_pylist() == [7]
+    assert log.verify().legal
+
+
+def test_opening_followed_by_an_error_is_unclear(sound: LogMaker) -> None:
+    log = sound.create()
+    sight = blinded(log, _BLIND[0])
+    with pytest.raises(StorageError, match=r"could not tell whether a commit to log .* happened: found .*vectors"):
+        log.open_stream("main", owner="me")
+    sight()
+    assert log.open_stream("main", owner="me").seq == 0
+
+
+def test_refusal_before_any_try_keeps_its_type(sound: LogMaker) -> None:
+    log = sound.create()
+    writer = log.writer(owner="me")
+    before = frozen(log)
+    log.store.refresh = lambda *, force=False: (_ for _ in ()).throw(_BLIND[0])  # type: ignore[method-assign]
+    with pytest.raises(LogFormatError):
+        log.commit(CommitRequest("main", "me", *NOTHING))
+    del log.store.refresh  # type: ignore[misc]
+    assert frozen(log) == before
+    writer.append(rows((1, 1)))
+
+
+def test_unclear_commit_that_another_overtook_is_refused_by_its_own_type(sound: LogMaker) -> None:
+    log = sound.create()
+    writer, other = log.writer(owner="me"), sound.another(log).writer(owner="me")
+    transact = log.store.transact
+
+    def unclear(*args: Any, **more: Any) -> None:
+        log.store.transact = transact  # type: ignore[method-assign]
+        other.append(rows((1, 1)), advance_to=2)
+        raise StorageError("could not commit: found no answer")
+
+    log.store.transact = unclear  # type: ignore[method-assign]
+    with pytest.raises(UpperMismatchError):
+        writer.compare_and_append(rows((1, 2)), expected=0, upper=2)
+    assert log.messages()["v"].to_pylist() == [1]
+    assert len([name for name in stored(log) if "=message/" in name]) == 1
+
+
+def test_files_of_a_refused_append_stay_where_the_log_knows_them(sound: LogMaker) -> None:
+    log = sound.create()
+    writer, commit = log.writer(owner="me"), log.commit
+
+    def lies(request: CommitRequest) -> Any:
+        commit(request)
+        raise UpperMismatchError("could not append: found another first", expected=0, current=1)
+
+    log.commit = lies  # type: ignore[method-assign]
+    with pytest.raises(UpperMismatchError):
+        writer.append(rows((3, 7)))
+    assert log.messages()["v"].to_pylist() == [7]
 
 
 # Opening ------------------------------------------------------------------------------------------

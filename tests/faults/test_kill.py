@@ -114,19 +114,20 @@ class Story:
 
     def kill_at_random(self) -> None:
         """Kill some time after the query began to plan micro-batches; now and then long before that."""
-        before = numbers(self.checkpoint / "offsets")
+        planned = numbers(self.checkpoint / "offsets")
+        due = (planned[-1] if planned else -1) + self.rng.choice([1, 1, 2, 3])
         job = self._job(None)
         early = self.rng.random() < 0.15
         if early:
             ended = job.end_within(self.rng.uniform(0.5, 4.0))
         else:
             wait_until(
-                lambda: job.ended() or numbers(self.checkpoint / "offsets") != before,
+                lambda: job.ended() or max(numbers(self.checkpoint / "offsets"), default=-1) >= due,
                 deadline_s=180,
-                what="the first micro-batch",
+                what=f"micro-batch {due}",
                 report=job.text,
             )
-            ended = job.end_within(self.rng.uniform(0.0, 1.2))
+            ended = job.end_within(self.rng.uniform(0.0, 0.6))
         job.kill(with_workers=self.rng.random() < 0.5)
         if ended:
             assert "Traceback" not in job.text(), job.text()
@@ -185,7 +186,7 @@ def test_capture_killed_anywhere_has_the_contents_of_an_undisturbed_run(tmp_path
     rng = random.Random(seed)
     points = ["after", "before", "write"] * (3 if long_lane() else 1)
     n_random = kills(2, 12)
-    batches = make_files(tmp_path / "in", 6 + 3 * (n_random + len(points)), rng)
+    batches = make_files(tmp_path / "in", 8 + 6 * n_random + 3 * len(points), rng)
     spec: dict[str, object] = {
         "source": {"files": str(tmp_path / "in")},
         "through": "sink",
@@ -195,6 +196,7 @@ def test_capture_killed_anywhere_has_the_contents_of_an_undisturbed_run(tmp_path
     }
     story = run_story(tmp_path / "story", spec, rng, n_random, points)
     tell("\n".join(story.lines))
+    assert story.n_kills == n_random + len(points), f"too little input for all kills, seed {seed}: {story.lines}"
     assert contents(tmp_path / "log") == expected_rows(batches), f"seed {seed}: {story.lines}"
     assert canonical_hash(tmp_path / "log") == undisturbed(tmp_path / "still", spec), f"seed {seed}: {story.lines}"
 
@@ -233,7 +235,7 @@ def test_replay_killed_anywhere_has_the_contents_of_an_undisturbed_run(tmp_path:
     seed = seed_of_run()
     tell(f"seed {seed}")
     rng = random.Random(seed)
-    n_batches = 4 + 3 * (n_random + len(points))
+    n_batches = 6 + 6 * n_random + 3 * len(points)
     make_log(tmp_path / "source", rng, 3 * n_batches)
     spec: dict[str, object] = {
         "source": {"log": str(tmp_path / "source"), "options": {"maxTimesPerTrigger": "3", "workers": "2"}},
@@ -245,6 +247,7 @@ def test_replay_killed_anywhere_has_the_contents_of_an_undisturbed_run(tmp_path:
     story = run_story(tmp_path / "story", spec, rng, n_random, points)
     tell("\n".join(story.lines))
     told = f"seed {seed}: {story.lines}"
+    assert story.n_kills == n_random + len(points), told
     assert contents(tmp_path / "log") == contents(tmp_path / "source"), told
     if long_lane():
         assert canonical_hash(tmp_path / "log") == undisturbed(tmp_path / "still", spec), told

@@ -14,8 +14,7 @@ import spark_timely
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# In the long lane until its failure on a loaded machine is understood; test_connect.py covers sink and source.
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.connect, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.connect, pytest.mark.timeout(900)]
 
 
 def test_captures_through_connect_give_the_same_log(tmp_path: Path) -> None:

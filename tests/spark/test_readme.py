@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import spark_timely
 from spark_timely.cli import main
 from spark_timely.conf.options import SINK_OPTIONS, SOURCE_OPTIONS, render_markdown
+from spark_timely.errors import UnheldCapabilityError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -50,44 +48,47 @@ def test_quickstart_captures_and_replays(spark: SparkSession, tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     # Paths in the README are relative; Spark's are relative to where its JVM was started.
     here = str(tmp_path)
-    capture, replay, producer = (
+    capture, replay, producer, totals = (
         re.sub(r'"(inbox|log|checkpoint/\w+|numbers)"', lambda found: repr(f"{here}/{found[1]}"), block)
         for block in BLOCKS
     )
-    (tmp_path / "inbox").mkdir()
-    rows = [(hour(number % 20), "JFK", number) for number in range(60)]
-    columns = [pa.array(column) for column in zip(*rows, strict=True)]
-    table = pa.table(
-        {
-            "hour": columns[0].cast(pa.timestamp("us", "UTC")),
-            "origin": columns[1],
-            "dep_delay": columns[2].cast("int32"),
-        }
-    )
-    pq.write_table(table, tmp_path / "inbox" / "a.parquet")
+    shown: list[tuple[dt.datetime, str, float]] = []
 
-    shown: list[tuple[dt.datetime, float]] = []
+    def show(rows: DataFrame) -> DataFrame:
+        final = rows.toArrow()
+        shown.extend(zip(*(final[name].to_pylist() for name in final.column_names), strict=True))
+        return rows
 
-    def show(batch: object) -> None:
-        final = batch.toArrow()  # type: ignore[attr-defined]
-        shown.extend(zip(final["hour"].to_pylist(), final["avg(dep_delay)"].to_pylist(), strict=True))
-
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
     names: dict[str, object] = {"spark_timely": spark_timely, "spark": spark, "show": show}
-    exec(capture.replace('spark = spark_timely.session("quickstart")', "spark = spark"), names)
-    exec(replay.replace(").show()", ").transform(show_it)"), names | {"show_it": _calling(show)})
-    # The frontier is 7:00, twelve hours before the last one seen: the hours before it are complete.
-    assert sorted(when for when, _ in shown) == [hour(number) for number in range(7)]
-    assert dict(shown)[hour(3)] == pytest.approx((3 + 23 + 43) / 3)
+    try:
+        exec(capture.replace('spark = spark_timely.session("quickstart")', "spark = spark"), names)
+        exec(_shown(replay), names)
+        # The frontier is twelve hours before the last one seen: the hours before it are complete.
+        assert sorted((when, origin) for when, origin, _ in shown) == [
+            (hour(number), origin) for number in range(35) for origin in ("EWR", "JFK")
+        ]
+        assert {delay for when, _, delay in shown if when == hour(3)} == {6.0, 7.0}
+        shown.clear()
+        exec(_shown(totals), names)
+        found = [row for row in shown if row[0] == "JFK"]
+        assert sum(row[1] for row in found) == sum(2 * number % 50 for number in range(35))
+        # As the text says, closing the log lets the rest be reported.
+        shown.clear()
+        assert main(["close", f"{here}/log"]) == 0
+        exec(_shown(replay), names)
+        assert sorted({when for when, *_ in shown}) == [hour(number) for number in range(35, 48)]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
 
     exec(producer, names)
+    with pytest.raises(UnheldCapabilityError):  # as the text says; a later time would be taken
+        exec(producer, names)
     log = spark_timely.open_log(f"{here}/numbers")
     assert log.frontier().to_json() == [1]
     assert log.messages()["value"].to_pylist() == [7, 8, 9]
 
 
-def _calling(show: Callable[[object], None]) -> Callable[[object], object]:
-    def call(batch: object) -> object:
-        show(batch)
-        return batch
-
-    return call
+def _shown(block: str) -> str:
+    """Return a block that passes on what it would print."""
+    return block.replace(".show()", ".transform(show)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -206,6 +207,33 @@ def test_stopped_query_keeps_its_stream_open(spark: SparkSession, tmp_path: Path
     assert query.await_termination(60)
     if (tmp_path / "log" / "_delta_log").exists():
         assert not spark_timely.open_log(str(tmp_path / "log")).frontier().is_empty
+
+
+def test_query_stopped_from_elsewhere_keeps_its_stream_open(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for index in range(40):
+        put(tmp_path / "in", index, [index])
+    keywords = {"path": str(tmp_path / "log"), "checkpoint": str(tmp_path / "checkpoint"), "trigger": "availableNow"}
+    query = spark_timely.start(
+        arrivals(spark, tmp_path / "in"), **keywords, on_finish="close", through="foreachBatch", frontier="batch"
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "checkpoint" / "commits" / "0").exists() and time.monotonic() < deadline:
+        query.await_termination(1)
+    spark.streams.get(query.id).stop()
+    assert query.await_termination(60)
+    log = spark_timely.open_log(keywords["path"])
+    assert not log.frontier().is_empty
+    assert "the stream stays open" in caplog.text
+    # The rest of the input in one go; this run ends by itself, with rows in its last micro-batch.
+    rest = spark.readStream.schema("t long, id long").parquet(str(tmp_path / "in"))
+    again = spark_timely.start(rest, **keywords, on_finish="close", through="foreachBatch", frontier="batch")
+    assert again.await_termination(60)
+    log.refresh()
+    assert log.frontier().is_empty
+    assert sorted(log.messages()["t"].to_pylist()) == list(range(40))
+    assert spark.conf.get("spark.sql.streaming.noDataProgressEventInterval", None) in (None, "10000ms", "10s", "10000")
 
 
 @pytest.mark.parametrize(

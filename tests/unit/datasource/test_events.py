@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from spark_timely.log.memory import MemoryLog
@@ -78,6 +78,7 @@ def test_events_of_either_delivery_are_a_legal_stream(history: History, rng: ran
     def run() -> None:
         driver = drive(log, checkpoint=checkpoint, delivery=delivery, content="events", **options)
         for batch in driver.available_now(fail_after=rng.choice([None, None, 0])):
+            note(f"{delivery} {options}: {batch.start} to {batch.end}")
             if batch.number not in seen:
                 seen.add(batch.number)
                 folded.take(batch)

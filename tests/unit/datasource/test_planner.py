@@ -89,6 +89,7 @@ def test_end_offset_says_where_the_query_began_and_what_it_reads() -> None:
     assert json.loads(batch.end) == {
         "version": 1,
         "delivery": "complete",
+        "content": "rows",
         "until": {"upTo": [9]},
         "streams": ["main"],
         "log": log.log_id,

@@ -153,6 +153,8 @@ def test_times_are_moved_up_to_the_time_of_contents() -> None:
 class Forgetful:
     """A store in which files appear only after some attempts."""
 
+    local = True
+
     def __init__(self, storage: MemoryStorage, absent: int) -> None:
         self.storage, self.absent, self.attempts = storage, absent, 0
 

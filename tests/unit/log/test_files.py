@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_timely.errors import DataLossError, SchemaMismatchError, StorageError
+from spark_timely.errors import DataLossError, InvalidUsageError, SchemaMismatchError, StorageError
 from spark_timely.log.files import (
     conform,
     describe_file,
@@ -282,6 +284,50 @@ def test_paths_are_made_absolute(tmp_path: object) -> None:
         storage.read("a/b.txt")
     with pytest.raises(StorageError):
         storage.read("a")
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("file:/tmp/a#b", "/tmp/a#b"),
+        ("file:///tmp/a?b", "/tmp/a?b"),
+        ("file:///tmp/a%23b%3Fc", "/tmp/a#b?c"),
+        ("file://localhost/tmp/x", "/tmp/x"),
+        ("FILE:///tmp/x", "/tmp/x"),
+        ("file:////tmp/x", "/tmp/x"),
+        ("/tmp/ab:/x", "/tmp/ab:/x"),
+        ("s3a://bucket/a:/b", "s3a://bucket/a:/b"),
+    ],
+)
+def test_path_of_url(url: str, path: str) -> None:
+    assert normal_path(url) == path
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("s3a:/bucket/log", "found the scheme 's3a' with one slash — hint: write s3a://"),
+        ("dbfs:/logs/x", "found the scheme 'dbfs' with one slash — hint: .*/dbfs/"),
+        ("HDFS:/x", "found the scheme 'HDFS' with one slash"),
+        ("abfss:/c@a/x", "found the scheme 'abfss'"),
+        ("file://host/x", "found the host 'host' in it — hint: write file:///"),
+        ("file:", "nothing behind the scheme"),
+        ("file://", "nothing behind the scheme"),
+    ],
+)
+def test_url_that_is_no_place_is_refused(url: str, found: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidUsageError, match=found):
+        open_storage(url)
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a%2fb", "a\\b", "a%25b"])
+def test_local_path_that_would_be_decoded_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidUsageError, match=r"could not use path .*: found '.*' in it — hint: .*rename"):
+        open_storage(tmp_path / name / "log")
+    with pytest.raises(InvalidUsageError, match="rename"):
+        normal_path(f"file://{tmp_path}/a%2520b")
 
 
 def test_memory_storage_writes_when_closed() -> None:

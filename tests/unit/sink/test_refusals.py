@@ -55,6 +55,7 @@ def refused(driver: SinkDriver, kind: type[errors.TimelyError], *texts: str) -> 
         ({"onFinish": "close"}, ["onFinish='close' with format('timely')", "spark_timely.start"]),
         ({"takeover": "true"}, ["found unknown option 'takeover'"]),
         ({"stream": "a-b"}, ["found stream='a-b'"]),
+        ({"stream": "s" * 201}, ["found stream='sss", "at most 200"]),
     ],
 )
 def test_option_that_does_not_fit_is_refused(tmp_path: Path, options: dict[str, str], texts: list[str]) -> None:
@@ -425,3 +426,154 @@ def test_relative_path_means_the_directory_of_the_driver(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     driver.writer(spark.StructType().add("t", "long").add("id", "long")).commit([message], 0)
     assert driver.log().messages().num_rows == 1
+
+
+RACES: dict[str, tuple[pa.Table, dict[str, str]]] = {
+    "other columns": (pa.table({"t": [2], "name": ["x"]}), {}),
+    "other type": (pa.table({"t": [2], "id": pa.array([2], pa.int32())}), {}),
+    "collection": (rows([2]), {"diffColumn": "id"}),
+    "other times": (pa.table({"t": pa.array([dt.date(2013, 1, 1)]), "id": [2]}), {}),
+}
+
+
+@pytest.mark.parametrize("case", sorted(RACES))
+def test_first_micro_batch_planned_for_another_log_than_was_made_is_refused(tmp_path: Path, case: str) -> None:
+    from spark_timely.spark.arrow import spark_schema
+
+    options = {"timeColumn": "t", "frontier": "hold", "streams": "2"}
+    data, more = RACES[case]
+    first = SinkDriver(tmp_path, **options, stream="a")
+    second = SinkDriver(tmp_path, query="query-b", checkpoint="b", **options, **more, stream="b")
+    writer = second.writer(spark_schema(data.schema))
+    message = writer.write(iter(data.to_batches()))
+    (first.checkpoint / "offsets" / "0").write_text("")
+    early = first.writer(spark_schema(rows([]).schema))
+    early.commit([early.write(iter(rows([1]).to_batches()))], 0)
+    version = first.log().version
+    # As foreachBatch does it: the plan that the files were written for commits them.
+    with pytest.raises(errors.UpperMismatchError, match="columns, the log has been made by another query meanwhile"):
+        writer.commit([message], 0)
+    assert first.log().version == version
+    assert first.log().unclaimed == 1
+    assert not [name for name in first.data_files() if "/b-" in name]
+
+
+def test_first_micro_batches_of_two_queries_for_the_same_log_both_count(tmp_path: Path) -> None:
+    from spark_timely.spark.arrow import spark_schema
+
+    options = {"timeColumn": "t", "frontier": "hold", "streams": "2"}
+    data = rows([2]).append_column("deep", pa.array([[{"x": 1, "y": b"2"}]]))
+    data = data.append_column("map", pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int32())))
+    drivers = [SinkDriver(tmp_path, query=q, checkpoint=q, **options, stream=q) for q in "ab"]
+    writers = [driver.writer(spark_schema(data.schema)) for driver in drivers]
+    messages = [writer.write(iter(data.to_batches())) for writer in writers]
+    for writer, message in zip(writers, messages, strict=True):
+        writer.commit([message], 0)
+    assert drivers[0].log().messages().num_rows == 2
+
+
+def _date(days: int) -> pa.Array:
+    return pa.array([days], pa.int32()).cast(pa.date32())
+
+
+FAR = pa.array([568_971_820_800_000_000], pa.timestamp("us", "UTC"))
+UNSHOWABLE: dict[str, tuple[pa.Array, str]] = {
+    "year 20000": (FAR, "568971820800000000"),
+    "year before 1": (_date(-721_000), "-721000"),
+    "zone that Python does not know": (pa.array([0], pa.timestamp("us", "GMT+08:00")), "datetime.datetime(1970, 1, 1"),
+    "in a struct": (pa.StructArray.from_arrays([FAR, _date(1)], ["x", "y"]), "{'x': 568971820800000000, 'y': "),
+    "in a list": (pa.ListArray.from_arrays([0, 1], _date(-721_000)), "[-721000]"),
+    "in a map": (pa.MapArray.from_arrays([0, 1], pa.array(["k"]), FAR), "[('k', 568971820800000000)]"),
+    "null": (pa.nulls(1, pa.date32()), "'x': None}"),
+}
+
+
+@pytest.mark.parametrize("case", sorted(UNSHOWABLE))
+def test_late_row_is_named_whatever_its_values(tmp_path: Path, case: str) -> None:
+    values, text = UNSHOWABLE[case]
+    driver = SinkDriver(tmp_path, **BOUNDED)
+    driver.run([pa.table({"t": [9], "x": values})])
+    with refused(driver, errors.LateDataError, "could not capture row {'t': 3, 'x': ", text, "found time 3 behind"):
+        driver.run([pa.table({"t": [3], "x": values})])
+
+
+@pytest.mark.parametrize(
+    ("time", "texts"),
+    [(-9_000_000_000_000_000, ["datetime.datetime(1684"]), (-70_000_000_000_000_000, ["'t': -70000000000000000"])],
+)
+def test_late_time_is_named_in_a_zone_that_python_does_not_know(tmp_path: Path, time: int, texts: list[str]) -> None:
+    driver = SinkDriver(tmp_path, timeColumn="t", frontier="hold")
+    with refused(driver, errors.LateDataError, *texts, "behind the frontier"):
+        driver.run([pa.table({"t": pa.array([time], pa.timestamp("us", "GMT+08:00"))})])
+
+
+def test_time_above_the_limit_is_named_in_a_zone_that_python_does_not_know(tmp_path: Path) -> None:
+    driver = SinkDriver(tmp_path, timeColumn="t", frontier="hold")
+    with refused(driver, errors.InvalidUsageError, "found 300000000000000000 in row=0"):
+        driver.run([pa.table({"t": pa.array([300_000_000_000_000_000], pa.timestamp("us", "GMT+08:00"))})])
+
+
+@pytest.mark.parametrize(
+    ("diffs", "found"), [(pa.array([1.7]), "double"), (pa.array(["a"]), "string"), (pa.array([True]), "bool")]
+)
+def test_diff_of_events_that_is_no_integer_is_refused(tmp_path: Path, diffs: pa.Array, found: str) -> None:
+    driver = SinkDriver(tmp_path, frontier="events")
+    data = events(("message", 3, None)).append_column("_diff", diffs)
+    with refused(driver, errors.SchemaMismatchError, f"column '_diff' as diff of events: found type '{found}'", "cast"):
+        driver.run([data])
+    assert not driver.log_path.exists()
+    driver.run([data.set_column(5, "_diff", pa.array([2], pa.int32()))])
+    assert driver.log().messages()["_diff"].to_pylist() == [2]
+
+
+def test_column_with_a_name_that_other_logs_use_for_times_is_kept(tmp_path: Path) -> None:
+    driver = SinkDriver(tmp_path, timeColumn="_time_0", frontier="hold")
+    driver.run([pa.table({"_time_0": pa.array([3], pa.int64()), "id": [1]})])
+    assert driver.log().messages().select(["_time", "_time_0", "id"]).to_pylist() == [
+        {"_time": 3, "_time_0": 3, "id": 1}
+    ]
+
+
+def test_time_of_a_replay_is_not_advanced_where_the_row_would_lose_its_own(tmp_path: Path) -> None:
+    data = pa.table({"_time": pa.array([3], pa.int64()), "id": [1]})
+    driver = SinkDriver(tmp_path, timeColumn="_time", frontier="hold", lateData="advance")
+    with refused(driver, errors.InvalidOptionError, "'advance' together with timeColumn '_time'", "copy the column"):
+        driver.run([data])
+    driver.options["lateData"] = "deadLetter"
+    driver.run([data])
+    copied = SinkDriver(tmp_path, checkpoint="b", timeColumn="t", frontier="hold", lateData="advance")
+    copied.log_path = copied.folder / "copied"
+    copied.options["path"] = str(copied.log_path)
+    copied.run([data.rename_columns(["t", "id"])])
+    copied.log().advance("main", [9])
+    copied.run([data.rename_columns(["t", "id"])])
+    assert sorted(zip(*(copied.log().messages()[n].to_pylist() for n in ("_time", "t")), strict=True)) == [
+        (3, 3),
+        (9, 3),
+    ]
+
+
+def test_longest_name_of_a_stream_fits(tmp_path: Path) -> None:
+    from spark_timely.log.format import check_stream_name
+
+    driver = SinkDriver(tmp_path, stream=check_stream_name("s" * 200), **BOUNDED)
+    driver.run([rows([1])])
+    assert driver.log().stream("s" * 200).seq == 1
+    with pytest.raises(errors.InvalidUsageError):
+        check_stream_name("s" * 201)
+
+
+def test_events_that_lost_where_their_log_begins_are_refused_with_the_cause(tmp_path: Path) -> None:
+    from spark_timely.log.format import METADATA_KEY, LogFormat
+    from spark_timely.spark.arrow import spark_schema
+
+    data = events(("message", 3, None), ("progress", 0, -1))
+    driver = SinkDriver(tmp_path, frontier="events")
+    texts = ["count=-1 after it at time=0", f"begins at {MIN}, since column '_event' has lost the metadata"]
+    with refused(driver, errors.NegativeCountError, *texts, "pass the column on", "create_log(…, minimum=…)"):
+        driver.run([data])
+    schema = spark_schema(data.schema)
+    form = LogFormat.build(pa.schema([]), minimum=(0,))
+    schema["_event"].metadata = {METADATA_KEY: form.facts()}
+    driver.run([data], schema=schema)
+    assert driver.log().frontier().is_empty

@@ -2,10 +2,17 @@
 
 History is answered from the numbers and wall clocks of the progress rows, never from table versions:
 compaction and cleanup change those.
+
+Invariants
+----------
+1. A cut, be it by number or by moment, holds the opening of each stream that came from what it holds: a
+   capability that a copy took over is not missed because the clock of its machine was ahead. So whatever
+   was committed outside of a cut is beyond the frontier of the cut.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +31,9 @@ if TYPE_CHECKING:
     from spark_timely.timestamp import TimeDomain
 
 __all__ = ["History", "history_of"]
+
+_COPY = re.compile(r"copy of ([A-Za-z0-9_]+) at (\d+)")
+_CLAIM = re.compile(r"claim of #open at (\d+)")
 
 
 class History:
@@ -79,6 +89,7 @@ class History:
         self.deltas, self.counts = _integers(rows, "_delta")[sort], _integers(rows, "_count")[sort]
         self.messages = _integers(rows, "_rows")[sort][first]
         self.moments = self._in_sequence(_integers(rows, "_at")[sort][first])
+        self._donors = self._opened(rows.column("_reason"), sort[first])
 
     def _in_sequence(self, moments: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Let the wall clocks of a stream never go back, whatever its machines' clocks did."""
@@ -87,6 +98,33 @@ class History:
             low, high = np.searchsorted(self.streams, [code, code + 1])
             moments[low:high] = np.maximum.accumulate(moments[low:high])
         return moments
+
+    def _opened(self, reasons: pa.ChunkedArray, rows: npt.NDArray[np.intp]) -> dict[str, tuple[str, int]]:
+        """Return what streams were opened from: the donor, or `#open`, and how many of its commits came before."""
+        openings = np.flatnonzero(self.seqs == 0)
+        texts = reasons.take(pa.array(rows[openings])).to_pylist()
+        found: dict[str, tuple[str, int]] = {}
+        for commit, text in zip(openings.tolist(), texts, strict=True):  # one turn per stream
+            name = self.names[int(self.streams[commit])]
+            if copied := _COPY.fullmatch(text or ""):
+                found[name] = (copied[1], int(copied[2]) + 1)
+            elif claimed := _CLAIM.fullmatch(text or ""):
+                # In one commit with the claim itself.
+                found[name] = (OPEN_STREAM, int(claimed[1]))
+        return found
+
+    def _close_under_joins(self, position: dict[str, int]) -> None:
+        """Include each stream whose opening came before what the position holds already (invariant 1).
+
+        One turn may let in a stream that lets in another: as many turns as streams at most.
+        """
+        changed = True
+        while changed:
+            changed = False
+            for name, (donor, before) in self._donors.items():
+                if position.get(name, 0) == 0 and position.get(donor, 0) > before:
+                    position[name] = 1
+                    changed = True
 
     def commits_of(self, name: str) -> slice:
         """Return where the commits of a stream are."""
@@ -113,7 +151,9 @@ class History:
         Returns
         -------
         dict of str to int
-            `#open` has no numbers in common with streams: by number it is as it is now.
+            `#open` has no numbers in common with streams: by number it is as it is now. By moment, a
+            stream that joined is there as soon as its donor's next commit is, whatever its own clock
+            said; of `#open`, as soon as its claim is.
         """
         found: dict[str, int] = {}
         for name in self.names:  # one turn per stream
@@ -125,7 +165,41 @@ class History:
                 found[name] = int(seqs[place]) if place < seqs.shape[0] else last
             else:
                 found[name] = last if name == OPEN_STREAM else max(0, bound)
+        if kind == "timestamp":
+            self._close_under_joins(found)
         return found
+
+    def reached(self, kind: str, bound: int, streams: tuple[str, ...] | None) -> bool:
+        """Return whether the commits before a bound are all there, so that their frontier stays as it is.
+
+        Parameters
+        ----------
+        kind : {"version", "timestamp"}
+        bound : int
+            As for `before`.
+        streams : tuple of str or None
+            The streams that count; all unless given.
+
+        Returns
+        -------
+        bool
+            By number: each stream has come so far or is closed, and none is still to be opened; a
+            later one copies from a stream that has. By moment: some commit was made since; the clocks
+            of the others are trusted to have come so far too.
+        """
+        live = [name for name in self.names if self._live(name)]
+        if kind == "timestamp":
+            return not live or bool((self.moments >= bound).any())
+        if bound <= 1 or not live:
+            return True
+        if streams is not None and any(name not in self.names for name in streams):
+            return False
+        counted = [name for name in live if streams is None or name in streams]
+        return all(name != OPEN_STREAM and int(self.seqs[self.commits_of(name)][-1]) + 1 >= bound for name in counted)
+
+    def _live(self, name: str) -> bool:
+        last = self.commits_of(name).stop - 1
+        return bool((self.counts[self.starts[last] : self.starts[last + 1]] > 0).any())
 
     def held(self, position: Mapping[str, int], names: Iterable[str]) -> tuple[IntArray, npt.NDArray[np.int64]]:
         """Return what some streams held together before their next commits.

@@ -1,0 +1,172 @@
+"""What the foreachBatch capture does around Spark's write job; the job itself is played by pyarrow."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_timely import errors
+from spark_timely.conf.options import SINK_OPTIONS, parse_options
+from spark_timely.log.delta import open_log
+from spark_timely.log.storage import open_storage
+from spark_timely.spark import foreach_batch
+from spark_timely.spark.arrow import spark_schema
+from spark_timely.spark.classify import Classified
+from tests.unit.sink.driver import rows
+from tests.unit.spark.test_start import Session
+
+REAL_WRITE = foreach_batch._write  # before the fixture takes its place
+BOUNDED = {"timeColumn": "t", "frontier": "bounded", "lateness": "1"}
+
+
+class Frame:
+    """A micro-batch, as far as `capture` itself looks at it."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self.schema = spark_schema(table.schema)
+
+
+@pytest.fixture(autouse=True)
+def write_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the rows of a micro-batch as the job does where all rows are messages."""
+
+    def write(df: Any, storage: Any, staging: str, classified: Any, options: Any) -> None:
+        assert classified.uniform
+        n, time = df.table.num_rows, options.time_column[0]
+        table = df.table.append_column("_time", df.table[time])
+        table = table.append_column("_stream", pa.array([options.stream] * n, pa.string()))
+        seq = int(staging.partition(f"{options.stream}-")[2].partition("-")[0])
+        table = table.append_column("_seq", pa.array([seq] * n, pa.int64()))
+        folder = Path(storage.full(staging))
+        folder.mkdir(parents=True)
+        pq.write_table(table, folder / "part-0.parquet")
+        (folder / ".part-0.parquet.crc").write_bytes(b"")
+
+    monkeypatch.setattr(foreach_batch, "_write", write)
+
+
+def run(path: Path, table: pa.Table, batch: int, **options: object) -> Any:
+    """Capture a table as a micro-batch."""
+    df: Any = Frame(table)
+    return foreach_batch.capture(df, batch, path=str(path), app_id="a", **{**BOUNDED, **options})
+
+
+def files(path: Path) -> list[str]:
+    """Return the files of messages below the log's folder."""
+    return sorted(file.name for file in path.glob("_event=message/*/*"))
+
+
+def test_micro_batch_is_in_the_log_and_nothing_else_is_left(tmp_path: Path) -> None:
+    assert run(tmp_path / "log", rows([9, 10]), 0).committed
+    assert open_log(str(tmp_path / "log")).messages()["_time"].to_pylist() == [9, 10]
+    assert files(tmp_path / "log") == ["part-0.parquet"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_files_that_the_log_knows_survive_an_error_that_looks_like_a_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    run(tmp_path / "log", rows([9]), 0)
+    real: Callable[..., object] = foreach_batch.commit_reports
+
+    def broken(*args: object) -> object:
+        if when == "after":
+            real(*args)
+        msg = "could not open log: found deletion vectors"
+        raise errors.LogFormatError(msg, hint="none")
+
+    monkeypatch.setattr(foreach_batch, "commit_reports", broken)
+    with pytest.raises(errors.LogFormatError):
+        run(tmp_path / "log", rows([10]), 1)
+    log = open_log(str(tmp_path / "log"))
+    assert log.messages()["_time"].to_pylist() == ([9, 10] if when == "after" else [9])
+    assert len(files(tmp_path / "log")) == log.messages().num_rows
+
+
+def test_nothing_is_deleted_where_it_cannot_be_told_what_the_log_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path / "log", rows([9]), 0)
+
+    def refuse(*_: object) -> object:
+        msg = "could not capture: found something"
+        raise errors.UpperMismatchError(msg, hint="none")
+
+    def unreachable(*_: object) -> object:
+        msg = "could not reach the log"
+        raise errors.StorageError(msg, hint="none")
+
+    monkeypatch.setattr(foreach_batch, "commit_reports", refuse)
+    monkeypatch.setattr(foreach_batch, "find_log", unreachable)
+    with pytest.raises(errors.UpperMismatchError):
+        run(tmp_path / "log", rows([10]), 1)
+    assert files(tmp_path / "log").count("part-0.parquet") == 2
+
+
+def test_late_row_that_python_cannot_show_is_named(tmp_path: Path) -> None:
+    far = pa.array([568_971_820_800_000_000], pa.timestamp("us", "UTC"))
+    deep = pa.StructArray.from_arrays([far], ["x"])
+    run(tmp_path / "log", pa.table({"t": [9], "far": far, "deep": deep}), 0)
+    with pytest.raises(errors.LateDataError, match=r"row \{'t': 3, 'far': 568971820800000000, 'deep': \{'x': 5689"):
+        run(tmp_path / "log", pa.table({"t": [3], "far": far, "deep": deep}), 1)
+
+
+class Job:
+    """A DataFrame and its writer: every step gives itself, and the job itself is a function."""
+
+    def __init__(self, session: Session, job: Callable[[], None]) -> None:
+        self.sparkSession = session
+        self.job = job
+
+    def parquet(self, path: str) -> None:
+        """Run the job."""
+        del path
+        self.job()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a step."""
+        return self if name == "write" else lambda *_: self
+
+
+def test_two_captures_of_one_session_keep_their_settings_and_restore_the_sessions(tmp_path: Path) -> None:
+    session = Session(**{"spark.sql.parquet.outputTimestampType": "INT96"})
+    before = dict(session.values)
+    first_runs, second_runs, first_done = (threading.Event() for _ in range(3))
+    seen: list[str | None] = []
+
+    def look() -> None:
+        seen.append(session.get("spark.sql.parquet.outputTimestampType"))
+
+    def first() -> None:
+        look()
+        first_runs.set()
+        assert second_runs.wait(60)
+
+    def second() -> None:
+        second_runs.set()
+        assert first_done.wait(60)
+        look()
+
+    def write(job: Callable[[], None]) -> None:
+        options: Any = parse_options(SINK_OPTIONS, {"path": str(tmp_path)})
+        expressions: Any = Classified("", (), (), uniform=True, sort_by=())
+        frame: Any = Job(session, job)
+        REAL_WRITE(frame, open_storage(str(tmp_path), {}), "staging", expressions, options)
+
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(write, first)
+        assert first_runs.wait(60)
+        two = pool.submit(write, second)
+        one.result(60)
+        first_done.set()
+        two.result(60)
+    assert seen == ["TIMESTAMP_MICROS"] * 2
+    assert session.values == before

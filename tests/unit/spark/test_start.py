@@ -1,0 +1,153 @@
+"""The end of a query that was started by the library: whose stream is closed, and when it is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import types as spark
+
+from spark_timely import errors
+from spark_timely.conf.options import SINK_OPTIONS, parse_options
+from spark_timely.sink.layout import layout_of
+from spark_timely.spark.settings import changed_settings
+from spark_timely.spark.start import CaptureQuery
+from tests.unit.sink.driver import SinkDriver, rows
+
+BOUNDED = {"timeColumn": "t", "frontier": "bounded", "lateness": "1"}
+SCHEMA = spark.StructType().add("t", "long").add("id", "long")
+
+
+class EndedQuery:
+    """Spark's handle of a query that has ended."""
+
+    isActive = False
+
+    def __init__(self, query: str, last_progress: object) -> None:
+        self.id = query
+        self.lastProgress = last_progress
+
+    def awaitTermination(self, timeout: int | None = None) -> bool:
+        """Return at once."""
+        del timeout
+        return True
+
+
+def report(batch: int, n_rows: int) -> dict[str, object]:
+    """Return Spark's report of a trigger; without rows one that found nothing to do."""
+    durations = {"latestOffset": 1, **({"addBatch": 5} if n_rows else {})}
+    return {"batchId": batch, "numInputRows": n_rows, "durationMs": durations}
+
+
+def ended(
+    driver: SinkDriver, query: str, *, last: object = None, close: str = "availableNow", repeats: bool = False
+) -> Any:
+    """Return a started query that has ended, and is to close the driver's stream."""
+    options = parse_options(SINK_OPTIONS, driver.options)
+    handle: Any = EndedQuery(query, report(driver.next_batch(), 0) if last is None else last)
+    layout = layout_of(SCHEMA, options, form=None)
+    return CaptureQuery(handle, options, layout, close=close, repeats=repeats)  # type: ignore[arg-type]
+
+
+def test_stream_of_another_query_is_not_closed(tmp_path: Path) -> None:
+    driver = SinkDriver(tmp_path, **BOUNDED)
+    driver.run([rows([9])])
+    version = driver.log().version
+    with pytest.raises(errors.OwnershipError, match="owned by 'query-a', this query is 'query-b'"):
+        ended(driver, "query-b").await_termination()
+    assert driver.log().version == version
+    driver.run([rows([10])])
+    assert driver.log().messages()["_time"].to_pylist() == [9, 10]
+
+
+def test_own_stream_is_closed_and_its_last_micro_batch_still_recognised(tmp_path: Path) -> None:
+    driver = SinkDriver(tmp_path, **BOUNDED)
+    driver.run([rows([9])])
+    ended(driver, "query-a").await_termination()
+    assert driver.log().frontier().is_empty
+    assert driver.log().stream("main").reason == "end of query query-a"
+    version = driver.log().version
+    (driver.checkpoint / "commits" / "0").unlink()
+    driver.run([rows([9])])
+    ended(driver, "query-a").await_termination()
+    assert driver.log().version == version
+
+
+@pytest.mark.parametrize(
+    ("case", "keywords", "closed"),
+    [
+        ("found nothing more", {}, True),
+        ("stopped after a micro-batch", {"last": report(0, 1)}, False),
+        ("stopped at once", {"last": ()}, False),
+        ("once: all there is", {"last": report(0, 1), "close": "once"}, True),
+        ("once: nothing there", {"close": "once"}, True),
+        ("once: stopped at once", {"last": (), "close": "once"}, False),
+        ("once: repeated", {"last": report(0, 1), "close": "once", "repeats": True}, False),
+        ("once: repeated, then nothing", {"close": "once", "repeats": True}, True),
+    ],
+)
+def test_stream_is_closed_only_with_evidence_that_the_input_is_used_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, case: str, keywords: dict[str, Any], closed: bool
+) -> None:
+    del case
+    driver = SinkDriver(tmp_path, **BOUNDED)
+    driver.run([rows([9])])
+    query = ended(driver, "query-a", **keywords)
+    if keywords.get("last") == ():
+        query.query.lastProgress = None
+    assert query.await_termination()
+    assert driver.log().frontier().is_empty == closed
+    texts = [record.getMessage() for record in caplog.records if record.name == "spark_timely.spark"]
+    assert len(texts) == (0 if closed else 1)
+    assert all("could not close stream 'main'" in text and "hint: the stream stays open" in text for text in texts)
+
+
+def test_stream_stays_open_where_a_micro_batch_was_planned_and_not_committed(tmp_path: Path) -> None:
+    driver = SinkDriver(tmp_path, **BOUNDED)
+    driver.run([rows([9])])
+    driver.run([rows([10])], crash="before commit")
+    ended(driver, "query-a", last=report(1, 0)).await_termination()
+    assert not driver.log().frontier().is_empty
+    driver.run([rows([10])])
+    ended(driver, "query-a").await_termination()
+    assert driver.log().frontier().is_empty
+
+
+class Session:
+    """A session of Spark, as far as its settings go."""
+
+    def __init__(self, **settings: str) -> None:
+        self.values = dict(settings)
+
+    @property
+    def conf(self) -> Session:
+        """Return the settings."""
+        return self
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        """Return a setting."""
+        return self.values.get(name, default)
+
+    def set(self, name: str, value: str) -> None:
+        """Change a setting."""
+        self.values[name] = value
+
+    def unset(self, name: str) -> None:
+        """Take a setting back."""
+        self.values.pop(name, None)
+
+
+def test_settings_changed_by_two_at_once_are_restored_after_the_last() -> None:
+    session: Any = Session(a="1")
+    wanted = {"a": "5", "b": "6"}
+    first, second = (changed_settings(session, wanted, purpose="x") for _ in range(2))
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert {name: session.get(name) for name in wanted} == wanted
+    second.__exit__(None, None, None)
+    assert session.values == {"a": "1"}
+    with pytest.raises(KeyError), changed_settings(session, wanted, purpose="x"):
+        raise KeyError
+    assert session.values == {"a": "1"}
