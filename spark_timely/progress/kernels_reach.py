@@ -14,9 +14,22 @@ A graph is given by vertices 0…n-1 and arcs, each with a path summary. From `r
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
-from spark_timely.progress.kernels import njit
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+if __name__.endswith("_plain"):
+
+    def njit(function: Callable[P, R], /) -> Callable[P, R]:
+        """Leave a loop as it is: this is the copy of the module that `reachability_loops` makes."""
+        return function
+
+else:
+    from spark_timely.progress.kernels import njit
 
 __all__ = ["Ints", "arrange", "components", "renumber", "settle_order", "turn"]
 

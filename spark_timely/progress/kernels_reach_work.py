@@ -25,8 +25,24 @@ Invariants
 
 from __future__ import annotations
 
-from spark_timely.progress.kernels import njit
-from spark_timely.progress.kernels_reach import Ints
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spark_timely.progress.kernels_reach import Ints
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+if __name__.endswith("_plain"):
+
+    def njit(function: Callable[P, R], /) -> Callable[P, R]:
+        """Leave a loop as it is: this is the copy of the module that `reachability_loops` makes."""
+        return function
+
+else:
+    from spark_timely.progress.kernels import njit
 
 __all__ = ["propagate_partial", "propagate_total", "read_total", "rehash"]
 

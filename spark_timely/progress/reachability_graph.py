@@ -23,6 +23,7 @@ import numpy.typing as npt
 from spark_timely.errors import CyclicSummaryError
 from spark_timely.order import BoolArray, IntArray
 from spark_timely.progress.location import Location
+from spark_timely.progress.reachability_loops import Loops, loops_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,6 +96,7 @@ class Arcs:
 class Graph:
     """An arranged graph, as the kernels take it: arrays if they are compiled, else lists. See the invariants."""
 
+    loops: Loops
     n: int
     arity: int
     first: Ints
@@ -111,9 +113,8 @@ class Graph:
 
     def with_arcs(self, first: Index, heads: Index, steps: Index) -> Graph:
         """Return a graph of the same vertices in the same order, with only some of the arcs."""
-        compiled = isinstance(self.first, np.ndarray)
-        arcs = [working(each, compiled=compiled) for each in (first, heads, steps)]
-        turned = _turned(self.n, self.arity == 1, *arcs)
+        arcs = [working(each, compiled=self.loops.compiled) for each in (first, heads, steps)]
+        turned = _turned(self.loops, self.n, self.arity == 1, *arcs)
         return replace(
             self,
             first=arcs[0],
@@ -130,21 +131,19 @@ def working(array: IntArray, *, compiled: bool) -> Ints:
     return cast("Ints", array if compiled else array.tolist())
 
 
-def _filled(size: int, value: int = 0) -> Ints:
+def _filled(size: int, value: int = 0, *, compiled: bool) -> Ints:
     """Return so many equal numbers, as the kernels work on them."""
-    from spark_timely.progress.kernels import COMPILED
-
-    return cast("Ints", np.full(size, value, np.int32) if COMPILED else [value] * size)
+    return cast("Ints", np.full(size, value, np.int32) if compiled else [value] * size)
 
 
-def _turned(n: int, wanted: bool, first: Ints, heads: Ints, steps: Ints) -> tuple[Ints, Ints, Ints]:  # noqa: FBT001
+def _turned(loops: Loops, n: int, wanted: bool, first: Ints, heads: Ints, steps: Ints) -> tuple[Ints, Ints, Ints]:  # noqa: FBT001
     """Return the arcs by head, or nothing."""
-    from spark_timely.progress import kernels_reach as kernels
-
     n_arcs = first[n] if wanted else 0
-    in_first, in_tails, in_steps = _filled(n + 1 if wanted else 0), _filled(n_arcs), _filled(n_arcs)
+    in_first, in_tails, in_steps, fill = (
+        _filled(size, compiled=loops.compiled) for size in (n + 1 if wanted else 0, n_arcs, n_arcs, n)
+    )
     if wanted:
-        kernels.turn(n, first, heads, steps, in_first, in_tails, in_steps, _filled(n))
+        loops.arranging.turn(n, first, heads, steps, in_first, in_tails, in_steps, fill)
     return in_first, in_tails, in_steps
 
 
@@ -180,16 +179,17 @@ def arrange_graph(arcs: Arcs, arity: int, named: Callable[[int], Location | None
     CyclicSummaryError
         If a cycle does not advance times: all its steps are zero. `named` tells which ports are on it.
     """
-    # Not at the top: it loads numba, which takes a while.
-    from spark_timely.progress import kernels_reach as kernels
-    from spark_timely.progress.kernels import COMPILED
-
-    ints = _filled
     if arity == 1:
         arcs = _narrowed(arcs)
+    loops = loops_for(arcs.n)
+    kernels, compiled = loops.arranging, loops.compiled
+
+    def ints(size: int, value: int = 0) -> Ints:
+        return _filled(size, value, compiled=compiled)
+
     n, n_arcs = arcs.n, arcs.tails.shape[0]
-    tails, heads = working(arcs.tails, compiled=COMPILED), working(arcs.heads, compiled=COMPILED)
-    steps = working(arcs.steps, compiled=COMPILED)
+    tails, heads = working(arcs.tails, compiled=compiled), working(arcs.heads, compiled=compiled)
+    steps = working(arcs.steps, compiled=compiled)
     first, by_tail, order = ints(n + 1), ints(n_arcs), ints(n)
     cyclic = kernels.arrange(n, n_arcs, tails, heads, first, by_tail, ints(n), order) < n
     component_end = np.zeros(n, np.int32)
@@ -209,9 +209,9 @@ def arrange_graph(arcs: Arcs, arity: int, named: Callable[[int], Location | None
             steps,
             first,
             by_tail,
-            working(component, compiled=COMPILED),
-            working(starts, compiled=COMPILED),
-            working(starts[:-1].copy(), compiled=COMPILED),
+            working(component, compiled=compiled),
+            working(starts, compiled=compiled),
+            working(starts[:-1].copy(), compiled=compiled),
             degrees,
             order,
         )
@@ -220,14 +220,15 @@ def arrange_graph(arcs: Arcs, arity: int, named: Callable[[int], Location | None
     position, out_first, out_heads, out_steps = ints(n), ints(n + 1), ints(n_arcs), ints(n_arcs)
     kernels.renumber(n, heads, steps, first, by_tail, order, position, out_first, out_heads, out_steps)
     return Graph(
+        loops,
         n,
         arity,
         out_first,
         out_heads,
         out_steps,
-        working(arcs.table, compiled=COMPILED),
-        *_turned(n, arity == 1, out_first, out_heads, out_steps),
-        working(component_end, compiled=COMPILED),
+        working(arcs.table, compiled=compiled),
+        *_turned(loops, n, arity == 1, out_first, out_heads, out_steps),
+        working(component_end, compiled=compiled),
         cyclic,
         np.asarray(position, dtype=np.int32),
         np.asarray(order, dtype=np.int32),

@@ -51,18 +51,15 @@ class State(ABC):
     """
 
     def __init__(self, graph: Graph, owners: int, room: int) -> None:
-        # Not at the top: it loads numba, which takes a while.
-        from spark_timely.progress import kernels_reach_work as kernels
-        from spark_timely.progress.kernels import COMPILED
-
+        kernels = graph.loops.working
         self._kernels = kernels
-        self._compiled = COMPILED
+        self._compiled = graph.loops.compiled
         self._graph = graph
         self._first_pointstamp = owners - graph.n
         self._width = kernels.TIME + graph.arity
         scalars = np.zeros(kernels.SCALARS, np.int64)
         scalars[kernels.FREE] = -1
-        self._st = working(scalars, compiled=COMPILED)
+        self._st = working(scalars, compiled=self._compiled)
         self._lists = self._narrow(2 * owners, -1)
         self._sizes = self._narrow(owners, 0)
         self._dirty = self._narrow(graph.n, 0)

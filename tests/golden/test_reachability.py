@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from spark_timely.progress import reachability_loops
 from spark_timely.progress.location import Location
 from spark_timely.progress.reachability import Builder, PortSummaries, Tracker
 from tests.oracles.golden import as_row, vectors
@@ -76,8 +77,10 @@ def test_vectors_hold_every_kind_of_graph() -> None:
     assert {graph["legal"] for graph in GRAPHS} == {graph["multi_in_edges"] for graph in GRAPHS} == {True, False}
 
 
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "interpreted"])
 @pytest.mark.parametrize("graph", GRAPHS, ids=name)
-def test_frontiers_move_as_in_timely(graph: dict[str, Any]) -> None:
+def test_frontiers_move_as_in_timely(graph: dict[str, Any], compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reachability_loops, "SMALL", -1 if compiled else 1 << 40)
     tracker, _ = built(graph)
     every = [
         Location(index, port, side)

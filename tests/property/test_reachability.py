@@ -12,6 +12,8 @@ import random
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
@@ -21,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_timely.errors import CyclicSummaryError
+from spark_timely.progress import reachability_loops
 from spark_timely.progress.location import Location
 from spark_timely.progress.reachability import Builder, Tracker
 from tests.modules import ROOT
@@ -221,29 +224,41 @@ def check_cycle(graph: Drawn, error: CyclicSummaryError) -> None:
         assert (head, (0,) * graph.arity) in graph.arcs[tail]
 
 
-@given(st.integers(0, 1 << 32))
-def test_frontiers_summaries_and_cycles_are_those_of_the_definition(seed: int) -> None:
-    run(seed)
+@contextmanager
+def loops(*, compiled: bool) -> Iterator[None]:
+    """Have graphs of any size worked on by compiled loops, or by interpreted ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reachability_loops, "SMALL", -1 if compiled else 1 << 40)
+        yield
 
 
+@given(st.integers(0, 1 << 32), st.booleans())
+def test_frontiers_summaries_and_cycles_are_those_of_the_definition(seed: int, compiled: bool) -> None:
+    with loops(compiled=compiled):
+        run(seed)
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "interpreted"])
 @pytest.mark.parametrize("block", range(4))
-def test_frontiers_are_those_of_the_definition_on_many_graphs(block: int) -> None:
+def test_frontiers_are_those_of_the_definition_on_many_graphs(block: int, compiled: bool) -> None:
     for seed in range(250 * block, 250 * (block + 1)):
         try:
-            run(seed)
+            with loops(compiled=compiled):
+                run(seed)
         except Exception as error:  # the seed must be told
             error.add_note(f"seed={seed}")
             raise
 
 
-def seen_on(seeds: range) -> str:
+def seen_on(seeds: range, *, compiled: bool) -> str:
     """Return a digest of all that was seen on these seeds."""
-    return hashlib.sha256(repr([run(seed) for seed in seeds]).encode()).hexdigest()
+    with loops(compiled=compiled):
+        return hashlib.sha256(repr([run(seed) for seed in seeds]).encode()).hexdigest()
 
 
 def test_the_same_is_seen_without_compiled_loops() -> None:
-    code = "from tests.property.test_reachability import seen_on\nprint(seen_on(range(150)))"
-    run = subprocess.run(
+    code = "from tests.property.test_reachability import seen_on\nprint(seen_on(range(100), compiled=True))"
+    without = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,
         env={**os.environ, "SPARK_TIMELY_NO_NUMBA": "1"},
@@ -251,5 +266,6 @@ def test_the_same_is_seen_without_compiled_loops() -> None:
         text=True,
         timeout=120,
     )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.strip() == seen_on(range(150))
+    assert without.returncode == 0, without.stderr
+    with_numba = seen_on(range(100), compiled=True)
+    assert without.stdout.strip() == with_numba == seen_on(range(100), compiled=False)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -278,6 +281,39 @@ def test_pushed_comes_as_arrays_by_port() -> None:
     assert groups[1] == ("target (2, 0)", [[5], [7]], [-1, 1])
     assert [group[0] for group in groups] == ["source (1, 0)", "target (2, 0)", "source (2, 0)", "target (3, 0)"]
     assert list(tracker.pushed().groups()) == []
+
+
+def test_pushed_is_sorted_by_time_where_a_frontier_goes_back() -> None:
+    tracker = tracker_of(chain(2))
+    set_to(tracker, (Source(1, 0), 5, 1))
+    tracker.pushed()
+    set_to(tracker, (Source(1, 0), 3, 1))
+    assert tracker.pushed().times.tolist() == [[3], [5]] * 2
+
+
+def test_moves_that_nobody_reads_are_summed_up() -> None:
+    tracker = tracker_of(loop(1))
+    for time in range(200):
+        set_to(tracker, (Source(1, 0), time, 1), (Source(1, 0), time - 1, -1 if time else 0))
+    assert len(tracker._moves) <= 33
+    assert len(tracker._outward) <= 33
+    assert [row[1:] for row in tracker.drain_pushed()[:1]] == [((199,), 1)]
+    assert tracker.drain_output() == [(0, (199,), 1)]
+
+
+def test_a_small_graph_needs_no_compiled_loops() -> None:
+    code = (
+        "import sys\n"
+        "from spark_timely.progress.reachability import Builder\n"
+        "builder = Builder()\n"
+        "builder.add_node(1, 0, 1)\n"
+        "tracker, _ = builder.build()\n"
+        "tracker.initialize(0)\n"
+        "tracker.propagate_all()\n"
+        "assert tracker.tracking_anything()\n"
+        "assert 'numba' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 @pytest.mark.parametrize(("dtype", "greatest"), [("int64", (1 << 63) - 1), ("uint64", (1 << 64) - 1)])
