@@ -413,6 +413,21 @@ def test_rule_000_17_summary_of_a_graph_is_minimal_over_all_paths() -> None:
     assert builder.build()[1] == [{0: Antichain.of(1)}, {}]
 
 
+def test_summary_of_a_loop_finds_outputs_that_lie_further_round() -> None:
+    # The loop is 1 → 2 → 4 → 3 → 1. Outputs 0 and 1 leave it after node 1, output 2 after node 2; input 1 enters at node 4.
+    builder = Builder()
+    builder.add_node(0, 3, 2)
+    builder.add_node(1, 2, 1, sources=[(0, 0)])
+    builder.add_node(2, 1, 1, sources=[(1, 0)])
+    builder.add_node(4, 2, 1, sources=[(2, 0), (0, 1)])
+    builder.add_node(3, 1, 1, [[[1]]], sources=[(4, 0)])
+    builder.add_edge(Source(3, 0), Target(1, 1))
+    for output, node in enumerate([1, 1, 2]):
+        builder.add_edge(Source(node, 0), Target(0, output))
+    zero, one = Antichain.of(0), Antichain.of(1)
+    assert builder.build()[1] == [{0: zero, 1: zero, 2: zero}, {0: one, 1: one, 2: one}]
+
+
 def test_summary_of_a_graph_can_be_given_to_the_node_that_stands_for_it() -> None:
     _, summary = loop(1).build()
     builder = Builder()
