@@ -18,6 +18,7 @@ from typing import Self
 
 __all__ = [
     "ClosedError",
+    "CyclicSummaryError",
     "DataLossError",
     "InvalidBoundsError",
     "InvalidOptionError",
@@ -356,6 +357,37 @@ class NegativeCountError(ProtocolError):
     def count(self) -> object:
         """Count that would result."""
         return self.context.get("count")
+
+
+class CyclicSummaryError(ProtocolError):
+    """A graph has a cycle along which times do not advance, so that no frontier could ever pass it.
+
+    Nothing was built. Give one operator of the cycle a path summary that adds to a coordinate of the
+    time, as the feedback of a loop does.
+
+    Parameters
+    ----------
+    message, hint, context
+        As in `TimelyError`.
+    path : object, optional
+        The ports along the cycle, the first one repeated at the end.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        context: Mapping[str, object] | None = None,
+        path: object = None,
+    ) -> None:
+        super().__init__(message, hint=hint, context=context)
+        self._with(path=path)
+
+    @property
+    def path(self) -> object:
+        """Ports along the cycle, the first one repeated at the end."""
+        return self.context.get("path")
 
 
 class UpperMismatchError(TimelyError):

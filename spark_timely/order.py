@@ -30,6 +30,7 @@ __all__ = [
     "BoolArray",
     "DiffArray",
     "IntArray",
+    "Time",
     "TimesLike",
     "advance",
     "advance_by",
@@ -53,6 +54,8 @@ IntArray: TypeAlias = npt.NDArray[np.integer[Any]]
 # Diffs, counts, deltas, steps.
 DiffArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
+# A single time as Python values, one integer per coordinate.
+Time: TypeAlias = tuple[int, ...]
 TimesLike: TypeAlias = "npt.ArrayLike | Iterable[int] | Iterable[tuple[int, ...]]"
 
 # A frontier of up to this many elements is compared element by element; above it one sorted
@@ -302,7 +305,7 @@ def minimal_elements(elements: Iterable[tuple[int, ...]]) -> list[tuple[int, ...
 
     Notes
     -----
-    Cost: O(n·m·k) for n times and m minima.
+    Cost: O(n log n) for k ≤ 2, O(n·m·k) for n times and m minima else.
 
     Examples
     --------
@@ -312,6 +315,11 @@ def minimal_elements(elements: Iterable[tuple[int, ...]]) -> list[tuple[int, ...
     kept: list[tuple[int, ...]] = []
     # In lexicographic order a row is never less or equal to one before it, unless equal.
     for element in sorted(elements):
+        if len(element) <= 2 and kept:
+            # Second coordinates fall from one kept to the next: the last one decides.
+            if len(element) == 2 and element[1] < kept[-1][1]:
+                kept.append(element)
+            continue
         for other in kept:
             if all(x <= y for x, y in zip(other, element, strict=True)):
                 break
@@ -402,12 +410,46 @@ def lexsort(times: IntArray) -> npt.NDArray[np.intp]:
     >>> lexsort(np.array([[2, 0], [1, 9], [1, 3]])).tolist()
     [2, 1, 0]
     """
-    n, k = times.shape
     if is_sorted(times):
-        return np.arange(n, dtype=np.intp)
+        return np.arange(times.shape[0], dtype=np.intp)
+    return _lexsort(times)
+
+
+def _lexsort(times: IntArray) -> npt.NDArray[np.intp]:
+    n, k = times.shape
+    packed = _packed(times)
+    if packed is not None:
+        packed.sort()
+        packed &= (1 << (n - 1).bit_length()) - 1
+        return packed
     if k == 1:
         return np.argsort(times[:, 0], kind="stable")
     return np.lexsort(tuple(times[:, i] for i in range(k - 1, -1, -1)))
+
+
+def _packed(times: IntArray) -> npt.NDArray[np.intp] | None:
+    """Return one number per row that sorts as the row does and ends in the row's index, where 63 bits hold it.
+
+    Sorting numbers takes a third of the time of sorting indices by them.
+    """
+    n, k = times.shape
+    bits = (n - 1).bit_length()
+    room = 1 << (63 - bits)
+    lows, spans = [], []
+    for i in range(k):  # k coordinates
+        low, high = int(times[:, i].min()), int(times[:, i].max())
+        lows.append(low)
+        spans.append(high - low + 1)
+        room //= spans[-1]
+        if not room:
+            return None
+    packed = (times[:, 0] - times.dtype.type(lows[0])).astype(np.intp, copy=False)
+    for i in range(1, k):
+        packed *= spans[i]
+        packed += (times[:, i] - times.dtype.type(lows[i])).astype(np.intp, copy=False)
+    packed <<= bits
+    packed += np.arange(n, dtype=np.intp)
+    return packed
 
 
 def is_sorted(times: IntArray) -> bool:
@@ -612,13 +654,16 @@ def consolidate_rows(times: IntArray, diffs: DiffArray) -> tuple[IntArray, DiffA
     n = times.shape[0]
     if n == 0:
         return times.copy(), diffs.copy()
+    if not times.shape[1]:
+        total = diffs.sum(keepdims=True)
+        return times[:1][total != 0], total[total != 0]
     if n > 1 and not is_sorted(times):
-        order = lexsort(times)
-        times, diffs = times[order], diffs[order]
-    starts = run_starts(times) if times.shape[1] else np.zeros(1, dtype=np.intp)
+        order = _lexsort(times)
+        times, diffs = times.take(order, axis=0), diffs.take(order)
+    starts = run_starts(times)
     sums = np.add.reduceat(diffs, starts)
-    keep = sums != 0
-    return times[starts[keep]], sums[keep]
+    kept = sums.nonzero()[0]
+    return times.take(starts.take(kept), axis=0), sums.take(kept)
 
 
 def advance(times: IntArray, frontier: IntArray) -> IntArray:

@@ -47,6 +47,7 @@ THIRD_PARTY = {
     "delta": ("spark_timely.spark",),
     "deltalake": ("spark_timely.log.delta", "spark_timely.log.storage"),
     "hypothesis": ("spark_timely.testing.strategies",),
+    "numba": ("spark_timely.progress.kernels",),
 }
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import spark_timely as st
 
-from . import flat_cases
+from . import flat_cases, progress_counts, progress_reach
 from .data import events
-from .report import table, write_jsonl
-from .spark_cases import PEER_SETTINGS, SparkCases
+from .report import Case, table, write_jsonl
+from .spark_cases import NAMES, PEER_SETTINGS, SparkCases
 
 BUILD = Path(__file__).resolve().parents[2] / "build"
 
@@ -31,7 +32,19 @@ def main() -> int:
     scratch = BUILD / "bench" / "scratch"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    cases = flat_cases.run(scratch, wanted)
+    cases = progress_counts.run(scratch, wanted)
+    cases += progress_reach.run(scratch, wanted)
+    cases += flat_cases.run(scratch, wanted)
+    if any(map(wanted, NAMES)):
+        cases += on_spark(given.rows, given.repeats, scratch, wanted)
+    write_jsonl(cases, BUILD / "bench.jsonl")
+    sys.stdout.write(table(cases) + f"\n\nwritten to {BUILD / 'bench.jsonl'}\n")
+    shutil.rmtree(scratch, ignore_errors=True)
+    return 0 if all(case.reached() for case in cases) else 1
+
+
+def on_spark(n_rows: int, repeats: int, scratch: Path, wanted: Callable[[str], bool]) -> list[Case]:
+    """Measure what needs a session."""
     spark = st.session(
         "bench",
         master="local[2]",
@@ -40,14 +53,9 @@ def main() -> int:
     )
     spark.sparkContext.setLogLevel("ERROR")
     try:
-        data = events(BUILD / "bench", given.rows)
-        cases += SparkCases(spark, data, scratch, given.repeats).run(wanted)
+        return SparkCases(spark, events(BUILD / "bench", n_rows), scratch, repeats).run(wanted)
     finally:
         spark.stop()
-    write_jsonl(cases, BUILD / "bench.jsonl")
-    sys.stdout.write(table(cases) + f"\n\nwritten to {BUILD / 'bench.jsonl'}\n")
-    shutil.rmtree(scratch, ignore_errors=True)
-    return 0 if all(case.reached() for case in cases) else 1
 
 
 if __name__ == "__main__":

@@ -29,6 +29,14 @@ PEER_SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.parquet.compression.codec": "zstd",
 }
+# In the order in which they run.
+NAMES = (
+    "capture_foreach_batch_vs_delta_sink",
+    "capture_sink_vs_delta_sink",
+    "replay_messages_vs_delta_stream",
+    "complete_aggregate_splits_vs_stateful",
+    "complete_aggregate_splits_vs_stateful_into_parquet",
+)
 
 
 class SparkCases:
@@ -45,14 +53,14 @@ class SparkCases:
 
     def run(self, wanted: Callable[[str], bool]) -> list[Case]:
         """Run the cases whose names are wanted, in a fixed order."""
-        todo = {
-            "capture_foreach_batch_vs_delta_sink": self.capture_foreach_batch,
-            "capture_sink_vs_delta_sink": self.capture_sink,
-            "replay_messages_vs_delta_stream": self.replay_messages,
-            "complete_aggregate_splits_vs_stateful": self.complete_aggregate,
-            "complete_aggregate_splits_vs_stateful_into_parquet": self.complete_aggregate_parquet,
-        }
-        return [measure() for name, measure in todo.items() if wanted(name)]
+        todo = (
+            self.capture_foreach_batch,
+            self.capture_sink,
+            self.replay_messages,
+            self.complete_aggregate,
+            self.complete_aggregate_parquet,
+        )
+        return [measure() for name, measure in zip(NAMES, todo, strict=True) if wanted(name)]
 
     # -- sources and checks
 

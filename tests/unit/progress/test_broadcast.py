@@ -1,0 +1,209 @@
+"""Exchange of statements, and the transports beneath: rules 000.33, 000.34, 000.50, 001.04, 001.05."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from spark_timely.errors import InvalidUsageError, ProtocolError
+from spark_timely.progress.broadcast import Progcaster, ProgressMode
+from spark_timely.progress.change_batch import ChangeBatch
+from spark_timely.progress.events import EventStream, ProgressEvent
+from spark_timely.progress.operate import Time
+from spark_timely.progress.transport import ChannelTable, MemoryNetwork, ProgressBatch
+from spark_timely.progress.worker import Worker
+from tests.unit.progress.scripted import Scripted, chain, sink, source
+
+
+def batch_of(*rows: tuple[int, ...], source: int = 0, channel: int = 0, seq_no: int = 0) -> ProgressBatch:
+    array = np.array([row[:-1] for row in rows], dtype=np.int64).reshape(len(rows), -1)
+    return ProgressBatch(source, channel, seq_no, array, np.array([row[-1] for row in rows], dtype=np.int64))
+
+
+def caster(network: MemoryNetwork, mode: ProgressMode = ProgressMode.EAGER, index: int = 0) -> Progcaster:
+    return Progcaster(network.transports[index], channel=0, arity=1, path=(0,), identifier=5, mode=mode)
+
+
+def changes(*rows: tuple[int, ...]) -> ChangeBatch:
+    batch = ChangeBatch(4)
+    for row in rows:
+        batch.update(row[:-1], row[-1])
+    return batch
+
+
+def at(*times: Time) -> Callable[[int, int, int, Time], bool]:
+    return lambda node, port, side, time: time in times
+
+
+@pytest.mark.parametrize(
+    ("said", "must"),
+    [
+        ([(1, 0, 0, 5, -1), (1, 0, 0, 6, 1)], True),  # in the frontier
+        ([(1, 0, 0, 7, -1), (1, 0, 0, 8, 1)], False),  # not in the frontier
+        ([(1, 0, 0, 5, 1)], False),  # a gain moves no frontier that others wait for
+        ([(0, 0, 0, 9, -1)], True),  # receipt, which the parent waits for
+        ([(0, 0, 1, 9, 1)], True),  # output, which the parent waits for
+        ([(2, 0, 1, 9, 1)], True),  # announcement of a message
+        ([(2, 0, 1, 9, -1)], False),  # receipt of a message that is not in the frontier
+        ([], False),
+    ],
+)
+def test_rule_000_33_a_batch_waits_while_it_cannot_move_a_frontier(said: list[tuple[int, ...]], must: bool) -> None:
+    lazy = caster(MemoryNetwork(1), ProgressMode.DEMAND)
+    assert lazy.must_send(changes(*said), at((5,))) is must
+    assert caster(MemoryNetwork(1)).must_send(changes(*said), at((5,))) is bool(said)
+
+
+def test_rule_000_33_statements_wait_in_a_scope_and_leave_together() -> None:
+    network = MemoryNetwork(2, automatic=False)
+    worker = Worker(network.transports[0], mode=ProgressMode.DEMAND)
+    scope = worker.new_dataflow()
+    leaf = source(peers=2)
+    scope.add_child(leaf)
+    number = worker.add(scope)
+    leaf.say(internal=[(0, (3,), 1), (0, (4,), 1)])
+    worker.step()
+    worker.step()
+    leaf.say(internal=[(0, (3,), -1)])
+    for _ in range(3):
+        worker.step()
+    assert network.in_flight == 0
+    assert worker.dataflow(number).has_unsent
+    leaf.say(internal=[(0, (0,), -1)])
+    worker.step()
+    worker.step()
+    # One batch, with all that waited.
+    assert network.in_flight == 2
+    network.deliver(0, 0)
+    (batch,) = network.transports[0].receive(worker.dataflow(number).channel)
+    assert batch.rows.tolist() == [[1, 0, 0, 0], [1, 0, 0, 4]]
+    assert batch.diffs.tolist() == [-1, 1]
+
+
+def test_rule_000_34_all_that_was_said_is_sent_as_one_batch() -> None:
+    network = MemoryNetwork(1)
+    eager = caster(network)
+    said = changes((1, 0, 0, 5, -1), (1, 0, 0, 6, 1), (2, 0, 1, 5, 3))
+    eager.send(said)
+    assert said.is_empty()
+    (batch,) = network.transports[0].receive(0)
+    assert batch.diffs.tolist() == [-1, 1, 3]
+
+
+def test_rule_000_34_batches_that_overtake_one_another_are_refused() -> None:
+    network = MemoryNetwork(1)
+    eager = caster(network)
+    network.post(batch_of((1, 0, 0, 5, -1), seq_no=1), [0])
+    with pytest.raises(ProtocolError, match=r"progress channel 0 of scope \[0\]: worker 0 sent batch 1, expected=0"):
+        eager.receive(ChangeBatch(4))
+
+
+def test_batches_that_come_twice_are_refused() -> None:
+    network = MemoryNetwork(1)
+    eager = caster(network)
+    for _ in range(2):
+        network.post(batch_of((1, 0, 0, 5, -1)), [0])
+    with pytest.raises(ProtocolError, match="worker 0 sent batch 0, expected=1"):
+        eager.receive(ChangeBatch(4))
+
+
+def test_batches_of_unknown_workers_and_of_another_arity_are_refused() -> None:
+    network = MemoryNetwork(1)
+    eager = caster(network)
+    network.transports[0].channels.deliver(batch_of((1, 0, 0, 5, -1), source=3))
+    with pytest.raises(ProtocolError, match="unknown worker 3, peers=1"):
+        eager.receive(ChangeBatch(4))
+    network.post(batch_of((1, 0, 0, 5, 5, -1)), [0])
+    with pytest.raises(ProtocolError, match=r"shape=\(1, 5\), arity=1"):
+        eager.receive(ChangeBatch(4))
+
+
+def test_rule_000_50_no_consumer_waits_for_an_announcement_that_waits_here() -> None:
+    # The source keeps its capability until the sink has worked; the sink is not run before the announcement.
+    network = MemoryNetwork(1)
+    worker = Worker(network.transports[0], mode=ProgressMode.DEMAND)
+    scope = worker.new_dataflow()
+    first, last = source(), sink(notify=False)
+    chain(scope, first, last)
+    worker.add(scope)
+    for _ in range(3):
+        worker.step()
+    first.say(produced=[(0, (0,), 1)])
+    before = last.turns
+    for _ in range(3):
+        worker.step()
+    assert last.turns > before
+
+
+def test_rule_001_07_events_carry_the_real_lists_when_sent_and_when_received() -> None:
+    events: list[object] = []
+    network = MemoryNetwork(2)
+    both = [
+        Progcaster(transport, channel=0, arity=1, path=(0, 3), identifier=5, events=EventStream(events.append))
+        for transport in network.transports
+    ]
+    both[1].send(changes((1, 0, 0, 5, -1), (2, 1, 1, 6, 3)))
+    both[0].receive(ChangeBatch(4))
+    assert events == [
+        ProgressEvent(
+            is_send=is_send,
+            source=1,
+            channel=0,
+            seq_no=0,
+            addr=(0, 3),
+            identifier=5,
+            messages=[(2, 1, "6", 3)],
+            internal=[(1, 0, "5", -1)],
+        )
+        for is_send in (True, False)
+    ]
+
+
+def test_rule_001_04_batches_for_channels_to_come_are_kept_and_for_gone_ones_discarded() -> None:
+    table = ChannelTable()
+    assert table.deliver(batch_of((1, 0, 0, 5, 1), channel=1))
+    table.open(0)
+    table.open(1)
+    assert len(table.receive(1)) == 1
+    table.close(0)
+    assert not table.deliver(batch_of((1, 0, 0, 5, 1), channel=0))
+    assert table.discarded == 1
+    assert table.waiting() == {}
+
+
+def test_channels_are_opened_in_sequence_and_once() -> None:
+    table = ChannelTable()
+    with pytest.raises(InvalidUsageError, match="progress channel 1: the next one is 0"):
+        table.open(1)
+    table.open(0)
+    with pytest.raises(InvalidUsageError, match="progress channel 0: the next one is 1"):
+        table.open(0)
+    table.close(0)
+    with pytest.raises(InvalidUsageError, match="progress channel 0: it is not open"):
+        table.receive(0)
+
+
+def test_network_keeps_the_order_of_each_sender_and_copies_nothing() -> None:
+    network = MemoryNetwork(3, automatic=False)
+    for transport in network.transports:
+        transport.open(0)
+    for number in range(3):
+        network.transports[0].send(batch_of((1, 0, 0, number, 1), seq_no=number))
+    network.transports[1].send(batch_of((1, 0, 0, 9, 1), source=1))
+    network.deliver(1, 2)
+    network.deliver(0, 2)
+    network.deliver(0, 2)
+    assert [(b.source, b.seq_no) for b in network.transports[2].receive(0)] == [(1, 0), (0, 0), (0, 1)]
+    with pytest.raises(ProtocolError, match="worker 0 found source=2"):
+        network.transports[0].send(batch_of((1, 0, 0, 0, 1), source=2))
+    with pytest.raises(InvalidUsageError, match="peers=0"):
+        MemoryNetwork(0)
+
+
+def test_batches_cannot_be_changed_on_their_way() -> None:
+    batch = batch_of((1, 0, 0, 5, 1))
+    with pytest.raises(ValueError, match="read-only"):
+        batch.diffs[0] = 7
+    assert isinstance(source(), Scripted)

@@ -1,0 +1,444 @@
+"""One child's turn: rules 000.44 to 000.63."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_timely.errors import NegativeCountError, ProtocolError, UnheldCapabilityError
+from spark_timely.progress.change_batch import ChangeBatch
+from spark_timely.progress.child import Buffers, Child
+from spark_timely.progress.events import EventStream, PushProgressEvent, ScheduleEvent
+from spark_timely.progress.location import Target
+from spark_timely.progress.worker import Worker
+from tests.unit.progress.scripted import Region, Report, Scripted, alone, chain, filled, mapper, sink, source, turn
+
+
+def child_of(operator: Scripted, **settings: object) -> Child:
+    child = Child(operator, index=2, identifier=7, arity=1, peers=1, **settings)  # type: ignore[arg-type]
+    child.begin()
+    return child
+
+
+def run(child: Child, *, outstanding: bool = False, held: bool = True) -> tuple[dict[tuple[int, ...], int], bool]:
+    statements = ChangeBatch(4)
+    active = child.turn(outstanding=outstanding, held=held, buffers=Buffers(1), statements=statements)
+    return dict(statements.pairs()), active
+
+
+def quiet(operator: Scripted) -> Child:
+    """Return a child that has had its first turn, and no cause for another."""
+    child = child_of(operator)
+    child.receive_frontiers([(port, (0,), 1) for port in range(operator.inputs)])
+    run(child)
+    assert not child.recently_active
+    return child
+
+
+def test_rule_000_44_changes_that_move_no_frontier_are_no_cause() -> None:
+    operator = mapper()
+    child = quiet(operator)
+    child.receive_frontiers([(0, (5,), 1), (0, (5,), 2)])
+    run(child, held=False)
+    assert operator.turns == 1
+
+
+@pytest.mark.parametrize("cause", ["frontier", "worked", "active", "outstanding", "held"])
+def test_rule_000_45_each_cause_alone_gives_a_child_a_turn(cause: str) -> None:
+    operator = mapper()
+    child = quiet(operator)
+    if cause == "frontier":
+        child.receive_frontiers([(0, (0,), -1), (0, (1,), 1)])
+    if cause in ("worked", "active"):
+        child.recently_active = True
+    before = operator.turns
+    run(child, outstanding=cause == "outstanding", held=cause == "held")
+    assert operator.turns == before + 1
+
+
+def test_rule_000_45_without_cause_a_child_is_skipped_and_not_active() -> None:
+    operator = mapper()
+    operator.active = True
+    child = child_of(operator)
+    child.receive_frontiers([(0, (0,), 1)])
+    assert run(child)[1] is True
+    operator.active = False
+    assert run(child, held=False)[1] is False
+    before = operator.turns
+    assert run(child, held=False)[1] is False
+    assert operator.turns == before
+
+
+def test_rule_000_46_a_probe_sees_progress() -> None:
+    worker = Worker()
+    scope = worker.new_dataflow()
+    first, probe = source(), sink("probe")
+    chain(scope, first, probe)
+    worker.add(scope)
+    for time in range(5):
+        first.say(internal=[(0, (time,), -1), (0, (time + 1,), 1)])
+        for _ in range(3):
+            worker.step()
+        assert probe.frontier() == [(time + 1,)]
+
+
+def test_rule_000_47_a_child_that_reported_something_runs_once_more_to_learn_of_its_receipt() -> None:
+    operator = mapper()
+    child = quiet(operator)
+    operator.say(internal=[(0, (0,), -1)])
+    run(child)
+    before = operator.turns
+    run(child, held=False)
+    run(child, held=False)
+    assert operator.turns == before + 1
+
+
+def test_rule_000_48_a_child_runs_while_messages_are_outstanding() -> None:
+    worker = Worker()
+    scope = worker.new_dataflow()
+    first, second = source(), sink(notify=False)
+    chain(scope, first, second)
+    worker.add(scope)
+    for _ in range(3):
+        worker.step()
+    before = second.turns
+    worker.step()
+    assert second.turns == before
+    first.say(produced=[(0, (0,), 1)])
+    for _ in range(4):
+        worker.step()
+    # The statement takes one turn; from then on the sink is run in each.
+    assert second.turns == before + 3
+
+
+def test_rule_000_49_a_child_that_holds_a_capability_is_run_in_every_turn() -> None:
+    worker = Worker()
+    scope = worker.new_dataflow()
+    holder = source()
+    scope.add_child(holder)
+    worker.add(scope)
+    for _ in range(10):
+        worker.step()
+    assert holder.turns == 10
+
+
+def test_rule_000_51_who_does_not_want_to_be_told_gets_changes_when_run_for_another_cause() -> None:
+    operator = mapper(notify=False)
+    child = child_of(operator)
+    run(child)
+    child.receive_frontiers([(0, (3,), 1)])
+    run(child, held=False)
+    assert operator.told == []
+    run(child, outstanding=True)
+    assert operator.told == [(0, (3,), 1)]
+
+
+def test_rule_000_52_a_push_is_an_event_before_the_turn_and_only_when_something_moved() -> None:
+    events: list[object] = []
+    child = child_of(mapper(), events=EventStream(events.append))
+    child.receive_frontiers([(0, (3,), 1)])
+    run(child)
+    run(child)
+    assert events == [
+        PushProgressEvent(op_id=7),
+        ScheduleEvent(id=7, start=True),
+        ScheduleEvent(id=7, start=False, activity=False),
+        ScheduleEvent(id=7, start=True),
+        ScheduleEvent(id=7, start=False, activity=False),
+    ]
+
+
+def test_rule_000_53_a_child_that_leaves_changes_unread_is_refused_by_name() -> None:
+    operator = mapper("careless")
+    operator.reads = False
+    child = child_of(operator)
+    child.receive_frontiers([(0, (3,), 1)])
+    with pytest.raises(ProtocolError, match=r"operator 'careless' \[2\] left pushed changes unread"):
+        run(child)
+
+
+def test_rule_000_54_activity_in_the_event_is_whether_counts_changed() -> None:
+    events: list[object] = []
+    operator = mapper()
+    child = child_of(operator, events=EventStream(events.append))
+    operator.active = True
+    run(child)
+    operator.active = False
+    operator.say(internal=[(0, (0,), -1)])
+    run(child)
+    assert [e.activity for e in events if isinstance(e, ScheduleEvent) and not e.start] == [False, True]
+
+
+def test_rule_000_55_reports_become_statements_at_the_right_places() -> None:
+    operator = mapper()
+    child = child_of(operator)
+    child.edges[0] = [Target(3, 1), Target(4, 0)]
+    operator.say(consumed=[(0, (1,), 2)], internal=[(0, (1,), 1)], produced=[(0, (1,), 3)])
+    assert run(child)[0] == {(2, 0, 1, 1): -2, (2, 0, 0, 1): 1, (3, 1, 1, 1): 3, (4, 0, 1, 1): 3}
+
+
+def test_rule_000_55_what_is_produced_without_an_edge_vanishes_and_is_no_work() -> None:
+    operator = mapper()
+    child = quiet(operator)
+    operator.say(produced=[(0, (1,), 3)])
+    assert run(child)[0] == {}
+    assert not child.recently_active
+
+
+def test_rule_000_56_activity_counts_as_cause_but_only_reported_activity_is_handed_up() -> None:
+    operator = mapper()
+    child = quiet(operator)
+    operator.say(internal=[(0, (0,), -1)])
+    assert run(child)[1] is False
+    assert child.recently_active
+    operator.active = True
+    assert run(child)[1] is True
+    assert child.recently_active
+
+
+def test_rule_000_57_progress_for_a_child_that_was_shut_down_is_refused_by_name() -> None:
+    child = child_of(source("gone"))
+    run(child, held=False)
+    assert child.operator is None
+    child.receive_frontiers([])
+    with pytest.raises(ProtocolError, match=r"operator 'gone\(tombstone\)' \[2\]"):
+        child.receive_frontiers([(0, (3,), 1)])
+
+
+# --- What a leaf may say ------------------------------------------------------------------------------
+
+HELD_AT_OTHER = [(1, (0,), 1)]
+LEGAL: list[tuple[str, Report, tuple[Report, Report, Report]]] = [
+    ("held before", [(0, (2,), 1)], ([], [(0, (5,), 1)], [(0, (2,), 1)])),
+    ("held and dropped in the turn", [(0, (2,), 1)], ([], [(0, (2,), -1), (0, (3,), 1)], [(0, (3,), 1)])),
+    ("consumed in the turn", [], ([(0, (4,), 1)], [(0, (4,), 1)], [(1, (6,), 2)])),
+]
+ILLEGAL: list[tuple[str, Report, tuple[Report, Report, Report]]] = [
+    ("a capability out of nothing", [], ([], [(0, (4,), 1)], [])),
+    ("a message out of nothing", [], ([], [], [(0, (4,), 1)])),
+    ("a capability held at another output", HELD_AT_OTHER, ([], [(0, (4,), 1)], [])),
+    ("a message from another output's capability", HELD_AT_OTHER, ([], [], [(0, (4,), 1)])),
+    ("a capability earlier than what is held", [(0, (5,), 1)], ([], [(0, (4,), 1)], [])),
+    ("a message earlier than what was consumed", [], ([(0, (5,), 1)], [], [(0, (4,), 1)])),
+    ("a capability gained and used in the turn", [(1, (0,), 1)], ([], [(0, (4,), 1)], [(0, (4,), 1)])),
+]
+
+
+@pytest.mark.parametrize(("what", "initial", "report"), LEGAL)
+def test_rule_000_58_legal_reports_are_accepted(
+    what: str, initial: Report, report: tuple[Report, Report, Report]
+) -> None:
+    operator = Scripted("leaf", 1, 2, initial=initial)
+    operator.say(*report)
+    run(child_of(operator))
+
+
+@pytest.mark.parametrize(("what", "initial", "report"), ILLEGAL)
+def test_rule_000_58_illegal_reports_are_refused_with_operator_port_and_time(
+    what: str, initial: Report, report: tuple[Report, Report, Report]
+) -> None:
+    operator = Scripted("leaf", 1, 2, initial=initial)
+    operator.say(*report)
+    with pytest.raises(UnheldCapabilityError, match=r"operator 'leaf' \[2\] .* at output 0, time=\(4,\)") as caught:
+        run(child_of(operator))
+    assert caught.value.time == (4,)
+    assert caught.value.context["port"] == 0
+
+
+def test_rule_000_58_a_capability_is_gone_after_the_turn_that_dropped_it() -> None:
+    operator = source("leaf")
+    child = child_of(operator)
+    operator.say(internal=[(0, (0,), -1)])
+    run(child)
+    operator.say(produced=[(0, (0,), 1)])
+    with pytest.raises(UnheldCapabilityError, match=r"held=\[\]"):
+        run(child)
+
+
+def test_rule_000_58_a_message_allows_only_what_the_operators_own_summary_says() -> None:
+    operator = Scripted("leaf", 2, 1, initial=[], summary=[[[(2,)]], [[]]])
+    child = child_of(operator)
+    operator.say(consumed=[(0, (4,), 1)], produced=[(0, (6,), 1)])
+    run(child)
+    operator.say(consumed=[(0, (4,), 1)], produced=[(0, (5,), 1)])
+    with pytest.raises(UnheldCapabilityError, match=r"time=\(5,\)"):
+        run(child)
+    operator.say(consumed=[(1, (4,), 1)], produced=[(0, (9,), 1)])
+    with pytest.raises(UnheldCapabilityError, match=r"time=\(9,\)"):
+        run(child)
+
+
+def test_rule_000_59_a_scope_is_not_judged_by_rules_for_leaves() -> None:
+    operator = mapper("scope", local=False, initial=[])
+    operator.say(internal=[(0, (4,), 1)])
+    assert run(child_of(operator))[0] == {(2, 0, 0, 4): 1}
+
+
+def test_rule_000_59_leaves_inside_a_scope_are_judged() -> None:
+    inside = mapper("inside")
+    region = Region(inside)
+    region.start()
+    inside.say(internal=[(0, (0,), -1)])
+    region.worker.step()
+    inside.say(produced=[(0, (0,), 1)])
+    with pytest.raises(UnheldCapabilityError, match="operator 'inside'"):
+        region.worker.step()
+
+
+def test_rule_000_60_a_leaf_is_judged_by_its_own_statements_not_by_what_was_exchanged() -> None:
+    # The drop has not been exchanged yet, and another peer's capability still is there: both mean nothing.
+    worker = Worker()
+    scope = worker.new_dataflow()
+    holder = source("holder")
+    scope.add_child(holder)
+    number = worker.add(scope)
+    holder.say(internal=[(0, (0,), -1)])
+    worker.step()
+    assert worker.dataflow(number)._counts == {(1, 0, 0, 0): 1}
+    holder.say(produced=[(0, (0,), 1)])
+    with pytest.raises(UnheldCapabilityError):
+        worker.step()
+
+
+@pytest.mark.parametrize(
+    ("report", "what"),
+    [
+        (([(0, (3,), -1)], [], []), r"consumed at input 0, time=\(3,\), count=-1"),
+        (([], [], [(1, (3,), -2)]), r"produced at output 1, time=\(3,\), count=-2"),
+        (([], [(0, (0,), -2)], []), r"capabilities at output 0, time=\(0,\), count=-1"),
+    ],
+)
+def test_negative_counts_in_an_operators_own_report_are_refused(
+    report: tuple[Report, Report, Report], what: str
+) -> None:
+    operator = Scripted("leaf", 1, 2)
+    operator.say(*report)
+    with pytest.raises(NegativeCountError, match=rf"operator 'leaf' \[2\] reported a negative count: {what}"):
+        run(child_of(operator))
+
+
+@pytest.mark.parametrize(
+    ("report", "what"),
+    [
+        (([(1, (3,), 1)], [], []), "unknown input 1"),
+        (([], [(1, (3,), 1)], []), "unknown output 1"),
+        (([], [], [(-1, (3,), 1)]), "unknown output -1"),
+    ],
+)
+@pytest.mark.parametrize("local", [True, False])
+def test_statements_of_operators_about_unknown_ports_are_refused(
+    report: tuple[Report, Report, Report], what: str, local: bool
+) -> None:
+    operator = mapper("leaf", local=local)
+    operator.say(*report)
+    with pytest.raises(ProtocolError, match=rf"operator 'leaf' \[2\] made a statement about {what}"):
+        run(child_of(operator))
+
+
+# --- The end --------------------------------------------------------------------------------------------
+
+
+def test_rule_000_61_a_child_is_shut_down_when_it_can_do_nothing_more() -> None:
+    operator = mapper("short")
+    child = child_of(operator)
+    child.receive_frontiers([(0, (0,), 1)])
+    run(child, held=False)
+    assert child.name == "short"
+    child.receive_frontiers([(0, (0,), -1)])
+    run(child, held=False)
+    assert child.name == "short(tombstone)"
+    assert operator.closed == 1
+
+
+@pytest.mark.parametrize("reason", ["active", "frontier", "held", "deaf"])
+def test_rule_000_61_each_reason_alone_keeps_a_child(reason: str) -> None:
+    operator = mapper(notify=reason != "deaf")
+    operator.active = reason == "active"
+    child = child_of(operator)
+    if reason == "frontier":
+        child.receive_frontiers([(0, (0,), 1)])
+    run(child, held=reason == "held")
+    assert child.operator is operator
+
+
+def test_rule_000_61_a_capability_of_any_peer_keeps_a_child() -> None:
+    # Held is by all that was exchanged: this peer's own drop is not enough.
+    operator = source(peers=2)
+    child = Child(operator, index=1, identifier=0, arity=1, peers=2)
+    child.begin()
+    operator.say(internal=[(0, (0,), -1)])
+    run(child, held=True)
+    assert child.operator is operator
+
+
+def test_rule_000_62_sources_go_when_idle_and_who_is_not_told_never_goes() -> None:
+    worker = Worker()
+    scope = worker.new_dataflow()
+    first, deaf, keeper = source("first"), sink("deaf", notify=False), source("keeper")
+    chain(scope, first, deaf)
+    scope.add_child(keeper)
+    number = worker.add(scope)
+    first.say(internal=[(0, (0,), -1)])
+    for _ in range(4):
+        worker.step()
+    names = [child.name for child in worker.dataflow(number).children]
+    assert names == ["first(tombstone)", "deaf", "keeper"]
+
+
+def test_rule_000_63_buffers_are_kept_and_reused() -> None:
+    subgraph, _ = alone(mapper("one"), mapper("two"))
+    before = subgraph._buffers
+    seen: list[int] = []
+    for child in subgraph.children:
+        operator = child.operator
+        assert isinstance(operator, Scripted)
+        original = operator.pull_internal_progress
+        operator.pull_internal_progress = lambda *b, original=original: (  # type: ignore[method-assign, misc]
+            seen.append(id(b[0])),
+            original(*b),
+        )[1]
+    for _ in range(3):
+        turn(subgraph)
+    assert subgraph._buffers is before
+    assert set(seen) == {id(before.consumed)}
+
+
+def test_idle_children_cost_no_turn() -> None:
+    worker = Worker()
+    scope = worker.new_dataflow()
+    first, *others = source(), *(mapper(f"map {i}", initial=[]) for i in range(50))
+    chain(scope, first, *others)
+    worker.add(scope)
+    for _ in range(3):
+        worker.step()
+    before = sum(operator.turns for operator in others)
+    for _ in range(10):
+        worker.step()
+    assert sum(operator.turns for operator in others) == before
+
+
+def test_a_scope_that_is_shut_down_closes_its_channel() -> None:
+    inside = mapper()
+    region = Region(inside)
+    number = region.start()
+    inside.say(internal=[(0, (0,), -1)])
+    region.source.say(internal=[(0, (0,), -1)])
+    keeper_frontier = filled(1, [])
+    assert keeper_frontier.is_empty()
+    while region.worker.step():
+        pass
+    assert number not in region.worker.dataflows
+    assert inside.closed == 1
+
+
+def test_after_a_report_is_refused_the_other_children_still_have_their_turn() -> None:
+    worker = Worker()
+    scope = worker.new_dataflow()
+    wrong, last = source("wrong"), sink("last")
+    chain(scope, wrong, last)
+    worker.add(scope)
+    wrong.say(internal=[(0, (0,), -2)])
+    with pytest.raises(NegativeCountError):
+        worker.step()
+    assert last.turns == 0
+    worker.step()
+    assert last.frontier() == [(0,)]
