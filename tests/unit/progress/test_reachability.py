@@ -414,7 +414,7 @@ def test_rule_000_17_summary_of_a_graph_is_minimal_over_all_paths() -> None:
 
 
 def test_summary_of_a_loop_finds_outputs_that_lie_further_round() -> None:
-    # The loop is 1 → 2 → 4 → 3 → 1. Outputs 0 and 1 leave it after node 1, output 2 after node 2; input 1 enters at node 4.
+    # The loop is 1 → 2 → 4 → 3 → 1. Outputs 0 and 1 leave after node 1, output 2 after node 2; input 1 enters at 4.
     builder = Builder()
     builder.add_node(0, 3, 2)
     builder.add_node(1, 2, 1, sources=[(0, 0)])
