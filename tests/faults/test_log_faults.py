@@ -639,6 +639,30 @@ def test_processes_that_create_one_log_at_once_share_it(tmp_path: Path) -> None:
     assert report.messages == 4
 
 
+def test_creations_at_one_moment_make_one_table(tmp_path: Path) -> None:
+    # delta-rs looks whether there is a table before it writes version 0: here all look at once.
+    for attempt in range(10):
+        path = str(tmp_path / f"log {attempt}")
+        barrier = threading.Barrier(4)
+        logs: list[Any] = []
+
+        def create(path: str = path, barrier: threading.Barrier = barrier, logs: list[Any] = logs) -> None:
+            barrier.wait()
+            logs.append(create_log(path, VALUES, minimum=(0,), streams=3, exist_ok=True))
+
+        threads = [threading.Thread(target=create) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        assert len(logs) == 4
+        assert len({log.log_id for log in logs}) == 1
+        table = DeltaTable(path)
+        assert table.version() == 0
+        assert pa.table(table.get_add_actions()).num_rows == 1
+        assert open_log(path).unclaimed == 3
+
+
 def test_joiners_race_a_donor_and_the_frontier_never_goes_back(tmp_path: Path) -> None:
     log = create_log(tmp_path / "log", VALUES, minimum=(0,))
     log.open_stream("main", owner="query")
