@@ -36,6 +36,18 @@ def test_settings_are_text_and_name_what_matters() -> None:
     assert "DeltaCatalog" in spark_timely.session_settings(delta=True)["spark.sql.catalog.spark_catalog"]
 
 
+def test_own_settings_win_and_own_java_options_are_added() -> None:
+    helper = spark_timely.session_settings()
+    arrow = helper["spark.driver.extraJavaOptions"]
+    assert "arrow.enable_unsafe_memory_access=true" in arrow
+    own = session._with_own(
+        helper, {"spark.driver.extraJavaOptions": "-Xss4m", "spark.databricks.delta.snapshotPartitions": "9"}
+    )
+    assert own["spark.driver.extraJavaOptions"] == f"{arrow} -Xss4m"
+    assert own["spark.executor.extraJavaOptions"] == arrow
+    assert own["spark.databricks.delta.snapshotPartitions"] == "9"
+
+
 def test_installed_pyspark_is_found_compiled() -> None:
     assert ZIP.exists(), "the installed pyspark has no zip: Spark's processes find it by other means"
     assert "pyspark.zip" in found_by([str(ZIP)])
