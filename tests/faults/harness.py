@@ -44,7 +44,7 @@ def wait_until(
         time.sleep(step_s)
 
 
-def _descendants(root: int) -> list[int]:
+def descendants(root: int) -> list[int]:
     """Return the ids of the processes below `root`, children before their own children."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
@@ -61,7 +61,7 @@ def _descendants(root: int) -> list[int]:
     return found
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -143,7 +143,7 @@ class Job:
             Also kill Spark's Python processes, which are in groups of their own. Without it they find
             out by themselves that the driver has gone: one that is committing may still commit.
         """
-        below = _descendants(self.group)
+        below = descendants(self.group)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.group, signal.SIGKILL)
         if with_workers:
@@ -152,10 +152,10 @@ class Job:
                     os.kill(pid, signal.SIGKILL)
         self._process.wait(timeout=START_DEADLINE_S)
         wait_until(
-            lambda: not any(_alive(pid) for pid in below),
+            lambda: not any(alive(pid) for pid in below),
             deadline_s=START_DEADLINE_S,
             what="the end of the job's processes",
-            report=lambda: repr([pid for pid in below if _alive(pid)]),
+            report=lambda: repr([pid for pid in below if alive(pid)]),
         )
 
 
