@@ -270,6 +270,15 @@ class SourceOptions(Options):
     max_rows_per_trigger: int | None = _source(
         "maxRowsPerTrigger", "int", None, "At most so many rows in a micro-batch.", unit="rows", minimum=1
     )
+    align_to: Duration | None = _source(
+        "alignTo",
+        "duration",
+        None,
+        "Micro-batches and batch reads end at multiples of this, counted from 0 or 1970-01-01 UTC, at the end that was "
+        "asked for (`upTo`, `ending…`) or at that of a complete log: no window of this length is cut, by a limit "
+        "neither. Times of one coordinate only.",
+        unit="units of the time, or a duration",
+    )
     poll_interval: Duration = _source(
         "pollInterval",
         "duration",

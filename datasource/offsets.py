@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_timely.antichain import Antichain
+from spark_timely.datasource.alignment import alignment_of
 from spark_timely.errors import (
     InvalidBoundsError,
     InvalidOptionError,
@@ -354,6 +355,7 @@ def first_offset(options: SourceOptions, domain: TimeDomain, kind: str, /) -> Of
     {'version': 1, 'delivery': 'complete', 'content': 'rows', 'until': {'upTo': [9]}, 'begin': {'frontier': [7]}}
     """
     _check_delivery(options)
+    alignment_of(options, domain)
     begin = _begin(options, domain, kind)
     until = _until(options, domain)
     if until is not None:
@@ -420,6 +422,7 @@ def _check_delivery(options: SourceOptions) -> None:
         ("startingFrontier", None if starting in ("earliest", "latest") else starting),
         ("upTo", options.up_to),
         ("maxTimesPerTrigger", options.max_times_per_trigger),
+        ("alignTo", None if options.align_to is None else options.align_to.text),
         ("splitBy", "time" if options.split_by == "time" else None),
     ):
         if given is not None:

@@ -30,6 +30,7 @@ from spark_timely.capture.replay import (
     default_splits,
     may_hold,
 )
+from spark_timely.datasource.alignment import aligned, alignment_of
 from spark_timely.datasource.arrivals import Arrivals
 from spark_timely.datasource.catalog import Catalog
 from spark_timely.datasource.events import frontier_changes
@@ -151,11 +152,13 @@ class ReplayPlanner:
         self._now = now
         self.layout = layout_of(log, options) if layout is None else layout
         self._first = first_offset(options, log.domain, log.kind)
+        self._align = alignment_of(options, log.domain)
         self._limits = Limits(
             times=options.max_times_per_trigger,
             files=options.max_files_per_trigger,
             size_bytes=options.max_bytes_per_trigger,
             rows=options.max_rows_per_trigger,
+            align=self._align,
         )
         self._poll_s = options.poll_interval.seconds
         self._catalog = Catalog(log, fail_on_data_loss=options.fail_on_data_loss, pause=pause)
@@ -283,20 +286,31 @@ class ReplayPlanner:
         """Return up to where closed times can be delivered from an offset."""
         scope = begun.scope
         target = self._reached(scope.streams)
+        ended = False
         if scope.until is not None:
-            target = target.meet(self._end(scope.until, scope.streams))
+            end = self._end(scope.until, scope.streams)
+            target = target.meet(end)
+            ended = target == end and self._settled(scope.until, scope.streams)
         # In a product order the two may be incomparable; what is beyond the one and not beyond the
         # join is not beyond the other.
         upper = begun.frontier.join(target)
         if scope.as_of is not None and begun.frontier == scope.as_of and upper != scope.as_of:
             # Contents come in a micro-batch of their own, before the changes.
-            upper = self._domain.successors(scope.as_of.elements[0])
+            return self._domain.successors(scope.as_of.elements[0])
+        if self._align is not None and not ended:
+            return begun.frontier.join(aligned(target, self._align, self._domain))
         return upper
 
     def _end(self, until: Bound, streams: tuple[str, ...] | None) -> Antichain:
         if isinstance(until.value, Antichain):
             return until.value
         return self._arrivals.history.frontier(until.kind, until.value + 1, streams)
+
+    def _settled(self, until: Bound, streams: tuple[str, ...] | None) -> bool:
+        """Return whether an end stays where it is, whatever is committed from now on."""
+        if isinstance(until.value, Antichain):
+            return True
+        return self._arrivals.history.reached(until.kind, until.value + 1, streams)
 
     def _reached(self, streams: tuple[str, ...] | None) -> Antichain:
         return self._closed(streams) if self._pinned is None else self._pinned.closed(streams)
@@ -319,9 +333,10 @@ class ReplayPlanner:
         self._admitted = taken
         if taken.oversized is not None:
             _log.warning(
-                "time %r of log %r alone is above a limit of the micro-batch: it is delivered whole",
+                "time %r of log %r%s alone is above a limit of the micro-batch: it is delivered whole",
                 self._domain.render_time(taken.oversized),
                 self._log.path,
+                "" if self._align is None else ", with what alignTo keeps together,",
             )
         return Antichain.from_times(taken.frontier, self._domain.arity)
 
