@@ -166,6 +166,7 @@ class ReplayPlanner:
         self._refreshed: float | None = None
         self._pinned: _Pin | None = None
         self._asked = False
+        self._checked_streams = False
         self._answered: Offset = self._first
         self._admitted: Admission | None = None
 
@@ -209,6 +210,8 @@ class ReplayPlanner:
         ------
         InvalidUsageError
             If `start` is no offset of this log, or contradicts the options.
+        StreamMissingError
+            If the query begins, and a stream that it names can never open any more.
         DataLossError
             If the log is not the one that `start` speaks of.
         """
@@ -225,6 +228,8 @@ class ReplayPlanner:
                 )
         self._check_log(offset)
         self._refresh()
+        if not self._checked_streams:
+            self._check_streams(offset)
         found = self._next(offset, self._limits if limited else Limits())
         if found is None:
             self._answered = offset
@@ -505,6 +510,26 @@ class ReplayPlanner:
             hint="the log was deleted and made anew; begin with a new checkpoint",
             context={"path": self._log.path},
         )
+
+    def _check_streams(self, offset: Offset) -> None:
+        """Say, once per run, which of the streams that were named are not there.
+
+        Such a stream may still open, unless the log is complete: then a query that begins is refused, as a
+        batch read always is. One that goes on has delivered what it promised, and is not stopped.
+        """
+        self._checked_streams = True
+        known = self._log.streams()
+        for name in offset.scope.streams or ():  # one turn per chosen stream
+            if name in known:
+                continue
+            if offset.begin is not None and self._log.frontier().is_empty:
+                raise missing_stream(self._log.path, name, known)
+            _log.warning(
+                "log %r has no stream %r: nothing is read of it before it is opened; the streams there are: %s",
+                self._log.path,
+                name,
+                ", ".join(map(repr, known)) or "none yet",
+            )
 
     def _refresh(self, *, at_once: bool = False) -> None:
         """Ask the log for news, at most once per poll interval, and never again once pinned.
