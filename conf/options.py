@@ -248,6 +248,13 @@ class SourceOptions(Options):
         "Stop after the commits of this moment, inclusive. Without a zone it is UTC.",
         unit="ISO 8601",
     )
+    cut: str | None = _source(
+        "cut",
+        "str",
+        None,
+        "A cut that this log is part of, as `str(spark_timely.cut(…))` gives it: read up to its frontier, exactly. "
+        "Refused if another log is at the path, and by a batch read if the log has not come so far.",
+    )
     max_times_per_trigger: int | None = _source(
         "maxTimesPerTrigger",
         "int",
@@ -340,7 +347,7 @@ SOURCE_OPTIONS: OptionTable[SourceOptions] = OptionTable(
     SourceOptions,
     (
         ("asOf", "startingFrontier", "startingVersion", "startingTimestamp"),
-        ("upTo", "endingVersion", "endingTimestamp"),
+        ("upTo", "endingVersion", "endingTimestamp", "cut"),
     ),
 )
 """Options of ``readStream.format("timely")`` and ``read.format("timely")``."""

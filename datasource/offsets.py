@@ -27,6 +27,7 @@ from spark_timely.errors import (
     LogFormatError,
     shown,
 )
+from spark_timely.log.cut import Cut
 
 if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
@@ -406,6 +407,8 @@ def _single(value: object, domain: TimeDomain) -> object:
 def _until(options: SourceOptions, domain: TimeDomain) -> Bound | None:
     if options.up_to is not None:
         return Bound("up_to", domain.parse_frontier(options.up_to))
+    if options.cut is not None:
+        return Bound("up_to", Cut.from_json(options.cut).frontier)
     if options.ending_version is not None:
         return Bound("version", int(options.ending_version))
     if options.ending_timestamp is not None:
@@ -421,6 +424,7 @@ def _check_delivery(options: SourceOptions) -> None:
         ("asOf", options.as_of),
         ("startingFrontier", None if starting in ("earliest", "latest") else starting),
         ("upTo", options.up_to),
+        ("cut", options.cut),
         ("maxTimesPerTrigger", options.max_times_per_trigger),
         ("alignTo", None if options.align_to is None else options.align_to.text),
         ("splitBy", "time" if options.split_by == "time" else None),

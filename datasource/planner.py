@@ -45,6 +45,7 @@ from spark_timely.datasource.offsets import (
 )
 from spark_timely.datasource.partitions import FilePiece, Layout, Split, make_layout
 from spark_timely.errors import DataLossError, NotBeyondError, SinceViolationError
+from spark_timely.log.cut import Cut
 from spark_timely.log.decide import missing_stream
 
 if TYPE_CHECKING:
@@ -54,9 +55,18 @@ if TYPE_CHECKING:
     from spark_timely.datasource.offsets import Bound
     from spark_timely.log.base import CaptureLog
 
-__all__ = ["ReplayPlanner", "layout_of"]
+__all__ = ["ReplayPlanner", "cut_of", "layout_of"]
 
 _log = logging.getLogger("spark_timely.datasource")
+
+
+def cut_of(log: CaptureLog, options: SourceOptions, /) -> Cut | None:
+    """Return the cut that the options name, None if they name none; refuse one that the log is not part of."""
+    if options.cut is None:
+        return None
+    found = Cut.from_json(options.cut)
+    found.check_log(log)
+    return found
 
 
 def layout_of(log: CaptureLog, options: SourceOptions, /) -> Layout:
@@ -151,6 +161,7 @@ class ReplayPlanner:
         self._domain = log.domain
         self._now = now
         self.layout = layout_of(log, options) if layout is None else layout
+        self._cut = cut_of(log, options)
         self._first = first_offset(options, log.domain, log.kind)
         self._align = alignment_of(options, log.domain)
         self._limits = Limits(
@@ -395,6 +406,8 @@ class ReplayPlanner:
         if begun.scope.delivery == "arrival":
             last = begun.moved(self._arrivals.next(begun, None, Limits()))
             return self._arrivals.plan(begun.seqs, last, self._options.workers, opening=True)
+        if self._cut is not None:
+            self._cut.check_reached(self._log.path, self._closed(begun.scope.streams))
         self._check_closed(begun)
         splits: list[Split] = []
         position, opening = begun, True
