@@ -66,6 +66,14 @@ class Duration:
             raise InvalidOptionError(msg, hint="write for example '10 minutes'")
         return self.amount / 1_000_000
 
+    @property
+    def text(self) -> str:
+        """As it can be written again: a number of units of the time, or of seconds."""
+        if self.unit == "time":
+            return str(self.amount)
+        whole, rest = divmod(self.amount, 1_000_000)
+        return f"{whole} seconds" if not rest else f"{self.amount} us"
+
     def in_units(self, time_type: str, /) -> int:
         """Express the length in units of a time type.
 

@@ -248,6 +248,13 @@ class SourceOptions(Options):
         "Stop after the commits of this moment, inclusive. Without a zone it is UTC.",
         unit="ISO 8601",
     )
+    cut: str | None = _source(
+        "cut",
+        "str",
+        None,
+        "A cut that this log is part of, as `str(spark_timely.cut(…))` gives it: read up to its frontier, exactly. "
+        "Refused if another log is at the path, and by a batch read if the log has not come so far.",
+    )
     max_times_per_trigger: int | None = _source(
         "maxTimesPerTrigger",
         "int",
@@ -269,6 +276,15 @@ class SourceOptions(Options):
     )
     max_rows_per_trigger: int | None = _source(
         "maxRowsPerTrigger", "int", None, "At most so many rows in a micro-batch.", unit="rows", minimum=1
+    )
+    align_to: Duration | None = _source(
+        "alignTo",
+        "duration",
+        None,
+        "Micro-batches and batch reads end at multiples of this, counted from 0 or 1970-01-01 UTC, at the end that was "
+        "asked for (`upTo`, `ending…`) or at that of a complete log: no window of this length is cut, by a limit "
+        "neither. Times of one coordinate only.",
+        unit="units of the time, or a duration",
     )
     poll_interval: Duration = _source(
         "pollInterval",
@@ -331,7 +347,7 @@ SOURCE_OPTIONS: OptionTable[SourceOptions] = OptionTable(
     SourceOptions,
     (
         ("asOf", "startingFrontier", "startingVersion", "startingTimestamp"),
-        ("upTo", "endingVersion", "endingTimestamp"),
+        ("upTo", "endingVersion", "endingTimestamp", "cut"),
     ),
 )
 """Options of ``readStream.format("timely")`` and ``read.format("timely")``."""

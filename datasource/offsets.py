@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_timely.antichain import Antichain
+from spark_timely.datasource.alignment import alignment_of
 from spark_timely.errors import (
     InvalidBoundsError,
     InvalidOptionError,
@@ -26,6 +27,7 @@ from spark_timely.errors import (
     LogFormatError,
     shown,
 )
+from spark_timely.log.cut import Cut
 
 if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
@@ -354,6 +356,7 @@ def first_offset(options: SourceOptions, domain: TimeDomain, kind: str, /) -> Of
     {'version': 1, 'delivery': 'complete', 'content': 'rows', 'until': {'upTo': [9]}, 'begin': {'frontier': [7]}}
     """
     _check_delivery(options)
+    alignment_of(options, domain)
     begin = _begin(options, domain, kind)
     until = _until(options, domain)
     if until is not None:
@@ -404,6 +407,8 @@ def _single(value: object, domain: TimeDomain) -> object:
 def _until(options: SourceOptions, domain: TimeDomain) -> Bound | None:
     if options.up_to is not None:
         return Bound("up_to", domain.parse_frontier(options.up_to))
+    if options.cut is not None:
+        return Bound("up_to", Cut.from_json(options.cut).frontier)
     if options.ending_version is not None:
         return Bound("version", int(options.ending_version))
     if options.ending_timestamp is not None:
@@ -419,7 +424,9 @@ def _check_delivery(options: SourceOptions) -> None:
         ("asOf", options.as_of),
         ("startingFrontier", None if starting in ("earliest", "latest") else starting),
         ("upTo", options.up_to),
+        ("cut", options.cut),
         ("maxTimesPerTrigger", options.max_times_per_trigger),
+        ("alignTo", None if options.align_to is None else options.align_to.text),
         ("splitBy", "time" if options.split_by == "time" else None),
     ):
         if given is not None:

@@ -30,6 +30,7 @@ from spark_timely.capture.replay import (
     default_splits,
     may_hold,
 )
+from spark_timely.datasource.alignment import aligned, alignment_of
 from spark_timely.datasource.arrivals import Arrivals
 from spark_timely.datasource.catalog import Catalog
 from spark_timely.datasource.events import frontier_changes
@@ -44,6 +45,7 @@ from spark_timely.datasource.offsets import (
 )
 from spark_timely.datasource.partitions import FilePiece, Layout, Split, make_layout
 from spark_timely.errors import DataLossError, NotBeyondError, SinceViolationError
+from spark_timely.log.cut import Cut
 from spark_timely.log.decide import missing_stream
 
 if TYPE_CHECKING:
@@ -53,9 +55,18 @@ if TYPE_CHECKING:
     from spark_timely.datasource.offsets import Bound
     from spark_timely.log.base import CaptureLog
 
-__all__ = ["ReplayPlanner", "layout_of"]
+__all__ = ["ReplayPlanner", "cut_of", "layout_of"]
 
 _log = logging.getLogger("spark_timely.datasource")
+
+
+def cut_of(log: CaptureLog, options: SourceOptions, /) -> Cut | None:
+    """Return the cut that the options name, None if they name none; refuse one that the log is not part of."""
+    if options.cut is None:
+        return None
+    found = Cut.from_json(options.cut)
+    found.check_log(log)
+    return found
 
 
 def layout_of(log: CaptureLog, options: SourceOptions, /) -> Layout:
@@ -150,12 +161,15 @@ class ReplayPlanner:
         self._domain = log.domain
         self._now = now
         self.layout = layout_of(log, options) if layout is None else layout
+        self._cut = cut_of(log, options)
         self._first = first_offset(options, log.domain, log.kind)
+        self._align = alignment_of(options, log.domain)
         self._limits = Limits(
             times=options.max_times_per_trigger,
             files=options.max_files_per_trigger,
             size_bytes=options.max_bytes_per_trigger,
             rows=options.max_rows_per_trigger,
+            align=self._align,
         )
         self._poll_s = options.poll_interval.seconds
         self._catalog = Catalog(log, fail_on_data_loss=options.fail_on_data_loss, pause=pause)
@@ -163,6 +177,7 @@ class ReplayPlanner:
         self._refreshed: float | None = None
         self._pinned: _Pin | None = None
         self._asked = False
+        self._checked_streams = False
         self._answered: Offset = self._first
         self._admitted: Admission | None = None
 
@@ -206,6 +221,8 @@ class ReplayPlanner:
         ------
         InvalidUsageError
             If `start` is no offset of this log, or contradicts the options.
+        StreamMissingError
+            If the query begins, and a stream that it names can never open any more.
         DataLossError
             If the log is not the one that `start` speaks of.
         """
@@ -222,6 +239,8 @@ class ReplayPlanner:
                 )
         self._check_log(offset)
         self._refresh()
+        if not self._checked_streams:
+            self._check_streams(offset)
         found = self._next(offset, self._limits if limited else Limits())
         if found is None:
             self._answered = offset
@@ -283,20 +302,31 @@ class ReplayPlanner:
         """Return up to where closed times can be delivered from an offset."""
         scope = begun.scope
         target = self._reached(scope.streams)
+        ended = False
         if scope.until is not None:
-            target = target.meet(self._end(scope.until, scope.streams))
+            end = self._end(scope.until, scope.streams)
+            target = target.meet(end)
+            ended = target == end and self._settled(scope.until, scope.streams)
         # In a product order the two may be incomparable; what is beyond the one and not beyond the
         # join is not beyond the other.
         upper = begun.frontier.join(target)
         if scope.as_of is not None and begun.frontier == scope.as_of and upper != scope.as_of:
             # Contents come in a micro-batch of their own, before the changes.
-            upper = self._domain.successors(scope.as_of.elements[0])
+            return self._domain.successors(scope.as_of.elements[0])
+        if self._align is not None and not ended:
+            return begun.frontier.join(aligned(target, self._align, self._domain))
         return upper
 
     def _end(self, until: Bound, streams: tuple[str, ...] | None) -> Antichain:
         if isinstance(until.value, Antichain):
             return until.value
         return self._arrivals.history.frontier(until.kind, until.value + 1, streams)
+
+    def _settled(self, until: Bound, streams: tuple[str, ...] | None) -> bool:
+        """Return whether an end stays where it is, whatever is committed from now on."""
+        if isinstance(until.value, Antichain):
+            return True
+        return self._arrivals.history.reached(until.kind, until.value + 1, streams)
 
     def _reached(self, streams: tuple[str, ...] | None) -> Antichain:
         return self._closed(streams) if self._pinned is None else self._pinned.closed(streams)
@@ -319,9 +349,10 @@ class ReplayPlanner:
         self._admitted = taken
         if taken.oversized is not None:
             _log.warning(
-                "time %r of log %r alone is above a limit of the micro-batch: it is delivered whole",
+                "time %r of log %r%s alone is above a limit of the micro-batch: it is delivered whole",
                 self._domain.render_time(taken.oversized),
                 self._log.path,
+                "" if self._align is None else ", with what alignTo keeps together,",
             )
         return Antichain.from_times(taken.frontier, self._domain.arity)
 
@@ -375,6 +406,8 @@ class ReplayPlanner:
         if begun.scope.delivery == "arrival":
             last = begun.moved(self._arrivals.next(begun, None, Limits()))
             return self._arrivals.plan(begun.seqs, last, self._options.workers, opening=True)
+        if self._cut is not None:
+            self._cut.check_reached(self._log.path, self._closed(begun.scope.streams))
         self._check_closed(begun)
         splits: list[Split] = []
         position, opening = begun, True
@@ -490,6 +523,26 @@ class ReplayPlanner:
             hint="the log was deleted and made anew; begin with a new checkpoint",
             context={"path": self._log.path},
         )
+
+    def _check_streams(self, offset: Offset) -> None:
+        """Say, once per run, which of the streams that were named are not there.
+
+        Such a stream may still open, unless the log is complete: then a query that begins is refused, as a
+        batch read always is. One that goes on has delivered what it promised, and is not stopped.
+        """
+        self._checked_streams = True
+        known = self._log.streams()
+        for name in offset.scope.streams or ():  # one turn per chosen stream
+            if name in known:
+                continue
+            if offset.begin is not None and self._log.frontier().is_empty:
+                raise missing_stream(self._log.path, name, known)
+            _log.warning(
+                "log %r has no stream %r: nothing is read of it before it is opened; the streams there are: %s",
+                self._log.path,
+                name,
+                ", ".join(map(repr, known)) or "none yet",
+            )
 
     def _refresh(self, *, at_once: bool = False) -> None:
         """Ask the log for news, at most once per poll interval, and never again once pinned.

@@ -93,11 +93,12 @@ class TimelyDataSource(DataSource):
     def _log_layout(self, options: SourceOptions) -> Layout:
         if self._layout is None:
             from spark_timely.datasource.offsets import first_offset
-            from spark_timely.datasource.planner import layout_of
+            from spark_timely.datasource.planner import cut_of, layout_of
             from spark_timely.log.delta import open_log
 
             log = open_log(options.path, storage_options=options.storage_options or None)
             # Options that do not fit the log are refused here, before a query is started.
+            cut_of(log, options)
             first_offset(options, log.domain, log.kind)
             self._layout = layout_of(log, options)
         return self._layout

@@ -23,12 +23,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from spark_timely import errors as errors
     from spark_timely.datasource.reader import read_splits as read_splits
+    from spark_timely.log.cut import Cut as Cut
+    from spark_timely.log.cut import cut as cut
     from spark_timely.log.delta import DeltaLog as Log
     from spark_timely.log.delta import create_log as create_log
     from spark_timely.log.delta import open_log as open_log
+    from spark_timely.log.waiting import wait as wait
     from spark_timely.progress.frontier import Antichain as Antichain
     from spark_timely.spark.collection import consolidate as consolidate
     from spark_timely.spark.collection import snapshot as snapshot
+    from spark_timely.spark.collection import snapshot_at as snapshot_at
     from spark_timely.spark.foreach_batch import capture as capture
     from spark_timely.spark.session import register as register
     from spark_timely.spark.session import session as session
@@ -42,12 +46,14 @@ __version__ = "0.1.0"
 _EXPORTS: dict[str, str] = {
     "Antichain": "spark_timely.progress.frontier",
     "CaptureQuery": "spark_timely.spark.start",
+    "Cut": "spark_timely.log.cut",
     "Log": "spark_timely.log.delta:DeltaLog",
     # The package of this name is callable and calls spark_timely.spark.foreach_batch.capture:
     # importing any of its modules would otherwise hide the function.
     "capture": "spark_timely.capture:",
     "consolidate": "spark_timely.spark.collection",
     "create_log": "spark_timely.log.delta",
+    "cut": "spark_timely.log.cut",
     "errors": "spark_timely.errors:",
     "open_log": "spark_timely.log.delta",
     "read_splits": "spark_timely.datasource.reader",
@@ -55,16 +61,20 @@ _EXPORTS: dict[str, str] = {
     "session": "spark_timely.spark.session",
     "session_settings": "spark_timely.spark.session",
     "snapshot": "spark_timely.spark.collection",
+    "snapshot_at": "spark_timely.spark.collection",
     "start": "spark_timely.spark.start",
+    "wait": "spark_timely.log.waiting",
 }
 
 __all__ = [
     "Antichain",
     "CaptureQuery",
+    "Cut",
     "Log",
     "capture",
     "consolidate",
     "create_log",
+    "cut",
     "errors",
     "open_log",
     "read_splits",
@@ -72,7 +82,9 @@ __all__ = [
     "session",
     "session_settings",
     "snapshot",
+    "snapshot_at",
     "start",
+    "wait",
 ]
 
 

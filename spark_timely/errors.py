@@ -42,6 +42,7 @@ __all__ = [
     "TimelyInternalError",
     "UnheldCapabilityError",
     "UpperMismatchError",
+    "WaitTimeoutError",
     "shown",
 ]
 
@@ -525,6 +526,36 @@ class StorageError(TimelyError):
     def determinate(self) -> bool:
         """Whether the write surely did not happen."""
         return bool(self.context.get("determinate", False))
+
+
+class WaitTimeoutError(TimelyError, TimeoutError):
+    """A log did not come as far as was waited for, in the time that was given. Nothing was done.
+
+    Wait longer, or find out which stream holds the frontier back.
+
+    Parameters
+    ----------
+    message, hint, context
+        As in `TimelyError`.
+    frontier : object, optional
+        How far it was.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        context: Mapping[str, object] | None = None,
+        frontier: object = None,
+    ) -> None:
+        super().__init__(message, hint=hint, context=context)
+        self._with(frontier=frontier)
+
+    @property
+    def frontier(self) -> object:
+        """How far it was."""
+        return self.context.get("frontier")
 
 
 class DataLossError(StorageError):

@@ -19,10 +19,12 @@ from tests.modules import modules
 PUBLIC = [
     "Antichain",
     "CaptureQuery",
+    "Cut",
     "Log",
     "capture",
     "consolidate",
     "create_log",
+    "cut",
     "errors",
     "open_log",
     "read_splits",
@@ -30,7 +32,9 @@ PUBLIC = [
     "session",
     "session_settings",
     "snapshot",
+    "snapshot_at",
     "start",
+    "wait",
 ]
 
 

@@ -75,6 +75,8 @@ class Limits:
         Numbers of distinct times, of files touched, of messages.
     size_bytes : int or None
         Bytes of the files' share that belongs to the times taken.
+    align : int or None
+        Times between two multiples of it are taken together or not at all; for one coordinate.
 
     Examples
     --------
@@ -86,6 +88,7 @@ class Limits:
     files: int | None = None
     size_bytes: int | None = None
     rows: int | None = None
+    align: int | None = None
 
     @property
     def unlimited(self) -> bool:
@@ -294,7 +297,7 @@ def admit(
     lower, upper : ndarray of int64, shapes (a, k) and (b, k)
         The range from which to take.
     limits : Limits
-        All that are given hold at once. At least one time is taken, even above a limit.
+        All that are given hold at once. At least one time, or all of one multiple, is taken, even above a limit.
 
     Returns
     -------
@@ -338,7 +341,8 @@ def admit(
         return ledger.admission(prefix, upper, limits)
     rest, corners = waiting[opened:], corners[opened:]
     while True:  # each round opens at least one file
-        frontier = minimal(np.concatenate([ledger.times[prefix:], upper]))
+        step = limits.align or 1
+        frontier = minimal(np.concatenate([ledger.times[prefix:] // step * step, upper]))
         below = ~beyond(corners, frontier)
         if not below.any():
             return ledger.admission(prefix, frontier, limits)
@@ -404,21 +408,26 @@ class _Ledger:
             if limit is not None:
                 # Shares of bytes are fractions, and sums of floats: half a byte too many is none.
                 fitting = min(fitting, int(np.searchsorted(sums, limit + 0.5 + 1e-7, side="right")))
-        return max(fitting, min(n, 1))
+        fitting = max(fitting, min(n, 1))
+        if limits.align is None or fitting == n:
+            return fitting
+        multiples = self.times[:, 0] // limits.align
+        return max(self._first(limits), int(np.searchsorted(multiples, multiples[fitting], side="left")))
+
+    def _first(self, limits: Limits) -> int:
+        """Return how many times are taken together at the least."""
+        if limits.align is None:
+            return 1
+        multiples = self.times[:, 0] // limits.align
+        return int(np.searchsorted(multiples, multiples[0], side="right"))
 
     def admission(self, prefix: int, frontier: IntArray, limits: Limits) -> Admission:
         """Describe the choice of the first `prefix` times."""
         if prefix == 0:
             return Admission(frontier)
         taken = {name: round(float(sums[prefix - 1])) for name, sums in self._sums.items()}
-        above = prefix == 1 and any(
-            limit is not None and taken[name] > limit
-            for name, limit in (
-                ("times", limits.times),
-                ("files", limits.files),
-                ("size_bytes", limits.size_bytes),
-                ("rows", limits.rows),
-            )
+        above = prefix <= self._first(limits) and any(
+            (limit := getattr(limits, name)) is not None and number > limit for name, number in taken.items()
         )
         return Admission(
             frontier,

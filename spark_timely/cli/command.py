@@ -4,7 +4,8 @@ Exit codes, for scripts:
 
 ===  ==========================================================================================
   0  done; or: yes
-  1  no: what was asked is false (`verify` found a violation or another hash, `frontier` has not passed)
+  1  no: what was asked is false (`verify` found a violation or another hash, `frontier` has not passed,
+     `wait` has waited in vain)
   2  the command line is wrong: unknown verb, option, stream, or a value that cannot be read
   3  the log could not be read or written: no log there, newer format, lost file, storage failed
   4  refused, and nothing was done: the log's state or another writer is against it
@@ -32,6 +33,7 @@ from typing import NoReturn
 import spark_timely
 from spark_timely.cli import verbs
 from spark_timely.cli.output import Console, to_json
+from spark_timely.cli.wait import WAIT
 from spark_timely.errors import (
     ClosedError,
     DataLossError,
@@ -149,7 +151,6 @@ def build_parser() -> argparse.ArgumentParser:
     True
     """
     common = _Parser(add_help=False)
-    common.add_argument("log", metavar="LOG", help="path or URL of the log")
     common.add_argument("--json", action="store_true", help="answer in JSON")
     common.add_argument(
         "--storage",
@@ -160,14 +161,14 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser = _Parser(
         prog="spark-timely",
-        description="Look at a capture log, check it, advance, close and compact it. Needs no Spark.",
+        description="Look at a capture log, check it, wait for it, advance, close and compact it. Needs no Spark.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"spark-timely {spark_timely.__version__}")
     subparsers = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in verbs.VERBS:
+    for verb in (*verbs.VERBS, WAIT):
         child = subparsers.add_parser(
             verb.name,
             parents=[common],
@@ -177,6 +178,8 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        number = None if verb.log_needed else "?"
+        child.add_argument("log", metavar="LOG", nargs=number, help="path or URL of the log")
         verb.arguments(child)
         child.set_defaults(run=verb.run)
     return parser

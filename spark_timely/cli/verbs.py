@@ -25,7 +25,7 @@ from spark_timely.log.files import TARGET_FILE_BYTES
 from spark_timely.log.index import FileIndex
 from spark_timely.timestamp import TimeDomain, TimeType
 
-__all__ = ["VERBS", "Verb"]
+__all__ = ["VERBS", "Verb", "asked_log", "frontier_text", "plain_frontier", "storage_options"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,8 @@ class Verb:
         Adds the verb's own arguments to its parser.
     run : callable
         Does it, and returns whether the answer is yes.
+    log_needed : bool
+        Whether it is always about one log.
     """
 
     name: str
@@ -47,9 +49,16 @@ class Verb:
     description: str
     arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace, Console], bool]
+    log_needed: bool = True
 
 
-def _log(options: argparse.Namespace) -> DeltaLog:
+def asked_log(options: argparse.Namespace) -> DeltaLog:
+    """Open the log that was named."""
+    return open_log(options.log, storage_options=storage_options(options))
+
+
+def storage_options(options: argparse.Namespace) -> dict[str, str] | None:
+    """Return the storage options that were given, None where none were."""
     storage: dict[str, str] = {}
     for pair in options.storage:
         key, equals, value = pair.partition("=")
@@ -57,7 +66,7 @@ def _log(options: argparse.Namespace) -> DeltaLog:
             msg = f"could not read the command line: found --storage {shown(pair)}"
             raise InvalidOptionError(msg, hint="give --storage KEY=VALUE")
         storage[key] = value
-    return open_log(options.log, storage_options=storage or None)
+    return storage or None
 
 
 def _stream(log: DeltaLog, name: str) -> StreamState:
@@ -77,17 +86,18 @@ def _plain_time(domain: TimeDomain, time: Sequence[int]) -> object:
     return short if isinstance(rendered, list) else short[0]
 
 
-def _plain_frontier(domain: TimeDomain, frontier: Antichain) -> list[object]:
+def plain_frontier(domain: TimeDomain, frontier: Antichain) -> list[object]:
+    """Return a frontier as plain JSON values, as `head` and others show times."""
     return [_plain_time(domain, time) for time in frontier]
 
 
-def _frontier_text(domain: TimeDomain, frontier: Antichain) -> str:
+def frontier_text(domain: TimeDomain, frontier: Antichain) -> str:
     """Render a frontier for people: one time bare, several as JSON, the empty one with its meaning."""
     if frontier.is_empty:
         return "[] (complete)"
     if len(frontier) == 1 and domain.arity == 1:
         return str(_plain_time(domain, frontier.elements[0]))
-    return to_json(_plain_frontier(domain, frontier))
+    return to_json(plain_frontier(domain, frontier))
 
 
 def _moment(microseconds: int) -> dt.datetime:
@@ -114,7 +124,7 @@ def _whole_number(text: str) -> int:
 
 
 def _head(options: argparse.Namespace, console: Console) -> bool:
-    log = _log(options)
+    log = asked_log(options)
     if options.stream is not None:
         _stream(log, options.stream)
     payload = _chosen_columns(log, options.columns)
@@ -178,7 +188,7 @@ def _no_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _stats(options: argparse.Namespace, console: Console) -> bool:
-    log = _log(options)
+    log = asked_log(options)
     if console.json_mode:
         console.answer(_facts(log))
         return True
@@ -188,7 +198,7 @@ def _stats(options: argparse.Namespace, console: Console) -> bool:
         [
             ("log", f"{log.path} ({log.kind}, format {log.format.version}, table version {log.version})"),
             ("time", f"{times}, from {_plain_time(domain, domain.minimum)}"),
-            ("frontier", _frontier_text(domain, log.frontier())),
+            ("frontier", frontier_text(domain, log.frontier())),
             ("messages", _sizes_text(log.files())),
             ("dead letters", _sizes_text(log.dead_files())),
             ("columns", ", ".join(f"{field.name} {field.type}" for field in log.schema)),
@@ -202,7 +212,7 @@ def _stats(options: argparse.Namespace, console: Console) -> bool:
             [
                 [
                     state.stream,
-                    _frontier_text(domain, state.frontier),
+                    frontier_text(domain, state.frontier),
                     state.seq + 1,
                     state.batch,
                     state.owner,
@@ -226,7 +236,7 @@ def _facts(log: DeltaLog) -> dict[str, object]:
         "table_version": log.version,
         "times": [type_.value for type_ in domain.types],
         "minimum": _plain_time(domain, domain.minimum),
-        "frontier": _plain_frontier(domain, frontier),
+        "frontier": plain_frontier(domain, frontier),
         "complete": frontier.is_empty,
         "unclaimed": log.unclaimed,
         "messages": _sizes(log.files()),
@@ -256,7 +266,7 @@ def _stream_facts(domain: TimeDomain, state: StreamState) -> dict[str, object]:
     return {
         "stream": state.stream,
         "seq": state.seq,
-        "frontier": _plain_frontier(domain, state.frontier),
+        "frontier": plain_frontier(domain, state.frontier),
         "held": [{"time": _plain_time(domain, time), "count": count} for time, count in held],
         "closed": state.closed,
         "owner": state.owner,
@@ -282,7 +292,7 @@ def _frontier_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _frontier(options: argparse.Namespace, console: Console) -> bool:
-    log = _log(options)
+    log = asked_log(options)
     domain = log.domain
     frontier = _asked_frontier(log, options)
     answer = True
@@ -291,9 +301,9 @@ def _frontier(options: argparse.Namespace, console: Console) -> bool:
     elif options.complete:
         answer = frontier.is_empty
     if console.json_mode:
-        console.answer({"frontier": _plain_frontier(domain, frontier), "complete": frontier.is_empty, "answer": answer})
+        console.answer({"frontier": plain_frontier(domain, frontier), "complete": frontier.is_empty, "answer": answer})
     else:
-        console.line(_frontier_text(domain, frontier))
+        console.line(frontier_text(domain, frontier))
     return answer
 
 
@@ -318,7 +328,7 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(options: argparse.Namespace, console: Console) -> bool:
-    log = _log(options)
+    log = asked_log(options)
     report = log.verify()
     wanted = _hash(options.expect)
     as_expected = wanted is None or report.digest.startswith(wanted)
@@ -328,7 +338,7 @@ def _verify(options: argparse.Namespace, console: Console) -> bool:
                 "legal": report.legal,
                 "hash": report.digest,
                 "as_expected": None if wanted is None else as_expected,
-                "frontier": _plain_frontier(log.domain, report.frontier),
+                "frontier": plain_frontier(log.domain, report.frontier),
                 "messages": report.messages,
                 "dead": report.dead_letters,
                 "commits": report.commits,
@@ -341,7 +351,7 @@ def _verify(options: argparse.Namespace, console: Console) -> bool:
     console.facts(
         [
             ("hash", report.digest),
-            ("frontier", _frontier_text(log.domain, report.frontier)),
+            ("frontier", frontier_text(log.domain, report.frontier)),
             (
                 "checked",
                 f"{count_text(report.messages, 'message')}, {count_text(report.dead_letters, 'dead letter')},"
@@ -380,7 +390,7 @@ def _advance_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _advance(options: argparse.Namespace, console: Console) -> bool:
-    log = _log(options)
+    log = asked_log(options)
     before = {options.stream: _stream(log, options.stream)}
     after = log.advance(options.stream, options.frontier, reason=options.reason)
     _say_moves(log, before, [after], console)
@@ -393,7 +403,7 @@ def _close_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _close(options: argparse.Namespace, console: Console) -> bool:
-    log = _log(options)
+    log = asked_log(options)
     before = log.streams()
     closed = log.close(options.stream, reason=options.reason)
     _say_moves(log, before, closed, console)
@@ -407,19 +417,19 @@ def _say_moves(log: DeltaLog, before: Mapping[str, StreamState], after: list[Str
         moves = [
             {
                 "stream": state.stream,
-                "from": _plain_frontier(domain, before[state.stream].frontier),
-                "to": _plain_frontier(domain, state.frontier),
+                "from": plain_frontier(domain, before[state.stream].frontier),
+                "to": plain_frontier(domain, state.frontier),
             }
             for state in after
         ]
-        console.answer({"moved": moves, "frontier": _plain_frontier(domain, frontier), "complete": frontier.is_empty})
+        console.answer({"moved": moves, "frontier": plain_frontier(domain, frontier), "complete": frontier.is_empty})
         return
     for state in after:
-        old = _frontier_text(domain, before[state.stream].frontier)
-        console.line(f"{state.stream}: {old} \N{RIGHTWARDS ARROW} {_frontier_text(domain, state.frontier)}")
+        old = frontier_text(domain, before[state.stream].frontier)
+        console.line(f"{state.stream}: {old} \N{RIGHTWARDS ARROW} {frontier_text(domain, state.frontier)}")
     if not after:
         console.line("nothing to do")
-    console.line(f"frontier of the log: {_frontier_text(domain, frontier)}")
+    console.line(f"frontier of the log: {frontier_text(domain, frontier)}")
 
 
 def _compact_arguments(parser: argparse.ArgumentParser) -> None:
@@ -436,7 +446,7 @@ def _size(text: str) -> int:
 
 
 def _compact(options: argparse.Namespace, console: Console) -> bool:
-    report = _log(options).compact(target_file_size=options.target_file_size)
+    report = asked_log(options).compact(target_file_size=options.target_file_size)
     if console.json_mode:
         console.answer(dataclasses.asdict(report))
         return True

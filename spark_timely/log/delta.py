@@ -48,7 +48,7 @@ class DeltaLog(ReadableLog):
 
     def has_news(self) -> bool:
         """Return whether others have committed, where that can be told at no cost: on a local disk."""
-        return isinstance(self.store, DeltaStore) and self.storage.local and self.store.has_next()
+        return isinstance(self.store, DeltaStore) and self.storage.local and self.store.has_later()
 
     def check_writable(self) -> None:
         """Refuse a table with features that cannot be written; raises `LogFormatError`."""

@@ -378,6 +378,22 @@ class DeltaStore:
         """Return whether the version after the snapshot's is there: one look at one file."""
         return self._storage.exists(f"_delta_log/{self._version + 1:020d}.json")
 
+    def has_later(self) -> bool:
+        """Return whether there is a later version, however far behind the snapshot is.
+
+        The version after the snapshot's may have been tidied away; then there is a later checkpoint. One
+        look at one file more than `has_next`.
+        """
+        return self.has_next() or self._checkpoint() > self._version
+
+    def _checkpoint(self) -> int:
+        """Return the version of the newest checkpoint, -1 where none can be told."""
+        try:
+            last = json.loads(self._storage.read("_delta_log/_last_checkpoint").to_pybytes())
+            return int(last["version"])
+        except (StorageError, ValueError, KeyError, TypeError):
+            return -1
+
     def listing(self) -> pa.Table:
         """Return the live files of the snapshot."""
         if self._listing is None or self._listing[0] != self._version:
@@ -438,10 +454,8 @@ class DeltaStore:
         if self._version - self._tidied_at < _TIDY_VERSIONS:
             return
         self._tidied_at = self._version
-        try:
-            last = json.loads(self._storage.read("_delta_log/_last_checkpoint").to_pybytes())
-            checkpoint = int(last["version"])
-        except (StorageError, ValueError, KeyError):
+        checkpoint = self._checkpoint()
+        if checkpoint < 0:
             return
         names = self._storage.names("_delta_log")
         if f"{checkpoint:020d}.checkpoint.parquet" not in names:

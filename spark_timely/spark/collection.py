@@ -1,4 +1,4 @@
-"""Contents of collection logs as DataFrames, where the sum of diffs needs a shuffle."""
+"""Contents of collection logs, and of several logs at one cut, as DataFrames: sums of diffs need a shuffle."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 from spark_timely.errors import InvalidUsageError, NegativeMultiplicityError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
+    from spark_timely.log.cut import Cut
     from spark_timely.log.delta import DeltaLog
 
-__all__ = ["consolidate", "snapshot"]
+__all__ = ["consolidate", "snapshot", "snapshot_at"]
 
 _DIFF = "_diff"
 
@@ -105,8 +108,6 @@ def snapshot(
 
         spark_timely.snapshot(spark, "/data/accounts", 7).show()
     """
-    from pyspark.sql import functions
-
     from spark_timely.log.delta import DeltaLog, open_log
 
     opened = log if isinstance(log, DeltaLog) else open_log(log)
@@ -116,15 +117,86 @@ def snapshot(
     reader = spark.read.format("timely").option("asOf", json.dumps(list(at) if len(at) > 1 else at[0]))
     for name, value in getattr(opened, "storage_options", {}).items():
         reader = reader.option(f"storage.{name}", value)
-    summed = consolidate(reader.option("upTo", json.dumps(up_to.to_json())).load(opened.path))
+    updates = reader.option("upTo", json.dumps(up_to.to_json())).load(opened.path)
+    return _contents(updates, f"log {opened.path!r} at {opened.domain.render_time(at)!r}", diffs=diffs)
+
+
+def snapshot_at(
+    spark: SparkSession,
+    cut: Cut | str | Mapping[str, object],
+    /,
+    *,
+    diffs: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+) -> tuple[DataFrame, ...]:
+    """Return what the logs of a cut hold as of it: all of them as of one frontier.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        Classic or Connect; the data source must be known to it (`register`).
+    cut : Cut, or its JSON
+        As `spark_timely.cut` made it, here or in another process.
+    diffs : bool
+        As in `snapshot`, for collection logs.
+    storage_options : mapping of str to str, optional
+        Credentials and settings for cloud URLs.
+
+    Returns
+    -------
+    tuple of pyspark.sql.DataFrame
+        One per log, in the order of the cut. Of a stream log the messages at times not beyond the cut's
+        frontier; of a collection log its contents as of it. The same rows whenever they are computed.
+
+    Raises
+    ------
+    InvalidUsageError
+        If it is no cut.
+
+    Notes
+    -----
+    The logs are looked up by Spark's side, each time that a DataFrame is computed: one that is
+    missing, was replaced by another, or has not come so far fails the query with `LogMissingError`,
+    `DataLossError` or `NotBeyondError` in its text.
+
+    Examples
+    --------
+    ::
+
+        cut = spark_timely.cut(["/data/orders", "/data/payments"])
+        orders, payments = spark_timely.snapshot_at(spark, cut)
+        orders.join(payments, "order_id").count()
+    """
+    from spark_timely.log.cut import Cut
+
+    found = cut if isinstance(cut, Cut) else Cut.from_json(cut)
+    frames = []
+    for log in found.logs:  # as many turns as logs
+        reader = spark.read.format("timely").option("cut", str(found))
+        for name, value in (storage_options or {}).items():
+            reader = reader.option(f"storage.{name}", value)
+        frame = reader.load(log.path)
+        if _DIFF in frame.columns:  # ours: no payload has a column of that name
+            at = found.domain.render_frontier(found.frontier)
+            frame = _contents(frame, f"log {log.path!r} at the cut of frontier={at}", diffs=diffs)
+        frames.append(frame)
+    return tuple(frames)
+
+
+def _contents(updates: DataFrame, what: str, *, diffs: bool) -> DataFrame:
+    """Sum updates to rows that are contained, and fail where one is contained fewer than zero times."""
+    from pyspark.sql import functions
+
     diff = functions.col(_DIFF)
     message = functions.concat(
-        functions.lit(f"{NegativeMultiplicityError.__name__}: could not take a snapshot of log {opened.path!r} at "),
-        functions.lit(f"{opened.domain.render_time(at)!r}: found a row with diff="),
+        functions.lit(f"{NegativeMultiplicityError.__name__}: could not take a snapshot of {what}: "),
+        functions.lit("found a row with diff="),
         diff.cast("string"),
         functions.lit(" — hint: what was captured retracts a row that it never added; verify the capture"),
     )
-    checked = summed.withColumn(_DIFF, functions.when(diff > 0, diff).otherwise(functions.raise_error(message)))
+    checked = consolidate(updates).withColumn(
+        _DIFF, functions.when(diff > 0, diff).otherwise(functions.raise_error(message))
+    )
     if diffs:
         return checked
     repeated = checked.withColumn(_DIFF, functions.explode(functions.sequence(functions.lit(1).cast("long"), diff)))

@@ -5,6 +5,7 @@ Shares no code with the library.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
@@ -25,17 +26,21 @@ def admitted(
     lower: Iterable[Time],
     upper: Iterable[Time],
     limits: Mapping[str, int],
+    align: int | None = None,
 ) -> tuple[list[Time], Frontier]:
     """Return the times taken and the frontier reached.
 
     `limits` may name times, files, rows and size_bytes. Times are added one by one, as long as all limits
-    hold; the first is always taken.
+    hold; the first is always taken. With `align`, times of one multiple of it are added together.
     """
     low, high = list(lower), list(upper)
     candidates = sorted({time for file in files for time in in_range(file, low, high)})
     taken: list[Time] = []
+    steps: dict[object, list[Time]] = {}
     for time in candidates:
-        trial = [*taken, time]
+        steps.setdefault(time if align is None else math.floor(Fraction(time[0], align)), []).append(time)
+    for times in steps.values():
+        trial = [*taken, *times]
         touched = [number for number, file in enumerate(files) if any(t in file for t in trial)]
         used = {
             "times": Fraction(len(trial)),
@@ -49,6 +54,8 @@ def admitted(
         # Half a byte too many is none: shares of files are fractions.
         if taken and any(used[name] > limit + Fraction(1, 2) for name, limit in limits.items()):
             break
-        taken.append(time)
+        taken += times
     rest = [time for time in candidates if time not in taken]
+    if align is not None:
+        rest = [(math.floor(Fraction(time[0], align)) * align,) for time in rest]
     return taken, minimal([*rest, *high])

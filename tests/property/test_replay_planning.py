@@ -48,8 +48,10 @@ def ranges(draw: st.DrawFn, arity: int) -> tuple[frozenset[Time], frozenset[Time
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> tuple[int, list[Counter[Time]], list[int], list[bool], object, object]:
-    arity = draw(st.sampled_from([1, 2, 3]))
+def plans(
+    draw: st.DrawFn, arities: tuple[int, ...] = (1, 2, 3)
+) -> tuple[int, list[Counter[Time]], list[int], list[bool], object, object]:
+    arity = draw(st.sampled_from(arities))
     lower, upper = draw(ranges(arity))
     files = [
         Counter(draw(st.lists(times_of(arity, 7), min_size=1, max_size=8)))
@@ -85,18 +87,18 @@ def counts_of(file: Counter[Time], arity: int) -> TimeCounts:
     )
 
 
-@given(
-    plans(),
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "times": st.integers(1, 6),
-            "files": st.integers(1, 4),
-            "rows": st.integers(1, 30),
-            "size_bytes": st.integers(1, 90),
-        },
-    ),
+LIMITS = st.fixed_dictionaries(
+    {},
+    optional={
+        "times": st.integers(1, 6),
+        "files": st.integers(1, 4),
+        "rows": st.integers(1, 30),
+        "size_bytes": st.integers(1, 90),
+    },
 )
+
+
+@given(plans(), LIMITS)
 def test_admission_any_files_and_limits_equals_the_oracle(drawn: tuple, limits: dict[str, int]) -> None:
     arity, files, sizes, known, lower, upper = drawn
     opened: list[int] = []
@@ -120,6 +122,38 @@ def test_admission_any_files_and_limits_equals_the_oracle(drawn: tuple, limits: 
     # Exactly the times taken lie between the two frontiers.
     everything = {time for file in files for time in file}
     assert set(in_range(everything, lower, frontier)) == set(taken)
+
+
+@given(plans(arities=(1,)), LIMITS.filter(bool), st.integers(1, 5), st.booleans())
+def test_admission_never_cuts_what_is_aligned(drawn: tuple, limits: dict[str, int], align: int, shift: bool) -> None:
+    arity, files, sizes, known, lower, upper = drawn
+    if shift:  # multiples below zero are counted downwards
+        files = [Counter({(time[0] - 9,): n for time, n in file.items()}) for file in files]
+        lower, upper = ([(time[0] - 9,) for time in frontier] for frontier in (lower, upper))
+    bounds = bounds_of(files, sizes, known, arity)
+    found = admit(
+        bounds,
+        lambda numbers: [counts_of(files[number], arity) for number in numbers],
+        array(lower, arity),
+        array(upper, arity),
+        Limits(**limits, align=align),
+    )
+    taken, frontier = admitted(files, sizes, lower, upper, limits, align)
+    assert {tuple(t) for t in found.frontier.tolist()} == set(frontier)
+    assert found.n_times == len(taken)
+    everything = {time for file in files for time in file}
+    assert set(in_range(everything, lower, frontier)) == set(taken)
+    steps = {time[0] // align for time in taken}
+    rest = set(in_range(everything, lower, upper)) - set(taken)
+    assert not steps & {time[0] // align for time in rest}
+    used = {
+        "times": len(taken),
+        "rows": sum(file[time] for file in files for time in taken),
+        "files": sum(1 for file in files if any(time in file for time in taken)),
+    }
+    above = any(used[name] > limit for name, limit in limits.items() if name in used)
+    # Above a limit is only what had to be taken together, and then it is reported.
+    assert not above or (len(steps) == 1 and found.oversized == min(taken))
 
 
 def test_admission_first_times_only_opens_few_files() -> None:

@@ -72,7 +72,7 @@ def test_tables_are_those_of_the_design() -> None:
         *("path", "delivery", "content", "workers", "splitBy", "asOf", "snapshot", "startingFrontier"),
         *("startingVersion", "startingTimestamp", "upTo", "endingVersion", "endingTimestamp", "maxTimesPerTrigger"),
         *("maxFilesPerTrigger", "maxBytesPerTrigger", "maxRowsPerTrigger", "pollInterval", "includeMetadata"),
-        *("includeTime", "columns", "streamFilter", "failOnDataLoss"),
+        *("includeTime", "columns", "streamFilter", "failOnDataLoss", "alignTo", "cut"),
     }
 
 
@@ -124,7 +124,7 @@ def test_unknown_name_without_a_near_one_lists_those_there_are(name: str) -> Non
     assert len(text) < 1000
 
 
-@pytest.mark.parametrize("name", ["consumerId", "alignTo", "pushdown"])
+@pytest.mark.parametrize("name", ["consumerId", "includeProgress"])
 def test_options_of_later_versions_are_unknown(name: str) -> None:
     assert "unknown option" in refused(SOURCE_OPTIONS, {"path": "log", name: "true"})
 

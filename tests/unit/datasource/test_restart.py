@@ -7,7 +7,8 @@ import json
 import pyarrow as pa
 import pytest
 
-from spark_timely.errors import InvalidOptionError
+from spark_timely.errors import InvalidOptionError, StreamMissingError
+from spark_timely.log.memory import MemoryLog
 from spark_timely.testing.driver import Checkpoint
 from tests.unit.datasource.support import drive
 from tests.unit.datasource.test_planner import make_log, put, values
@@ -119,3 +120,45 @@ def test_progress_rows_cannot_be_switched_on_or_off(delivery: str) -> None:
 
 def values_or_none(batches: list) -> list[list]:
     return [sorted(batch.rows.column("v").to_pylist(), key=str) for batch in batches]
+
+
+def two_streams() -> MemoryLog:
+    log = make_log(streams=2, merge_every=None)
+    for stream in ("order", "b"):
+        put(log, [1, 2], 3, stream)
+        put(log, [3, 4], 5, stream)
+    return log
+
+
+@pytest.mark.parametrize("delivery", ["complete", "arrival"])
+def test_unknown_stream_is_named_once_per_run_while_it_may_still_open(
+    delivery: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = two_streams()
+    checkpoint = Checkpoint()
+    caplog.set_level("WARNING", logger="spark_timely.datasource")
+    driver = drive(log, checkpoint=checkpoint, delivery=delivery, streamFilter="orders,b")
+    driver.available_now()
+    text = "log 'memory' has no stream 'orders': nothing is read of it before it is opened; the streams there are: "
+    assert caplog.messages == [f"{text}'b', 'order'"]
+    caplog.clear()
+    put(log, [7], 9, "b")
+    driver.available_now()
+    assert caplog.messages == [f"{text}'b', 'order'"]
+
+
+@pytest.mark.parametrize("delivery", ["complete", "arrival"])
+def test_unknown_stream_of_a_complete_log_is_refused_by_a_query_that_begins(
+    delivery: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = two_streams()
+    checkpoint = Checkpoint()
+    begun = drive(log, checkpoint=checkpoint, delivery=delivery, streamFilter="orders,b", maxFilesPerTrigger=1)
+    begun.run_one()
+    log.close()
+    with pytest.raises(StreamMissingError, match=r"stream 'orders' of log 'memory': found streams=\['b', 'order'\]"):
+        drive(log, delivery=delivery, streamFilter="orders,b").run_one()
+    # One that had begun before goes on to its end.
+    rest = drive(log, checkpoint=checkpoint, delivery=delivery, streamFilter="orders,b").available_now()
+    assert sum(batch.rows.num_rows for batch in rest) > 0
+    assert "has no stream 'orders'" in caplog.text

@@ -1,0 +1,112 @@
+"""The verb ``wait``: a condition for jobs and scripts, with a time limit."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time as clock
+from collections.abc import Callable
+
+from spark_timely.antichain import Antichain
+from spark_timely.cli.output import Console
+from spark_timely.cli.verbs import Verb, asked_log, frontier_text, plain_frontier, storage_options
+from spark_timely.conf import parse_duration
+from spark_timely.errors import InvalidOptionError, InvalidUsageError, shown
+from spark_timely.log.cut import Cut, open_cut
+from spark_timely.log.delta import DeltaLog
+from spark_timely.log.waiting import passes, wait_for
+
+__all__ = ["WAIT"]
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--time", metavar="TIME", help="until this time is complete: the frontier has passed it")
+    asked.add_argument(
+        "--token",
+        metavar="FRONTIER",
+        help="until all times not beyond this frontier are complete: a JSON list of times; '[]' is the end of the log",
+    )
+    asked.add_argument(
+        "--cut", metavar="FILE", help="until the logs of a cut have come so far; JSON as str(cut) gives it, - reads it"
+    )
+    parser.add_argument(
+        "--timeout", metavar="DURATION", type=_seconds, default=60.0, help="such as 10m; 0 looks once (60s)"
+    )
+    parser.add_argument("--poll", metavar="DURATION", type=_seconds, default=1.0, help="between two looks (1s)")
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return float(found.amount) if found.unit == "time" else found.seconds
+
+
+def _wait(
+    options: argparse.Namespace,
+    console: Console,
+    *,
+    now: Callable[[], float] = clock.monotonic,
+    pause: Callable[[float], None] = clock.sleep,
+) -> bool:
+    logs, reached = _asked(options)
+    begun = now()
+    # A look costs about a millisecond: less than that is as good as none.
+    poll_s = max(options.poll, 0.001)
+    answer = wait_for(logs, reached, timeout_s=options.timeout, poll_s=poll_s, now=now, pause=pause)
+    waited = now() - begun
+    if console.json_mode:
+        found = [
+            {
+                "log": log.path,
+                "frontier": plain_frontier(log.domain, log.frontier()),
+                "complete": log.frontier().is_empty,
+                "reached": reached(log.frontier()),
+            }
+            for log in logs
+        ]
+        console.answer({"reached": answer, "waited_seconds": round(waited, 3), "logs": found})
+        return answer
+    for log in logs:  # as many turns as logs
+        before = f"{log.path}: " if len(logs) > 1 else ""
+        after = "" if reached(log.frontier()) else f", not reached in {options.timeout:g} seconds"
+        console.line(f"{before}{frontier_text(log.domain, log.frontier())}{after}")
+    return answer
+
+
+def _asked(options: argparse.Namespace) -> tuple[list[DeltaLog], Callable[[Antichain], bool]]:
+    if options.cut is None:
+        if options.log is None:
+            msg = "could not read the command line: found no LOG"
+            raise InvalidUsageError(msg, hint="give the log to wait for, or --cut FILE")
+        log = asked_log(options)
+        return [log], passes(log.domain, time=options.time, frontier=options.token)
+    if options.log is not None:
+        msg = f"could not read the command line: found LOG {shown(options.log)} beside --cut"
+        raise InvalidUsageError(msg, hint="a cut names its logs; leave LOG out")
+    cut = Cut.from_json(_text(options.cut))
+    return open_cut(cut, storage_options=storage_options(options)), cut.reached_by
+
+
+def _text(file: str) -> str:
+    try:
+        if file == "-":
+            return sys.stdin.read()
+        with open(file, encoding="utf-8") as opened:
+            return opened.read()
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"could not read the command line: found --cut {shown(file)}, which cannot be read ({error})"
+        raise InvalidOptionError(msg, hint="give a file with what str(cut) gives, or - for standard input") from error
+
+
+WAIT = Verb(
+    "wait",
+    "wait until a time is complete; for job conditions",
+    "Wait until a log's frontier has passed a time or reached a token, or until the logs of a cut have come so far."
+    " Exit code 0 if it has; 1 if not within the timeout. A complete log has passed every time.",
+    _arguments,
+    _wait,
+    log_needed=False,
+)

@@ -1,0 +1,263 @@
+"""A consistent cut: several logs as of one frontier.
+
+Invariants
+----------
+1. A cut names its logs by identity: another log at the same path is refused.
+2. What lies at times not beyond the cut's frontier is complete in each of its logs once they have
+   reached it, and never changes again: not by later writes, not by compaction.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark_timely.antichain import Antichain
+from spark_timely.errors import DataLossError, InvalidUsageError, LogFormatError, NotBeyondError, TimelyError, shown
+from spark_timely.timestamp import TimeDomain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from spark_timely.log.base import CaptureLog
+    from spark_timely.log.delta import DeltaLog
+
+__all__ = ["Cut", "CutLog", "cut", "open_cut"]
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CutLog:
+    """One log of a cut.
+
+    Parameters
+    ----------
+    log_id : str
+        Its identity.
+    path : str
+        Where it is.
+    frontier : Antichain
+        How far it was when the cut was made.
+    """
+
+    log_id: str
+    path: str
+    frontier: Antichain
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Several logs as of one frontier. Made by `cut`; ``str(cut)`` is JSON that `Cut.from_json` reads.
+
+    Parameters
+    ----------
+    domain : TimeDomain
+        Types of the logs' times.
+    frontier : Antichain
+        The common frontier: times not beyond it are part of the cut.
+    logs : tuple of CutLog
+        In the order given.
+
+    Examples
+    --------
+    >>> entry = CutLog("a1", "/orders", Antichain.of(7))
+    >>> made = Cut(TimeDomain(("long",)), Antichain.of(5), (entry,))
+    >>> str(made)
+    '{"version": 1, "times": ["long"], "frontier": [5], "logs": [{"id": "a1", "path": "/orders", "frontier": [7]}]}'
+    >>> Cut.from_json(str(made)) == made
+    True
+    """
+
+    domain: TimeDomain
+    frontier: Antichain
+    logs: tuple[CutLog, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain JSON values; times as people read them. No settings or credentials of a store."""
+        return {
+            "version": _VERSION,
+            "times": [type_.value for type_ in self.domain.types],
+            "frontier": self._rendered(self.frontier),
+            "logs": [
+                {"id": log.log_id, "path": log.path, "frontier": self._rendered(log.frontier)} for log in self.logs
+            ],
+        }
+
+    def __str__(self) -> str:
+        return json.dumps(self.to_json(), ensure_ascii=False)
+
+    def _rendered(self, frontier: Antichain) -> list[object]:
+        return [self.domain.render_time(time) for time in frontier]
+
+    @classmethod
+    def from_json(cls, value: str | Mapping[str, object], /) -> Cut:
+        """Read what `to_json` gave, as a mapping or as JSON text.
+
+        Raises
+        ------
+        InvalidUsageError
+            If it is no cut.
+        LogFormatError
+            If a newer version of the library wrote it.
+        """
+        found: object = value
+        try:
+            found = json.loads(value) if isinstance(value, str) else value
+            if not isinstance(found, Mapping) or not isinstance(found.get("version"), int):
+                raise _unreadable(value)
+            if found["version"] > _VERSION:
+                msg = f"could not read a cut: found version={found['version']!r}, known is {_VERSION}"
+                raise LogFormatError(msg, hint="a newer spark-timely wrote it; upgrade")
+            domain = TimeDomain(tuple(found["times"]))
+            logs = tuple(
+                CutLog(str(log["id"]), str(log["path"]), domain.parse_frontier(list(log["frontier"])))
+                for log in found["logs"]
+            )
+            frontier = domain.parse_frontier(list(found["frontier"]))
+        except LogFormatError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise _unreadable(value) from error
+        if not logs:
+            raise _unreadable(value)
+        return cls(domain, frontier, logs)
+
+    def check_log(self, log: CaptureLog, /) -> None:
+        """Refuse a log that is none of the cut's.
+
+        Raises
+        ------
+        DataLossError
+            If another log is in the place of one of the cut's.
+        InvalidUsageError
+            If the cut has no log there at all.
+        """
+        found = str(getattr(log, "log_id", ""))
+        if any(entry.log_id == found for entry in self.logs):
+            return
+        wanted = next((entry.log_id for entry in self.logs if entry.path == log.path), None)
+        if wanted is not None:
+            msg = f"could not read log {log.path!r} at a cut: found id={found!r}, the cut has id={wanted!r}"
+            raise DataLossError(
+                msg, hint="the log was deleted and made anew; make a new cut", context={"path": log.path}
+            )
+        paths = [entry.path for entry in self.logs]
+        msg = f"could not read log {log.path!r} at a cut: found logs={shown(paths)}, this one is not among them"
+        raise InvalidUsageError(msg, hint="make the cut over all logs that are read", context={"path": log.path})
+
+    def reached_by(self, frontier: Antichain, /) -> bool:
+        """Return whether a log of this frontier has everything that the cut holds of it."""
+        return self.frontier.less_equal_frontier(frontier)
+
+    def check_reached(self, path: str, frontier: Antichain, /) -> None:
+        """Refuse a log that has not come as far as the cut; raises `NotBeyondError`."""
+        if self.reached_by(frontier):
+            return
+        wanted, found = self.domain.render_frontier(self.frontier), self.domain.render_frontier(frontier)
+        msg = f"could not read log {path!r} at a cut of frontier={wanted}: found frontier={found}"
+        raise NotBeyondError(
+            msg,
+            hint="the log has not come so far; wait for it (spark_timely.wait, spark-timely wait --cut)",
+            time=wanted,
+            frontier=found,
+        )
+
+
+def cut(
+    logs: Iterable[str | os.PathLike[str] | DeltaLog],
+    /,
+    *,
+    frontier: object | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Cut:
+    """Return a consistent cut of several logs: all of them as of one frontier.
+
+    Parameters
+    ----------
+    logs : iterable of path or Log
+        Their times are of the same types.
+    frontier : frontier, optional
+        As of which; how far all of them have come unless given (the meet of their frontiers). It may lie
+        ahead: such a cut is refused by who reads it too early, and waited for with `wait`.
+    storage_options : mapping of str to str, optional
+        Credentials and settings for cloud URLs. Not part of the cut.
+
+    Returns
+    -------
+    Cut
+        To be read with `snapshot_at`, or with the source's option ``cut``; in this process or, as
+        JSON, in another one, now or later: it means the same rows.
+
+    Raises
+    ------
+    InvalidUsageError
+        If there are no logs, their times differ in type, or `frontier` is none of their times.
+    LogMissingError
+        If there is no log at a path.
+
+    Examples
+    --------
+    >>> import tempfile, pyarrow as pa, spark_timely
+    >>> folder, logs = tempfile.mkdtemp(), []
+    >>> for name, closed in (("orders", 7), ("payments", 5)):
+    ...     log = spark_timely.create_log(f"{folder}/{name}", pa.schema([("v", pa.int64())]), minimum=(0,))
+    ...     _ = log.writer(owner="me").advance(closed)
+    ...     logs.append(log)
+    >>> cut(logs).frontier
+    Antichain.of(5)
+    """
+    from spark_timely.log.delta import DeltaLog, open_log
+
+    if isinstance(logs, (str, os.PathLike, DeltaLog)):
+        msg = f"could not make a cut: found {shown(getattr(logs, 'path', logs))}, one log that is in no list"
+        raise InvalidUsageError(msg, hint="give a list of logs")
+    opened: list[DeltaLog] = []
+    for log in logs:  # as many turns as logs
+        if isinstance(log, DeltaLog):
+            log.refresh()
+        opened.append(log if isinstance(log, DeltaLog) else open_log(log, storage_options=storage_options))
+    if not opened:
+        msg = "could not make a cut: found no logs"
+        raise InvalidUsageError(msg, hint="give a list of one log or more")
+    first = opened[0]
+    domain = TimeDomain(first.domain.types)
+    for log in opened:  # as many turns as logs
+        if log.domain.types != domain.types:
+            found, wanted = ([t.value for t in each.domain.types] for each in (log, first))
+            msg = f"could not make a cut: found times={found!r} in log {log.path!r}, times={wanted!r} in {first.path!r}"
+            raise InvalidUsageError(msg, hint="only logs with times of the same types have a frontier in common")
+    entries = tuple(CutLog(log.log_id, log.path, log.frontier()) for log in opened)
+    common = entries[0].frontier
+    for entry in entries[1:]:  # as many turns as logs
+        common = common.meet(entry.frontier)
+    return Cut(domain, common if frontier is None else domain.parse_frontier(frontier), entries)
+
+
+def open_cut(cut: Cut, /, *, storage_options: Mapping[str, str] | None = None) -> list[DeltaLog]:
+    """Open the logs of a cut.
+
+    Raises
+    ------
+    DataLossError
+        If another log is in the place of one of them.
+    LogMissingError
+        If there is none.
+    """
+    from spark_timely.log.delta import open_log
+
+    opened = []
+    for entry in cut.logs:  # as many turns as logs
+        log = open_log(entry.path, storage_options=storage_options)
+        cut.check_log(log)
+        opened.append(log)
+    return opened
+
+
+def _unreadable(value: object) -> TimelyError:
+    return InvalidUsageError(
+        f"could not read a cut: found {shown(value)}", hint="give what str(cut) or Cut.to_json gave"
+    )

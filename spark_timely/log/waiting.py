@@ -1,0 +1,200 @@
+"""Wait until logs have come so far: completion of a time, of a token, of a cut.
+
+A frontier only moves forward, so what was reached once stays reached.
+"""
+
+from __future__ import annotations
+
+import math
+import time as clock
+from typing import TYPE_CHECKING
+
+from spark_timely.errors import InvalidUsageError, WaitTimeoutError, shown
+from spark_timely.log.cut import Cut, open_cut
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+
+    from spark_timely.antichain import Antichain
+    from spark_timely.log.base import CaptureLog
+    from spark_timely.log.delta import DeltaLog
+    from spark_timely.timestamp import TimeDomain
+
+__all__ = ["passes", "wait", "wait_for"]
+
+
+def passes(
+    domain: TimeDomain, *, time: object | None = None, frontier: object | None = None
+) -> Callable[[Antichain], bool]:
+    """Return a function that tells whether a log's frontier has come so far.
+
+    Parameters
+    ----------
+    domain : TimeDomain
+        Of the log.
+    time : time, optional
+        Wanted is that this time is complete.
+    frontier : frontier, optional
+        Wanted is that all times not beyond it are complete. One of the two is given.
+
+    Raises
+    ------
+    InvalidUsageError
+        If none or both are given, or it is none of the log's times.
+
+    Examples
+    --------
+    >>> from spark_timely.antichain import Antichain
+    >>> from spark_timely.timestamp import TimeDomain
+    >>> closed = Antichain.of(5)
+    >>> passes(TimeDomain(("long",)), time=5)(closed), passes(TimeDomain(("long",)), frontier=[5])(closed)
+    (False, True)
+    """
+    if (time is None) == (frontier is None):
+        msg = f"could not wait for a log: found time={shown(time)}, frontier={shown(frontier)}"
+        raise InvalidUsageError(
+            msg, hint="give the time that shall be complete, or the frontier to be reached: one of them"
+        )
+    if frontier is not None:
+        wanted = domain.parse_frontier(frontier)
+        return lambda found: wanted.less_equal_frontier(found)
+    at = domain.parse_time(time)
+    return lambda found: not found.less_equal(at)
+
+
+def wait_for(
+    logs: Sequence[CaptureLog],
+    reached: Callable[[Antichain], bool],
+    *,
+    timeout_s: float,
+    poll_s: float,
+    now: Callable[[], float] = clock.monotonic,
+    pause: Callable[[float], None] = clock.sleep,
+) -> bool:
+    """Look at logs until the frontiers of all have come so far, or the time is over.
+
+    Parameters
+    ----------
+    logs : sequence of CaptureLog
+    reached : callable
+        Tells of a frontier whether it has come so far.
+    timeout_s : float
+        0 looks once; infinity waits for ever. The last look comes after it is over.
+    poll_s : float
+        Seconds between two looks.
+    now, pause : callable
+        The clock and what waits.
+
+    Returns
+    -------
+    bool
+        Whether they have.
+    """
+    deadline = now() + timeout_s
+    waiting = list(logs)
+    while True:  # as many turns as looks
+        left = deadline - now()
+        for log in waiting:
+            log.refresh()
+        waiting = [log for log in waiting if not reached(log.frontier())]
+        if not waiting or left <= 0:
+            return not waiting
+        pause(min(poll_s, left))
+
+
+def wait(
+    target: str | os.PathLike[str] | DeltaLog | Cut,
+    /,
+    *,
+    time: object | None = None,
+    frontier: object | None = None,
+    timeout: float | None = 60.0,
+    poll: float = 1.0,
+    storage_options: Mapping[str, str] | None = None,
+) -> Antichain:
+    """Wait until a time of a log is complete, a frontier is reached, or the logs of a cut have come so far.
+
+    Parameters
+    ----------
+    target : path, Log or Cut
+    time : time, optional
+        Wait until this time is complete: the log's frontier has passed it.
+    frontier : frontier, optional
+        Wait until all times not beyond it are complete: a completion token, such as the frontier of another
+        log, or the end that a query's ``lastProgress`` shows. ``[]`` waits for the end of the log.
+        Of a log one of the two is given, of a cut neither.
+    timeout : float or None
+        Seconds; 0 looks once, None waits for ever.
+    poll : float
+        Seconds between two looks.
+    storage_options : mapping of str to str, optional
+        Credentials and settings for cloud URLs.
+
+    Returns
+    -------
+    Antichain
+        The frontier that was found: of a cut the meet of its logs'.
+
+    Raises
+    ------
+    WaitTimeoutError
+        If it was not reached in time.
+    InvalidUsageError
+        If what to wait for is missing, doubled, or none of the log's times.
+    LogMissingError
+        If there is no log.
+    DataLossError
+        If another log is in the place of one of the cut's.
+
+    Notes
+    -----
+    A complete log has passed every time. Cost of a look: one refresh of the log.
+
+    Examples
+    --------
+    >>> import tempfile, pyarrow as pa, spark_timely
+    >>> log = spark_timely.create_log(tempfile.mkdtemp() + "/log", pa.schema([("v", pa.int64())]), minimum=(0,))
+    >>> _ = log.writer(owner="me").advance(5)
+    >>> wait(log, time=4)
+    Antichain.of(5)
+    >>> wait(log, time=5, timeout=0)
+    Traceback (most recent call last):
+    ...
+    spark_timely.errors.WaitTimeoutError: could not wait for log ...: found frontier=[5] after 0 seconds — hint: ...
+    """
+    from spark_timely.log.delta import DeltaLog, open_log
+
+    _check_seconds(timeout, poll)
+    if isinstance(target, Cut):
+        if time is not None or frontier is not None:
+            msg = f"could not wait for a cut: found time={shown(time)}, frontier={shown(frontier)}"
+            raise InvalidUsageError(msg, hint="a cut has its own frontier; leave them out")
+        logs, reached = open_cut(target, storage_options=storage_options), target.reached_by
+        what = f"{len(logs)} logs at a cut of frontier={target.domain.render_frontier(target.frontier)}"
+    else:
+        log = target if isinstance(target, DeltaLog) else open_log(target, storage_options=storage_options)
+        logs, reached = [log], passes(log.domain, time=time, frontier=frontier)
+        wanted = f"time={shown(time)}" if frontier is None else f"frontier={shown(frontier)}"
+        what = f"log {log.path!r} to pass {wanted}"
+    timeout_s = math.inf if timeout is None else float(timeout)
+    done = wait_for(logs, reached, timeout_s=timeout_s, poll_s=float(poll))
+    found = logs[0].frontier()
+    for other in logs[1:]:  # as many turns as logs
+        found = found.meet(other.frontier())
+    if done:
+        return found
+    shown_frontier = logs[0].domain.render_frontier(found)
+    msg = f"could not wait for {what}: found frontier={shown_frontier} after {timeout_s:g} seconds"
+    raise WaitTimeoutError(
+        msg,
+        hint="give a longer timeout, or see which stream holds the frontier back (spark-timely stats)",
+        frontier=shown_frontier,
+    )
+
+
+def _check_seconds(timeout: float | None, poll: float) -> None:
+    for name, value, least in (("timeout", timeout, 0.0), ("poll", poll, 1e-3)):
+        if value is not None and (isinstance(value, bool) or not value >= least):
+            msg = f"could not wait for a log: found {name}={value!r}"
+            raise InvalidUsageError(msg, hint=f"{name} is a number of seconds, at least {least:g}")
