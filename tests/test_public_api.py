@@ -20,6 +20,7 @@ PUBLIC = [
     "Antichain",
     "CaptureQuery",
     "Log",
+    "batch_frontier",
     "capture",
     "consolidate",
     "create_log",
