@@ -101,9 +101,10 @@ class SinkOptions(Options):
         "enum",
         None,
         "How the frontier moves. `batch`: each micro-batch is one time, closed when committed (the default "
-        "without `timeColumn`; else one must be chosen). `bounded`: greatest time minus `lateness`. `events`:"
-        " progress rows come in the data. `hold`: only `advance` and `close` move it.",
-        choices=("batch", "bounded", "events", "hold"),
+        "without `timeColumn`; else one must be chosen). `bounded`: greatest time minus `lateness`. `source`: as far "
+        "as the `timely` sources that the query reads. `events`: progress rows come in the data. `hold`: only "
+        "`advance` and `close` move it.",
+        choices=("batch", "bounded", "source", "events", "hold"),
     )
     lateness: Duration = _sink(
         "lateness",

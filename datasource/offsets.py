@@ -158,6 +158,9 @@ class Scope:
         given out, also of streams that open later.
     content : {"rows", "events"} or None
         Whether progress rows are given out too; None where an earlier version did not write it down.
+    times : tuple of str or None
+        Types of the times' coordinates, so that a frontier can be read without the log; None where an
+        earlier version did not write them down.
     """
 
     delivery: str = "complete"
@@ -167,10 +170,13 @@ class Scope:
     streams: tuple[str, ...] | None = None
     start: Begin | None = None
     content: str | None = None
+    times: tuple[str, ...] | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return plain JSON values; what is not set is left out."""
         found: dict[str, object] = {"delivery": self.delivery}
+        if self.times is not None:
+            found["times"] = list(self.times)
         if self.content is not None:
             found["content"] = self.content
         if self.as_of is not None:
@@ -187,7 +193,7 @@ class Scope:
     @classmethod
     def from_json(cls, found: Mapping[str, Any], arity: int) -> Scope:
         """Read what `to_json` gave; other keys are left alone."""
-        streams = found.get("streams")
+        streams, times = found.get("streams"), found.get("times")
         return cls(
             delivery=found["delivery"],
             as_of=Antichain.from_json(found["asOf"], arity) if "asOf" in found else None,
@@ -196,6 +202,7 @@ class Scope:
             streams=None if streams is None else tuple(streams),
             start=Begin.from_json(found["from"], arity) if "from" in found else None,
             content=found.get("content"),
+            times=None if times is None else tuple(times),
         )
 
 
@@ -353,7 +360,8 @@ def first_offset(options: SourceOptions, domain: TimeDomain, kind: str, /) -> Of
     >>> from spark_timely.timestamp import TimeDomain
     >>> options = parse_options(SOURCE_OPTIONS, {"path": "log", "startingFrontier": "[7]", "upTo": "[9]"})
     >>> first_offset(options, TimeDomain(("long",)), "stream").to_json()
-    {'version': 1, 'delivery': 'complete', 'content': 'rows', 'until': {'upTo': [9]}, 'begin': {'frontier': [7]}}
+    {'version': 1, 'delivery': 'complete', 'times': ['long'], 'content': 'rows', 'until': {'upTo': [9]}, \
+'begin': {'frontier': [7]}}
     """
     _check_delivery(options)
     alignment_of(options, domain)
@@ -368,6 +376,7 @@ def first_offset(options: SourceOptions, domain: TimeDomain, kind: str, /) -> Of
         until=until,
         streams=None if options.stream_filter is None else tuple(sorted(options.stream_filter)),
         content="events" if options.content == "events" else "rows",
+        times=tuple(kind.value for kind in domain.types),
     )
     return Offset(scope, begin=begin)
 
@@ -503,7 +512,10 @@ def continue_with(offset: Offset, fresh: Offset, options: SourceOptions, /) -> O
     >>> continue_with(offset, Offset(Scope(), begin=Begin("latest")), options) == offset
     True
     """
+    # What an earlier version did not write down is taken for what it is now. The types of a log's times
+    # never change: that a log was made anew is told by its identity.
     content = offset.scope.content or fresh.scope.content
+    times = offset.scope.times or fresh.scope.times
     for name, old, new in (
         ("delivery", offset.scope.delivery, fresh.scope.delivery),
         ("content", content, fresh.scope.content),
@@ -520,7 +532,7 @@ def continue_with(offset: Offset, fresh: Offset, options: SourceOptions, /) -> O
                 hint=f"give the {name} it was begun with, or a new checkpoint",
                 context={"option": name},
             )
-    scope = replace(offset.scope, until=fresh.scope.until, content=content)
+    scope = replace(offset.scope, until=fresh.scope.until, content=content, times=times)
     return offset if scope == offset.scope else replace(offset, scope=scope)
 
 

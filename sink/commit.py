@@ -35,6 +35,7 @@ from spark_timely.log.storage import open_storage
 from spark_timely.order import IntArray, consolidate_rows, minimal
 from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, check_owner, find_log
+from spark_timely.sink.source import end_of_sources
 
 if TYPE_CHECKING:
     from spark_timely.log.base import StreamState
@@ -204,7 +205,10 @@ def commit_reports(
         raise _moved(plan, ident, f"tasks planned at seq={whole.seq}", f"seq={standing.seq}")
     counts = standing.counts if whole.base is None else whole.base
     change = plan.policy.downgrade(
-        counts, greatest=whole.greatest, events=(whole.progress_times, whole.progress_deltas)
+        counts,
+        greatest=whole.greatest,
+        events=(whole.progress_times, whole.progress_deltas),
+        source=end_of_sources(plan.options, plan.policy, ident.batch),
     )
     # Before the log or the stream is made: what is refused leaves nothing behind.
     domain, stream = plan.policy.domain, plan.options.stream

@@ -147,11 +147,12 @@ def resolve_frontier(options: SinkOptions, /) -> FrontierPolicy:
         msg = "option 'timeColumn' without option 'frontier'"
         raise _conflict(
             msg,
-            "say how the frontier moves: frontier='bounded' (with lateness), or 'hold'",
+            "say how the frontier moves: frontier='bounded' (with lateness), 'source' (as far as the timely sources"
+            " that are read), or 'hold'",
             "frontier",
         )
     policy = FrontierPolicy(named or "batch")
-    needs_time = policy in (FrontierPolicy.BOUNDED, FrontierPolicy.HOLD)
+    needs_time = policy in (FrontierPolicy.BOUNDED, FrontierPolicy.SOURCE, FrontierPolicy.HOLD)
     if needs_time and not options.time_column:
         msg = f"frontier={policy.value!r} without option 'timeColumn'"
         raise _conflict(
@@ -168,7 +169,7 @@ def resolve_frontier(options: SinkOptions, /) -> FrontierPolicy:
         msg = f"frontier={policy.value!r} together with option 'timeColumn'"
         raise _conflict(
             msg,
-            f"leave out timeColumn ({why}), or use frontier='bounded' or 'hold'",
+            f"leave out timeColumn ({why}), or use frontier='bounded', 'source' or 'hold'",
             "timeColumn",
         )
     if "lateness" in options.given and policy is not FrontierPolicy.BOUNDED:
@@ -178,7 +179,7 @@ def resolve_frontier(options: SinkOptions, /) -> FrontierPolicy:
         msg = f"option 'maxFutureSkew' together with frontier={policy.value!r}"
         raise _conflict(
             msg,
-            "it goes with frontier='bounded' or 'hold'",
+            "it goes with frontier='bounded', 'source' or 'hold'",
             "maxFutureSkew",
         )
     return policy

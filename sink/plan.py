@@ -28,6 +28,7 @@ from spark_timely.errors import ClosedError, LogMissingError, OwnershipError, Ro
 from spark_timely.log.format import LogFormat
 from spark_timely.log.storage import Storage, has_table, normal_path, open_storage
 from spark_timely.sink.layout import Layout, layout_of, policy_of
+from spark_timely.sink.source import end_of_sources
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -232,6 +233,8 @@ def make_plan(
         If options or schema do not fit the log.
     ClosedError, OwnershipError, RolledBackError
         If the query may not append to the stream.
+    InvalidUsageError, StorageError
+        If the frontier of the query's sources is asked for and cannot be told.
 
     Notes
     -----
@@ -244,6 +247,8 @@ def make_plan(
     policy = policy_of(options, layout.form)
     initial = StreamCounts.initial(layout.form.domain.minimum)
     fresh = Standing(None, initial, clock())
+    # Asked again by the commit; here for what it refuses.
+    end_of_sources(options, policy, ident.batch)
     if log is None:
         return CapturePlan(options, layout, policy, ident, fresh, None, None, exists=False)
     state = log.stream(options.stream)

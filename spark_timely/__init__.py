@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from spark_timely.spark.session import register as register
     from spark_timely.spark.session import session as session
     from spark_timely.spark.session import session_settings as session_settings
+    from spark_timely.spark.source_frontier import batch_frontier as batch_frontier
     from spark_timely.spark.start import CaptureQuery as CaptureQuery
     from spark_timely.spark.start import start as start
 
@@ -48,6 +49,7 @@ _EXPORTS: dict[str, str] = {
     "CaptureQuery": "spark_timely.spark.start",
     "Cut": "spark_timely.log.cut",
     "Log": "spark_timely.log.delta:DeltaLog",
+    "batch_frontier": "spark_timely.spark.source_frontier",
     # The package of this name is callable and calls spark_timely.spark.foreach_batch.capture:
     # importing any of its modules would otherwise hide the function.
     "capture": "spark_timely.capture:",
@@ -71,6 +73,7 @@ __all__ = [
     "CaptureQuery",
     "Cut",
     "Log",
+    "batch_frontier",
     "capture",
     "consolidate",
     "create_log",

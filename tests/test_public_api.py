@@ -21,6 +21,7 @@ PUBLIC = [
     "CaptureQuery",
     "Cut",
     "Log",
+    "batch_frontier",
     "capture",
     "consolidate",
     "create_log",

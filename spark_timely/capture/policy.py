@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from spark_timely.antichain import Antichain
 from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, LateDataError, shown
-from spark_timely.order import advance, beyond
+from spark_timely.order import advance, beyond, consolidate_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,6 +59,7 @@ class FrontierPolicy(StrEnum):
 
     BATCH = "batch"
     BOUNDED = "bounded"
+    SOURCE = "source"
     EVENTS = "events"
     HOLD = "hold"
 
@@ -307,6 +309,7 @@ class Policy:
         *,
         greatest: int | None = None,
         events: tuple[IntArray, IntArray] | None = None,
+        source: Antichain | None = None,
     ) -> Downgrade:
         """Return what the micro-batch states about progress at its end.
 
@@ -319,6 +322,9 @@ class Policy:
             there are none. ``bounded`` only.
         events : pair of ndarrays, shapes (m, k) and (m,), or None
             Times and changes of the progress rows in the data. ``events`` only.
+        source : Antichain or None
+            Frontier of what the query reads, at the micro-batch's end; None while it is not known.
+            ``source`` only.
 
         Returns
         -------
@@ -345,6 +351,12 @@ class Policy:
             times, deltas = events if events is not None else (empty, still)
             return Downgrade(times, deltas, "events")
         held = counts.frontier
+        if self.frontier is FrontierPolicy.SOURCE:
+            # Never back: where the stream has been moved on by hand, it stays there.
+            target_frontier = held if source is None else held.join(source)
+            if target_frontier == held:
+                return Downgrade(empty, still, "source")
+            return _move_to(counts, target_frontier, f"source: {self.domain.render_frontier(target_frontier)}")
         current = int(held.times[0, 0])
         if self.frontier is FrontierPolicy.BATCH:
             following = self.domain.successor((current,))
@@ -358,7 +370,7 @@ class Policy:
             target = max(greatest - self.lateness, self.domain.minimum[0])
             render = self.domain.types[0].render
             reason = f"bounded: greatest time {render(greatest)}, lateness {self.lateness}"
-        return _move_to(counts, target, reason)
+        return _move_to(counts, Antichain.of(target), reason)
 
     def reasons(self, counts: StreamCounts, *, at: int) -> tuple[str, str]:
         """Return the texts recorded with late and with skewed rows.
@@ -447,6 +459,8 @@ set lateData to 'deadLetter' to set late rows apart, or to 'advance' to move the
         hint = "set lateData to 'deadLetter' to set late rows apart, or to 'advance' to move them to the frontier"
         if policy.frontier is FrontierPolicy.BOUNDED:
             hint += "; a larger lateness keeps more times open"
+        if policy.frontier is FrontierPolicy.SOURCE:
+            hint += "; the query itself moves times back, as rounding down does: capture the time that the source gives"
     return LateDataError(
         f"could not capture row {text} in stream {stream!r}: {found}",
         hint=hint,
@@ -456,9 +470,11 @@ set lateData to 'deadLetter' to set late rows apart, or to 'advance' to move the
     )
 
 
-def _move_to(counts: StreamCounts, target: int, reason: str) -> Downgrade:
-    """Give up every held capability for one at `target` (k = 1)."""
-    held = counts.counts != 0
-    times = np.concatenate([counts.times[held], [[target]]])
-    deltas = np.concatenate([-counts.counts[held], [1]])
+def _move_to(counts: StreamCounts, target: Antichain, reason: str) -> Downgrade:
+    """Give up every held capability for one at each element of `target`."""
+    # An element of both, as a product order can have, stays as it is.
+    times, deltas = consolidate_rows(
+        np.concatenate([counts.times, target.times]),
+        np.concatenate([-counts.counts, np.ones(len(target), dtype=np.int64)]),
+    )
     return Downgrade(times, deltas, reason)

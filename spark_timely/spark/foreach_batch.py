@@ -20,7 +20,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -85,14 +85,16 @@ def capture(
     path : str
         Where the log is; made at the first micro-batch.
     checkpoint : str, optional
-        The query's checkpoint location: names the owner of the stream by the query's id.
+        The query's checkpoint location: names the owner of the stream by the query's id, and tells with
+        ``frontier="source"`` how far the sources are.
     app_id : str, optional
         Name of the owner instead, where the checkpoint cannot be read from Python. Must stay the same
         over restarts, and belong to this query alone.
     step : int
         Which capture into the same stream within the micro-batch, ascending from 0. Two captures of one
         micro-batch into one stream need different steps: with the same one the second counts as a
-        repetition of the first.
+        repetition of the first. With ``frontier="source"`` the last of them moves the frontier; give the
+        others ``frontier="hold"``.
     **options
         Options of the sink in snake_case or as Spark writes them: `stream`, `time_column`,
         `frontier`, `lateness`, `late_data` and so on. `target_file_size` has no effect: Spark writes one
@@ -127,7 +129,8 @@ def capture(
     ...     "checkpointLocation", "/data/checkpoint").start()  # doctest: +SKIP
     """
     parsed = _options(path, options)
-    ident = _ident(batch_id, step, checkpoint, app_id, parsed)
+    parsed = replace(parsed, checkpoint_location=parsed.checkpoint_location if checkpoint is None else checkpoint)
+    ident = _ident(batch_id, step, app_id, parsed)
     plan = make_plan(df.schema, parsed, ident)
     standing = plan.standing(ident)
     seq = 1 if standing.seq is None else standing.seq + 1
@@ -165,14 +168,14 @@ def _options(path: str, options: Mapping[str, object]) -> SinkOptions:
     return parsed
 
 
-def _ident(batch_id: int, step: int, checkpoint: str | None, app_id: str | None, options: SinkOptions) -> BatchId:
+def _ident(batch_id: int, step: int, app_id: str | None, options: SinkOptions) -> BatchId:
     """Return which micro-batch this is, and whose."""
     # One turn per number.
     for name, value in (("batch_id", batch_id), ("step", step)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             msg = f"could not capture: found {name}={value!r}"
             raise InvalidUsageError(msg, hint="pass the number that foreachBatch gives", context={"option": name})
-    location = checkpoint if checkpoint is not None else options.checkpoint_location
+    location = options.checkpoint_location
     if (location is None) == (app_id is None):
         found = "neither 'checkpoint' nor 'app_id'" if location is None else "both 'checkpoint' and 'app_id'"
         msg = f"could not capture micro-batch {batch_id}: found {found}"

@@ -285,7 +285,7 @@ def start(
     wanted = _trigger(trigger)
     given = {name: value for name, value in options.items() if value is not None}
     parsed = parse_options(SINK_OPTIONS, {"path": path, "checkpointLocation": checkpoint, **given})
-    close = _ending(on_finish, wanted)
+    close = _ending(on_finish, wanted, parsed)
     if through not in ("sink", "foreachBatch"):
         msg = f"could not start the capture: found through={through!r}"
         raise InvalidOptionError(msg, hint="use 'sink' or 'foreachBatch'", context={"option": "through"})
@@ -342,13 +342,21 @@ def _trigger(trigger: str | Mapping[str, object] | None) -> dict[str, object]:
     return {"processingTime": trigger} if name is None else {name: True}
 
 
-def _ending(on_finish: str, trigger: Mapping[str, object]) -> Ending | None:
+def _ending(on_finish: str, trigger: Mapping[str, object], options: SinkOptions) -> Ending | None:
     """Return how a query ends whose stream is to be closed, None if it is to stay open."""
     if on_finish not in ("hold", "close"):
         msg = f"could not start the capture: found on_finish={on_finish!r}"
         raise InvalidOptionError(msg, hint="use 'hold' or 'close'", context={"option": "onFinish"})
     if on_finish == "hold":
         return None
+    if options.frontier == "source":
+        msg = "could not start the capture: found on_finish='close' with frontier='source'"
+        raise InvalidOptionError(
+            msg,
+            hint="leave on_finish out: the stream is closed by itself when its sources are complete; that the query has"
+            " used up what there is does not say so",
+            context={"option": "onFinish"},
+        )
     if trigger.get("availableNow"):
         return "availableNow"
     if trigger.get("once"):

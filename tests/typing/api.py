@@ -40,3 +40,4 @@ def spark(df: DataFrame, path: str) -> None:
     assert_type(spark_timely.start(df, path=path, checkpoint=path), spark_timely.CaptureQuery)
     assert_type(spark_timely.read_splits([], columns=["a"]), Iterator[pa.Table])
     spark_timely.capture(df, 3, path=path, checkpoint=path, time_column="t", frontier="bounded")
+    assert_type(spark_timely.batch_frontier(3, checkpoint=path), spark_timely.Antichain)

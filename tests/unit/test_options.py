@@ -352,8 +352,8 @@ def test_enum(text: str, word: str) -> None:
 
 
 def test_enum_lists_what_is_allowed() -> None:
-    text = refused(SINK_OPTIONS, {"path": "log", "frontier": "source"})
-    assert text.endswith("found frontier='source' — hint: expected one of 'batch', 'bounded', 'events', 'hold'")
+    text = refused(SINK_OPTIONS, {"path": "log", "frontier": "sink"})
+    assert text.endswith("found frontier='sink' — hint: expected one of 'batch', 'bounded', 'source', 'events', 'hold'")
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ def offsets(draw: st.DrawFn) -> tuple[Offset, int]:
             else st.none()
         ),
         content=draw(st.sampled_from([None, "rows", "events"])),
+        times=draw(st.sampled_from([None, ("long", "date")[:arity]])),
     )
     if draw(st.booleans()):
         begin = draw(
@@ -190,7 +191,7 @@ def test_restart_may_move_the_end_but_not_what_is_read() -> None:
         parsed = make_options(**options)
         return continue_with(begun, first_offset(parsed, LONG, "stream"), parsed)
 
-    assert under(upTo="[9]").scope == replace(begun.scope, content="rows")
+    assert under(upTo="[9]").scope == replace(begun.scope, content="rows", times=("long",))
     assert under(upTo="[9]", startingFrontier="latest") == under(upTo="[9]")
     assert under().scope.until is None
     assert under(streamFilter="a", upTo="[12]").scope.until == Bound("up_to", Antichain.of(12))

@@ -96,6 +96,7 @@ def test_end_offset_says_where_the_query_began_and_what_it_reads() -> None:
     assert json.loads(batch.end) == {
         "version": 1,
         "delivery": "complete",
+        "times": ["long"],
         "content": "rows",
         "until": {"upTo": [9]},
         "streams": ["main"],
@@ -103,6 +104,21 @@ def test_end_offset_says_where_the_query_began_and_what_it_reads() -> None:
         "origin": [2],
         "frontier": [6],
     }
+
+
+def test_offset_of_a_version_that_wrote_no_types_is_continued_and_gets_them() -> None:
+    log = make_log()
+    put(log, [1], 2)
+    checkpoint = Checkpoint()
+    assert values(drive(log, checkpoint=checkpoint).available_now()) == [[1]]
+    old = json.loads(checkpoint.offsets[0])
+    del old["times"]
+    checkpoint.offsets[0] = json.dumps(old)
+    assert drive(log, checkpoint=checkpoint).available_now() == []
+    put(log, [2], 3)
+    (batch,) = drive(log, checkpoint=checkpoint).available_now()
+    assert values([batch]) == [[2]]
+    assert json.loads(batch.end) == {**old, "times": ["long"], "frontier": [3]}
 
 
 def test_last_batch_is_planned_again_from_its_offsets_alone() -> None:

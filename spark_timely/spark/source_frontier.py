@@ -1,0 +1,257 @@
+"""Read from a query's checkpoint how far its ``timely`` sources are at the end of a micro-batch.
+
+Spark writes ``offsets/<n>`` before micro-batch n runs: two lines of its own, then one line per source
+with the offset at which the micro-batch ends. Of a ``timely`` source that offset is a frontier, so what
+the upstream job knew about completeness is known to whoever reads the file, in this job. Operators that
+keep rows back have a directory each under ``state``.
+
+Invariants
+----------
+1. The frontier of a micro-batch is the meet of those of all its sources: a time is complete when it is
+   complete in each. A source that has not begun yet holds everything back.
+2. What is not known is refused, never taken for complete.
+3. The answer depends on the number of the micro-batch alone: Spark never writes an offset file anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+from spark_timely.antichain import Antichain
+from spark_timely.datasource.offsets import read_offset
+from spark_timely.errors import InvalidUsageError, StorageError, TimelyError, shown
+from spark_timely.log.storage import FileStorage, open_storage
+from spark_timely.timestamp import TimeDomain, TimeType
+
+__all__ = ["SourceFrontier", "batch_frontier", "source_frontier"]
+
+_HEADER_LINES: Final = 2
+# Spark's word for a source that has no offset yet.
+_NO_OFFSET: Final = "-"
+# What marks the offsets of well-known sources, for the error that names them.
+_OTHERS: Final = (
+    ("logOffset", "a file source"),
+    ("reservoirId", "a Delta table"),
+    ("timestamp", "Spark's rate source"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFrontier:
+    """Hold how far the sources of a micro-batch are at its end.
+
+    Attributes
+    ----------
+    frontier : Antichain or None
+        Times beyond it may still come; empty: all sources are complete. None: a source has not begun
+        yet, so that nothing is known.
+    times : tuple of TimeType
+        Types of the times' coordinates; empty where no source has begun.
+
+    Examples
+    --------
+    >>> SourceFrontier(Antichain.of(5), (TimeType.LONG,)).frontier
+    Antichain.of(5)
+    """
+
+    frontier: Antichain | None
+    times: tuple[TimeType, ...]
+
+
+def batch_frontier(batch_id: int, /, *, checkpoint: str, storage_options: Mapping[str, str] | None = None) -> Antichain:
+    """Return how far a micro-batch's ``timely`` sources are at its end; for use inside ``foreachBatch``.
+
+    Whatever the query reads later is beyond this frontier: all rows at other times are in this
+    micro-batch or in an earlier one.
+
+    Parameters
+    ----------
+    batch_id : int
+        Number that Spark gives to the micro-batch.
+    checkpoint : str
+        The query's checkpoint location.
+    storage_options : mapping, optional
+        Credentials, where the checkpoint is at a cloud URL.
+
+    Returns
+    -------
+    Antichain
+        Times as the log counts them: days or microseconds since 1970 for dates and timestamps. The least
+        time while a source has not begun yet; empty when all sources are complete.
+
+    Raises
+    ------
+    InvalidUsageError
+        If the query has a source that is not ``timely``, reads one in order of arrival or with its
+        progress rows, keeps rows back in a stateful operator, or has sources with times of different types.
+    StorageError
+        If the checkpoint cannot be read.
+
+    Notes
+    -----
+    Cost: one small read and one listing.
+
+    Examples
+    --------
+    ::
+
+        def report(df, batch_id):
+            frontier = spark_timely.batch_frontier(batch_id, checkpoint="/data/checkpoint")
+            if not frontier.less_equal(day):  # no row of this day will follow
+                ...
+    """
+    found = source_frontier(batch_id, checkpoint, storage_options=storage_options)
+    if found.frontier is not None:
+        return found.frontier
+    # Only sources that are not timely have no offset at all; with nothing else no micro-batch would run.
+    return TimeDomain(found.times or (TimeType.LONG,)).minimum_frontier
+
+
+def source_frontier(
+    batch_id: int, checkpoint: str, /, *, storage_options: Mapping[str, str] | None = None
+) -> SourceFrontier:
+    """Return how far a micro-batch's sources are at its end, and what their times are.
+
+    Parameters
+    ----------
+    batch_id : int
+        Number of the micro-batch.
+    checkpoint : str
+        The query's checkpoint location.
+    storage_options : mapping, optional
+        Credentials.
+
+    Returns
+    -------
+    SourceFrontier
+
+    Raises
+    ------
+    InvalidUsageError, StorageError
+        As `batch_frontier`.
+    """
+    attempt = f"could not tell how far micro-batch {batch_id} is"
+    storage, text = _read(attempt, batch_id, checkpoint, storage_options)
+    found = [_of_source(line, attempt) for line in _lines(attempt, batch_id, checkpoint, text)]  # a turn per source
+    _refuse_state(storage, attempt)
+    known = list(dict.fromkeys(source.times for source in found if source.times))
+    if len(known) > 1:
+        listed = sorted("(" + ", ".join(kind.value for kind in times) + ")" for times in known)
+        msg = f"{attempt}: found sources with times of types {' and '.join(listed)}"
+        raise InvalidUsageError(msg, hint="read logs whose times are of one type, or use another frontier policy")
+    times = known[0] if known else ()
+    frontiers = [source.frontier for source in found]
+    if any(frontier is None for frontier in frontiers):
+        return SourceFrontier(None, times)
+    return SourceFrontier(reduce(Antichain.meet, (f for f in frontiers if f is not None)), times)
+
+
+def _read(
+    attempt: str, batch_id: int, checkpoint: str, storage_options: Mapping[str, str] | None
+) -> tuple[FileStorage, str]:
+    """Return the checkpoint and the text of a micro-batch's offsets."""
+    try:
+        storage = open_storage(checkpoint, storage_options)
+        return storage, bytes(storage.read(f"offsets/{batch_id}")).decode()
+    except (TimelyError, OSError, UnicodeDecodeError) as error:
+        msg = f"{attempt}: found no readable 'offsets/{batch_id}' in checkpoint {checkpoint!r}"
+        raise StorageError(
+            msg,
+            hint="give the query's checkpointLocation, where Python can read it: a local path, or a cloud URL with"
+            " 'storage.' options",
+            determinate=True,
+            context={"checkpoint": checkpoint},
+        ) from error
+
+
+def _lines(attempt: str, batch_id: int, checkpoint: str, text: str) -> list[str]:
+    """Return the offsets of a micro-batch's sources, as Spark wrote them."""
+    lines = [line.strip() for line in text.split("\n")]
+    if lines[0] not in ("v1", "v2") or len(lines) <= _HEADER_LINES:
+        msg = f"{attempt}: found {shown(text)} in 'offsets/{batch_id}'"
+        raise StorageError(
+            msg,
+            hint="this version of Spark writes its checkpoint in another form; upgrade spark-timely",
+            determinate=True,
+            context={"checkpoint": checkpoint},
+        )
+    # In the second version each line begins with the name of its source.
+    return [line if lines[0] == "v1" else line.partition(":")[2] for line in lines[_HEADER_LINES:]]
+
+
+def _of_source(line: str, attempt: str) -> SourceFrontier:
+    """Return how far one source is."""
+    if line == _NO_OFFSET:
+        return SourceFrontier(None, ())
+    try:
+        found = json.loads(line)
+    except ValueError:
+        found = None
+    if not isinstance(found, Mapping) or not {"version", "delivery"} <= set(found):
+        raise _other(line, found, attempt)
+    if found["delivery"] != "complete" or found.get("content") == "events":
+        name = "delivery" if found["delivery"] != "complete" else "content"
+        msg = f"{attempt}: found a source with {name}={found[name]!r}"
+        raise InvalidUsageError(
+            msg,
+            hint="read it with delivery=complete and content=messages; or capture its events as they are, with"
+            " content=events and frontier='events'",
+        )
+    if "times" not in found:
+        msg = f"{attempt}: found a source that does not say of which type its times are, at offset {shown(line)}"
+        raise InvalidUsageError(
+            msg,
+            hint="an earlier version of spark-timely wrote this offset: use another frontier policy until the source"
+            " has moved on, or begin with a new checkpoint",
+        )
+    try:
+        times = tuple(TimeType(name) for name in found["times"])
+    except (TypeError, ValueError):
+        raise _other(line, found, attempt) from None
+    offset = read_offset(found, len(times))
+    return SourceFrontier(None if offset.position is None else offset.frontier, times)
+
+
+def _other(line: str, found: object, attempt: str) -> InvalidUsageError:
+    """Return the error for a source that knows nothing about completeness."""
+    keys = set(found) if isinstance(found, Mapping) else set()
+    name = next((name for key, name in _OTHERS if key in keys), "a source")
+    return InvalidUsageError(
+        f"{attempt}: found {name} that is not timely, at offset {shown(line)}",
+        hint="only timely sources say what is complete: read the other one as a static DataFrame, capture it into a log"
+        " of its own first, or use another frontier policy",
+    )
+
+
+def _refuse_state(storage: FileStorage, attempt: str) -> None:
+    """Refuse a query that keeps rows back: they would come when their times are said to be complete."""
+    try:
+        operators = [name for name in storage.names("state") if name.isdigit()]
+        if not operators:
+            return
+        names = [_operator(storage, f"state/{number}/_metadata") for number in sorted(operators, key=int)]
+    except (TimelyError, OSError) as error:
+        msg = f"{attempt}: found a checkpoint whose directory 'state' cannot be read"
+        raise StorageError(msg, hint="try again", determinate=True) from error
+    msg = f"{attempt}: found stateful operators in the query: {', '.join(names)}"
+    raise InvalidUsageError(
+        msg,
+        hint="they keep rows back, whose times would be complete by then: a micro-batch holds whole times, so"
+        " aggregate, join or deduplicate it inside foreachBatch, without state, and begin with a new checkpoint",
+    )
+
+
+def _operator(storage: FileStorage, folder: str) -> str:
+    """Return Spark's name of a stateful operator, as its data source ``state-metadata`` tells it."""
+    versions = [name for name in storage.names(f"{folder}/v2") if name.isdigit()]
+    for path in [f"{folder}/metadata", *(f"{folder}/v2/{name}" for name in versions)]:  # as many turns as versions
+        if storage.exists(path):
+            with suppress(ValueError, KeyError, TypeError):
+                _, _, facts = bytes(storage.read(path)).decode().partition("\n")
+                return str(json.loads(facts)["operatorInfo"]["operatorName"])
+    return "an unknown one"
