@@ -122,7 +122,7 @@ def session(
 
 
 def _with_own(settings: dict[str, str], conf: dict[str, str]) -> dict[str, str]:
-    """The helper's settings and the user's; of two values of one Java option the JVM takes the later."""
+    """Return the helper's settings and the user's; of two values of one Java option the JVM takes the later."""
     java = {name: f"{settings[name]} {conf[name]}" for name in _JAVA_OPTIONS if name in conf}
     return {**settings, **conf, **java}
 
