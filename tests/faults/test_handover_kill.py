@@ -16,6 +16,7 @@ import importlib.util
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -76,7 +77,6 @@ class Story:
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
         self.folder, self.rng = folder, rng
-        folder.mkdir()
         make_logs(folder)
         self.watcher = Watcher(folder)
         self.lines: list[str] = []
@@ -93,7 +93,7 @@ class Story:
                 self.folder / "-".join(group),
             )
             started.append((group, job))
-            due[job] = {name: self._planned(name) + self.rng.choice([1, 2, 4]) for name in group}
+            due[job] = {name: self._planned(name) + self.rng.choice([2, 3, 5]) for name in group}
         end = time.monotonic() + 180
         killing = dict.fromkeys(due, 0.0)
         try:
@@ -104,6 +104,9 @@ class Story:
                     far = any(self._planned(name) >= batch for name, batch in due[job].items())
                     if far and not killing[job]:
                         killing[job] = time.monotonic() + self.rng.uniform(0.0, 0.8)
+                    if len(started) < len(groups) and not killing[job]:
+                        # It may live on what was killed, and never get as far as it was to.
+                        killing[job] = time.monotonic() + self.rng.uniform(0.0, 3.0)
                     if over or (killing[job] and time.monotonic() >= killing[job]) or time.monotonic() > end:
                         self._end(group, job, over=over)
                         started.remove((group, job))
@@ -147,13 +150,16 @@ def make_other(path: Path, n_times: int) -> list[tuple[int, int]]:
     return rows
 
 
-def finish(spark: SparkSession, jobs: ModuleType, folder: Path, *, n_times: int | None) -> None:
+def finish(
+    spark: SparkSession, jobs: ModuleType, folder: Path, *, n_times: int | None, look: Callable[[], None] = lambda: None
+) -> None:
     """Run the jobs one after the other to the end, then close the first log: the end passes on."""
     for close in (False, True):
         if close:
             spark_timely.open_log(folder / "raw").close("main")
         for name in NAMES if not close else NAMES[1:]:
             jobs.begin(spark, folder, name, trigger="availableNow", n_times=n_times).await_termination()
+            look()
 
 
 def test_jobs_killed_anywhere_hand_on_what_an_undisturbed_run_does(
@@ -164,15 +170,14 @@ def test_jobs_killed_anywhere_hand_on_what_an_undisturbed_run_does(
     rng = random.Random(seed)
     n_rounds = 12 if long_lane() else 1
     folder = tmp_path / "story"
-    story = Story(folder, rng)
-    batches = make_files(folder / "in", 12 + 10 * n_rounds, rng)
+    batches = make_files(folder / "in", 8 + 8 * n_rounds, rng)
     others = make_other(tmp_path / "other", 2 * len(batches))
+    story = Story(folder, rng)
     for number in range(n_rounds):
         # Each in a driver of its own, or two of them in one; the short lane has one round of the latter.
         groups = [["capture"], ["clean", "merge"]] if number % 2 == 0 else [[name] for name in NAMES]
         story.round(groups, "continuous" if number % 3 != 2 else "availableNow")
-    finish(spark, jobs, folder, n_times=7)
-    story.watcher.look()
+    finish(spark, jobs, folder, n_times=7, look=story.watcher.look)
     told = f"seed {seed}: {story.lines}"
     tell(told)
     assert story.n_kills > n_rounds // 2, told
