@@ -13,7 +13,7 @@ PYTEST := $(RUN) -m pytest
 # More arguments for pytest: make test ARGS="-k frontier -x"
 ARGS ?=
 
-.PHONY: help setup env fmt lint types layers unit check test test-spark long golden-update bench demo docs clean
+.PHONY: help setup env fmt lint types layers unit check test test-spark long golden-update bench demo across-runs docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' "$(ROOT)/Makefile" | column -t -s '|' 2>/dev/null || \
@@ -61,6 +61,9 @@ bench: setup ## measure against the peers; writes build/bench.jsonl
 
 demo: setup ## capture and replay of a year of flights
 	@$(RUN) examples/flights.py $(ARGS)
+
+across-runs: setup ## what is complete when sources take turns over runs, beside Spark's watermark
+	@$(RUN) examples/across_runs.py $(ARGS)
 
 docs: env ## render the tables of options into README.md
 	@$(RUN) -m spark_timely.conf --write README.md

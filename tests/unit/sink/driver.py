@@ -53,13 +53,17 @@ class SinkDriver:
         crash: str | None = None,
         schema: StructType | None = None,
         chunk: int = 3,
+        sources: Sequence[str] = ("0",),
     ) -> int:
         """Run one micro-batch with one task per table.
 
         `crash`: ``"before commit"`` or ``"after commit"`` of the log stops there, as a killed driver would.
+        `sources`: offset of each source at the end of the micro-batch, for one that is not a repeated one.
         """
         batch = self.next_batch()
-        (self.checkpoint / "offsets" / str(batch)).write_text("v1\n{}\n0")
+        offsets = self.checkpoint / "offsets" / str(batch)
+        if not offsets.exists():
+            offsets.write_text("\n".join(["v1", "{}", *sources]))
         schema = spark_schema(tasks[0].schema) if schema is None else schema
         prepared = pickle.dumps(self.writer(schema, overwrite=overwrite))
         messages: list[CaptureMessage | None] = []

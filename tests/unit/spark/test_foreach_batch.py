@@ -20,6 +20,7 @@ from spark_timely.spark import foreach_batch
 from spark_timely.spark.arrow import spark_schema
 from spark_timely.spark.classify import Classified
 from tests.unit.sink.driver import rows
+from tests.unit.spark.test_source_frontier import offset
 from tests.unit.spark.test_start import Session
 
 REAL_WRITE = foreach_batch._write  # before the fixture takes its place
@@ -57,7 +58,7 @@ def write_job(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(path: Path, table: pa.Table, batch: int, **options: object) -> Any:
     """Capture a table as a micro-batch."""
     df: Any = Frame(table)
-    return foreach_batch.capture(df, batch, path=str(path), app_id="a", **{**BOUNDED, **options})
+    return foreach_batch.capture(df, batch, path=str(path), **{"app_id": "a", **BOUNDED, **options})
 
 
 def files(path: Path) -> list[str]:
@@ -201,3 +202,41 @@ def test_times_that_are_none_are_refused_by_the_name_of_the_users_column(tmp_pat
     assert text in str(found.value)
     assert " — hint: " in str(found.value)
     assert files(tmp_path / "log") == []
+
+
+def checkpoint_of(folder: Path, batch: int, *sources: str) -> str:
+    """Write a checkpoint whose newest micro-batch ends at these offsets."""
+    (folder / "offsets").mkdir(parents=True, exist_ok=True)
+    (folder / "metadata").write_text('{"id": "query-a"}')
+    (folder / "offsets" / str(batch)).write_text("\n".join(["v1", "{}", *sources]))
+    return str(folder)
+
+
+def test_frontier_of_the_sources_is_read_from_the_checkpoint(tmp_path: Path) -> None:
+    options = {"frontier": "source", "lateness": None, "app_id": None}
+    for batch, (times, end, frontier) in enumerate([([9], [4], [4]), ([5, 12], [12], [12]), ([13], [], [])]):
+        where = checkpoint_of(tmp_path / "checkpoint", batch, offset(end), offset([20] if end else []))
+        run(tmp_path / "log", rows(times), batch, checkpoint=where, **options)
+        assert open_log(str(tmp_path / "log")).frontier().to_json() == frontier
+
+
+def test_of_several_captures_into_one_stream_the_last_moves_the_frontier(tmp_path: Path) -> None:
+    options = {"lateness": None, "app_id": None}
+    for batch, end in enumerate([5, 9]):
+        where = checkpoint_of(tmp_path / "checkpoint", batch, offset([end]))
+        run(tmp_path / "log", rows([end - 1]), batch, checkpoint=where, frontier="hold", **options)
+        run(tmp_path / "log", rows([end - 2]), batch, checkpoint=where, frontier="source", step=1, **options)
+    log = open_log(str(tmp_path / "log"))
+    assert log.frontier().to_json() == [9]
+    assert sorted(log.messages()["_time"].to_pylist()) == [3, 4, 7, 8]
+
+
+def test_frontier_of_the_sources_needs_the_checkpoint_of_this_very_query(tmp_path: Path) -> None:
+    options: dict[str, object] = {"frontier": "source", "lateness": None}
+    with pytest.raises(errors.InvalidOptionError, match="found no checkpoint — hint: give checkpoint, the query's"):
+        run(tmp_path / "log", rows([9]), 0, **options)
+    where = checkpoint_of(tmp_path / "other", 7, offset([20]))
+    checkpoint_of(tmp_path / "other", 0, offset([20]))
+    with pytest.raises(errors.InvalidOptionError, match="micro-batch 0 is: found micro-batch 7 as the newest of"):
+        run(tmp_path / "log", rows([9]), 0, checkpoint=where, app_id=None, **options)
+    assert not (tmp_path / "log").exists()

@@ -13,7 +13,7 @@ from spark_timely import errors
 from spark_timely.conf.options import SINK_OPTIONS, parse_options
 from spark_timely.log.delta import create_log
 from spark_timely.spark.settings import changed_settings
-from spark_timely.spark.start import CaptureQuery
+from spark_timely.spark.start import CaptureQuery, start
 from tests.unit.sink.driver import SinkDriver, rows
 
 BOUNDED = {"timeColumn": "t", "frontier": "bounded", "lateness": "1"}
@@ -168,3 +168,10 @@ def test_settings_changed_by_two_at_once_are_restored_after_the_last() -> None:
     with pytest.raises(KeyError), changed_settings(session, wanted, purpose="x"):
         raise KeyError
     assert session.values == {"a": "1"}
+
+
+def test_end_of_a_query_does_not_close_what_follows_its_sources(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"trigger": "availableNow", "time_column": "t", "frontier": "source"}
+    df: Any = None
+    with pytest.raises(errors.InvalidOptionError, match="on_finish='close' with frontier='source' — hint: leave on_"):
+        start(df, path=str(tmp_path / "log"), checkpoint=str(tmp_path / "c"), on_finish="close", **options)
