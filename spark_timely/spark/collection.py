@@ -146,7 +146,7 @@ def snapshot_at(
     -------
     tuple of pyspark.sql.DataFrame
         One per log, in the order of the cut. Of a stream log the messages at times not beyond the cut's
-        frontier; of a collection log its contents as of it. The same rows whenever they are computed.
+        frontier; of a collection log its contents as of it. The same rows whenever it is called.
 
     Raises
     ------
@@ -155,9 +155,10 @@ def snapshot_at(
 
     Notes
     -----
-    The logs are looked up by Spark's side, each time that a DataFrame is computed: one that is
-    missing, was replaced by another, or has not come so far fails the query with `LogMissingError`,
-    `DataLossError` or `NotBeyondError` in its text.
+    The logs are looked up by Spark's side: here, and when a DataFrame is first computed. One that is
+    missing, was replaced by another, or has not come so far fails with `LogMissingError`, `DataLossError`
+    or `NotBeyondError` in the text. Spark keeps the files that a DataFrame was planned with: make it
+    anew after compaction and vacuum.
 
     Examples
     --------

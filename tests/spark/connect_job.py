@@ -14,6 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 import spark_timely
 
 
+def read_at_cut(spark: SparkSession, log: str) -> int:
+    """Read as of a cut, told as JSON; return the number of rows."""
+    (rows,) = spark_timely.snapshot_at(spark, str(spark_timely.cut([log], frontier=7)))
+    return rows.count()
+
+
 def main(folder: Path) -> dict[str, object]:
     """Capture files through the sink, replay the log, aggregate splits; return what was found."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -61,6 +67,7 @@ def main(folder: Path) -> dict[str, object]:
         "end": json.loads(ends) if isinstance(ends, str) else ends,
         "counts": sorted(map(list, counts)),
         "read": spark.read.format("timely").load(str(log)).count(),
+        "cut": read_at_cut(spark, str(log)),
     }
     spark.stop()
     return found

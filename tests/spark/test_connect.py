@@ -34,6 +34,7 @@ def test_capture_and_replay_through_connect(tmp_path: Path) -> None:
     assert times == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10]]
     assert found["end"]["frontier"] == [11]
     assert found["read"] == 11
+    assert found["cut"] == 7
     assert found["counts"] == [["w0", 4], ["w1", 4], ["w2", 3]]
     log = spark_timely.open_log(tmp_path / "log")
     assert log.frontier().to_json() == [11]
