@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import spark_timely
@@ -48,10 +50,7 @@ def test_quickstart_captures_and_replays(spark: SparkSession, tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     # Paths in the README are relative; Spark's are relative to where its JVM was started.
     here = str(tmp_path)
-    capture, replay, producer, totals = (
-        re.sub(r'"(inbox|log|checkpoint/\w+|numbers)"', lambda found: repr(f"{here}/{found[1]}"), block)
-        for block in BLOCKS
-    )
+    capture, replay, producer, totals = (_at(here, block) for block in BLOCKS[:4])
     shown: list[tuple[dt.datetime, str, float]] = []
 
     def show(rows: DataFrame) -> DataFrame:
@@ -87,6 +86,45 @@ def test_quickstart_captures_and_replays(spark: SparkSession, tmp_path: Path, mo
     log = spark_timely.open_log(f"{here}/numbers")
     assert log.frontier().to_json() == [1]
     assert log.messages()["value"].to_pylist() == [7, 8, 9]
+
+
+@pytest.mark.spark
+def test_completeness_is_handed_on_and_cut(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = str(tmp_path)
+    handover, cut = (_at(here, block) for block in BLOCKS[4:])
+    schema = pa.schema([("hour", pa.timestamp("us", "UTC")), ("customer", pa.int64()), ("amount", pa.float64())])
+    pq.write_table(pa.table({"customer": [1, 2], "name": ["Ada", "Grace"]}), f"{here}/customers.parquet")
+    (tmp_path / "customers").mkdir()
+    (tmp_path / "customers.parquet").rename(tmp_path / "customers" / "part.parquet")
+    for name, last, amounts in (("orders", 5, (3.0, -1.0)), ("returns", 3, (2.0, 2.0))):
+        log = spark_timely.create_log(f"{here}/{name}", schema, times=("timestamp",))
+        times = [hour(n) for n in range(last) for _ in amounts]
+        columns = {"_time": times, "hour": times, "customer": [1, 2] * last, "amount": list(amounts) * last}
+        log.writer(owner="till").append(pa.table(columns).cast(_with_time(schema)), advance_to=hour(last))
+    names: dict[str, object] = {"spark_timely": spark_timely, "spark": spark}
+    exec(handover, names)
+    clean = spark_timely.open_log(f"{here}/clean")
+    # The log is as far as the source that is behind.
+    assert clean.frontier() == clean.domain.parse_frontier([hour(3)])
+    found = sorted((row["hour"], row["name"], row["amount"]) for row in clean.messages().to_pylist())
+    said = ((5, "Ada", 3.0), (3, "Ada", 2.0), (3, "Grace", 2.0))
+    assert found == sorted((hour(n), name, amount) for last, name, amount in said for n in range(last))
+    exec(cut, names)
+    assert [names[name].count() for name in ("orders", "returns")] == [6, 6]  # type: ignore[attr-defined]
+    assert main(["wait", "--cut", f"{here}/cut.json", "--timeout", "0"]) == 0
+
+
+def _with_time(schema: pa.Schema) -> pa.Schema:
+    return schema.insert(0, pa.field("_time", pa.timestamp("us", "UTC")))
+
+
+def _at(here: str, block: str) -> str:
+    """Return a block with absolute paths."""
+    names = r'"(inbox|log|checkpoint/\w+|numbers|orders|returns|customers|clean|cut\.json)"'
+    return re.sub(names, lambda found: repr(f"{here}/{found[1]}"), block)
 
 
 def _shown(block: str) -> str:
