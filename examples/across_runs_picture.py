@@ -83,17 +83,28 @@ def draw(
         axes.set_xlabel("hour in which the flight left (UTC, 12 June 2013)", color=MUTED)
         axes.spines[:].set_visible(False)
         figure.text(0.02, 0.94, "Sources that take turns: who knows what is complete?", fontsize=17, weight="bold")
-        figure.text(0.02, 0.885, "Above: flights per hour that came before ", color=MUTED)
-        figure.text(0.255, 0.885, "run 1", color=BLUE, weight="bold")
-        figure.text(0.297, 0.885, "and before", color=MUTED)
-        figure.text(0.378, 0.885, "run 2", color=ORANGE, weight="bold")
-        figure.text(0.42, 0.885, "(Trigger.AvailableNow). Below: flights per hour that were called final,", color=MUTED)
-        figure.text(0.82, 0.885, "rightly", color=GREEN, weight="bold")
-        figure.text(0.87, 0.885, "or", color=MUTED)
-        figure.text(0.89, 0.885, "wrongly", color=RED, weight="bold")
+        parts = [
+            ("Above: flights per hour that came before", MUTED),
+            ("run 1", BLUE),
+            ("and before", MUTED),
+            ("run 2", ORANGE),
+            ("(Trigger.AvailableNow). Below: those that were called final", MUTED),
+            ("rightly", GREEN),
+            ("or", MUTED),
+            ("wrongly", RED),
+        ]
+        sentence(figure, 0.02, 0.885, parts)
         figure.savefig(path)
         plt.close(figure)
     return path
+
+
+def sentence(figure: plt.Figure, left: float, bottom: float, parts: list[tuple[str, str]]) -> None:
+    """Write words in their colours, one after the other; those that are not muted in bold."""
+    for text, colour in parts:
+        weight = "normal" if colour == MUTED else "bold"
+        drawn = figure.text(left, bottom, text, color=colour, weight=weight)
+        left = figure.transFigure.inverted().transform(drawn.get_window_extent())[1, 0] + 0.005
 
 
 def cell(axes: plt.Axes, place: float, row: float, colour: str, text: str) -> None:
