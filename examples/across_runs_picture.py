@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from matplotlib.figure import Figure
+
 HOUR = pd.Timedelta(hours=1)
 WAYS = {
     "timely": "spark-timely\nfrontier=source",
@@ -69,7 +71,7 @@ def draw(
                 right = count == truth[hour] and hour < min(upper.values())
                 cell(axes, (hour - start) / HOUR, rows[way], GREEN if right else RED, str(count))
             if not final:
-                axes.text(0.15, rows[way], "nothing, after any number of such runs", color=MUTED, va="center",
+                axes.text(0.15, rows[way], "nothing, after both runs", color=MUTED, va="center",
                           style="italic")  # fmt: skip
         axes.axvline(complete, color=GREEN, lw=2.2, zorder=4)
         label = f"complete: every airport has said so ({min(upper.values()):%H:%M})"
@@ -83,17 +85,28 @@ def draw(
         axes.set_xlabel("hour in which the flight left (UTC, 12 June 2013)", color=MUTED)
         axes.spines[:].set_visible(False)
         figure.text(0.02, 0.94, "Sources that take turns: who knows what is complete?", fontsize=17, weight="bold")
-        figure.text(0.02, 0.885, "Above: flights per hour that came before ", color=MUTED)
-        figure.text(0.255, 0.885, "run 1", color=BLUE, weight="bold")
-        figure.text(0.297, 0.885, "and before", color=MUTED)
-        figure.text(0.378, 0.885, "run 2", color=ORANGE, weight="bold")
-        figure.text(0.42, 0.885, "(Trigger.AvailableNow). Below: flights per hour that were called final,", color=MUTED)
-        figure.text(0.82, 0.885, "rightly", color=GREEN, weight="bold")
-        figure.text(0.87, 0.885, "or", color=MUTED)
-        figure.text(0.89, 0.885, "wrongly", color=RED, weight="bold")
+        subtitle(figure)
         figure.savefig(path)
         plt.close(figure)
     return path
+
+
+def subtitle(figure: Figure) -> None:
+    """Say what the colours mean: each piece of text begins where the one before it ends."""
+    pieces = [
+        ("Above: flights per hour that came before", MUTED),
+        ("run 1", BLUE),
+        ("and before", MUTED),
+        ("run 2", ORANGE),
+        ("(Trigger.AvailableNow). Below: what was called final,", MUTED),
+        ("rightly", GREEN),
+        ("or", MUTED),
+        ("wrongly", RED),
+    ]
+    x, renderer = 0.02, figure.canvas.get_renderer()
+    for text, colour in pieces:
+        piece = figure.text(x, 0.885, text, color=colour, weight="normal" if colour == MUTED else "bold")
+        x += piece.get_window_extent(renderer).width / figure.bbox.width + 0.006
 
 
 def cell(axes: plt.Axes, place: float, row: float, colour: str, text: str) -> None:
