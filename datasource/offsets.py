@@ -93,12 +93,7 @@ class Begin:
         raise _unreadable(found)
 
 
-_BEGIN_WORDS: Final = {
-    "frontier": "frontier",
-    "version": "version",
-    "timestamp": "timestamp",
-    "as_of": "asOf",
-}
+_BEGIN_WORDS: Final = {"frontier": "frontier", "version": "version", "timestamp": "timestamp", "as_of": "asOf"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,10 +306,7 @@ def read_offset(found: object, arity: int, /) -> Offset:
         msg = (
             f"could not read the checkpoint: found an offset of version={found['version']!r}, known is {OFFSET_VERSION}"
         )
-        raise LogFormatError(
-            msg,
-            hint="a newer spark-timely wrote it; upgrade, or begin with a new checkpoint",
-        )
+        raise LogFormatError(msg, hint="a newer spark-timely wrote it; upgrade, or begin with a new checkpoint")
     try:
         scope = Scope.from_json(found, arity)
         if "begin" in found:
@@ -460,12 +452,7 @@ def _check_order(begin: Begin, until: Bound, domain: TimeDomain) -> None:
     if wrong:
         names = _OPTION_NAMES[begin.kind], _OPTION_NAMES[until.kind + "_end"]
         msg = f"could not read a range that ends before it begins: found {names[0]}={low}, {names[1]}={high}"
-        raise InvalidBoundsError(
-            msg,
-            hint=f"give a {names[1]} that is not before {names[0]}",
-            lower=low,
-            upper=high,
-        )
+        raise InvalidBoundsError(msg, hint=f"give a {names[1]} that is not before {names[0]}", lower=low, upper=high)
 
 
 _OPTION_NAMES: Final = {
@@ -528,9 +515,7 @@ def continue_with(offset: Offset, fresh: Offset, options: SourceOptions, /) -> O
                 f"found {name}={_words(new)}"
             )
             raise InvalidOptionError(
-                msg,
-                hint=f"give the {name} it was begun with, or a new checkpoint",
-                context={"option": name},
+                msg, hint=f"give the {name} it was begun with, or a new checkpoint", context={"option": name}
             )
     scope = replace(offset.scope, until=fresh.scope.until, content=content, times=times)
     return offset if scope == offset.scope else replace(offset, scope=scope)
