@@ -1,4 +1,6 @@
-"""Ends of micro-batches on multiples of a step (``alignTo``), so that no window of time is cut by one.
+"""Which options speak of times, and ends of micro-batches on multiples of a step of them (``alignTo``).
+
+With ``alignTo`` no window of time is cut by a micro-batch.
 
 Multiples are counted from 0: of dates and timestamps from 1970-01-01 in UTC, as Spark's ``window`` does.
 """
@@ -8,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_timely.antichain import Antichain
-from spark_timely.errors import InvalidOptionError
+from spark_timely.errors import InvalidOptionError, shown
 
 if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
     from spark_timely.timestamp import TimeDomain
 
-__all__ = ["aligned", "alignment_of"]
+__all__ = ["aligned", "alignment_of", "check_delivery"]
 
 
 def alignment_of(options: SourceOptions, domain: TimeDomain, /) -> int | None:
@@ -74,3 +76,27 @@ def aligned(frontier: Antichain, step: int, domain: TimeDomain, /) -> Antichain:
     time = frontier.elements[0][0]
     # Below the least multiple of the type there is nothing to round down to.
     return Antichain.of(max(time // step * step, domain.types[0].lo))
+
+
+def check_delivery(options: SourceOptions, /) -> None:
+    """Refuse options that speak of times where positions are commits; raises `InvalidOptionError`."""
+    if options.delivery != "arrival":
+        return
+    starting = options.starting_frontier
+    for name, given in (
+        ("asOf", options.as_of),
+        ("startingFrontier", None if starting in ("earliest", "latest") else starting),
+        ("upTo", options.up_to),
+        ("cut", options.cut),
+        ("maxTimesPerTrigger", options.max_times_per_trigger),
+        ("alignTo", None if options.align_to is None else options.align_to.text),
+        ("splitBy", "time" if options.split_by == "time" else None),
+    ):
+        if given is not None:
+            msg = f"could not read in order of arrival: found option {name}={shown(given)}, which speaks of times"
+            raise InvalidOptionError(
+                msg,
+                hint="under delivery=arrival positions are commits: use startingVersion, startingTimestamp, "
+                "endingVersion, endingTimestamp and the limits on files, bytes and rows",
+                context={"option": name},
+            )

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_timely.antichain import Antichain
-from spark_timely.datasource.alignment import alignment_of
+from spark_timely.datasource.alignment import alignment_of, check_delivery
 from spark_timely.errors import (
     InvalidBoundsError,
     InvalidOptionError,
@@ -355,7 +355,7 @@ def first_offset(options: SourceOptions, domain: TimeDomain, kind: str, /) -> Of
     {'version': 1, 'delivery': 'complete', 'times': ['long'], 'content': 'rows', 'until': {'upTo': [9]}, \
 'begin': {'frontier': [7]}}
     """
-    _check_delivery(options)
+    check_delivery(options)
     alignment_of(options, domain)
     begin = _begin(options, domain, kind)
     until = _until(options, domain)
@@ -415,29 +415,6 @@ def _until(options: SourceOptions, domain: TimeDomain) -> Bound | None:
     if options.ending_timestamp is not None:
         return Bound("timestamp", int(options.ending_timestamp))
     return None
-
-
-def _check_delivery(options: SourceOptions) -> None:
-    if options.delivery != "arrival":
-        return
-    starting = options.starting_frontier
-    for name, given in (
-        ("asOf", options.as_of),
-        ("startingFrontier", None if starting in ("earliest", "latest") else starting),
-        ("upTo", options.up_to),
-        ("cut", options.cut),
-        ("maxTimesPerTrigger", options.max_times_per_trigger),
-        ("alignTo", None if options.align_to is None else options.align_to.text),
-        ("splitBy", "time" if options.split_by == "time" else None),
-    ):
-        if given is not None:
-            msg = f"could not read in order of arrival: found option {name}={shown(given)}, which speaks of times"
-            raise InvalidOptionError(
-                msg,
-                hint="under delivery=arrival positions are commits: use startingVersion, startingTimestamp, "
-                "endingVersion, endingTimestamp and the limits on files, bytes and rows",
-                context={"option": name},
-            )
 
 
 def _check_order(begin: Begin, until: Bound, domain: TimeDomain) -> None:

@@ -32,6 +32,8 @@ def logs(path: str, schema: pa.Schema) -> None:
     log = spark_timely.open_log(path)
     assert_type(log, spark_timely.Log)
     assert_type(log.frontier(), spark_timely.Antichain)
+    assert_type(spark_timely.cut([log, path]), spark_timely.Cut)
+    assert_type(spark_timely.wait(log, time=3), spark_timely.Antichain)
 
 
 def spark(df: DataFrame, path: str) -> None:
@@ -39,5 +41,6 @@ def spark(df: DataFrame, path: str) -> None:
     assert_type(spark_timely.session_settings(), dict[str, str])
     assert_type(spark_timely.start(df, path=path, checkpoint=path), spark_timely.CaptureQuery)
     assert_type(spark_timely.read_splits([], columns=["a"]), Iterator[pa.Table])
+    assert_type(spark_timely.snapshot_at(df.sparkSession, spark_timely.cut([path])), tuple[DataFrame, ...])
     spark_timely.capture(df, 3, path=path, checkpoint=path, time_column="t", frontier="bounded")
     assert_type(spark_timely.batch_frontier(3, checkpoint=path), spark_timely.Antichain)
