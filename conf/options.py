@@ -150,6 +150,13 @@ class SinkOptions(Options):
     target_file_size: int = _sink(
         "targetFileSize", "bytes", "128mb", "Size at which a task begins a new file.", unit="bytes", minimum=1
     )
+    single_writer: bool = _sink(
+        "singleWriter",
+        "bool",
+        "false",
+        "Promises that only one process at a time writes to this log, compaction and command line included. Allows to "
+        "write to Databricks volumes and to file systems without hard links, where a second writer would be lost.",
+    )
     compression: str = _sink(
         "compression", "enum", "zstd", "Compression of the data files.", choices=("zstd", "snappy", "gzip", "none")
     )

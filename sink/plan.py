@@ -26,6 +26,7 @@ from spark_timely.capture.policy import Policy
 from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import ClosedError, LogMissingError, OwnershipError, RolledBackError, shown
 from spark_timely.log.format import LogFormat
+from spark_timely.log.place import check_place, promised
 from spark_timely.log.storage import Storage, has_table, normal_path, open_storage
 from spark_timely.sink.layout import Layout, layout_of, policy_of
 from spark_timely.sink.source import end_of_sources
@@ -230,7 +231,7 @@ def make_plan(
     Raises
     ------
     InvalidOptionError, SchemaMismatchError
-        If options or schema do not fit the log.
+        If options or schema do not fit the log; if the log is on a volume, and nobody promised a single writer.
     ClosedError, OwnershipError, RolledBackError
         If the query may not append to the stream.
     InvalidUsageError, StorageError
@@ -241,7 +242,9 @@ def make_plan(
     Cost: one cold open of the log; its history is looked at only when a micro-batch may be repeated.
     """
     # A relative path would mean another directory in another process.
-    options = replace(options, path=normal_path(options.path))
+    storage = promised(options.storage_options, single_writer=options.single_writer)
+    options = replace(options, path=normal_path(options.path), storage_options=storage)
+    check_place(options.path, storage)
     log = find(options.path, options.storage_options)
     layout = layout_of(schema, options, form=None if log is None else LogFormat(log.domain, log.kind, log.schema))
     policy = policy_of(options, layout.form)

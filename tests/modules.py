@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
 _FOLDERS = {
@@ -18,6 +20,18 @@ def modules() -> dict[str, Path]:
     found = {"pyspark_timely": ROOT / "pyspark_timely.py"}
     for folder, package in _FOLDERS.items():
         for file in sorted((ROOT / folder).rglob("*.py")):
+            if not (file.parent / "__init__.py").exists():
+                continue  # beside the package, and not installed: the bundle's job
             parts = [package, *file.relative_to(ROOT / folder).with_suffix("").parts]
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
     return found
+
+
+def bundle_job() -> ModuleType:
+    """Return what the tasks of the Databricks bundle run, which is no part of any package."""
+    spec = importlib.util.spec_from_file_location("bundle_job", ROOT / "conf" / "databricks" / "job.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -159,6 +159,11 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="storage option of a cloud URL; may be repeated",
     )
+    common.add_argument(
+        "--single-writer",
+        action="store_true",
+        help="promise that nobody else writes to the log meanwhile: for logs on Databricks volumes",
+    )
     parser = _Parser(
         prog="spark-timely",
         description="Look at a capture log, check it, wait for it, advance, close and compact it. Needs no Spark.",

@@ -23,6 +23,7 @@ from spark_timely.log.base import StreamState
 from spark_timely.log.delta import DeltaLog, open_log
 from spark_timely.log.files import TARGET_FILE_BYTES
 from spark_timely.log.index import FileIndex
+from spark_timely.log.place import promised
 from spark_timely.timestamp import TimeDomain, TimeType
 
 __all__ = ["VERBS", "Verb", "asked_log", "frontier_text", "plain_frontier", "storage_options"]
@@ -66,7 +67,7 @@ def storage_options(options: argparse.Namespace) -> dict[str, str] | None:
             msg = f"could not read the command line: found --storage {shown(pair)}"
             raise InvalidOptionError(msg, hint="give --storage KEY=VALUE")
         storage[key] = value
-    return storage or None
+    return promised(storage, single_writer=options.single_writer) or None
 
 
 def _stream(log: DeltaLog, name: str) -> StreamState:

@@ -489,6 +489,10 @@ class LogCore:
             self._discard(progress)
             return False
         except StorageError as error:
+            if error.determinate:
+                attempts.tried.pop()
+                self._discard(progress)
+                raise
             attempts.last = error
             # Unclear. A write that is still under way may yet land: nothing is deleted. To try again
             # is safe, because both attempts carry the same app ids.

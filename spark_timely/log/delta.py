@@ -13,11 +13,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from spark_timely.capture.protocol import StreamCounts
-from spark_timely.errors import InvalidUsageError, LogMissingError, SchemaMismatchError
+from spark_timely.errors import InvalidUsageError, LogMissingError, SchemaMismatchError, StorageError
 from spark_timely.log.base import OPEN_STREAM
 from spark_timely.log.delta_store import DeltaStore, create_table
 from spark_timely.log.files import write_progress_file
 from spark_timely.log.format import LogFormat
+from spark_timely.log.place import check_place, promised
 from spark_timely.log.reading import ReadableLog
 from spark_timely.log.state import batch_rows, initial_state
 from spark_timely.log.storage import has_table, normal_path, open_storage
@@ -73,6 +74,7 @@ def create_log(
     streams: int = 1,
     exist_ok: bool = False,
     storage_options: Mapping[str, str] | None = None,
+    single_writer: bool = False,
     clock: Callable[[], float] = time.time,
     merge_every: int | None = 100,
 ) -> DeltaLog:
@@ -97,6 +99,9 @@ def create_log(
         Whether to open a log that is there already, if it has the same schema, times and kind.
     storage_options : mapping, optional
         Credentials and settings for cloud URLs, as delta-rs takes them.
+    single_writer : bool
+        Promises that only one process at a time writes to the log; allows volumes, and file systems
+        without hard links.
     clock : callable
         Wall clock in seconds.
     merge_every : int or None
@@ -109,7 +114,8 @@ def create_log(
     Raises
     ------
     InvalidUsageError
-        If there is a log already, or something else in the directory.
+        If there is a log already, or something else in the directory; if it is on a volume, and
+        `single_writer` is not promised.
     SchemaMismatchError
         If a payload column cannot be kept, or an existing log differs.
     StorageError
@@ -127,6 +133,8 @@ def create_log(
     if isinstance(streams, bool) or not isinstance(streams, int) or streams < 1:
         msg = f"could not create log {where!r}: found streams={streams!r}"
         raise InvalidUsageError(msg, hint="a log has one stream or more")
+    storage_options = promised(storage_options, single_writer=single_writer)
+    check_place(where, storage_options)
     storage = open_storage(where, storage_options)
     if storage.local and os.path.exists(where) and not os.path.isdir(where):
         msg = f"could not create log {where!r}: found a file"
@@ -150,7 +158,13 @@ def create_log(
             reason="created",
         )
         first = write_progress_file(storage, batch_rows(form, state), OPEN_STREAM, 0, form.domain)
-        if create_table(where, form, [first], storage_options):
+        try:
+            created = create_table(where, form, [first], storage_options)
+        except StorageError as error:
+            if error.determinate:
+                storage.delete(first.path)
+            raise
+        if created:
             return open_log(where, storage_options=storage_options, clock=clock, merge_every=merge_every)
         storage.delete(first.path)
     if not exist_ok:
@@ -195,6 +209,7 @@ def open_log(
     path: str | os.PathLike[str],
     *,
     storage_options: Mapping[str, str] | None = None,
+    single_writer: bool = False,
     clock: Callable[[], float] = time.time,
     merge_every: int | None = 100,
 ) -> DeltaLog:
@@ -206,6 +221,8 @@ def open_log(
         A local directory or a cloud URL.
     storage_options : mapping, optional
         Credentials and settings for cloud URLs, as delta-rs takes them.
+    single_writer : bool
+        Promises that only one process at a time writes to the log: this one. Reading needs no promise.
     clock : callable
         Wall clock in seconds.
     merge_every : int or None
@@ -232,6 +249,7 @@ def open_log(
     spark_timely.errors.LogMissingError: could not open log '/nowhere': found no such path — hint: ...
     """
     where = normal_path(path)
+    storage_options = promised(storage_options, single_writer=single_writer)
     storage = open_storage(where, storage_options)
     if storage.local and not os.path.isdir(where):
         found = "a file" if os.path.exists(where) else "no such path"

@@ -40,6 +40,7 @@ from deltalake.transaction import AddAction, RemoveAction, create_table_with_add
 
 from spark_timely.errors import InvalidUsageError, LogFormatError, LogMissingError, StorageError, shown
 from spark_timely.log.format import LogFormat
+from spark_timely.log.place import PROMISE_HINT, check_place, links_missing
 from spark_timely.log.storage import FileStorage, open_storage, plain
 from spark_timely.log.store import App, LostRaceError
 
@@ -116,6 +117,8 @@ def create_table(
             commit_properties=CommitProperties(app_transactions=[Transaction("timely/#open", 0)], max_commit_retries=0),
         )
     except (DeltaError, OSError) as error:
+        if links_missing(error):
+            raise _no_links(path, error) from error
         # Which kind of error tells that somebody was first differs by back end and by timing.
         if _exists(path, options):
             return _created_by(path, options, first)
@@ -127,6 +130,16 @@ def create_table(
             determinate=False,
         ) from error
     return True
+
+
+def _no_links(path: str, error: Exception) -> StorageError:
+    return StorageError(
+        f"could not commit to log {path!r}: found a file system without hard links, by which a commit takes its name"
+        f" only if nobody else has it: {plain(error)}",
+        hint=f"write to another file system; {PROMISE_HINT}",
+        context={"path": path, "option": "singleWriter"},
+        determinate=True,
+    )
 
 
 def _exists(path: str, options: dict[str, str] | None) -> bool:
@@ -311,12 +324,15 @@ class DeltaStore:
         return table.schema().to_json(), tuple(features), dict(table.metadata().configuration)
 
     def check_writable(self) -> None:
-        """Refuse a table with features that delta-rs cannot commit to. Free where all are known.
+        """Refuse a place without a promise, and features that delta-rs cannot commit to. Free where all are known.
 
         Raises
         ------
+        InvalidOptionError
+            If the log is on a volume, and nobody promised a single writer.
         LogFormatError
         """
+        check_place(self.path, self.options)
         if self._writable:
             return
         try:
@@ -431,6 +447,8 @@ class DeltaStore:
         except CommitFailedError as error:
             if _is_unwritable(str(error)):  # found before anything is written
                 raise self._unwritable(str(error)) from error
+            if links_missing(error):
+                raise _no_links(self.path, error) from error
             msg = f"could not commit to log {self.path!r} at version={self._version}: found {plain(error)}"
             raise LostRaceError(
                 msg,
@@ -439,6 +457,8 @@ class DeltaStore:
                 determinate=False,
             ) from error
         except (DeltaError, OSError) as error:
+            if links_missing(error):
+                raise _no_links(self.path, error) from error
             msg = f"could not commit to log {self.path!r} at version={self._version}: found {plain(error)}"
             raise StorageError(
                 msg,

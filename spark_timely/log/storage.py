@@ -30,6 +30,7 @@ __all__ = ["FileStorage", "MemoryStorage", "Storage", "has_table", "normal_path"
 _BUFFER_BYTES = 1 << 20
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
+_VOLUME = re.compile(r"dbfs:/Volumes/", re.IGNORECASE)
 # Tried with delta-rs 1.6.6: it writes a table's log at such a path, and looks for it at the decoded one,
 # with a backslash for a slash; no way to spell the path as a URL makes both agree.
 _DECODED = re.compile(r"%[0-9A-Fa-f]{2}|\\")
@@ -42,7 +43,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def normal_path(path: str | os.PathLike[str]) -> str:
-    """Return a path as the library uses it: absolute for local files, unchanged for other URLs.
+    """Return a path as the library uses it: absolute for local files and volumes, unchanged for other URLs.
 
     Raises
     ------
@@ -59,6 +60,8 @@ def normal_path(path: str | os.PathLike[str]) -> str:
     's3://bucket/log'
     >>> normal_path("file:/tmp/a#b?c")
     '/tmp/a#b?c'
+    >>> normal_path("dbfs:/Volumes/main/raw/logs/a")
+    '/Volumes/main/raw/logs/a'
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str) or not text.strip():
@@ -66,11 +69,13 @@ def normal_path(path: str | os.PathLike[str]) -> str:
         raise InvalidUsageError(msg, hint="give the path of the log as a text")
     if text[:5].lower() == "file:":
         text = _path_of_file_url(text)
+    if _VOLUME.match(text):
+        text = text[5:]  # Spark's name of a path that every process sees
     if one := _ONE_SLASH.match(text):
         msg = f"could not use path {text!r}: found the scheme {one[1]!r} with one slash"
         hint = f"write {one[1]}://… with the bucket or host, or a local path"
         if one[1].lower() == "dbfs":
-            hint = "give the path as Python sees it: /dbfs/… or, read only, /Volumes/…"
+            hint = "give the path as Python sees it: /Volumes/… or /dbfs/…"
         raise InvalidUsageError(msg, hint=hint, context={"path": text})
     if _URL.match(text):
         return text.rstrip("/")

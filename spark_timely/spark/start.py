@@ -29,6 +29,8 @@ from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, shown
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.format import LogFormat
+from spark_timely.log.place import check_place, promised
+from spark_timely.log.storage import normal_path
 from spark_timely.sink.layout import layout_of, policy_of
 from spark_timely.sink.plan import check_owner, find_log
 from spark_timely.spark.checkpoint import all_committed
@@ -185,7 +187,7 @@ class CaptureQuery:
         from spark_timely.log.writer import downgrade_to
 
         options = self._options
-        log = find_log(options.path, options.storage_options)
+        log = find_log(options.path, promised(options.storage_options, single_writer=options.single_writer))
         if log is None:
             form = layout_of(self._schema, options, form=None).form
             # Not one micro-batch: an empty input is complete too.
@@ -198,6 +200,7 @@ class CaptureQuery:
                 streams=options.streams,
                 exist_ok=True,
                 storage_options=options.storage_options or None,
+                single_writer=options.single_writer,
             )
         state = log.stream(options.stream)
         if state is not None:
@@ -285,6 +288,7 @@ def start(
     wanted = _trigger(trigger)
     given = {name: value for name, value in options.items() if value is not None}
     parsed = parse_options(SINK_OPTIONS, {"path": path, "checkpointLocation": checkpoint, **given})
+    check_place(normal_path(path), promised(parsed.storage_options, single_writer=parsed.single_writer))
     close = _ending(on_finish, wanted, parsed)
     if through not in ("sink", "foreachBatch"):
         msg = f"could not start the capture: found through={through!r}"

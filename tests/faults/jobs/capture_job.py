@@ -13,6 +13,8 @@ Run as ``python capture_job.py SPEC.json``. Keys of the specification:
     writes, just before the log is asked to commit, or between the log's commit and Spark's commit file.
 ``marker``
     A file that is written just before the kill, so that the test knows that it struck.
+``refuse``
+    ``{"calls": […], "code": errno}``: system calls that fail for the job and all that it starts.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from pyspark.sql.types import StructType
 
 import spark_timely
 from spark_timely.datasource.source import TimelyDataSource
+from tests.faults.no_links import refuse
 
 SPEC = json.loads(Path(sys.argv[1]).read_text())
 DRIVER_GROUP = os.getpgid(0)
@@ -92,6 +95,8 @@ def killing_source(kill: dict[str, object], marker: str, group: int) -> type:
 
 def main() -> None:
     """Run the query until its input is used up."""
+    if "refuse" in SPEC:
+        refuse(*SPEC["refuse"]["calls"], code=SPEC["refuse"]["code"])
     builder = SparkSession.builder.appName("kill").master("local[2]")
     for name, value in {**spark_timely.session_settings(), **SPEC.get("conf", {})}.items():
         builder = builder.config(name, value)
