@@ -137,6 +137,15 @@ class SinkOptions(Options):
         "does not see the end.",
         choices=("hold", "close"),
     )
+    idle_timeout: Duration | None = _sink(
+        "idleTimeout",
+        "duration",
+        None,
+        "With `frontier=bounded`: when the query has had no micro-batch for so long, and looked for input and found "
+        "none, its stream gives up the lateness: all rows seen so far become complete. Rows behind that follow "
+        "`lateData`, which must be chosen. Only through `spark_timely.start`.",
+        unit="a duration, or milliseconds",
+    )
     streams: int = _sink(
         "streams",
         "int",
@@ -146,6 +155,20 @@ class SinkOptions(Options):
     )
     diff_column: str | None = _sink(
         "diffColumn", "str", None, "Column that holds the signed count of each row; makes a new log a collection log."
+    )
+    merge_schema: bool = _sink(
+        "mergeSchema",
+        "bool",
+        "false",
+        "Whether columns of the data that the log does not have are added to it. Rows without them, earlier ones and "
+        "those of other streams, have nulls there; a running reader sees them after its restart.",
+    )
+    takeover: bool = _sink(
+        "takeover",
+        "bool",
+        "false",
+        "Whether the first micro-batch of this query takes the stream over from the query that owns it, which is "
+        "refused from then on. A query that has lost a stream does not get it back.",
     )
     target_file_size: int = _sink(
         "targetFileSize", "bytes", "128mb", "Size at which a task begins a new file.", unit="bytes", minimum=1

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from spark_timely.capture.protocol import StreamCounts, check_messages, check_progress
 from spark_timely.errors import (
@@ -34,7 +35,7 @@ from spark_timely.log.format import LogFormat
 from spark_timely.log.storage import open_storage
 from spark_timely.order import IntArray, consolidate_rows, minimal
 from spark_timely.sink.layout import fingerprint
-from spark_timely.sink.plan import BatchId, CapturePlan, check_owner, find_log
+from spark_timely.sink.plan import BatchId, CapturePlan, find_log
 from spark_timely.sink.source import end_of_sources
 
 if TYPE_CHECKING:
@@ -221,10 +222,15 @@ def commit_reports(
         raise _untold(plan, error) from error
     _check_visible(plan, whole)
     log = find(plan.options.path, plan.options.storage_options) or _create(plan)
-    if whole.base is not None and fingerprint(LogFormat(log.domain, log.kind, log.schema)) != whole.form:
-        # Planned while there was no log. What fits it is for a new plan to say.
+    form = LogFormat(log.domain, log.kind, log.schema)
+    added = pa.schema([plan.layout.form.payload.field(name) for name in plan.layout.added])
+    if whole.form != fingerprint(plan.layout) or not plan.layout.fits(form.extended(added)):
+        # Planned while there was no log, or before another query added columns. What fits is for a new plan to say.
         raise _moved(plan, ident, "tasks planned for a log of other columns", "been made by another query meanwhile")
     state = _state(log, plan, ident, whole)
+    if plan.layout.added:
+        # In a commit of its own, the last that can be refused: a crash between the two leaves an empty column.
+        log.add_columns(added)
     outcome = log.commit(
         CommitRequest(
             stream=stream,
@@ -240,6 +246,7 @@ def commit_reports(
             message_minima=whole.minima,
             n_rows=whole.n_rows,
             bounds=whole.bounds,
+            takeover=plan.options.takeover,
         )
     )
     if not outcome.committed:
@@ -359,7 +366,7 @@ def _state(log: ReadableLog, plan: CapturePlan, ident: BatchId, whole: TaskRepor
     stream = plan.options.stream
     state = log.stream(stream)
     if state is not None:
-        check_owner(state, ident.query)
+        plan.check_owner(state, ident.query)
     if whole.base is None:
         if state is None or state.seq != whole.seq:
             found = "no such stream" if state is None else f"seq={state.seq}"

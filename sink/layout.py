@@ -50,6 +50,8 @@ class Layout:
         Columns that tell progress rows from messages, and their changes; ``frontier=events`` only.
     minimum_told : bool
         Whether the events say at which time their log begins; True without events.
+    added : tuple of str
+        Payload fields that the log does not have yet: the commit adds them first.
 
     Examples
     --------
@@ -66,6 +68,7 @@ class Layout:
     event: str | None = None
     delta: str | None = None
     minimum_told: bool = True
+    added: tuple[str, ...] = ()
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -93,14 +96,30 @@ class Layout:
         ]
         return pa.Table.from_arrays(columns, names=fields.names)
 
+    def fits(self, form: LogFormat) -> bool:
+        """Return whether files of this layout belong into a log: columns that the data fills are the log's.
 
-def fingerprint(form: LogFormat, /) -> str:
-    """Return a short text that tells formats apart which files of one do not fit the other.
+        Parameters
+        ----------
+        form : LogFormat
+            Format of the log, `added` included.
+        """
+        if (form.kind, form.domain) != (self.form.kind, self.form.domain):
+            return False
+        filled = [field for field, source in zip(self.form.payload, self.payload, strict=True) if source is not None]
+        stored = {field.name: field for field in form.payload}
+        empty = [field for field in form.payload if not field.nullable and field.name not in {f.name for f in filled}]
+        return not empty and all(field.name in stored and stored[field.name].equals(field) for field in filled)
+
+
+def fingerprint(layout: Layout, /) -> str:
+    """Return a short text that tells layouts apart where files of one do not fit the other.
+
+    Columns that the data does not fill make no difference: others may add some at any time.
 
     Parameters
     ----------
-    form : LogFormat
-        Format of a log, or of one to be made.
+    layout : Layout
 
     Returns
     -------
@@ -110,11 +129,16 @@ def fingerprint(form: LogFormat, /) -> str:
     --------
     >>> import pyarrow as pa
     >>> narrow, wide = (LogFormat.build(pa.schema([("id", kind)])) for kind in (pa.int32(), pa.int64()))
-    >>> fingerprint(narrow) == fingerprint(wide)
+    >>> fingerprint(Layout(narrow, ("id",), ())) == fingerprint(Layout(wide, ("id",), ()))
     False
     """
-    fields = [[field.name, str(canonical_type(field.type, field.name)), field.nullable] for field in form.payload]
-    text = json.dumps([form.kind, form.domain.to_json(), fields])
+    form = layout.form
+    fields = [
+        [field.name, str(canonical_type(field.type, field.name)), field.nullable]
+        for field, source in zip(form.payload, layout.payload, strict=True)
+        if source is not None
+    ]
+    text = json.dumps([form.kind, form.domain.to_json(), sorted(fields)])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -294,11 +318,14 @@ def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | 
     if diff is not None and form.kind != "collection":
         msg = f"could not capture column {diff!r} as diff: found a log of kind {form.kind!r}"
         raise SchemaMismatchError(msg, hint="leave out diffColumn, or capture into a new log", context={"column": diff})
-    return Layout(form, _match(arrow, form), times, diff, event, delta, minimum_told)
+    sources, extra = _match(arrow, form, merge=options.merge_schema)
+    if extra:
+        form = form.extended(pa.schema([arrow.field(name) for name in extra]))
+    return Layout(form, (*sources, *extra), times, diff, event, delta, minimum_told, tuple(extra))
 
 
-def _match(arrow: pa.Schema, form: LogFormat) -> tuple[str | None, ...]:
-    """Return for each payload field of the log the column of the data that fills it."""
+def _match(arrow: pa.Schema, form: LogFormat, *, merge: bool) -> tuple[tuple[str | None, ...], list[str]]:
+    """Return for each payload field of the log the column of the data that fills it, and columns to be added."""
     names = list(arrow.names)
     sources: list[str | None] = []
     # One turn per column of the log.
@@ -318,15 +345,15 @@ def _match(arrow: pa.Schema, form: LogFormat) -> tuple[str | None, ...]:
             raise SchemaMismatchError(msg, hint="cast the column, or capture into a new log", context={"column": name})
         sources.append(name)
     extra = [name for name in names if name not in sources]
-    if extra:
+    if extra and not merge:
         msg = f"could not capture column {extra[0]!r}: found no such column in the log"
         known = [field.name for field, source in zip(form.payload, sources, strict=True) if source is None]
         raise SchemaMismatchError(
             msg,
-            hint=_near(extra[0], known, "drop the column, or capture into a new log"),
+            hint=_near(extra[0], known, "drop the column, or add it to the log with mergeSchema=true"),
             context={"column": extra[0], "columns": extra},
         )
-    return tuple(sources)
+    return tuple(sources), extra
 
 
 def _fits(found: pa.DataType, stored: pa.DataType) -> bool:

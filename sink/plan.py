@@ -11,7 +11,8 @@ Invariants
 2. A repeated micro-batch is judged by the counts before its first commit and by the wall clock
    recorded with it, so it comes to the decisions that are in the log already, and writes nothing.
 3. The plan of a query that does not own its stream, of a closed stream, or of a checkpoint that was
-   rolled back is refused.
+   rolled back is refused. With `takeover` a query that never owned the stream is planned all the same: its
+   first micro-batch makes it the owner.
 """
 
 from __future__ import annotations
@@ -124,6 +125,8 @@ class CapturePlan:
         State right after the first commit of the micro-batch that may be repeated.
     exists : bool
         Whether the log exists.
+    former : frozenset of str
+        Who owns the stream or has owned it, where the query may take it over.
     """
 
     options: SinkOptions
@@ -134,6 +137,39 @@ class CapturePlan:
     newest: StreamState | None
     recorded: StreamState | None
     exists: bool
+    former: frozenset[str] = frozenset()
+
+    def check_owner(self, state: StreamState, query: str | None) -> None:
+        """Refuse a query that does not own the stream and may not take it over.
+
+        Parameters
+        ----------
+        state : StreamState
+            State of the stream, of the plan or newer.
+        query : str or None
+            Id of the query; one that is not known yet passes.
+
+        Raises
+        ------
+        OwnershipError
+            Naming the owner.
+        """
+        if not self.options.takeover:
+            check_owner(state, query)
+        elif query is not None and state.owner != query and (query in self.former or self._owned_by(query)):
+            msg = (
+                f"could not capture into stream {state.stream!r}: found it taken over by {state.owner!r} from this"
+                f" query, {query!r}"
+            )
+            raise OwnershipError(
+                msg,
+                hint="a query takes a stream over at its first micro-batch, once; start it with a new checkpoint to"
+                " take the stream over again, or give it a stream of its own",
+                context={"stream": state.stream, "owner": state.owner, "query": query},
+            )
+
+    def _owned_by(self, query: str) -> bool:
+        return self.newest is not None and self.newest.owner == query
 
     def standing(self, ident: BatchId) -> Standing:
         """Return what a micro-batch is judged by, or refuse it.
@@ -159,7 +195,12 @@ class CapturePlan:
         state = self.newest
         if state is None:
             return self.fresh
-        check_owner(state, ident.query)
+        self.check_owner(state, ident.query)
+        if ident.query is not None and state.owner != ident.query:
+            # Taken over: micro-batches of the owner before say nothing about this query's.
+            if state.closed:
+                raise _closed(self.options.path, state.stream)
+            return self.fresh
         known = self.recorded
         if known is not None and (known.batch, known.step) == (ident.batch, ident.step):
             return Standing(known.seq, known.before, known.at, known)
@@ -255,14 +296,16 @@ def make_plan(
     if log is None:
         return CapturePlan(options, layout, policy, ident, fresh, None, None, exists=False)
     state = log.stream(options.stream)
-    recorded = None
+    recorded, former = None, frozenset[str]()
     if state is None:
         _warn_of_streams(log, options)
         fresh = Standing(None, _first_counts(log, options), fresh.at)
     else:
         fresh = Standing(state.seq, state.counts, fresh.at)
         recorded = _recorded(log, state, ident)
-    plan = CapturePlan(options, layout, policy, ident, fresh, state, recorded, exists=True)
+        if options.takeover and state.owner != ident.query:
+            former = log.owners(options.stream)
+    plan = CapturePlan(options, layout, policy, ident, fresh, state, recorded, exists=True, former=former)
     plan.standing(ident)
     return plan
 
@@ -299,8 +342,9 @@ def check_owner(state: StreamState, query: str | None) -> None:
     msg = f"could not capture into stream {state.stream!r}: found it owned by {state.owner!r}, this query is {query!r}"
     raise OwnershipError(
         msg,
-        hint="continue from the owner's checkpoint, or give this query a stream of its own with option 'stream'; a"
-        " stream whose query is gone holds the log's frontier back until it is closed (spark-timely close --stream)",
+        hint="continue from the owner's checkpoint, give this query a stream of its own with option 'stream', or take"
+        " this one over with takeover=true; a stream whose query is gone holds the log's frontier back until it is"
+        " closed (spark-timely close --stream)",
         context={"stream": state.stream, "owner": state.owner, "query": query},
     )
 

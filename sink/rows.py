@@ -261,7 +261,7 @@ class _Task:
             ident=self.ident,
             seq=self.standing.seq,
             repeated=self.standing.repeated is not None,
-            form=fingerprint(self.plan.layout.form),
+            form=fingerprint(self.plan.layout),
             at=self.standing.at,
             base=_base(self.standing),
             n_rows=self.n_rows,

@@ -162,13 +162,21 @@ def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite
             hint="a log only grows: use outputMode('append'); aggregate after the replay, where times are complete",
             context={"path": parsed.path},
         )
-    _refuse_on_finish(parsed)
+    _refuse_unseen(parsed)
     location = require_checkpoint(parsed.checkpoint_location)
     known = checkpoint_state(location, storage_options=parsed.storage_options)
     return TimelyStreamWriter(make_plan(schema, parsed, BatchId(known.query, known.batch)))
 
 
-def _refuse_on_finish(options: SinkOptions) -> None:
+def _refuse_unseen(options: SinkOptions) -> None:
+    """Refuse options about what a sink does not see: the end of its query, and that nothing comes."""
+    if options.idle_timeout is not None:
+        msg = "could not use option 'idleTimeout' with format('timely')"
+        raise InvalidOptionError(
+            msg,
+            hint="a sink is not called while its query is idle: use spark_timely.start(…, idle_timeout='10 minutes')",
+            context={"option": "idleTimeout"},
+        )
     if options.on_finish == "close":
         msg = "could not use option onFinish='close' with format('timely')"
         raise InvalidOptionError(

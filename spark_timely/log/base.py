@@ -183,6 +183,9 @@ class CommitRequest:
         Bounds of the messages' times; taken from the files if not given.
     carry : bool
         Whether this commit belongs to no micro-batch, and carries the last one's numbers on.
+    takeover : bool
+        Whether the stream may be another's, and changes its owner by this commit; of no effect where it is
+        the owner's own.
     """
 
     stream: str
@@ -199,6 +202,7 @@ class CommitRequest:
     n_rows: int | None = None
     bounds: IntArray | None = None
     carry: bool = False
+    takeover: bool = False
 
     def minima(self, arity: int) -> IntArray:
         """Return minimal times of the messages, an array of shape (m, k)."""
@@ -294,6 +298,12 @@ class CaptureLog(Protocol):
 
     def frontier(self) -> Antichain:
         """Return the minimal times that any stream may still use; empty when the log is complete."""
+
+    def owners(self, stream: str) -> frozenset[str]:
+        """Return who owns a stream or has owned it."""
+
+    def add_columns(self, columns: pa.Schema) -> None:
+        """Add payload columns that may be null, where they are not there yet."""
 
     def live_paths(self, paths: Iterable[str]) -> set[str]:
         """Return those of the paths that are part of the log, after a refresh."""

@@ -32,7 +32,7 @@ from spark_timely.log.base import OPEN_STREAM, CommitOutcome, CommitRequest, Dat
 from spark_timely.log.decide import decide_commit, decide_open
 from spark_timely.log.files import read_file, write_progress_file
 from spark_timely.log.index import FileIndex, index_files
-from spark_timely.log.state import batch_rows, batch_state, distinct_rows, newest_states, next_state
+from spark_timely.log.state import batch_rows, batch_state, distinct_rows, newest_states, next_state, owners_of
 from spark_timely.log.store import App, LostRaceError, Store
 
 if TYPE_CHECKING:
@@ -310,6 +310,10 @@ class LogCore:
         rows = rows.filter(pc.and_(mask, pc.equal(rows["_query"], state.owner)))
         return batch_state(self.format, rows) if rows.num_rows else None
 
+    def owners(self, stream: str) -> frozenset[str]:
+        """Return who owns a stream or has owned it."""
+        return owners_of(self.progress(), stream)
+
     # Commits -------------------------------------------------------------------------------------
 
     def _now(self) -> int:
@@ -419,7 +423,7 @@ class LogCore:
                 if attempts.tried and self._landed(attempts):
                     return CommitOutcome(committed=True, state=states[request.stream])
                 attempts.forget_overtaken(states)
-                after = decide_commit(self.path, self.domain, states, request, self.recorded, clock)
+                after = decide_commit(self.path, self.domain, states, request, self.recorded, clock, owners=self.owners)
                 if after is None:
                     return self._duplicate(request)
                 if self._try(attempts, [after], request.files, [(app_id(request.stream), after.seq)]):

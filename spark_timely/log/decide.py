@@ -4,7 +4,8 @@ A decision holds for the snapshot it was made from. A lost race throws it away, 
 
 Invariants
 ----------
-1. Only the owner of a stream appends to it, and nobody to a closed one.
+1. Only the owner of a stream appends to it, and nobody to a closed one. Who takes a stream over becomes its
+   owner, once: who has lost it never gets it back, so no micro-batch of his is in it twice.
 2. A micro-batch that the log holds already is recognised before anything else is judged: it is done,
    if its rows agree, and an error if they do not.
 3. What is appended keeps the protocol, judged by the counts before the commit.
@@ -14,7 +15,7 @@ Invariants
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,8 @@ def decide_commit(
     request: CommitRequest,
     recorded: Recorded,
     at: int,
+    *,
+    owners: Callable[[str], Collection[str]],
 ) -> StreamState | None:
     """Judge one commit; return the state after it, or None if the log holds this micro-batch already.
 
@@ -88,6 +91,8 @@ def decide_commit(
         Finds the state right after the commit of (stream, batch, step), or None.
     at : int
         Wall clock in microseconds, where the request does not say.
+    owners : callable
+        Finds who owns a stream or has owned it; asked where a stream is to be taken over.
 
     Raises
     ------
@@ -100,17 +105,10 @@ def decide_commit(
     state = states.get(name)
     if state is None or name == OPEN_STREAM:
         raise missing_stream(path, name, states)
-    if state.owner != request.owner:
-        msg = (
-            f"could not append to stream {name!r} of log {path!r}: found it owned by {state.owner!r}, "
-            f"not by {request.owner!r}"
-        )
-        raise OwnershipError(
-            msg,
-            hint="one query or producer writes a stream; choose another stream name, or stop the owner",
-            context={"path": path, "stream": name, "owner": state.owner},
-        )
-    if request.batch is not None and not request.carry and _is_duplicate(path, state, request, recorded):
+    taken = state.owner != request.owner
+    if taken:
+        _check_takeover(path, state, request, owners)
+    elif request.batch is not None and not request.carry and _is_duplicate(path, state, request, recorded):
         return None
     if state.closed:
         raise closed_stream(path, name)
@@ -146,7 +144,27 @@ def decide_commit(
         at=max(at, state.at + 1) if request.at is None else request.at,
         reason=request.reason,
         **(carried if request.carry else own),
+        **({"owner": request.owner, "epoch": state.epoch + 1} if taken else {}),
     )
+
+
+def _check_takeover(
+    path: str, state: StreamState, request: CommitRequest, owners: Callable[[str], Collection[str]]
+) -> None:
+    """Refuse an append to another's stream, unless it takes the stream over."""
+    name = request.stream
+    found = f"found it owned by {state.owner!r}, not by {request.owner!r}"
+    hint = "one query or producer writes a stream; choose another stream name, or take this one over (takeover)"
+    if request.takeover:
+        if request.carry:
+            msg = f"could not take over stream {name!r} of log {path!r}: found carry=True"
+            raise InvalidUsageError(msg, hint="the numbers of another owner's micro-batch are not carried on")
+        if request.owner not in owners(name):
+            return
+        found = f"found it taken over from {request.owner!r}, it is owned by {state.owner!r}"
+        hint = "who has lost a stream does not get it back: go on under another name, with a new checkpoint"
+    msg = f"could not append to stream {name!r} of log {path!r}: {found}"
+    raise OwnershipError(msg, hint=hint, context={"path": path, "stream": name, "owner": state.owner})
 
 
 def _is_duplicate(path: str, state: StreamState, request: CommitRequest, recorded: Recorded) -> bool:

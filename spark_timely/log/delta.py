@@ -96,7 +96,8 @@ def create_log(
     streams : int
         Number of streams that may open from the minimum on. The log's frontier waits for all of them.
     exist_ok : bool
-        Whether to open a log that is there already, if it has the same schema, times and kind.
+        Whether to open a log that is there already, if it has the same schema, times and kind; columns that
+        were added since make no difference.
     storage_options : mapping, optional
         Credentials and settings for cloud URLs, as delta-rs takes them.
     single_writer : bool
@@ -183,7 +184,7 @@ def create_log(
             hint=f"it was to have kind={form.kind!r} times={form.domain.to_json()!r}; give another path",
             context={"path": where},
         )
-    if not found.payload.equals(form.payload):
+    if not (found.payload.equals(form.payload) or found.declared.equals(form.payload)):
         msg = f"could not use log {where!r}: found other payload columns: {_difference(found.payload, form.payload)}"
         raise SchemaMismatchError(
             msg,

@@ -5,6 +5,8 @@ What was found about delta-rs 1.6, and shapes this module:
  - App ids are compared only against commits after the handle's snapshot, and the numbers not at all.
    So a decision and its commit share one snapshot.
  - A handle does not know its own commit until it is updated.
+ - Adding a column makes every commit from an older snapshot fail, whatever it appends, by the class of
+   error that also stands for a lost race. A column that is there already is added without a complaint.
  - Removing a file twice is not noticed, not even across a rebase. So whatever removes files commits
    exclusively: exactly on top of its snapshot, or not at all.
  - Updating and committing cost time in proportion to the live files (3 µs each), and to the entries in
@@ -460,6 +462,34 @@ class DeltaStore:
             if links_missing(error):
                 raise _no_links(self.path, error) from error
             msg = f"could not commit to log {self.path!r} at version={self._version}: found {plain(error)}"
+            raise StorageError(
+                msg,
+                hint="read the log to see whether it happened, then try again",
+                context={"path": self.path},
+                determinate=False,
+            ) from error
+        finally:
+            self._refreshed_at = float("-inf")
+
+    def add_columns(self, columns: pa.Schema) -> None:
+        """Add columns, in a commit from the snapshot."""
+        try:
+            self._table.alter.add_columns(
+                list(Schema.from_arrow(columns).fields),
+                post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
+            )
+        except CommitFailedError as error:
+            if _is_unwritable(str(error)):
+                raise self._unwritable(str(error)) from error
+            msg = f"could not add columns to log {self.path!r} at version={self._version}: found {plain(error)}"
+            raise LostRaceError(
+                msg,
+                hint="refresh and decide anew",
+                context={"path": self.path},
+                determinate=False,
+            ) from error
+        except (DeltaError, OSError) as error:
+            msg = f"could not add columns to log {self.path!r} at version={self._version}: found {plain(error)}"
             raise StorageError(
                 msg,
                 hint="read the log to see whether it happened, then try again",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -165,6 +165,8 @@ class LogFormat:
     payload : pyarrow.Schema
         Payload columns, in the log's types, with the nullability declared for messages.
     version : int
+    merged : tuple of str
+        Payload columns that came after the log was made. Whoever does not know of them leaves them out.
 
     Examples
     --------
@@ -177,6 +179,7 @@ class LogFormat:
     kind: str
     payload: pa.Schema
     version: int = FORMAT_VERSION
+    merged: tuple[str, ...] = ()
     _cache: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -246,6 +249,61 @@ class LogFormat:
                     context={"column": name},
                 )
             seen.add(name.lower())
+
+    def extended(self, columns: pa.Schema) -> LogFormat:
+        """Return the format with further payload columns, which may be null; those it has stay as they are.
+
+        Parameters
+        ----------
+        columns : pyarrow.Schema
+            Columns that rows bring. Not modified.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If a column is there with another type, or a log cannot have it.
+
+        Examples
+        --------
+        >>> form = LogFormat.build(pa.schema([("id", pa.int64())])).extended(pa.schema([("note", pa.string())]))
+        >>> form.payload.names, form.merged
+        (['id', 'note'], ('note',))
+        """
+        folded = {field.name.casefold(): field for field in self.payload}
+        new: list[pa.Field] = []
+        # One turn per column.
+        for column in columns:
+            kind = canonical_type(column.type, column.name)
+            stored = folded.get(column.name.casefold())
+            if stored is None:
+                new.append(pa.field(column.name, kind))
+            elif stored.type != kind:
+                msg = (
+                    f"could not add column {column.name!r} to a log: found type {str(kind)!r}, the log holds"
+                    f" {str(stored.type)!r}"
+                )
+                raise SchemaMismatchError(
+                    msg,
+                    hint="columns keep their type: cast the column, or capture under another name",
+                    context={"column": column.name},
+                )
+        local = [field.name for field in new if _has_local_timestamps(field.type)]
+        if local and not any(_has_local_timestamps(field.type) for field in self.payload):
+            # delta-rs would list the feature that such a column needs, and must then list all: see `table_schema`.
+            msg = f"could not add column {local[0]!r} to a log: found a timestamp without zone, the first of the log"
+            raise SchemaMismatchError(
+                msg,
+                hint="cast it to a timestamp with zone, or capture into a new log",
+                context={"column": local[0]},
+            )
+        names = tuple(field.name for field in new)
+        self.check_names([*self.payload.names, *names])
+        return replace(self, payload=pa.schema([*self.payload, *new]), merged=(*self.merged, *names), _cache={})
+
+    @property
+    def declared(self) -> pa.Schema:
+        """Payload columns that the log was made with."""
+        return pa.schema([field for field in self.payload if field.name not in self.merged])
 
     @property
     def reserved(self) -> tuple[str, ...]:
@@ -330,7 +388,7 @@ class LogFormat:
 
     def facts(self) -> str:
         """Return the facts of the log as JSON, as kept under `timely.log`."""
-        nullable = {f.name: f.nullable for f in self.payload}
+        nullable = {f.name: f.nullable for f in self.declared}
         return json.dumps(
             {"version": self.version, "kind": self.kind, **self.domain.to_json(), "nullable": nullable},
             sort_keys=True,
@@ -411,4 +469,6 @@ class LogFormat:
             for f in schema
             if f.name not in own
         ]
-        return cls(domain, kind, pa.schema(payload), version)
+        # Adding columns leaves the facts as they are: whatever they do not name came later.
+        merged = tuple(f.name for f in payload if f.name not in nullable) if "nullable" in facts else ()
+        return cls(domain, kind, pa.schema(payload), version, merged)

@@ -23,6 +23,7 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.base import CommitOutcome, CommitRequest, StreamState
+from spark_timely.log.columns import add_columns
 from spark_timely.log.compaction import CompactionReport, compact
 from spark_timely.log.core import LogCore
 from spark_timely.log.decide import closed_stream, missing_stream
@@ -52,6 +53,7 @@ class ReadableLog(LogCore):
         owner: str | None = None,
         at: object | None = None,
         donor: str | None = None,
+        takeover: bool = False,
         target_file_size: int = TARGET_FILE_BYTES,
         compression: str = "zstd",
     ) -> StreamWriter:
@@ -64,14 +66,65 @@ class ReadableLog(LogCore):
             Who appends; needed again to go on with the stream later. A fresh one if not given.
         at, donor
             As in `open_stream`.
+        takeover : bool
+            Whether to take the stream over where it is another's, who then cannot append any more. Who has
+            lost a stream does not get it back.
         target_file_size : int
             Bytes after which an append begins a new file.
         compression : str
             Codec of Parquet.
         """
         name = owner if owner is not None else f"producer-{uuid.uuid4()}"
+        if takeover:
+            self.refresh()
+            state = self.stream(stream)
+            if state is not None and state.owner != name:
+                self._take_over(state, name)
         self.open_stream(stream, owner=name, at=at, donor=donor)
         return StreamWriter(self, stream, name, target_file_size=target_file_size, compression=compression)
+
+    def add_columns(self, columns: pa.Schema) -> None:
+        """Add payload columns that may be null; messages that were written without them have nulls there.
+
+        Does nothing about columns that are there already. Whoever appends without them goes on.
+
+        Parameters
+        ----------
+        columns : pyarrow.Schema
+            Names and types.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If a column is there with another type, or a log cannot have it. The log is as before.
+        LogFormatError
+            If the table has features that cannot be written.
+        StorageError
+            If the log cannot be reached. To repeat the call does no harm.
+
+        Examples
+        --------
+        >>> from spark_timely.log.memory import MemoryLog
+        >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
+        >>> log.add_columns(pa.schema([("note", pa.string())]))
+        >>> log.schema.names
+        ['v', 'note']
+        """
+        with self._lock:
+            add_columns(self, columns)
+
+    def _take_over(self, state: StreamState, owner: str) -> None:
+        nothing = np.empty((0, self.domain.arity), np.int64)
+        self.commit(
+            CommitRequest(
+                stream=state.stream,
+                owner=owner,
+                progress_times=nothing,
+                progress_deltas=np.empty(0, np.int64),
+                reason=f"taken over from {state.owner}",
+                takeover=True,
+            )
+        )
 
     def advance(self, stream: str, frontier: object, *, reason: str = "advanced by hand") -> StreamState:
         """Advance a stream in the name of its owner, from outside.

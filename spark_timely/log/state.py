@@ -33,6 +33,7 @@ __all__ = [
     "initial_state",
     "newest_states",
     "next_state",
+    "owners_of",
     "states_by_seq",
 ]
 
@@ -204,6 +205,17 @@ def newest_states(form: LogFormat, rows: pa.Table) -> dict[str, StreamState]:
         mask = pc.and_(pc.equal(rows["_stream"], stream), pc.equal(rows["_seq"], seq))
         found[stream] = batch_state(form, distinct_rows(form, rows.filter(mask)))
     return found
+
+
+def owners_of(rows: pa.Table, stream: str) -> frozenset[str]:
+    """Return who owns a stream or has owned it, by the progress rows of a log: whoever made a commit of it.
+
+    Notes
+    -----
+    Cost: one pass over the rows.
+    """
+    names = pc.unique(rows.filter(pc.equal(rows["_stream"], stream))["_query"]).to_pylist()
+    return frozenset(name for name in names if name is not None)
 
 
 def states_by_seq(form: LogFormat, rows: pa.Table) -> list[StreamState]:

@@ -6,7 +6,7 @@ Invariants
 ----------
 1. A commit adds and removes files all or nothing, and appears to every handle in one order.
 2. A commit fails with `LostRaceError` if, since the handle's snapshot, another commit carried one of
-   its app ids; or any commit at all happened, where it is exclusive.
+   its app ids, or added columns; or any commit at all happened, where it is exclusive.
 3. A handle sees other commits, and its own, only when it is refreshed.
 """
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["LostRaceError", "MemoryStore", "MemoryTable", "Store"]
 
 App = tuple[str, int]
+
+_COLUMNS = "#columns"
+"""Marks a commit that added columns; no app id has such a name."""
 
 
 class LostRaceError(StorageError):
@@ -97,6 +100,17 @@ class Store(Protocol):
             If it is unclear whether it happened.
         """
 
+    def add_columns(self, columns: pa.Schema) -> None:
+        """Add columns that may be null and that the table does not have, in a commit from the snapshot.
+
+        Raises
+        ------
+        LostRaceError
+            If others added columns since.
+        StorageError
+            If it is unclear whether it happened.
+        """
+
     def tidy(self) -> None:
         """Keep the table's own bookkeeping small; called now and then, after a commit."""
 
@@ -120,6 +134,7 @@ class MemoryStore:
         self.table = table
         self._version = -1
         self._files: dict[str, DataFile] = {}
+        self._form = table.form
         self.refresh(force=True)
 
     @property
@@ -139,8 +154,8 @@ class MemoryStore:
 
     @property
     def format(self) -> LogFormat:
-        """Format of the log."""
-        return self.table.form
+        """Format of the log, as of the snapshot."""
+        return self._form
 
     @property
     def append_only(self) -> bool:
@@ -161,6 +176,7 @@ class MemoryStore:
             if moved:
                 self._version = newest
                 self._files = dict(self.table.files)
+                self._form = self.table.form
         return moved
 
     def listing(self) -> pa.Table:
@@ -181,18 +197,25 @@ class MemoryStore:
         ids = frozenset(app for app, _ in apps)
         with self.table.lock:
             since = self.table.commits[self._version + 1 :]
-            if (exclusive and since) or any(ids & other for other in since):
-                msg = f"could not commit to {self.path!r}: found version={len(self.table.commits) - 1}"
-                raise LostRaceError(
-                    msg,
-                    hint="refresh and decide anew",
-                    determinate=True,
-                )
+            if (exclusive and since) or any(ids & other or _COLUMNS in other for other in since):
+                raise self._lost()
             for file in removes:
                 self.table.files.pop(file.path, None)
             for file in adds:
                 self.table.files[file.path] = file
             self.table.commits.append(ids)
+
+    def add_columns(self, columns: pa.Schema) -> None:
+        """Add columns, in a commit from the snapshot."""
+        with self.table.lock:
+            if any(_COLUMNS in other for other in self.table.commits[self._version + 1 :]):
+                raise self._lost()
+            self.table.form = self._form.extended(columns)
+            self.table.commits.append(frozenset({_COLUMNS}))
+
+    def _lost(self) -> LostRaceError:
+        msg = f"could not commit to {self.path!r}: found version={len(self.table.commits) - 1}"
+        return LostRaceError(msg, hint="refresh and decide anew", determinate=True)
 
     def tidy(self) -> None:
         """Do nothing: there is no bookkeeping."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spark_timely.log.core import LogCore
+    from spark_timely.log.format import LogFormat
 
 __all__ = ["StreamWriter", "downgrade_to"]
 
@@ -294,7 +295,7 @@ class StreamWriter:
         if form.kind == "collection" and "_diff" in table.schema.names:
             diffs = _diffs(table.column("_diff"))
         places = [i for i, n in enumerate(table.schema.names) if n not in own]
-        payload = conform(table.select(places), form.payload)
+        payload = conform(_with_merged(table.select(places), form), form.payload)
         return message_table(form, payload, times, self.stream, state.seq + 1, diffs), times
 
     def _commit(
@@ -338,6 +339,14 @@ class StreamWriter:
             if not isinstance(error, StorageError) or error.determinate:
                 log._discard_refused(files)
             raise
+
+
+def _with_merged(rows: pa.Table, form: LogFormat) -> pa.Table:
+    """Fill the columns that came after the log was made with nulls, where rows do not have them."""
+    for name in form.merged:  # one turn per such column
+        if name not in rows.schema.names:
+            rows = rows.append_column(name, pa.nulls(rows.num_rows, form.payload.field(name).type))
+    return rows
 
 
 def _nothing(arity: int) -> tuple[IntArray, npt.NDArray[np.int64]]:

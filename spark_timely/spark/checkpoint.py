@@ -3,11 +3,18 @@
 Spark tells a Python sink's planner neither. Both stand in the checkpoint's files: ``metadata``
 holds the query's id, written when the query is made; ``offsets/<n>`` is written before micro-batch
 n is planned, so the greatest n is the micro-batch at hand, a repeated one included.
+
+Who advances a stream from outside while its query runs puts up a gate in the checkpoint first: a file that
+the query's next micro-batch waits for before it is planned, so that it is planned after the advance.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +24,17 @@ from spark_timely.log.storage import open_storage
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["CheckpointState", "all_committed", "checkpoint_state", "require_checkpoint"]
+    from spark_timely.log.storage import FileStorage
+
+__all__ = ["CheckpointState", "all_committed", "checkpoint_state", "gate", "require_checkpoint"]
+
+_log = logging.getLogger("spark_timely.spark")
+
+# Spark looks at the names that it knows and at no others.
+_GATE = "timely-gate"
+_GATE_LOOK_S = 0.02
+# Whoever put the gate up has died, or is so slow that its commit may lose the race.
+_GATE_LOOKS = 500
 
 # What both Spark and the library's storage can reach; a checkpoint elsewhere is left to the tasks.
 _SCHEMES = frozenset({"file", "s3", "s3a", "gs", "az", "adl", "abfs", "abfss"})
@@ -78,8 +95,14 @@ def require_checkpoint(location: str | None, /) -> str:
     return location
 
 
-def checkpoint_state(location: str, /, *, storage_options: Mapping[str, str] | None = None) -> CheckpointState:
-    """Read a checkpoint's query id and its greatest micro-batch.
+def checkpoint_state(
+    location: str,
+    /,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    pause: Callable[[float], None] = time.sleep,
+) -> CheckpointState:
+    """Read a checkpoint's query id and its greatest micro-batch, once no gate is up.
 
     Parameters
     ----------
@@ -87,6 +110,8 @@ def checkpoint_state(location: str, /, *, storage_options: Mapping[str, str] | N
         Directory or URL, as Spark was given it.
     storage_options : mapping, optional
         Credentials for a URL.
+    pause : callable
+        Waits so many seconds between looks at a gate.
 
     Returns
     -------
@@ -101,8 +126,8 @@ def checkpoint_state(location: str, /, *, storage_options: Mapping[str, str] | N
 
     Notes
     -----
-    Cost: one small read and one listing of ``offsets``, which Spark itself keeps short (100 files
-    by default).
+    Cost: one small read, and listings of the checkpoint and of its ``offsets``, which Spark itself keeps
+    short (100 files by default). A gate is waited for ten seconds at most, and is then removed.
 
     Examples
     --------
@@ -113,12 +138,74 @@ def checkpoint_state(location: str, /, *, storage_options: Mapping[str, str] | N
         return CheckpointState(None, None)
     try:
         storage = open_storage(location, storage_options)
-        text = bytes(storage.read("metadata")) if storage.exists("metadata") else None
+        found = storage.names()
+        if _GATE in found:
+            _wait_at_gate(storage, location, pause)
+        text = bytes(storage.read("metadata")) if "metadata" in found else None
         names = storage.names("offsets") if text is not None else []
     except (StorageError, OSError):
         # Not an error here: the tasks are told the same by Spark, and the commit checks them.
         return CheckpointState(None, None)
     return CheckpointState(None if text is None else _query_id(text, location), _greatest(names))
+
+
+def _wait_at_gate(storage: FileStorage, location: str, pause: Callable[[float], None]) -> None:
+    for _ in range(_GATE_LOOKS):
+        pause(_GATE_LOOK_S)
+        if not storage.exists(_GATE):
+            return
+    _log.warning(
+        "checkpoint %r: a gate that was put up for an advance is still there after %g seconds, and is removed — hint:"
+        " who put it up was killed, or cannot reach the checkpoint",
+        location,
+        _GATE_LOOKS * _GATE_LOOK_S,
+    )
+    storage.delete(_GATE)
+
+
+@contextmanager
+def gate(location: str, /, *, storage_options: Mapping[str, str] | None = None) -> Iterator[bool]:
+    """Keep a query's next micro-batch from being planned, unless one is under way already.
+
+    Parameters
+    ----------
+    location : str
+        Checkpoint of the query.
+    storage_options : mapping, optional
+        Credentials for a URL.
+
+    Yields
+    ------
+    bool
+        Whether none is under way: what is committed to the log before the gate is taken down is seen by
+        whatever the query plans next. False too where that cannot be told.
+
+    Raises
+    ------
+    StorageError
+        If the checkpoint cannot be written or read.
+
+    Notes
+    -----
+    Spark logs the offsets of a micro-batch before it plans the sink's writer. So either the offsets are seen
+    here, once the gate is up, or the gate is seen there. Correctness does not hang on it: whoever commits says
+    which state of the stream he decided by, and the log refuses one of the two.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> with gate(folder) as free:
+    ...     print(free, os.listdir(folder))
+    True ['timely-gate']
+    """
+    storage = open_storage(location, storage_options)
+    storage.write(_GATE, b"")
+    try:
+        planned = _greatest(storage.names("offsets"))
+        yield planned is None or storage.exists(f"commits/{planned}")
+    finally:
+        storage.delete(_GATE)
 
 
 def all_committed(location: str, /, *, storage_options: Mapping[str, str] | None = None) -> bool | None:

@@ -158,6 +158,13 @@ def capture(
 
 def _options(path: str, options: Mapping[str, object]) -> SinkOptions:
     parsed = parse_options(SINK_OPTIONS, {"path": path, **options})
+    if parsed.idle_timeout is not None:
+        msg = "could not use option 'idle_timeout' with capture"
+        raise InvalidOptionError(
+            msg,
+            hint="foreachBatch is not called while its query is idle: use spark_timely.start(…, idle_timeout=…)",
+            context={"option": "idleTimeout"},
+        )
     if parsed.on_finish == "close":
         msg = "could not use option 'on_finish' with capture: found 'close'"
         raise InvalidOptionError(
@@ -269,7 +276,7 @@ class _Staged:
             ident=self.ident,
             seq=self.standing.seq,
             repeated=False,
-            form=fingerprint(self.plan.layout.form),
+            form=fingerprint(self.plan.layout),
             at=self.standing.at,
             base=_base(self.standing),
             n_rows=sum(file.n_rows for file in messages),
@@ -446,7 +453,7 @@ def _recount(df: DataFrame, plan: CapturePlan, ident: BatchId, standing: Standin
         ident=ident,
         seq=standing.seq,
         repeated=True,
-        form=fingerprint(plan.layout.form),
+        form=fingerprint(plan.layout),
         at=standing.at,
         base=_base(standing),
         n_rows=n,

@@ -1,8 +1,8 @@
-"""Start a query that captures into a log, and close its stream when it has ended.
+"""Start a query that captures into a log, close its stream when it has ended, advance it while it is idle.
 
-A sink alone sees neither the end of its query nor idleness. `start` sees the end: with
-``on_finish="close"`` a query that used its input up declares its stream complete, so that whoever
-replays the log learns that nothing more will come.
+A sink alone sees neither the end of its query nor idleness. `start` sees both; for idleness see
+`spark_timely.spark.idle`. With ``on_finish="close"`` a query that used its input up declares its stream
+complete, so that whoever replays the log learns that nothing more will come.
 
 Spark tells a query that ended by itself from one that was stopped in no field: both are not active, and
 neither has an exception. What tells them apart is the report of a trigger that looked for input and
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from spark_timely.antichain import Antichain
 from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
-from spark_timely.errors import InvalidOptionError, InvalidUsageError, shown
+from spark_timely.errors import InvalidOptionError, InvalidUsageError, TimelyError, shown
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.format import LogFormat
 from spark_timely.log.place import check_place, promised
@@ -34,11 +34,13 @@ from spark_timely.log.storage import normal_path
 from spark_timely.sink.layout import layout_of, policy_of
 from spark_timely.sink.plan import check_owner, find_log
 from spark_timely.spark.checkpoint import all_committed
+from spark_timely.spark.idle import IdleWatch, check_idle_options
 from spark_timely.spark.settings import changed_settings
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
 
 __all__ = ["CaptureQuery", "start"]
@@ -51,6 +53,9 @@ _log = logging.getLogger("spark_timely.spark")
 
 # Every trigger without input is reported, not only the first within ten seconds.
 _REPORT_ALL = {"spark.sql.streaming.noDataProgressEventInterval": "0"}
+# Reports each second, for idle times that are short beside Spark's ten seconds.
+_REPORT_SOON = {"spark.sql.streaming.noDataProgressEventInterval": "1000"}
+_SHORT_S = 40.0
 
 
 class CaptureQuery:
@@ -69,6 +74,8 @@ class CaptureQuery:
     repeats : bool
         Whether the query may have begun by repeating a micro-batch of an earlier run. With ``once`` it
         then ends without looking for more.
+    idle : IdleWatch or None
+        Advances the stream while the query is idle.
 
     Notes
     -----
@@ -90,6 +97,7 @@ class CaptureQuery:
         *,
         close: Ending | None = None,
         repeats: bool = False,
+        idle: IdleWatch | None = None,
     ) -> None:
         self.query = query
         self._options = options
@@ -97,6 +105,7 @@ class CaptureQuery:
         self._close = close
         self._stopped = False
         self._repeats = repeats
+        self._idle = idle
 
     @property
     def id(self) -> str:
@@ -126,7 +135,7 @@ class CaptureQuery:
         pyspark.errors.StreamingQueryException
             If the query failed. The stream stays open, and a restart goes on.
         OwnershipError
-            If the stream to be closed belongs to another query.
+            If the stream to be closed, or advanced after an idle time, belongs to another query.
         SchemaMismatchError
             If the query had no micro-batch, and its data would not fit the log.
         StorageError
@@ -142,6 +151,11 @@ class CaptureQuery:
             self.query.awaitTermination()
         elif not self.query.awaitTermination(max(1, round(timeout_s))):
             return False
+        if self._idle is not None:
+            self._idle.stop()
+            if not self._stopped and not self._close:
+                # A run that ends by itself may be over before its idleness was looked at.
+                self._idle.look()
         if self._close and not self._stopped:
             missing = self._missing_evidence()
             if missing is None:
@@ -161,6 +175,8 @@ class CaptureQuery:
     def stop(self) -> None:
         """Stop the query; its stream stays open, and a restart goes on where it was."""
         self._stopped = True
+        if self._idle is not None:
+            self._idle.stop()
         self.query.stop()
 
     def _committed(self) -> bool | None:
@@ -234,6 +250,7 @@ def start(
     checkpoint: str,
     trigger: str | Mapping[str, object] | None = None,
     on_finish: Literal["hold", "close"] = "hold",
+    idle_timeout: str | int | timedelta | None = None,
     through: Through = "sink",
     query_name: str | None = None,
     **options: object,
@@ -255,6 +272,12 @@ def start(
         ``close``: after the clean end of a query with ``availableNow`` or ``once`` its stream is closed,
         by `CaptureQuery.await_termination`. A setting of the session is changed while the query starts, and
         restored.
+    idle_timeout : str, int or timedelta, optional
+        With ``frontier="bounded"``: a duration such as ``"10 minutes"``, or milliseconds. When the query has
+        looked for input and found none, so long after the stream's last commit, the stream gives up the
+        lateness and moves to just after the greatest time seen. Later rows behind that follow `late_data`, which
+        must be chosen. Runs that end by themselves look once, at their end: silence counts over all runs.
+        This process must reach the checkpoint and the log, and must go on running.
     through : {"sink", "foreachBatch"}
         By which way rows are written: ``format("timely")`` in Python workers, or Spark's own Parquet
         writer. The log is the same.
@@ -271,7 +294,8 @@ def start(
     Raises
     ------
     InvalidOptionError
-        If options are unknown or contradict each other.
+        If options are unknown or contradict each other, or `idle_timeout` is given and the checkpoint cannot be
+        read from here.
     InvalidUsageError
         If `df` is not streaming.
     SchemaMismatchError
@@ -287,8 +311,11 @@ def start(
     """
     wanted = _trigger(trigger)
     given = {name: value for name, value in options.items() if value is not None}
-    parsed = parse_options(SINK_OPTIONS, {"path": path, "checkpointLocation": checkpoint, **given})
+    parsed = parse_options(
+        SINK_OPTIONS, {"path": path, "checkpointLocation": checkpoint, "idleTimeout": idle_timeout, **given}
+    )
     check_place(normal_path(path), promised(parsed.storage_options, single_writer=parsed.single_writer))
+    timeout_s = None if parsed.idle_timeout is None else check_idle_options(parsed)
     close = _ending(on_finish, wanted, parsed)
     if through not in ("sink", "foreachBatch"):
         msg = f"could not start the capture: found through={through!r}"
@@ -312,13 +339,33 @@ def start(
         writer = writer.format("timely").options(**texts, path=path)
     else:
         writer = writer.foreachBatch(_Capture(path, checkpoint, given))
-    if close is None:
-        return CaptureQuery(writer.start(), parsed, df.schema)
     # Looked at before the query plans anything.
     repeats = close == "once" and all_committed(checkpoint, storage_options=parsed.storage_options) is not True
-    with changed_settings(df.sparkSession, _REPORT_ALL, purpose="start"):
-        query = writer.start()
-    return CaptureQuery(query, parsed, df.schema, close=close, repeats=repeats)
+    query = _started(writer, df.sparkSession, _reports(close, wanted, timeout_s))
+    idle = None
+    if timeout_s is not None:
+        idle = IdleWatch(query, parsed)
+        try:
+            idle.start()
+        except TimelyError:
+            query.stop()
+            raise
+    return CaptureQuery(query, parsed, df.schema, close=close, repeats=repeats, idle=idle)
+
+
+def _reports(close: Ending | None, trigger: Mapping[str, object], timeout_s: float | None) -> dict[str, str] | None:
+    """Return the setting for how often triggers without input are reported, None for Spark's own."""
+    ends = bool(trigger.get("availableNow") or trigger.get("once"))
+    if close is not None or (timeout_s is not None and ends):
+        return _REPORT_ALL
+    return _REPORT_SOON if timeout_s is not None and timeout_s < _SHORT_S else None
+
+
+def _started(writer: DataStreamWriter, spark: SparkSession, settings: dict[str, str] | None) -> StreamingQuery:
+    if settings is None:
+        return writer.start()
+    with changed_settings(spark, settings, purpose="start" if settings is _REPORT_ALL else "idle"):
+        return writer.start()
 
 
 @dataclass(frozen=True)

@@ -128,19 +128,30 @@ class UnreliableStore:
         exclusive: bool = False,
     ) -> None:
         """Commit, or not, and say so, or not."""
+
+        def commit() -> None:
+            self.inner.transact(adds, apps, removes=removes, data_change=data_change, exclusive=exclusive)
+
+        self._toss(commit, lambda handle: _land(handle, adds, apps, removes))
+
+    def add_columns(self, columns: pa.Schema) -> None:
+        """Add columns, or not, and say so, or not."""
+        self._toss(lambda: self.inner.add_columns(columns), None)
+
+    def _toss(self, commit: Callable[[], None], land: Callable[[Store], None] | None) -> None:
         if self.before_commit is not None:
             self.before_commit()
         happened = self.rng.random() < self.happens
         fails = self.rng.random() < self.reports_failure
         unclear = self.rng.random() < 0.5
         if happened:
-            self.inner.transact(adds, apps, removes=removes, data_change=data_change, exclusive=exclusive)
-        elif fails and self.another is not None and self.rng.random() < self.lands_late:
+            commit()
+        elif fails and land is not None and self.another is not None and self.rng.random() < self.lands_late:
             # A write under way takes effect only if its version is still free.
             unclear = True
             handle = self.another()
             if handle.version == self.inner.version:
-                self._late.append(lambda: _land(handle, adds, apps, removes))
+                self._late.append(lambda: land(handle))
         key = (happened, not fails)
         self.calls[key] = self.calls.get(key, 0) + 1
         if fails:

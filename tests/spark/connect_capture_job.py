@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import spark_timely
 
@@ -44,8 +45,35 @@ def main(folder: Path) -> dict[str, object]:
             errors[through] = str(error)
         keywords |= {"late_data": "deadLetter", "on_finish": "close"}
         spark_timely.start(rows, **keywords).await_termination()
+    idle = _silent(rows, folder)
     spark.stop()
-    return {"errors": errors}
+    return {"errors": errors, "idle": idle}
+
+
+def _silent(rows: DataFrame, folder: Path) -> list[str]:
+    """Capture with a query that goes on, until its idle time is over; return the reasons of its commits."""
+    path = str(folder / "idle")
+    query = spark_timely.start(
+        rows,
+        path=path,
+        checkpoint=str(folder / "idle-checkpoint"),
+        time_column="t",
+        frontier="bounded",
+        lateness=5,
+        late_data="deadLetter",
+        idle_timeout="1 second",
+    )
+    deadline = time.monotonic() + 120
+    try:
+        while True:
+            reasons = []
+            if (folder / "idle" / "_delta_log").exists():
+                reasons = [state.reason for state, _ in spark_timely.open_log(path).events("main")]
+            if (reasons and reasons[-1].startswith("idle")) or time.monotonic() > deadline:
+                return reasons
+            time.sleep(0.05)
+    finally:
+        query.stop()
 
 
 if __name__ == "__main__":

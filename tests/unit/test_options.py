@@ -67,6 +67,7 @@ def test_tables_are_those_of_the_design() -> None:
     assert {option.name for option in SINK_OPTIONS.options.values()} == {
         *("path", "stream", "timeColumn", "frontier", "lateness", "maxFutureSkew", "lateData", "onFinish", "streams"),
         *("diffColumn", "targetFileSize", "compression", "checkpointLocation", "singleWriter"),
+        *("idleTimeout", "mergeSchema", "takeover"),
     }
     assert {option.name for option in SOURCE_OPTIONS.options.values()} == {
         *("path", "delivery", "content", "workers", "splitBy", "asOf", "snapshot", "startingFrontier"),
@@ -115,7 +116,7 @@ def test_unknown_name_offers_the_nearest(name: str, near: str | None) -> None:
         assert f"found unknown option {name!r} — hint: did you mean {near!r}?" in text
 
 
-@pytest.mark.parametrize("name", ["takeover", "mergeSchema", "idleTimeout", "größe", "日本", "", "x" * 5000, "storage"])
+@pytest.mark.parametrize("name", ["alignedTo", "größe", "日本", "", "x" * 5000, "storage"])
 def test_unknown_name_without_a_near_one_lists_those_there_are(name: str) -> None:
     text = refused(SINK_OPTIONS, {"path": "log", name: "true"})
     assert "unknown option" in text

@@ -53,7 +53,7 @@ def refused(driver: SinkDriver, kind: type[errors.TimelyError], *texts: str) -> 
         ({**BOUNDED, "timeColumn": "tt"}, ["option 'timeColumn': found no column 'tt'", "did you mean 't'?"]),
         ({"diffColumn": "x"}, ["option 'diffColumn': found no column 'x'", "the columns are 't', 'id'"]),
         ({"onFinish": "close"}, ["onFinish='close' with format('timely')", "spark_timely.start"]),
-        ({"takeover": "true"}, ["found unknown option 'takeover'"]),
+        ({"idleTimeout": "1 minute"}, ["with format('timely')", "spark_timely.start", "idle_timeout"]),
         ({"stream": "a-b"}, ["found stream='a-b'"]),
         ({"stream": "s" * 201}, ["found stream='sss", "at most 200"]),
     ],

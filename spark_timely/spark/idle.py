@@ -1,0 +1,312 @@
+"""Advance the stream of a query that gets no data, so that what it has captured becomes complete.
+
+Under ``frontier=bounded`` the frontier stays behind the greatest time seen until later rows come. If none
+come, the last rows stay open for as long as the source is silent. `IdleWatch` looks at the query's
+reports, and when it has been idle for long enough, gives up the lateness: the stream moves to just after the
+greatest time seen, by a commit of its own whose reason says so. A replay repeats that decision instead
+of the clock.
+
+Idle means that a trigger looked for input and found none, at least `idleTimeout` after the stream's last
+commit. A trigger that found none is evidence that the input was used up at that moment, so neither a
+long micro-batch, nor a long pause between triggers, nor a time when the query did not run at all is taken for
+silence of the source while it has rows that were not captured. Nothing is remembered from run to run: the
+log knows when its last commit was made.
+
+Invariants
+----------
+1. A row of a micro-batch that was planned before the advance is never late by it: the advance is made while
+   no micro-batch is under way, behind a gate that keeps the next one from being planned. Where the gate
+   fails, one of the two commits is refused, since both say by which state of the stream they decided.
+2. The stream never moves past a time that is later than all it has seen, skewed rows left out: a source
+   that resumes with later times loses nothing, however far other streams are.
+3. Only the stream's owner advances it here; whoever has taken it over is left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+
+from spark_timely.antichain import Antichain
+from spark_timely.errors import ClosedError, InvalidOptionError, OwnershipError, UpperMismatchError
+from spark_timely.log.base import CommitRequest
+from spark_timely.log.writer import downgrade_to
+from spark_timely.sink.plan import find_log
+from spark_timely.spark.checkpoint import checkpoint_state, gate
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from spark_timely.conf.options import SinkOptions
+    from spark_timely.log.base import StreamState
+    from spark_timely.log.reading import ReadableLog
+
+__all__ = ["IdleWatch", "check_idle_options", "greatest_seen"]
+
+_log = logging.getLogger("spark_timely.spark")
+
+_LOOK_S = (0.05, 5.0)
+_MAX_FAILURES = 20
+# As the policy and the sink's commit record it.
+_SKEWED = "skewed rows kept"
+_GREATEST = re.compile(r"bounded: greatest time (.+?), lateness ")
+
+
+def check_idle_options(options: SinkOptions, /) -> float:
+    """Return the timeout in seconds, or refuse options that it does not go with.
+
+    Raises
+    ------
+    InvalidOptionError
+        If the frontier is not ``bounded``, `lateData` is not chosen, or the timeout is no time at all.
+
+    Examples
+    --------
+    >>> from spark_timely.conf.options import SINK_OPTIONS, parse_options
+    >>> given = {"path": "log", "timeColumn": "t", "frontier": "bounded", "lateData": "deadLetter"}
+    >>> check_idle_options(parse_options(SINK_OPTIONS, {**given, "idleTimeout": "10 minutes"}))
+    600.0
+    """
+    timeout = options.idle_timeout
+    assert timeout is not None
+    context = {"option": "idleTimeout"}
+    if options.frontier != "bounded":
+        msg = f"could not use option 'idleTimeout': found frontier={options.frontier or 'batch'!r}"
+        raise InvalidOptionError(
+            msg, hint="it gives up the lateness of frontier='bounded'; leave it out with others", context=context
+        )
+    if "late_data" not in options.given:
+        msg = "could not use option 'idleTimeout': found no option 'lateData'"
+        raise InvalidOptionError(
+            msg,
+            hint="rows within the lateness may be late after an idle time: choose lateData='deadLetter' or 'advance'"
+            " for them, or 'error' to let the query fail",
+            context=context,
+        )
+    if timeout.seconds <= 0:
+        msg = f"could not use option 'idleTimeout': found {timeout.seconds:g} seconds"
+        raise InvalidOptionError(msg, hint="write for example '10 minutes'", context=context)
+    return timeout.seconds
+
+
+def greatest_seen(log: ReadableLog, stream: str, /) -> int | None:
+    """Return the greatest time of a stream's messages, those left out that lay too far in the future.
+
+    Parameters
+    ----------
+    log : ReadableLog
+        With times of one coordinate.
+    stream : str
+
+    Returns
+    -------
+    int or None
+        None without messages.
+
+    Notes
+    -----
+    Of a commit with skewed messages only what its reason tells counts: its bounds include them. Where that
+    tells nothing the commit does not count, which is safe: the answer is too low then. Cost: one pass over
+    the progress rows.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from spark_timely.log.memory import MemoryLog
+    >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
+    >>> writer = log.writer(owner="me")
+    >>> outcome = writer.append(pa.table({"_time": [3, 7], "v": [1, 2]}), advance_to=4)
+    >>> greatest_seen(log, "main")
+    7
+    """
+    rows = log.progress()
+    rows = rows.filter(pc.equal(rows["_stream"], stream))
+    (name,) = log.domain.suffixed("_max_time")
+    reasons = pc.fill_null(rows["_reason"], "")
+    skewed = pc.match_substring(reasons, _SKEWED)
+    plain = rows.filter(pc.and_(pc.invert(skewed), pc.is_valid(rows[name])))
+    found = [int(log.domain.from_columns(plain, (name,)).max())] if plain.num_rows else []
+    # One turn per distinct reason of a commit with skewed rows.
+    for reason in pc.unique(reasons.filter(skewed)).to_pylist():
+        told = _GREATEST.search(reason)
+        if told is not None:
+            found.append(int(log.domain.parse_time(told[1])[0]))
+    return max(found, default=None)
+
+
+class IdleWatch:
+    """Watch one query, and advance its stream when it is idle.
+
+    Parameters
+    ----------
+    query : pyspark.sql.streaming.StreamingQuery
+        Spark's handle, classic or Connect; asked for its last report only.
+    options : SinkOptions
+        Options of the capture, with `idle_timeout`.
+    find : callable
+        Opens the log.
+
+    Notes
+    -----
+    Cost: one report of the query per look, and one refresh of the log where the last commit seen is old
+    enough.
+    """
+
+    def __init__(
+        self,
+        query: StreamingQuery,
+        options: SinkOptions,
+        *,
+        find: Callable[[str, dict[str, str]], ReadableLog | None] = find_log,
+    ) -> None:
+        self._query = query
+        self._options = options
+        self._timeout_us = round(check_idle_options(options) * 1_000_000)
+        self._find = find
+        self._opened: ReadableLog | None = None
+        self._committed = 0
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # The timer ---------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Look now and then, in a thread of its own, until the query has ended or `stop` is called.
+
+        Raises
+        ------
+        InvalidOptionError
+            If the query's checkpoint cannot be read from here: whether a micro-batch is under way could
+            not be told.
+        """
+        location = str(self._options.checkpoint_location)
+        known = checkpoint_state(location, storage_options=self._options.storage_options)
+        if known.query != str(self._query.id):
+            found = "no query's files" if known.query is None else f"files of query {known.query!r}"
+            msg = f"could not use option 'idleTimeout': found {found} in checkpoint {location!r}"
+            raise InvalidOptionError(
+                msg,
+                hint="put the checkpoint, and the log, where the process that calls start can reach them too",
+                context={"option": "idleTimeout"},
+            )
+        self._thread = threading.Thread(target=self._run, name=f"idle-{self._query.id}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more. A look that is under way is waited for."""
+        self._ended.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        low, high = _LOOK_S
+        pause = min(max(self._timeout_us / 8_000_000, low), high)
+        failures = 0
+        while not self._ended.wait(pause):
+            try:
+                if not self._query.isActive:
+                    return
+                self.look()
+                failures = 0
+            except (OwnershipError, ClosedError) as error:
+                _log.warning("the idle timeout of query %s has ended: %s", self._query.id, error)
+                return
+            except Exception as error:  # noqa: BLE001 - a timer that dies unnoticed would hold the frontier back
+                failures += 1
+                _log.warning("the idle timeout of query %s could not be looked after: %s", self._query.id, error)
+                if failures == _MAX_FAILURES:
+                    _log.exception("the idle timeout of query %s has ended after %d failures", self._query.id, failures)
+                    return
+
+    # One look ----------------------------------------------------------------------------------------
+
+    def look(self) -> bool:
+        """Advance the stream if the query is idle by its last report; return whether it was advanced.
+
+        Raises
+        ------
+        OwnershipError
+            If the stream is another's.
+        StorageError
+            If log or checkpoint cannot be reached.
+        """
+        report = self._query.lastProgress
+        if report is None or "addBatch" in report["durationMs"]:
+            return False
+        looked = _microseconds(str(report["timestamp"]))
+        # Known from an earlier look: commits since can only be later.
+        if looked - self._committed < self._timeout_us:
+            return False
+        log = self._log()
+        state = None if log is None else log.stream(self._options.stream)
+        if log is None or state is None or state.closed:
+            return False
+        if state.owner != str(self._query.id):
+            msg = f"could not advance stream {state.stream!r}: found it owned by {state.owner!r}"
+            raise OwnershipError(msg, hint="the query has lost the stream", context={"stream": state.stream})
+        self._committed = _committed_at(log, state)
+        if looked - self._committed < self._timeout_us:
+            return False
+        return self._advance(log, state)
+
+    def _log(self) -> ReadableLog | None:
+        if self._opened is None:
+            self._opened = self._find(self._options.path, self._options.storage_options)
+        else:
+            self._opened.refresh()
+        return self._opened
+
+    def _advance(self, log: ReadableLog, state: StreamState) -> bool:
+        greatest = greatest_seen(log, state.stream)
+        if greatest is None:
+            return False
+        following = log.domain.successor((greatest,))
+        target = Antichain.of((greatest,) if following is None else following)
+        if target.less_equal_frontier(state.frontier):
+            return False
+        timeout = timedelta(microseconds=self._timeout_us)
+        shown = log.domain.types[0].render(greatest)
+        times, deltas = downgrade_to(state.counts, target)
+        with gate(str(self._options.checkpoint_location), storage_options=self._options.storage_options) as free:
+            if not free:
+                return False
+            try:
+                log.commit(
+                    CommitRequest(
+                        stream=state.stream,
+                        owner=str(self._query.id),
+                        progress_times=times,
+                        progress_deltas=deltas,
+                        expected_seq=state.seq,
+                        reason=f"idle: no micro-batch for {timeout}, all rows up to {shown} are complete",
+                        carry=True,
+                    )
+                )
+            except UpperMismatchError:
+                # A micro-batch was committed meanwhile: not idle.
+                return False
+        return True
+
+
+def _committed_at(log: ReadableLog, state: StreamState) -> int:
+    """Return when the newest commit of a stream was made, in microseconds; later where files were merged.
+
+    Not the clock recorded with it, which a micro-batch takes when it is planned.
+    """
+    index = log.progress_files()
+    holds = index.may_hold_stream(state.stream) & (index.seq_lo <= state.seq) & (index.seq_hi >= state.seq)
+    modified = index.modified[holds]
+    return max(state.at, int(modified.max()) * 1000 if len(modified) else 0)
+
+
+def _microseconds(timestamp: str) -> int:
+    moment = datetime.fromisoformat(timestamp)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
