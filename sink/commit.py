@@ -224,6 +224,7 @@ def commit_reports(
     if whole.base is not None and fingerprint(LogFormat(log.domain, log.kind, log.schema)) != whole.form:
         # Planned while there was no log. What fits it is for a new plan to say.
         raise _moved(plan, ident, "tasks planned for a log of other columns", "been made by another query meanwhile")
+    log.auto_compact = plan.options.auto_compact == "inline"
     state = _state(log, plan, ident, whole)
     outcome = log.commit(
         CommitRequest(
