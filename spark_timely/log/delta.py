@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["DeltaLog", "create_log", "keep_log", "open_log"]
+__all__ = ["DeltaLog", "create_log", "forget_logs", "keep_log", "open_log"]
 
 
 class DeltaLog(ReadableLog):
@@ -315,3 +315,13 @@ def keep_log(path: str | os.PathLike[str], *, storage_options: Mapping[str, str]
     while len(_kept.logs) > _MOST_KEPT:
         del _kept.logs[next(iter(_kept.logs))]
     return log
+
+
+def forget_logs() -> None:
+    """Let go of the handles that this thread keeps, as a new process has none.
+
+    Examples
+    --------
+    >>> forget_logs()
+    """
+    _kept.logs.clear()

@@ -370,14 +370,19 @@ class DeltaStore:
             # An entry that cannot be read: delta-rs reads it, or says what is wrong with it.
             logger.debug("log %r: opened again after %s", self.path, error)
             whole = False
-        # The newest entry is looked at after the one behind it was not found (invariant 2).
-        if not whole or self._mark is None or self._entry_mark() != self._mark:
+        if not whole:
             self._reload()
         return self._version != before
 
     def _follow(self) -> bool:
         """Take in the entries behind the snapshot; return False where that is not enough."""
-        while (entry := read_entry(self._storage, self._version + 1)) is not None:
+        while True:  # one turn per entry
+            entry = read_entry(self._storage, self._version + 1)
+            # After that look, whether it found one or not (invariant 2).
+            if self._mark is None or self._entry_mark() != self._mark:
+                return False
+            if entry is None:
+                return True
             if entry.changes_table:
                 return False
             added = index_adds(self._format, entry.adds)
@@ -385,7 +390,6 @@ class DeltaStore:
             self._live.add(added)
             self._version += 1
             self._mark = self._entry_mark()
-        return True
 
     def _reload(self) -> None:
         table = self._open()

@@ -22,8 +22,9 @@ __all__ = ["MOST_PARTS", "narrow_cuts"]
 MOST_PARTS = 4
 # What a Parquet file of few rows weighs, whatever is in it.
 _FILE_BYTES = 2048
-# A cut has to spare this share of all that is read: rows spread evenly, or around one time, stay together.
-_WORTH = 1 / 3
+# The first cut has to spare this share of all that is read: rows spread evenly, or around one time, stay
+# together. Where there are stragglers, less is worth a further one.
+_FIRST_WORTH, _WORTH = 0.4, 0.15
 
 
 def narrow_cuts(times: IntArray, size_bytes: int) -> list[int]:
@@ -66,7 +67,8 @@ def narrow_cuts(times: IntArray, size_bytes: int) -> list[int]:
         parts = list(itertools.pairwise(cuts))
         savings = [costs.best_cut(a, b) for a, b in parts]
         saved, place = max(savings)
-        if saved <= _WORTH * sum(costs.of(np.array([a]), np.array([b]))[0] for a, b in parts):
+        worth = _FIRST_WORTH if len(parts) == 1 else _WORTH
+        if saved <= worth * sum(costs.of(np.array([a]), np.array([b]))[0] for a, b in parts):
             break
         cuts = sorted([*cuts, place])
     return cuts[1:-1]
