@@ -491,10 +491,13 @@ class DeltaStore:
         exclusive: bool,
     ) -> None:
         """Let delta-rs write the entry."""
+        try:
+            if self._table is not None and self._table.version() < self._version:
+                self._table.update_incremental()
+        except (DeltaError, OSError):
+            self._table = None  # it fell behind what is left of the table's log
         if self._table is None:
             self._table = self._open()
-        elif self._table.version() < self._version:
-            self._table.update_incremental()
         if self._table.version() != self._version:
             raise self._lost(found=f"version={self._table.version()}")
         now = int(time.time() * 1000)

@@ -22,9 +22,9 @@ __all__ = ["MOST_PARTS", "narrow_cuts"]
 MOST_PARTS = 4
 # What a Parquet file of few rows weighs, whatever is in it.
 _FILE_BYTES = 2048
-# The first cut has to spare this share of all that is read: rows spread evenly, or around one time, stay
-# together. Where there are stragglers, less is worth a further one.
-_FIRST_WORTH, _WORTH = 0.4, 0.15
+# The first cut has to spare this share of what is read: rows spread evenly, or around one time, stay together.
+# A further one has to spare a share of what is read of the part that it cuts, and of all that is read.
+_FIRST_WORTH, _PART_WORTH, _WORTH = 0.4, 0.3, 0.15
 
 
 def narrow_cuts(times: IntArray, size_bytes: int) -> list[int]:
@@ -64,11 +64,13 @@ def narrow_cuts(times: IntArray, size_bytes: int) -> list[int]:
     costs = _Costs(keys, places, size_bytes / n, dense)
     cuts = [0, n]
     while len(cuts) <= MOST_PARTS:  # each turn adds a cut
-        parts = list(itertools.pairwise(cuts))
-        savings = [costs.best_cut(a, b) for a, b in parts]
-        saved, place = max(savings)
-        worth = _FIRST_WORTH if len(parts) == 1 else _WORTH
-        if saved <= worth * sum(costs.of(np.array([a]), np.array([b]))[0] for a, b in parts):
+        parts = np.array(list(itertools.pairwise(cuts)))
+        read = costs.of(parts[:, 0], parts[:, 1])
+        best = [costs.best_cut(a, b) for a, b in parts.tolist()]
+        own = _FIRST_WORTH if len(parts) == 1 else _PART_WORTH
+        worth = np.maximum(own * read, _WORTH * read.sum())
+        saved, place = max((found if found[0] > least else (0.0, 0)) for found, least in zip(best, worth, strict=True))
+        if not saved:
             break
         cuts = sorted([*cuts, place])
     return cuts[1:-1]

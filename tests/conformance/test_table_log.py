@@ -92,17 +92,18 @@ def test_commits_are_readable_by_delta_rs_as_its_own(path: Path) -> None:
 
 
 def test_file_system_without_hard_links_is_written_by_delta_rs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = create_log(path, VALUES, minimum=(0,))
+    log = create_log(path, VALUES, minimum=(0,), streams=2)
 
     def refuse(*_: Any) -> None:
         raise OSError(errno.EPERM, "no hard links here")
 
     monkeypatch.setattr(os, "link", refuse)
-    writer = log.writer(owner="me")
+    writers = [log.writer(owner="me"), open_log(path).writer("other", owner="other")]
     for i in range(3):
-        writer.append(rows(i), advance_to=i + 1)
+        for writer in writers:  # each is behind what the other did
+            writer.append(rows(i), advance_to=i + 1)
     assert "delta-rs" in str(DeltaTable(path).history()[0])
-    assert open_log(path).verify().messages == 3
+    assert open_log(path).verify().messages == 6
     assert not [name for name in os.listdir(path / "_delta_log") if name.endswith(".tmp")]
 
 
