@@ -23,10 +23,11 @@ NAMES = tuple(f"memory_{part}_{log}" for log in LOGS for part in ("planner", "wo
 
 # In a process of its own: the peak is the process's. What imports take is said beside it.
 _MEASURED = """
-import json, resource, sys
+import json, sys
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.log.delta import open_log
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+# Not getrusage: its peak begins with that of the process that was forked.
+peak = lambda: next(int(x.split()[1]) / 1024 for x in open("/proc/self/status") if x.startswith("VmHWM"))
 path, part = sys.argv[1:]
 before = peak()
 options = {"path": path, "workers": "4", "splitBy": "time"}
