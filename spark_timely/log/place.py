@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 from spark_timely.errors import InvalidOptionError
 
-__all__ = ["check_place", "links_missing", "promised"]
+__all__ = ["check_place", "is_promised", "links_missing", "promised"]
 
 # delta-rs's own name of the promise; it has a meaning for local paths only.
 _PROMISE = "allow_unsafe_rename"
@@ -83,7 +83,7 @@ def check_place(path: str, storage_options: Mapping[str, str] | None, /) -> None
     spark_timely.errors.InvalidOptionError: could not write to log '/Volumes/main/raw/logs/a': found a Databricks \
 volume, where two writers could overwrite each other's commits — hint: ...
     """
-    if not _MOUNTS.match(path) or _is_promised(storage_options):
+    if not _MOUNTS.match(path) or is_promised(storage_options):
         return
     msg = (
         f"could not write to log {path!r}: found a Databricks volume, where two writers could overwrite each other's"
@@ -119,6 +119,13 @@ def links_missing(error: Exception, /) -> bool:
     return _NO_LINK.search(str(error)) is not None
 
 
-def _is_promised(storage_options: Mapping[str, str] | None) -> bool:
+def is_promised(storage_options: Mapping[str, str] | None, /) -> bool:
+    """Return whether storage options carry the promise of a single writer.
+
+    Examples
+    --------
+    >>> is_promised(promised(None, single_writer=True)), is_promised(None)
+    (True, False)
+    """
     value = next((value for name, value in (storage_options or {}).items() if name.lower() == _PROMISE), "")
     return value.lower() in ("true", "1", "yes", "on", "y", "t")
