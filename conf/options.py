@@ -183,6 +183,14 @@ class SinkOptions(Options):
     compression: str = _sink(
         "compression", "enum", "zstd", "Compression of the data files.", choices=("zstd", "snappy", "gzip", "none")
     )
+    auto_compact: str = _sink(
+        "autoCompact",
+        "enum",
+        "inline",
+        "`inline`: about every 100 commits of the stream its small files of complete times are merged, right after "
+        "the commit, at most 16 MB at a time. `off`: only by `spark-timely compact`.",
+        choices=("inline", "off"),
+    )
     checkpoint_location: str | None = _sink(
         "checkpointLocation",
         "str",

@@ -227,6 +227,7 @@ def commit_reports(
     if whole.form != fingerprint(plan.layout) or not plan.layout.fits(form.extended(added)):
         # Planned while there was no log, or before another query added columns. What fits is for a new plan to say.
         raise _moved(plan, ident, "tasks planned for a log of other columns", "been made by another query meanwhile")
+    log.auto_compact = plan.options.auto_compact == "inline"
     state = _state(log, plan, ident, whole)
     if plan.layout.added:
         # In a commit of its own, the last that can be refused: a crash between the two leaves an empty column.

@@ -232,13 +232,13 @@ def find_log(path: str, storage_options: dict[str, str]) -> ReadableLog | None:
     LogMissingError
         If something else than a log is there.
     """
-    from spark_timely.log.delta import open_log
+    from spark_timely.log.delta import keep_log
 
     storage = open_storage(path, storage_options)
     if not has_table(storage):
         _check_free(storage)
         return None
-    return open_log(path, storage_options=storage_options or None)
+    return keep_log(path, storage_options=storage_options or None)
 
 
 def make_plan(

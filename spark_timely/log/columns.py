@@ -34,7 +34,7 @@ def add_columns(log: LogCore, columns: pa.Schema) -> None:
     last: StorageError | None = None
     unclear = 0
     for _ in range(_MAX_ATTEMPTS):
-        log.store.refresh(force=last is not None)
+        log.store.refresh()
         present = log.store.format
         wanted = present.extended(columns)
         names = wanted.merged[len(present.merged) :]
@@ -51,7 +51,7 @@ def add_columns(log: LogCore, columns: pa.Schema) -> None:
             if unclear >= _MAX_UNCLEAR:
                 raise
         else:
-            log.store.refresh(force=True)
+            log.store.refresh()
     found = "" if last is None else f", the last: {shown(str(last.__cause__ or last))}"
     msg = f"could not add columns to log {log.path!r}: found {_MAX_ATTEMPTS} lost races{found}"
     raise StorageError(

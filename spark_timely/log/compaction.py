@@ -30,17 +30,24 @@ from spark_timely.log.state import distinct_rows
 from spark_timely.log.store import LostRaceError
 
 if TYPE_CHECKING:
+    from spark_timely.antichain import Antichain
     from spark_timely.log.core import LogCore
     from spark_timely.log.index import FileIndex
 
-__all__ = ["CompactionReport", "compact", "merge_small_files"]
+__all__ = ["CompactionReport", "compact", "merge_progress_files", "merge_small_files"]
 
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 20
 _MAX_UNCLEAR = 3
-# What a commit may merge by the way: so little that it is hardly noticed.
-_TINY_BYTES = 256 * 1024
+# What a commit may merge by the way: so little that it is hardly noticed. Sizes of files, and how many times
+# fewer of them are enough than of the smallest.
+_SMALL_TIERS = ((256 * 1024, 1), (2 * 1024 * 1024, 8))
+_MERGE_BYTES = 16 * 1024 * 1024
+_MERGE_ROWS = 2_000_000
+_INLINE_ATTEMPTS = 3
+# How many times more files there must be before those of open times are merged.
+_HELD = 4
 _PROGRESS_TIERS = ((1_000, 1), (100_000, 3))
 
 
@@ -92,10 +99,10 @@ def compact(log: LogCore, *, target_file_size: int = TARGET_FILE_BYTES, min_file
     if log.store.append_only:
         msg = f"could not compact log {log.path!r}: found the table property delta.appendOnly=true"
         raise InvalidUsageError(msg, hint="unset the property; it forbids that files are replaced")
-    before = len(log._all_files())
+    before = len(log.store.live)
     merged = rewritten = lost = 0
     for event in ("message", "dead"):
-        index = log._all_files().of_event(event)
+        index = log._index(event)
         for group in _groups(index, target_file_size, min_files):
             done = _merge_data(log, index.select(group), event, target_file_size)
             merged, lost = merged + done, lost + (not done)
@@ -108,16 +115,14 @@ def compact(log: LogCore, *, target_file_size: int = TARGET_FILE_BYTES, min_file
             merged, lost = merged + done, lost + (not done)
             rewritten += int(mine.sizes.sum()) if done else 0
     log.refresh()
-    return CompactionReport(before, len(log._all_files()), rewritten, merged, lost)
+    return CompactionReport(before, len(log.store.live), rewritten, merged, lost)
 
 
-def merge_small_files(log: LogCore, stream: str, every: int) -> None:
-    """Merge the tiny files that many small commits of a stream leave behind, once there are enough.
+def merge_progress_files(log: LogCore, stream: str, every: int) -> None:
+    """Merge the small files of progress that the commits of a stream leave behind, once there are enough.
 
-    Called at every `every`-th commit of a stream.
-
-    Progress files are merged by a hundred, and again when many merged ones have come together, so that
-    their number grows with the logarithm of the history. Message files are merged while they are tiny.
+    Called at every `every`-th commit of a stream. They are merged by a hundred, and again when many merged
+    ones have come together, so that their number grows with the logarithm of the history.
     """
     index = log.progress_files()
     mine = index.select((index.stream_lo == stream) & (index.stream_hi == stream))
@@ -127,12 +132,44 @@ def merge_small_files(log: LogCore, stream: str, every: int) -> None:
             if len(small) * share * 2 >= every:
                 _merge_progress(log, small, stream)
                 break
+
+
+def merge_small_files(log: LogCore, stream: str, every: int) -> None:
+    """Merge small files of messages and dead letters of a stream, once there are enough; at most one merge.
+
+    Called at every `every`-th commit of a stream. Files of complete times are merged: a replay that keeps
+    up has read them, and will not have to read the others with them. Where the frontier is held and they
+    are many, the earliest commits are merged, complete or not.
+    """
     if log.store.append_only:
         return
-    index = log.files()
-    chosen = (index.stream_lo == stream) & (index.stream_hi == stream) & (index.sizes < _TINY_BYTES)
-    if chosen.sum() * 2 >= every:
-        _merge_data(log, index.select(chosen), "message", TARGET_FILE_BYTES)
+    for event in ("message", "dead"):
+        index = log._index(event)
+        mine = index.select(
+            (index.stream_lo == stream) & (index.stream_hi == stream) & (index.sizes < _SMALL_TIERS[-1][0])
+        )
+        chosen = _due(mine, log.frontier(), every)
+        if chosen is not None:
+            _merge_data(log, chosen, event, TARGET_FILE_BYTES, attempts=_INLINE_ATTEMPTS)
+            return
+
+
+def _due(index: FileIndex, frontier: Antichain, every: int) -> FileIndex | None:
+    """Return the files of one tier that are enough for a merge, as many as one merge may take."""
+    done = index.known & ~frontier.beyond(index.max_times) & (index.rows >= 0)
+    low = 0
+    for high, share in _SMALL_TIERS:
+        tier = (index.sizes >= low) & (index.sizes < high)
+        for chosen, wanted in ((tier & done, every), (tier, _HELD * every)):
+            if 2 * share * int(chosen.sum()) >= wanted:
+                found = index.select(chosen)
+                found = found.select(np.argsort(found.seq_lo, kind="stable"))
+                fits = (np.cumsum(found.sizes) <= _MERGE_BYTES) & (np.cumsum(found.rows.clip(0)) <= _MERGE_ROWS)
+                found = found.select(fits)
+                if len(found) > 1:
+                    return found
+        low = high
+    return None
 
 
 def _groups(index: FileIndex, target: int, min_files: int) -> list[np.ndarray]:
@@ -156,7 +193,7 @@ def _sources(index: FileIndex) -> list[DataFile]:
     return [DataFile(path, size, n, event, "{}", none, None) for path, size, n, event in rows]
 
 
-def _merge_data(log: LogCore, index: FileIndex, event: str, target: int) -> bool:
+def _merge_data(log: LogCore, index: FileIndex, event: str, target: int, *, attempts: int = _ATTEMPTS) -> bool:
     form = log.format
     schema = form.data_schema if event == "message" else form.dead_schema
     table = pa.concat_tables([read_file(log.storage, path, schema) for path in index.paths.tolist()])
@@ -173,8 +210,9 @@ def _merge_data(log: LogCore, index: FileIndex, event: str, target: int) -> bool
         domain=form.domain,
         event=event,
         target_file_size=2 * target,
+        narrow=False,
     )
-    return _replace(log, index, new)
+    return _replace(log, index, new, attempts)
 
 
 def _merge_progress(log: LogCore, index: FileIndex, stream: str) -> bool:
@@ -188,18 +226,17 @@ def _merge_progress(log: LogCore, index: FileIndex, stream: str) -> bool:
     return done
 
 
-def _replace(log: LogCore, index: FileIndex, new: list[DataFile]) -> bool:
+def _replace(log: LogCore, index: FileIndex, new: list[DataFile], attempts: int = _ATTEMPTS) -> bool:
     """Put new files in the place of old ones; return False if the old ones are gone already."""
     sources = _sources(index)
     event = sources[0].event
     wanted = {f.path for f in sources}
     unclear = 0
-    for _ in range(_ATTEMPTS):
-        log.store.refresh(force=True)
-        live = set(log._all_files().paths.tolist())
-        if new[0].path in live:
+    for _ in range(attempts):
+        log.store.refresh()
+        if new[0].path in log.store.live:
             return True
-        if not wanted <= live:
+        if not all(path in log.store.live for path in wanted):
             # Where an attempt was unclear it may still land, but only on top of a version that is gone.
             log._discard(new)
             return False
@@ -214,8 +251,8 @@ def _replace(log: LogCore, index: FileIndex, new: list[DataFile]) -> bool:
             unclear += 1
             if unclear == _MAX_UNCLEAR:
                 raise
-    log.store.refresh(force=True)
-    if new[0].path in set(log._all_files().paths.tolist()):
+    log.store.refresh()
+    if new[0].path in log.store.live:
         return True
     logger.warning("log %r: a merge was put off, others commit all the time", log.path)
     return False

@@ -31,7 +31,6 @@ from spark_timely.errors import LogFormatError, StorageError, TimelyError, Timel
 from spark_timely.log.base import OPEN_STREAM, CommitOutcome, CommitRequest, DataFile, StreamState
 from spark_timely.log.decide import decide_commit, decide_open
 from spark_timely.log.files import read_file, write_progress_file
-from spark_timely.log.index import FileIndex, index_files
 from spark_timely.log.state import batch_rows, batch_state, distinct_rows, newest_states, next_state, owners_of
 from spark_timely.log.store import App, LostRaceError, Store
 
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 
     from spark_timely.antichain import Antichain
     from spark_timely.log.format import LogFormat
+    from spark_timely.log.index import FileIndex
     from spark_timely.log.storage import Storage
     from spark_timely.timestamp import TimeDomain
 
@@ -84,6 +84,8 @@ class LogCore:
     merge_every : int or None
         Number of small files of a stream that are merged into one, right after a commit; None leaves
         them alone.
+    auto_compact : bool
+        Whether files of messages and dead letters are merged so too, not only those of progress.
     """
 
     def __init__(
@@ -92,12 +94,13 @@ class LogCore:
         *,
         clock: Callable[[], float] = time.time,
         merge_every: int | None = 100,
+        auto_compact: bool = True,
     ) -> None:
         self.store = store
         self._clock = clock
         self.merge_every = merge_every
+        self.auto_compact = auto_compact
         self._lock = threading.RLock()
-        self._index: tuple[int, FileIndex] | None = None
         self._states: dict[str, StreamState] = {}
         self._states_version = -1
         self._newest_by_path: dict[str, dict[str, StreamState]] = {}
@@ -164,23 +167,21 @@ class LogCore:
     def check_writable(self) -> None:
         """Refuse a log that can be read only, where that is known beforehand; raises `LogFormatError`."""
 
-    def _all_files(self) -> FileIndex:
-        with self._lock:
-            if self._index is None or self._index[0] != self.store.version:
-                self._index = (self.store.version, index_files(self.store.format, self.store.listing()))
-            return self._index[1]
-
     def files(self) -> FileIndex:
         """Return the files of messages in the snapshot, with bounds of what is in each."""
-        return self._all_files().of_event("message")
+        return self._index("message")
 
     def dead_files(self) -> FileIndex:
         """Return the files of dead letters in the snapshot."""
-        return self._all_files().of_event("dead")
+        return self._index("dead")
 
     def progress_files(self) -> FileIndex:
         """Return the files of progress rows in the snapshot."""
-        return self._all_files().of_event("progress")
+        return self._index("progress")
+
+    def _index(self, event: str) -> FileIndex:
+        with self._lock:
+            return self.store.live.index(event)
 
     def live_paths(self, paths: Iterable[str]) -> set[str]:
         """Return those of the paths that are part of the log, after a refresh.
@@ -188,8 +189,8 @@ class LogCore:
         For who wants to delete files of a commit whose outcome is unclear: these must stay.
         """
         with self._lock:
-            self.store.refresh(force=True)
-            return set(paths) & set(self._all_files().paths.tolist())
+            self.store.refresh()
+            return {path for path in paths if path in self.store.live}
 
     # States --------------------------------------------------------------------------------------
 
@@ -215,7 +216,7 @@ class LogCore:
         newest: dict[str, int] = {}
         candidates: list[int] = []
         for i in range(len(index)):  # bounded: progress files are merged
-            stream = _one_stream(index, i)
+            stream = index.one_stream(i)
             if stream is None or index.seq_hi[i] == np.iinfo(np.int64).max:
                 candidates.append(i)
             elif stream not in newest or index.seq_hi[newest[stream]] < index.seq_hi[i]:
@@ -434,8 +435,7 @@ class LogCore:
     def _duplicate(self, request: CommitRequest) -> CommitOutcome:
         """Tell a repeated micro-batch from the second try of a request whose first try did happen."""
         state = self._states[request.stream]
-        live = set(self._all_files().paths.tolist())
-        mine = bool(request.files) and all(f.path in live for f in request.files)
+        mine = bool(request.files) and all(f.path in self.store.live for f in request.files)
         return CommitOutcome(committed=mine, state=state)
 
     @contextmanager
@@ -486,7 +486,7 @@ class LogCore:
             raise
         except LostRaceError as error:
             attempts.last = error
-            self.store.refresh(force=True)
+            self.store.refresh()
             if self._landed(attempts):
                 return True
             attempts.tried.pop()
@@ -500,15 +500,15 @@ class LogCore:
             attempts.last = error
             # Unclear. A write that is still under way may yet land: nothing is deleted. To try again
             # is safe, because both attempts carry the same app ids.
-            self.store.refresh(force=True)
+            self.store.refresh()
             if self._landed(attempts):
                 return True
             attempts.unclear += 1
             if attempts.unclear >= _MAX_UNCLEAR:
                 raise
             return False
-        self.store.refresh(force=True)
-        if pc.index(self.store.listing()["path"], progress[0].path).as_py() < 0:
+        self.store.refresh()
+        if progress[0].path not in self.store.live:
             # Reported as done, and not there: merged meanwhile, or a store that lies.
             return self._landed(attempts)
         if self.merge_every is not None:  # they are read again when files are merged
@@ -522,8 +522,7 @@ class LogCore:
 
     def _landed(self, attempts: _Attempts) -> bool:
         """Whether an attempt of this call, whatever was reported about it, is in the snapshot."""
-        live = set(self._all_files().paths.tolist())
-        if any(path in live for path, _ in attempts.tried):
+        if any(path in self.store.live for path, _ in attempts.tried):
             return True
         # Somebody may have merged the file meanwhile; its rows then say whose commit it was.
         return any(self._is_written(state) for _, state in attempts.tried)
@@ -587,18 +586,14 @@ class LogCore:
 
     def _maintain(self, state: StreamState) -> None:
         """Keep what a commit costs flat. Its failure harms nobody, and is tried again later."""
-        from spark_timely.log.compaction import merge_small_files
+        from spark_timely.log.compaction import merge_progress_files, merge_small_files
 
         try:
             # By the number of the commit, so that it does not matter how many processes made them.
             if self.merge_every is not None and state.seq % self.merge_every == 0:
-                merge_small_files(self, state.stream, self.merge_every)
+                merge_progress_files(self, state.stream, self.merge_every)
+                if self.auto_compact:
+                    merge_small_files(self, state.stream, self.merge_every)
             self.store.tidy()
         except (TimelyError, pa.ArrowException, OSError) as error:
             logger.warning("log %r: upkeep was put off: %s", self.path, error)
-
-
-def _one_stream(index: FileIndex, i: int) -> str | None:
-    """Return the stream of a progress file that surely holds one only."""
-    low = index.stream_lo[i]
-    return str(low) if low and low == index.stream_hi[i] else None

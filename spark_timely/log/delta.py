@@ -9,13 +9,15 @@ Invariants
 from __future__ import annotations
 
 import os
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from spark_timely.capture.protocol import StreamCounts
-from spark_timely.errors import InvalidUsageError, LogMissingError, SchemaMismatchError, StorageError
+from spark_timely.errors import InvalidUsageError, LogMissingError, SchemaMismatchError, StorageError, TimelyError
 from spark_timely.log.base import OPEN_STREAM
-from spark_timely.log.delta_store import DeltaStore, create_table
+from spark_timely.log.delta_create import create_table
+from spark_timely.log.delta_store import DeltaStore
 from spark_timely.log.files import write_progress_file
 from spark_timely.log.format import LogFormat
 from spark_timely.log.place import check_place, promised
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["DeltaLog", "create_log", "open_log"]
+__all__ = ["DeltaLog", "create_log", "forget_logs", "keep_log", "open_log"]
 
 
 class DeltaLog(ReadableLog):
@@ -57,11 +59,11 @@ class DeltaLog(ReadableLog):
             self.store.check_writable()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.path, self.storage_options, self.merge_every)
+        return _reopen, (self.path, self.storage_options, self.merge_every, self.auto_compact)
 
 
-def _reopen(path: str, storage_options: dict[str, str], merge_every: int | None) -> DeltaLog:
-    return open_log(path, storage_options=storage_options, merge_every=merge_every)
+def _reopen(path: str, storage_options: dict[str, str], merge_every: int | None, auto_compact: bool) -> DeltaLog:  # noqa: FBT001 - as pickle passes it
+    return open_log(path, storage_options=storage_options, merge_every=merge_every, auto_compact=auto_compact)
 
 
 def create_log(
@@ -77,6 +79,7 @@ def create_log(
     single_writer: bool = False,
     clock: Callable[[], float] = time.time,
     merge_every: int | None = 100,
+    auto_compact: bool = True,
 ) -> DeltaLog:
     """Create a capture log.
 
@@ -107,6 +110,8 @@ def create_log(
         Wall clock in seconds.
     merge_every : int or None
         Number of small files of a stream that are merged after a commit; None never merges.
+    auto_compact : bool
+        Whether small files of messages are merged so too, or only those of progress.
 
     Returns
     -------
@@ -166,7 +171,13 @@ def create_log(
                 storage.delete(first.path)
             raise
         if created:
-            return open_log(where, storage_options=storage_options, clock=clock, merge_every=merge_every)
+            return open_log(
+                where,
+                storage_options=storage_options,
+                clock=clock,
+                merge_every=merge_every,
+                auto_compact=auto_compact,
+            )
         storage.delete(first.path)
     if not exist_ok:
         msg = f"could not create log {where!r}: found a Delta table there already"
@@ -175,7 +186,9 @@ def create_log(
             hint="give another path, or exist_ok=True to open a log that is there",
             context={"path": where},
         )
-    log = open_log(where, storage_options=storage_options, clock=clock, merge_every=merge_every)
+    log = open_log(
+        where, storage_options=storage_options, clock=clock, merge_every=merge_every, auto_compact=auto_compact
+    )
     found = log.format
     if (found.domain, found.kind) != (form.domain, form.kind):
         msg = f"could not use log {where!r}: found kind={found.kind!r} times={found.domain.to_json()!r}"
@@ -213,6 +226,7 @@ def open_log(
     single_writer: bool = False,
     clock: Callable[[], float] = time.time,
     merge_every: int | None = 100,
+    auto_compact: bool = True,
 ) -> DeltaLog:
     """Open a capture log.
 
@@ -228,6 +242,8 @@ def open_log(
         Wall clock in seconds.
     merge_every : int or None
         Number of small files of a stream that are merged after a commit; None never merges.
+    auto_compact : bool
+        Whether small files of messages are merged so too, or only those of progress.
 
     Returns
     -------
@@ -260,6 +276,72 @@ def open_log(
             hint="check the path; create_log or a capture makes a new log",
             context={"path": where},
         )
-    log = DeltaLog(DeltaStore(where, storage_options), clock=clock, merge_every=merge_every)
+    log = DeltaLog(DeltaStore(where, storage_options), clock=clock, merge_every=merge_every, auto_compact=auto_compact)
     log.storage_options = dict(storage_options or {})
     return log
+
+
+_MOST_KEPT = 8
+
+
+class _Kept(threading.local):
+    """Logs that a thread has opened, the latest last."""
+
+    def __init__(self) -> None:
+        self.logs: dict[tuple[object, ...], DeltaLog] = {}
+
+
+_kept = _Kept()
+
+
+def keep_log(path: str | os.PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> DeltaLog:
+    """Open a capture log, or take up the handle that this thread opened before, brought up to date.
+
+    For what is done anew for each micro-batch by a process that lives longer: to follow a log costs what is
+    new in it, to open one what is live in it. At most eight are kept.
+
+    Parameters
+    ----------
+    path, storage_options
+        As for `open_log`.
+
+    Returns
+    -------
+    DeltaLog
+
+    Raises
+    ------
+    LogMissingError, LogFormatError, StorageError
+        As `open_log`.
+
+    Examples
+    --------
+    >>> import tempfile, pyarrow as pa
+    >>> path = create_log(tempfile.mkdtemp() + "/log", pa.schema([("v", pa.string())]), minimum=(0,)).path
+    >>> keep_log(path) is keep_log(path)
+    True
+    """
+    # By process: what a fork takes along does not work in it.
+    key = (os.getpid(), normal_path(path), *sorted((storage_options or {}).items()))
+    log = _kept.logs.pop(key, None)
+    try:
+        if log is not None:
+            log.refresh()
+    except TimelyError:
+        log = None  # gone, replaced or damaged: to open it anew says which
+    if log is None:
+        log = open_log(path, storage_options=storage_options)
+    _kept.logs[key] = log
+    while len(_kept.logs) > _MOST_KEPT:
+        del _kept.logs[next(iter(_kept.logs))]
+    return log
+
+
+def forget_logs() -> None:
+    """Let go of the handles that this thread keeps, as a new process has none.
+
+    Examples
+    --------
+    >>> forget_logs()
+    """
+    _kept.logs.clear()

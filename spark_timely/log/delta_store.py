@@ -1,4 +1,4 @@
-"""A handle on the Delta table of a log, through delta-rs.
+"""A handle on the Delta table of a log: opened by delta-rs, followed entry by entry.
 
 What was found about delta-rs 1.6, and shapes this module:
 
@@ -9,21 +9,27 @@ What was found about delta-rs 1.6, and shapes this module:
    error that also stands for a lost race. A column that is there already is added without a complaint.
  - Removing a file twice is not noticed, not even across a rebase. So whatever removes files commits
    exclusively: exactly on top of its snapshot, or not at all.
- - Updating and committing cost time in proportion to the live files (3 µs each), and to the entries in
-   the directory of the table's log (8 µs each): it is listed every time. So that directory is kept
-   short here, by count, because at many commits a second no retention by age is short enough. A
-   handle that falls behind what was deleted gets an error, never a wrong answer, and is opened anew.
+ - Updating, and committing, cost time in proportion to the live files (2.5 µs each: 50 ms at 20,000), because
+   the list of them is made anew each time, and to the entries in the directory of the table's log (8 µs each).
+
+So a table is opened by delta-rs, and from then on only the entries that come are read. On a local disk
+commits are written here too, as delta-rs does it there: a complete file gets its name by a hard link, or
+fails because the name is taken. Elsewhere delta-rs commits: it knows how each store makes that safe.
 
 Invariants
 ----------
-1. Nothing updates the handle between a decision and its commit.
-2. What is deleted from the table's log is older than a checkpoint by many versions.
+1. Nothing moves the snapshot between a decision and its commit.
+2. What is deleted from the table's log is older than a checkpoint by many versions, and goes in order. So
+   where the entry of the snapshot still is what it was, no entry after it has come and gone; and one that was
+   put after it before that was found has its place. Where it is not, everything is read anew.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import re
 import time
 from typing import TYPE_CHECKING
@@ -38,20 +44,24 @@ from deltalake import (
     Transaction,
 )
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+from deltalake.transaction import AddAction, RemoveAction
 
-from spark_timely.errors import InvalidUsageError, LogFormatError, LogMissingError, StorageError, shown
+from spark_timely.errors import InvalidUsageError, LogFormatError, LogMissingError, StorageError, TimelyError, shown
+from spark_timely.log.delta_create import add_action, no_links
+from spark_timely.log.entries import entry_path, put_entry, read_entry, render_entry
 from spark_timely.log.format import LogFormat
-from spark_timely.log.place import PROMISE_HINT, check_place, links_missing
+from spark_timely.log.index import index_adds, index_files
+from spark_timely.log.live import LiveFiles
+from spark_timely.log.place import check_place, links_missing
 from spark_timely.log.storage import FileStorage, open_storage, plain
 from spark_timely.log.store import App, LostRaceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from spark_timely.log.base import DataFile
 
-__all__ = ["DeltaStore", "create_table"]
+__all__ = ["DeltaStore"]
 
 logger = logging.getLogger(__name__)
 
@@ -76,89 +86,17 @@ _WRITTEN_FEATURES = frozenset(
         "variantType-preview",
     }
 )
-# VACUUM without a number takes what nobody knows and is older than the retention of deleted files, also
-# what a micro-batch under way has written. Each removed file stays that long in the checkpoints;
-# ARCHITECTURE.md tells what that costs.
-_CONFIGURATION = {
-    "delta.checkpointInterval": "10",
-    "delta.logRetentionDuration": "interval 1 hours",
-    "delta.deletedFileRetentionDuration": "interval 1 days",
-}
 _LOG_FILE = re.compile(r"(\d{20})\.(json|crc|checkpoint\.parquet)")
-# Versions kept behind the newest checkpoint, and how many more make a clean-up worth its listing.
+# Versions kept behind the newest checkpoint, for handles that have not looked for a while.
 _KEEP_VERSIONS = 100
-_TIDY_VERSIONS = 50
-# For so long after a refresh, a look at the next version's file tells whether there is more. Far
-# shorter than _KEEP_VERSIONS commits can take, after which that file could be gone again.
-_TRUST_S = 0.05
+# Commits between two checkpoints: more where a checkpoint is large, so that what it costs per commit does not
+# grow with the files, up to what a cold open is willing to read.
+_CHECKPOINT_VERSIONS = (50, 200)
+_FILES_PER_VERSION = 100
 _COMMIT_RETRIES = 30
 _OPEN_TRIES = 3
-
-
-def create_table(
-    path: str, form: LogFormat, first: Sequence[DataFile], storage_options: Mapping[str, str] | None = None
-) -> bool:
-    """Create the table of a log with its first files, in one commit; return False if there is one.
-
-    Raises
-    ------
-    StorageError
-        If that could not be done.
-    """
-    options = dict(storage_options or {}) or None
-    try:
-        create_table_with_add_actions(
-            path,
-            Schema.from_arrow(form.table_schema),
-            [_add(file, data_change=True) for file in first],
-            mode="error",
-            partition_by=["_event"],
-            configuration=_CONFIGURATION,
-            storage_options=options,
-            # No retries: where somebody else was first, delta-rs 1.6 would retry as version 1, and succeed.
-            commit_properties=CommitProperties(app_transactions=[Transaction("timely/#open", 0)], max_commit_retries=0),
-        )
-    except (DeltaError, OSError) as error:
-        if links_missing(error):
-            raise _no_links(path, error) from error
-        # Which kind of error tells that somebody was first differs by back end and by timing.
-        if _exists(path, options):
-            return _created_by(path, options, first)
-        msg = f"could not create log {path!r}: found {plain(error)}"
-        raise StorageError(
-            msg,
-            hint="check the path and the permissions, then try again",
-            context={"path": path},
-            determinate=False,
-        ) from error
-    return True
-
-
-def _no_links(path: str, error: Exception) -> StorageError:
-    return StorageError(
-        f"could not commit to log {path!r}: found a file system without hard links, by which a commit takes its name"
-        f" only if nobody else has it: {plain(error)}",
-        hint=f"write to another file system; {PROMISE_HINT}",
-        context={"path": path, "option": "singleWriter"},
-        determinate=True,
-    )
-
-
-def _exists(path: str, options: dict[str, str] | None) -> bool:
-    try:
-        return bool(DeltaTable.is_deltatable(path, storage_options=options))
-    except (DeltaError, OSError):
-        return False
-
-
-def _created_by(path: str, options: dict[str, str] | None, first: Sequence[DataFile]) -> bool:
-    """Whether the table was created by the very attempt that reported an error."""
-    try:
-        listing = pa.table(DeltaTable(path, storage_options=options).get_add_actions())
-    except (DeltaError, OSError):
-        return False
-    live = set(listing["path"].to_pylist())
-    return bool(first) and all(file.path in live for file in first)
+# What a file system without hard links says.
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
 
 class DeltaStore:
@@ -170,8 +108,6 @@ class DeltaStore:
         As `spark_timely.log.storage.normal_path` gives it.
     storage_options : mapping, optional
         Passed on to delta-rs.
-    monotonic : callable
-        Clock in seconds that never goes back.
 
     Raises
     ------
@@ -183,22 +119,13 @@ class DeltaStore:
         If the storage cannot be reached.
     """
 
-    def __init__(
-        self,
-        path: str,
-        storage_options: Mapping[str, str] | None = None,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, path: str, storage_options: Mapping[str, str] | None = None) -> None:
         self.path = path
         self.options = dict(storage_options or {}) or None
         self._storage = open_storage(path, storage_options)
-        self._monotonic = monotonic
-        self._table = self._open()
-        self._refreshed_at = monotonic()
-        self._tidied_at = self._table.version()
-        self._listing: tuple[int, pa.Table] | None = None
-        self._read_table()
+        self._links = self._storage.local
+        self._load(self._open())
+        self._tidied_at, self._tidy_after = self._version, _CHECKPOINT_VERSIONS[0]
 
     @property
     def table_id(self) -> str:
@@ -218,12 +145,17 @@ class DeltaStore:
     @property
     def append_only(self) -> bool:
         """Whether somebody set `delta.appendOnly`, which forbids to replace files of data."""
-        return str(self._known[2].get("delta.appendOnly", "false")).lower() == "true"
+        return str(self._configuration.get("delta.appendOnly", "false")).lower() == "true"
 
     @property
     def version(self) -> int:
         """Table version of the snapshot."""
         return self._version
+
+    @property
+    def live(self) -> LiveFiles:
+        """The live files of the snapshot."""
+        return self._live
 
     def _open(self) -> DeltaTable:
         for _ in range(_OPEN_TRIES - 1):
@@ -287,9 +219,10 @@ class DeltaStore:
             context={"path": self.path},
         )
 
-    def _read_table(self) -> None:
-        """Read what is fixed for a snapshot: schema, format, features."""
-        table = self._table
+    def _load(self, table: DeltaTable) -> None:
+        """Take everything from a handle of delta-rs: schema, format, features, files."""
+        # What it holds per file is needed no more where commits are written here.
+        self._table: DeltaTable | None = None if self._links else table
         self._version = table.version()
         protocol = table.protocol()
         features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
@@ -299,12 +232,11 @@ class DeltaStore:
             refused.append("column mapping")
         if refused:
             raise self._features(", ".join(dict.fromkeys(refused)))
-        self._has_vectors = "deletionVectors" in features
         known = set(protocol.writer_features or ()) <= _WRITTEN_FEATURES
         self._writable = known and protocol.min_writer_version in (1, 2, 3, 4, 5, 7)
         self._id = str(metadata.id)
         self._schema = table.schema()
-        self._known = self._fixed()
+        self._configuration = dict(metadata.configuration)
         event = next((f for f in self._schema.fields if f.name == "_event"), None)
         arrow = pa.schema(self._schema.to_arrow())
         self._format = LogFormat.from_table(arrow, event.metadata if event is not None else {}, self.path)
@@ -315,15 +247,22 @@ class DeltaStore:
                 hint="a log is partitioned by _event; restore the table",
                 context={"path": self.path},
             )
-        self._refuse_vectors()
+        if "deletionVectors" in features:
+            self._refuse_vectors(table)
+        self._live = LiveFiles(self._format.domain.arity)
+        self._live.add(index_files(self._format, pa.table(table.get_add_actions())))
+        self._mark = self._entry_mark()
 
-    def _fixed(self) -> tuple[str, tuple[str | int | None, ...], dict[str, str]]:
-        """Return what decides how the table is to be read and written; microseconds."""
-        table = self._table
-        protocol = table.protocol()
-        readers, writers = protocol.reader_features or (), protocol.writer_features or ()
-        features = (protocol.min_writer_version, *readers, None, *writers)
-        return table.schema().to_json(), tuple(features), dict(table.metadata().configuration)
+    def _entry_mark(self) -> tuple[int, ...] | None:
+        """Return what tells the entry of the snapshot's version from any other file in its place; None: none there."""
+        path = entry_path(self._version)
+        if not self._storage.local:
+            return (self._version,) if self._storage.exists(path) else None
+        try:
+            found = os.stat(self._storage.full(path))
+        except OSError:
+            return None
+        return (self._version, found.st_ino, found.st_size, found.st_mtime_ns)
 
     def check_writable(self) -> None:
         """Refuse a place without a promise, and features that delta-rs cannot commit to. Free where all are known.
@@ -339,7 +278,9 @@ class DeltaStore:
             return
         try:
             # A newer delta-rs may know more features: it is asked, by a merge of no files at all.
-            self._table.optimize.compact(partition_filters=[("_event", "=", "none")])
+            DeltaTable(self.path, storage_options=self.options).optimize.compact(
+                partition_filters=[("_event", "=", "none")]
+            )
         except CommitFailedError as error:
             if _is_unwritable(str(error)):
                 raise self._unwritable(str(error)) from error
@@ -355,10 +296,8 @@ class DeltaStore:
             context={"path": self.path},
         )
 
-    def _refuse_vectors(self) -> None:
-        if not self._has_vectors:
-            return
-        vectors = pa.table(self._table.deletion_vectors())
+    def _refuse_vectors(self, table: DeltaTable) -> None:
+        vectors = pa.table(table.deletion_vectors())
         if vectors.num_rows:
             msg = f"could not open log {self.path!r}: found deletion vectors on {vectors.num_rows} files"
             raise LogFormatError(
@@ -367,56 +306,53 @@ class DeltaStore:
                 context={"path": self.path},
             )
 
-    def refresh(self, *, force: bool = False) -> bool:
+    def refresh(self) -> bool:
         """Move the snapshot to the newest version; return whether it moved."""
-        now = self._monotonic()
-        if not force and now - self._refreshed_at < _TRUST_S and not self.has_next():
-            return False
         before = self._version
         try:
-            self._table.update_incremental()
-        except (DeltaError, OSError):
-            # The handle fell behind what is left of the table's log, or the table is gone: look anew.
-            self._table = self._open()
-            self._listing = None
-        self._refreshed_at = now
-        if self._table.version() == before:
-            return False
-        if str(self._table.metadata().id) != self._id:
+            whole = self._follow()
+        except (ValueError, LookupError, TypeError) as error:
+            # An entry that cannot be read: delta-rs reads it, or says what is wrong with it.
+            logger.debug("log %r: opened again after %s", self.path, error)
+            whole = False
+        if not whole:
+            self._reload()
+        return self._version != before
+
+    def _follow(self) -> bool:
+        """Take in the entries behind the snapshot; return False where that is not enough."""
+        while True:  # one turn per entry
+            entry = read_entry(self._storage, self._version + 1)
+            # After that look, whether it found one or not (invariant 2).
+            if self._mark is None or self._entry_mark() != self._mark:
+                return False
+            if entry is None:
+                return True
+            if entry.changes_table:
+                return False
+            added = index_adds(self._format, entry.adds)
+            self._live.remove(entry.removes)
+            self._live.add(added)
+            self._version += 1
+            self._mark = self._entry_mark()
+
+    def _reload(self) -> None:
+        table = self._open()
+        if str(table.metadata().id) != self._id:
             msg = f"could not read log {self.path!r}: found another table in its place"
             raise LogMissingError(
                 msg, hint="the log was deleted and made anew; open it again", context={"path": self.path}
             )
-        if self._fixed() != self._known or self._has_vectors:
-            self._read_table()
-        self._version = self._table.version()
-        return True
-
-    def has_next(self) -> bool:
-        """Return whether the version after the snapshot's is there: one look at one file."""
-        return self._storage.exists(f"_delta_log/{self._version + 1:020d}.json")
+        if (table.version(), self._mark) != (self._version, None):
+            self._load(table)
 
     def has_later(self) -> bool:
         """Return whether there is a later version, however far behind the snapshot is.
 
-        The version after the snapshot's may have been tidied away; then there is a later checkpoint. One
-        look at one file more than `has_next`.
+        The version after the snapshot's may have been tidied away: then the snapshot's own entry was before.
+        Two looks at one file each.
         """
-        return self.has_next() or self._checkpoint() > self._version
-
-    def _checkpoint(self) -> int:
-        """Return the version of the newest checkpoint, -1 where none can be told."""
-        try:
-            last = json.loads(self._storage.read("_delta_log/_last_checkpoint").to_pybytes())
-            return int(last["version"])
-        except (StorageError, ValueError, KeyError, TypeError):
-            return -1
-
-    def listing(self) -> pa.Table:
-        """Return the live files of the snapshot."""
-        if self._listing is None or self._listing[0] != self._version:
-            self._listing = (self._version, pa.table(self._table.get_add_actions()))
-        return self._listing[1]
+        return self._storage.exists(entry_path(self._version + 1)) or self._entry_mark() != self._mark
 
     def transact(
         self,
@@ -431,100 +367,154 @@ class DeltaStore:
         if removes and not exclusive:
             msg = "could not commit: found removes without exclusive=True"
             raise InvalidUsageError(msg)
-        now = int(time.time() * 1000)
-        actions: list[AddAction | RemoveAction] = [_add(file, data_change=data_change) for file in adds]
-        actions += [RemoveAction(f.path, data_change, now, f.size_bytes, {"_event": f.event}) for f in removes]
         try:
-            self._table.create_write_transaction(
-                actions,
-                "append",
-                self._schema,
-                ["_event"],
-                commit_properties=CommitProperties(
-                    app_transactions=[Transaction(app, number) for app, number in apps],
-                    max_commit_retries=0 if exclusive else _COMMIT_RETRIES,
-                ),
-                post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
-            )
-        except CommitFailedError as error:
-            if _is_unwritable(str(error)):  # found before anything is written
-                raise self._unwritable(str(error)) from error
-            if links_missing(error):
-                raise _no_links(self.path, error) from error
-            msg = f"could not commit to log {self.path!r} at version={self._version}: found {plain(error)}"
-            raise LostRaceError(
-                msg,
-                hint="refresh and decide anew",
-                context={"path": self.path},
-                determinate=False,
-            ) from error
+            if self._links and self._writable and self._mark is not None:
+                self._put(adds, apps, removes, data_change=data_change, exclusive=exclusive)
+            else:
+                self._commit(adds, apps, removes, data_change=data_change, exclusive=exclusive)
         except (DeltaError, OSError) as error:
-            if links_missing(error):
-                raise _no_links(self.path, error) from error
-            msg = f"could not commit to log {self.path!r} at version={self._version}: found {plain(error)}"
-            raise StorageError(
-                msg,
-                hint="read the log to see whether it happened, then try again",
-                context={"path": self.path},
-                determinate=False,
-            ) from error
-        finally:
-            self._refreshed_at = float("-inf")
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> TimelyError:
+        """Return what the error of a commit means."""
+        lost = isinstance(error, CommitFailedError)
+        if lost and _is_unwritable(str(error)):  # found before anything is written
+            return self._unwritable(str(error))
+        if links_missing(error):
+            return no_links(self.path, error)
+        if lost:
+            return self._lost(found=plain(error))
+        return StorageError(
+            f"could not commit to log {self.path!r} at version={self._version}: found {plain(error)}",
+            hint="read the log to see whether it happened, then try again",
+            context={"path": self.path},
+            determinate=False,
+        )
+
+    def _lost(self, *, found: str) -> LostRaceError:
+        return LostRaceError(
+            f"could not commit to log {self.path!r} at version={self._version}: found {found}",
+            hint="refresh and decide anew",
+            context={"path": self.path},
+            determinate=False,
+        )
+
+    def _put(
+        self,
+        adds: Sequence[DataFile],
+        apps: Sequence[App],
+        removes: Sequence[DataFile],
+        *,
+        data_change: bool,
+        exclusive: bool,
+    ) -> None:
+        """Write the entry here: flat, however many files are live."""
+        content = render_entry(adds, removes, dict(apps), data_change=data_change, read_version=self._version)
+        ids = {app for app, _ in apps}
+        if self._entry_mark() != self._mark:
+            raise self._lost(found="another entry in place of the snapshot's")
+        for version in range(self._version + 1, self._version + 2 + _COMMIT_RETRIES):
+            try:
+                done = put_entry(self.path, version, content)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                self._links = False
+                raise self._lost(found="no hard links") from error
+            if done:
+                if self._entry_mark() != self._mark:
+                    # Stopped for so long that the versions behind were tidied away: was it put in the past?
+                    msg = "entries that were tidied away meanwhile"
+                    raise OSError(msg)
+                return
+            other = read_entry(self._storage, version)
+            if exclusive or other is None or other.changes_table or other.apps & ids:
+                raise self._lost(found=f"version={version} taken")
+        raise self._lost(found="that others commit all the time")
+
+    def _commit(
+        self,
+        adds: Sequence[DataFile],
+        apps: Sequence[App],
+        removes: Sequence[DataFile],
+        *,
+        data_change: bool,
+        exclusive: bool,
+    ) -> None:
+        """Let delta-rs write the entry."""
+        table = self._handle()
+        now = int(time.time() * 1000)
+        actions: list[AddAction | RemoveAction] = [add_action(file, data_change=data_change) for file in adds]
+        actions += [RemoveAction(f.path, data_change, now, f.size_bytes, {"_event": f.event}) for f in removes]
+        table.create_write_transaction(
+            actions,
+            "append",
+            self._schema,
+            ["_event"],
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(app, number) for app, number in apps],
+                max_commit_retries=0 if exclusive else _COMMIT_RETRIES,
+            ),
+            post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
+        )
+
+    def _handle(self) -> DeltaTable:
+        """Return a handle of delta-rs on the snapshot."""
+        try:
+            if self._table is not None and self._table.version() < self._version:
+                self._table.update_incremental()
+        except (DeltaError, OSError):
+            self._table = None  # it fell behind what is left of the table's log
+        if self._table is None:
+            self._table = self._open()
+        if self._table.version() != self._version:
+            raise self._lost(found=f"version={self._table.version()}")
+        return self._table
 
     def add_columns(self, columns: pa.Schema) -> None:
         """Add columns, in a commit from the snapshot."""
         try:
-            self._table.alter.add_columns(
+            self._handle().alter.add_columns(
                 list(Schema.from_arrow(columns).fields),
-                post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
+                post_commithook_properties=PostCommitHookProperties(
+                    create_checkpoint=False, cleanup_expired_logs=False
+                ),
             )
-        except CommitFailedError as error:
-            if _is_unwritable(str(error)):
-                raise self._unwritable(str(error)) from error
-            msg = f"could not add columns to log {self.path!r} at version={self._version}: found {plain(error)}"
-            raise LostRaceError(
-                msg,
-                hint="refresh and decide anew",
-                context={"path": self.path},
-                determinate=False,
-            ) from error
         except (DeltaError, OSError) as error:
-            msg = f"could not add columns to log {self.path!r} at version={self._version}: found {plain(error)}"
-            raise StorageError(
-                msg,
-                hint="read the log to see whether it happened, then try again",
-                context={"path": self.path},
-                determinate=False,
-            ) from error
-        finally:
-            self._refreshed_at = float("-inf")
+            raise self._failed(error) from error
 
     def tidy(self) -> None:
-        """Delete entries of the table's log far behind its newest checkpoint, by count."""
-        if self._version - self._tidied_at < _TIDY_VERSIONS:
+        """Write a checkpoint where one is due, and delete entries of the table's log far behind it, by count."""
+        if self._version - self._tidied_at < self._tidy_after:
             return
         self._tidied_at = self._version
-        checkpoint = self._checkpoint()
-        if checkpoint < 0:
-            return
-        names = self._storage.names("_delta_log")
-        if f"{checkpoint:020d}.checkpoint.parquet" not in names:
-            return
+        checkpoint, size = self._checkpoint()
+        low, high = _CHECKPOINT_VERSIONS
+        self._tidy_after = min(max(low, size // _FILES_PER_VERSION), high)
+        if self._version - checkpoint >= self._tidy_after:
+            table = self._open()
+            table.create_checkpoint()
+            checkpoint = table.version()
         limit = checkpoint - _KEEP_VERSIONS
-        for name in names:  # at most a few hundred, because this is done regularly
+        for name in self._storage.names("_delta_log"):  # some hundreds, because this is done regularly
             match = _LOG_FILE.fullmatch(name)
             if match and int(match[1]) < limit:
+                # In order of their versions (invariant 2).
                 try:
                     self._storage.delete(f"_delta_log/{name}")
                 except StorageError as error:
                     logger.warning("log %r: an old entry of its table log stays: %s", self.path, error)
                     return
 
-
-def _add(file: DataFile, *, data_change: bool) -> AddAction:
-    return AddAction(
-        file.path, file.size_bytes, {"_event": file.event}, int(time.time() * 1000), data_change, file.stats
-    )
+    def _checkpoint(self) -> tuple[int, int]:
+        """Return version and size of the newest checkpoint; (0, 0) if there is none."""
+        try:
+            last = json.loads(self._storage.read("_delta_log/_last_checkpoint").to_pybytes())
+            version, size = int(last["version"]), int(last.get("size", 0))
+        except (TimelyError, ValueError, KeyError, TypeError):
+            return 0, 0
+        known = self._storage.exists(f"_delta_log/{version:020d}.checkpoint.parquet")
+        return (version, size) if known else (0, 0)
 
 
 def _is_unwritable(text: str) -> bool:

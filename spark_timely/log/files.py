@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from spark_timely.errors import DataLossError, InvalidShapeError, SchemaMismatchError, StorageError, shown
 from spark_timely.log.base import OPEN_STREAM, DataFile
 from spark_timely.log.encoding import dictionary_columns
+from spark_timely.log.narrow import narrow_cuts
 from spark_timely.log.stats import (
     COUNTS_KEY,
     decode_counts,
@@ -57,6 +58,8 @@ __all__ = [
 ROW_GROUP_ROWS = 128 * 1024
 _DICTIONARY_SAMPLE = 32 * 1024
 TARGET_FILE_BYTES = 128 * 1024 * 1024
+# About how much smaller rows are in a file than in memory.
+_COMPRESSION = 3
 # A stream name cannot contain a dot, and '#' would have to be escaped in the table's log.
 _OPEN_FILE_STEM = "open."
 
@@ -234,8 +237,11 @@ def write_data_files(
     target_file_size: int = TARGET_FILE_BYTES,
     compression: str = "zstd",
     row_group_rows: int = ROW_GROUP_ROWS,
+    narrow: bool = True,
 ) -> list[DataFile]:
     """Write rows to as few files as the target size allows, ordered by time.
+
+    Messages far from all others get files of their own, three at most: see `narrow_cuts`.
 
     Parameters
     ----------
@@ -255,6 +261,8 @@ def write_data_files(
         Codec of Parquet.
     row_group_rows : int
         Rows above which a row group is cut.
+    narrow : bool
+        Whether to keep files of messages narrow in time, at the price of some more.
 
     Returns
     -------
@@ -276,19 +284,22 @@ def write_data_files(
     if not is_sorted(times):
         order = lexsort(times)
         table, times = table.take(order), times[order]
-    cuts = _row_groups(times, row_group_rows)
+    apart = narrow_cuts(times, table.nbytes // _COMPRESSION) if narrow and event == "message" else []
     written: list[DataFile] = []
-    start = 0
-    while start < len(cuts) - 1:
-        path = file_name(event, stream, seq)
-        try:
-            file, start = _write_file(
-                storage, path, table, times, cuts, start, event, domain, target_file_size, compression
-            )
-        except OSError as error:
-            msg = f"could not write file {path!r} of log {storage.uri!r}: found {shown(str(error))}"
-            raise StorageError(msg, hint="check space and permissions, then try again", determinate=True) from error
-        written.append(file)
+    for first, stop in zip([0, *apart], [*apart, len(times)], strict=True):  # four turns at most
+        part, part_times = table.slice(first, stop - first), times[first:stop]
+        cuts = _row_groups(part_times, row_group_rows)
+        start = 0
+        while start < len(cuts) - 1:
+            path = file_name(event, stream, seq)
+            try:
+                file, start = _write_file(
+                    storage, path, part, part_times, cuts, start, event, domain, target_file_size, compression
+                )
+            except OSError as error:
+                msg = f"could not write file {path!r} of log {storage.uri!r}: found {shown(str(error))}"
+                raise StorageError(msg, hint="check space and permissions, then try again", determinate=True) from error
+            written.append(file)
     return written
 
 

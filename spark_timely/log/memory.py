@@ -46,6 +46,7 @@ class MemoryLog(ReadableLog):
         streams: int = 1,
         clock: Callable[[], float] = time.time,
         merge_every: int | None = 100,
+        auto_compact: bool = True,
     ) -> MemoryLog:
         """Create a log. Parameters as those of `spark_timely.log.delta.create_log`."""
         form = LogFormat.build(schema, times=times, minimum=minimum, kind=kind)
@@ -59,11 +60,16 @@ class MemoryLog(ReadableLog):
         )
         first = write_progress_file(table.storage, batch_rows(form, state), OPEN_STREAM, 0, form.domain)
         MemoryStore(table).transact([first], [(f"timely/{OPEN_STREAM}", 0)])
-        return cls(MemoryStore(table), clock=clock, merge_every=merge_every)
+        return cls(MemoryStore(table), clock=clock, merge_every=merge_every, auto_compact=auto_compact)
 
     def another(self) -> MemoryLog:
         """Return a second handle on the same log."""
         store = self.store
         while not isinstance(store, MemoryStore):  # a wrapper of tests
             store = store.inner  # type: ignore[attr-defined]
-        return type(self)(MemoryStore(store.table), clock=self._clock, merge_every=self.merge_every)
+        return type(self)(
+            MemoryStore(store.table),
+            clock=self._clock,
+            merge_every=self.merge_every,
+            auto_compact=self.auto_compact,
+        )

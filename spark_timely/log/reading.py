@@ -251,7 +251,7 @@ class ReadableLog(LogCore):
         wanted = list(schema.names) if columns is None else list(dict.fromkeys(columns))
         needed = list(dict.fromkeys([*wanted, "_stream", "_seq", *self.domain.columns]))
         part = pa.schema([schema.field(n) for n in needed])
-        index = self._all_files().of_event(event)
+        index = self._index(event)
         chosen = index.may_hold_times(low, high)
         if stream is not None:
             chosen &= index.may_hold_stream(stream)
@@ -422,5 +422,5 @@ class ReadableLog(LogCore):
             "message_files": len(files),
             "messages": int(files.rows.sum()) if (files.rows >= 0).all() else None,
             "dead_letters": int(dead.rows.sum()) if (dead.rows >= 0).all() else None,
-            "bytes": int(self._all_files().sizes.sum()),
+            "bytes": self.store.live.size_bytes,
         }

@@ -12,18 +12,20 @@ Invariants
 
 from __future__ import annotations
 
-import json
 import threading
 import uuid
-from typing import TYPE_CHECKING, Any, Protocol
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Protocol
 
 from spark_timely.errors import StorageError
+from spark_timely.log.format import EVENTS
+from spark_timely.log.index import index_adds
+from spark_timely.log.live import LiveFiles
 from spark_timely.log.storage import MemoryStorage, Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
+
+    import pyarrow as pa
 
     from spark_timely.log.base import DataFile
     from spark_timely.log.format import LogFormat
@@ -70,14 +72,12 @@ class Store(Protocol):
     def version(self) -> int:
         """Table version of the snapshot."""
 
-    def refresh(self, *, force: bool = False) -> bool:
-        """Move the snapshot to the newest version; return whether it moved.
+    @property
+    def live(self) -> LiveFiles:
+        """The live files of the snapshot."""
 
-        Without `force`, a store may trust that nothing happened within the last moments.
-        """
-
-    def listing(self) -> pa.Table:
-        """Return the live files of the snapshot, as `spark_timely.log.index.index_files` takes them."""
+    def refresh(self) -> bool:
+        """Move the snapshot to the newest version; return whether it moved."""
 
     def transact(
         self,
@@ -133,9 +133,9 @@ class MemoryStore:
     def __init__(self, table: MemoryTable) -> None:
         self.table = table
         self._version = -1
-        self._files: dict[str, DataFile] = {}
+        self._live = LiveFiles(table.form.domain.arity)
         self._form = table.form
-        self.refresh(force=True)
+        self.refresh()
 
     @property
     def path(self) -> str:
@@ -167,21 +167,24 @@ class MemoryStore:
         """Table version of the snapshot."""
         return self._version
 
-    def refresh(self, *, force: bool = False) -> bool:
+    @property
+    def live(self) -> LiveFiles:
+        """The live files of the snapshot."""
+        return self._live
+
+    def refresh(self) -> bool:
         """Move the snapshot to the newest version."""
-        del force
         with self.table.lock:
             newest = len(self.table.commits) - 1
-            moved = newest != self._version
-            if moved:
-                self._version = newest
-                self._files = dict(self.table.files)
-                self._form = self.table.form
-        return moved
-
-    def listing(self) -> pa.Table:
-        """Return the live files of the snapshot."""
-        return listing_of(self._files.values(), self.format)
+            if newest == self._version:
+                return False
+            self._version = newest
+            self._form = self.table.form
+            files = dict(self.table.files)
+        known = {path for event in EVENTS for path in self._live.index(event).paths.tolist()}
+        self._live.remove(known - files.keys())
+        self._live.add(index_adds(self.format, [_action(file) for path, file in files.items() if path not in known]))
+        return True
 
     def transact(
         self,
@@ -221,43 +224,11 @@ class MemoryStore:
         """Do nothing: there is no bookkeeping."""
 
 
-def listing_of(files: Iterable[DataFile], form: LogFormat) -> pa.Table:
-    """Return files as the listing of a table would show them, from their statistics as written."""
-    typed = pa.struct([f for f in form.table_fields if f.name != "_event"])
-    rows = []
-    for file in files:
-        stats = json.loads(file.stats)
-        rows.append(
-            {
-                "path": file.path,
-                "size_bytes": file.size_bytes,
-                "modification_time": 0,
-                "num_records": file.n_rows,
-                "partition": {"_event": file.event},
-                "min": _typed(stats.get("minValues", {}), typed),
-                "max": _typed(stats.get("maxValues", {}), typed),
-            }
-        )
-    schema = pa.schema(
-        [
-            ("path", pa.string()),
-            ("size_bytes", pa.int64()),
-            ("modification_time", pa.int64()),
-            ("num_records", pa.int64()),
-            ("partition", pa.struct([("_event", pa.string())])),
-            ("min", typed),
-            ("max", typed),
-        ]
-    )
-    return pa.Table.from_pylist(rows, schema=schema)
-
-
-def _typed(values: dict[str, Any], typed: pa.StructType) -> dict[str, Any]:
-    """Read dates and timestamps of statistics, which are texts."""
-    out: dict[str, Any] = {}
-    for field in typed:
-        value = values.get(field.name)
-        if isinstance(value, str) and not pa.types.is_string(field.type):
-            value = pa.array([value]).cast(field.type)[0].as_py()
-        out[field.name] = value
-    return out
+def _action(file: DataFile) -> dict[str, object]:
+    """Return a file as the log of a Delta table would name it."""
+    return {
+        "path": file.path,
+        "size": file.size_bytes,
+        "partitionValues": {"_event": file.event},
+        "stats": file.stats,
+    }

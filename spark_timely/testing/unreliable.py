@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_timely.log.format import LogFormat
+    from spark_timely.log.live import LiveFiles
     from spark_timely.log.storage import Storage
 
 __all__ = ["UnreliableStore", "make_unreliable"]
@@ -106,17 +107,18 @@ class UnreliableStore:
         """Table version of the snapshot."""
         return self.inner.version
 
-    def refresh(self, *, force: bool = False) -> bool:
+    @property
+    def live(self) -> LiveFiles:
+        """The live files of the snapshot."""
+        return self.inner.live
+
+    def refresh(self) -> bool:
         """Move the snapshot to the newest version. A late commit may land after it."""
-        moved = self.inner.refresh(force=force)
+        moved = self.inner.refresh()
         late, self._late = self._late, []
         for land in late:
             land()
         return moved
-
-    def listing(self) -> pa.Table:
-        """Return the live files of the snapshot."""
-        return self.inner.listing()
 
     def transact(
         self,

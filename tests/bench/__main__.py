@@ -10,7 +10,7 @@ from pathlib import Path
 
 import spark_timely as st
 
-from . import flat_cases, progress_counts, progress_reach
+from . import flat_cases, history_cases, latency_cases, memory_cases, progress_counts, progress_reach
 from .data import events
 from .report import Case, table, write_jsonl
 from .spark_cases import NAMES, PEER_SETTINGS, SparkCases
@@ -35,7 +35,9 @@ def main() -> int:
     cases = progress_counts.run(scratch, wanted)
     cases += progress_reach.run(scratch, wanted)
     cases += flat_cases.run(scratch, wanted)
-    if any(map(wanted, NAMES)):
+    cases += history_cases.run(scratch, wanted)
+    cases += memory_cases.run(scratch, wanted)
+    if any(map(wanted, (*NAMES, *latency_cases.NAMES))):
         cases += on_spark(given.rows, given.repeats, scratch, wanted)
     write_jsonl(cases, BUILD / "bench.jsonl")
     sys.stdout.write(table(cases) + f"\n\nwritten to {BUILD / 'bench.jsonl'}\n")
@@ -53,7 +55,10 @@ def on_spark(n_rows: int, repeats: int, scratch: Path, wanted: Callable[[str], b
     )
     spark.sparkContext.setLogLevel("ERROR")
     try:
-        return SparkCases(spark, events(BUILD / "bench", n_rows), scratch, repeats).run(wanted)
+        cases = latency_cases.run(spark, scratch, wanted)
+        if any(map(wanted, NAMES)):
+            cases += SparkCases(spark, events(BUILD / "bench", n_rows), scratch, repeats).run(wanted)
+        return cases
     finally:
         spark.stop()
 

@@ -30,9 +30,9 @@ def _rows(time_: int) -> pa.Table:
 class GrowingLog:
     """A log that one producer appends to, one time per commit."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, auto_compact: bool = True) -> None:
         self.path = str(path)
-        self.log = st.create_log(self.path, SCHEMA, times=("long",), minimum=(0,))
+        self.log = st.create_log(self.path, SCHEMA, times=("long",), minimum=(0,), auto_compact=auto_compact)
         self.writer = self.log.writer(owner="bench")
         self.time = 0
 
@@ -61,9 +61,9 @@ class GrowingLog:
 class Planner:
     """The planner process of a query, driven as Spark drives it, warm."""
 
-    def __init__(self, log: GrowingLog) -> None:
-        source = TimelyDataSource({"path": log.path, "pollInterval": "0ms"})
-        self.log = log
+    def __init__(self, path: str) -> None:
+        source = TimelyDataSource({"path": path, "pollInterval": "0ms"})
+        self.path = path
         self.reader = source.streamReader(source.schema())
         self.limit = self.reader.getDefaultReadLimit()
         self.offset = self._through_text(self.reader.initialOffset())
@@ -80,13 +80,13 @@ class Planner:
         partitions = self.reader.partitions(self.offset, end)
         took = time.perf_counter() - start
         if end == self.offset or not partitions:
-            message = f"planning {self.log.path}: nothing new after {self.offset}"
+            message = f"planning {self.path}: nothing new after {self.offset}"
             raise AssertionError(message)
         self.offset = end
         return took
 
 
-def _pairs(case: Case, ours: Callable[[], float], peer: Callable[[], float], rounds: int) -> None:
+def pairs(case: Case, ours: Callable[[], float], peer: Callable[[], float], rounds: int) -> None:
     """Add the medians of short series taken in turn: single commits are too short to compare."""
     for _ in range(rounds):
         mine, theirs = [], []
@@ -119,7 +119,7 @@ def run(scratch: Path, wanted: Callable[[str], bool]) -> list[Case]:
         unit="ms",
         higher_is_better=False,
     )
-    planners = Planner(long), Planner(short)
+    planners = Planner(long.path), Planner(short.path)
 
     def commit_and_plan(log: GrowingLog, planner: Planner, plans: list[float]) -> float:
         took = log.commit()
@@ -128,7 +128,7 @@ def run(scratch: Path, wanted: Callable[[str], bool]) -> list[Case]:
 
     long_plans: list[float] = []
     short_plans: list[float] = []
-    _pairs(
+    pairs(
         commit,
         lambda: commit_and_plan(long, planners[0], long_plans),
         lambda: commit_and_plan(short, planners[1], short_plans),

@@ -95,7 +95,7 @@ def blinded(log: ReadableLog, error: Exception, *, happens: bool = True) -> Call
     """Let each look at the log fail once a commit was tried; return what gives back sight."""
     store, transact, refresh = log.store, log.store.transact, log.store.refresh
 
-    def blind(*, force: bool = False) -> bool:
+    def blind() -> bool:
         raise error
 
     def tried(*args: Any, **more: Any) -> None:
@@ -162,7 +162,7 @@ def test_refusal_before_any_try_keeps_its_type(sound: LogMaker) -> None:
     log = sound.create()
     writer = log.writer(owner="me")
     before = frozen(log)
-    log.store.refresh = lambda *, force=False: (_ for _ in ()).throw(_BLIND[0])  # type: ignore[method-assign]
+    log.store.refresh = lambda: (_ for _ in ()).throw(_BLIND[0])  # type: ignore[method-assign]
     with pytest.raises(LogFormatError):
         log.commit(CommitRequest("main", "me", *NOTHING))
     del log.store.refresh  # type: ignore[misc]

@@ -173,10 +173,10 @@ def test_storage_that_goes_away_right_after_a_commit_leaves_it_unclear() -> None
             super().transact(*args, **kwargs)
             self.gone = True
 
-        def refresh(self, *, force: bool = False) -> bool:
+        def refresh(self) -> bool:
             if self.gone:
                 raise StorageError("could not open log 'x': found nothing", determinate=True)
-            return super().refresh(force=force)
+            return super().refresh()
 
     log.store = GoneAfterCommit(inner, happens=1.0, reports_failure=0.0)
     with pytest.raises(StorageError) as caught:

@@ -66,7 +66,7 @@ def test_attribute_is_the_name_in_snake_case(table: object) -> None:
 def test_tables_are_those_of_the_design() -> None:
     assert {option.name for option in SINK_OPTIONS.options.values()} == {
         *("path", "stream", "timeColumn", "frontier", "lateness", "maxFutureSkew", "lateData", "onFinish", "streams"),
-        *("diffColumn", "targetFileSize", "compression", "checkpointLocation", "singleWriter"),
+        *("diffColumn", "targetFileSize", "compression", "autoCompact", "checkpointLocation", "singleWriter"),
         *("idleTimeout", "mergeSchema", "takeover"),
     }
     assert {option.name for option in SOURCE_OPTIONS.options.values()} == {

@@ -11,6 +11,7 @@ import pytest
 
 from spark_timely import errors
 from spark_timely.datasource.source import TimelyDataSource
+from spark_timely.log.delta import forget_logs
 from tests.unit.sink.driver import SinkDriver, rows
 
 BOUNDED = {"timeColumn": "t", "frontier": "bounded", "lateness": "1"}
@@ -68,6 +69,7 @@ def damaged(folder: Path, fault: str) -> SinkDriver:
     driver.run([rows([1])])
     driver.run([rows([5, 9])])
     FAULTS[fault][0](driver)
+    forget_logs()  # a process that lives on would not read again what it knows
     return driver
 
 

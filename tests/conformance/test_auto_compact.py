@@ -1,0 +1,174 @@
+"""Merging of small message files by the way: which, when, and that nobody is disturbed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+import spark_timely as st
+from spark_timely.conf.options import SOURCE_OPTIONS, parse_options
+from spark_timely.datasource.planner import ReplayPlanner
+from spark_timely.datasource.reader import read_split
+from spark_timely.errors import DataLossError, StorageError
+from spark_timely.log import compaction
+from spark_timely.log.reading import ReadableLog
+from tests.conformance.logs import LogMaker, rows
+from tests.unit.sink.driver import SinkDriver
+from tests.unit.sink.driver import rows as sink_rows
+
+
+@pytest.fixture(params=["memory", "delta"])
+def maker(request: pytest.FixtureRequest, tmp_path: Path) -> LogMaker:
+    return LogMaker(request.param, tmp_path)
+
+
+def trickle(log: ReadableLog, commits: int, *, lateness: int = 5) -> None:
+    writer = log.writer(owner="me")
+    for i in range(1, commits + 1):
+        at = i + lateness
+        writer.append(rows((at, i), (at - i % lateness, i)), advance_to=i)
+
+
+def test_files_stay_few_and_nothing_changes(maker: LogMaker) -> None:
+    merged, plain = maker.create(merge_every=10), maker.create(merge_every=10, auto_compact=False)
+    for log in (merged, plain):
+        trickle(log, 163)
+    assert len(plain.files()) == 163
+    assert len(plain.progress_files()) < 30, "progress is merged all the same"
+    assert len(merged.files()) < 30
+    assert merged.verify().digest == plain.verify().digest
+    assert [s.n_rows for s, _ in merged.events()] == [s.n_rows for s, _ in plain.events()]
+
+
+def test_files_of_open_times_are_left_alone_until_they_are_many(maker: LogMaker) -> None:
+    log = maker.create(merge_every=10)
+    writer = log.writer(owner="me")
+    for i in range(1, 26):
+        writer.append(rows((i, i)), advance_to=max(0, i - 8))
+    index = log.files()
+    done = ~log.frontier().beyond(index.max_times)
+    assert (index.rows[~done] == 1).all(), "a replay that keeps up still has to read these"
+    assert (index.rows[done] > 1).any()
+    held = maker.create(merge_every=10)
+    writer = held.writer(owner="me")
+    for i in range(1, 100):
+        writer.append(rows((i, i)))
+    assert len(held.files()) < 60
+    assert held.verify().messages == 99
+
+
+def test_work_of_one_merge_is_bounded(maker: LogMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "_MERGE_ROWS", 12)
+    read: list[int] = []
+    merge = compaction._merge_data
+
+    def watched(log: Any, index: Any, *args: Any, **more: Any) -> bool:
+        read.append(int(index.rows.sum()))
+        return merge(log, index, *args, **more)
+
+    monkeypatch.setattr(compaction, "_merge_data", watched)
+    log = maker.create(merge_every=10)
+    trickle(log, 60)
+    assert read
+    assert max(read) <= 12
+    assert len(read) <= 6, "one merge at a time"
+    assert log.verify().messages == 120
+
+
+@pytest.mark.parametrize("error", [StorageError("could not write", determinate=False), OSError("disk full")])
+def test_merge_that_fails_leaves_the_commit_alone(
+    maker: LogMaker, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*args: Any, **more: Any) -> bool:
+        raise error
+
+    monkeypatch.setattr(compaction, "_merge_data", fail)
+    log = maker.create(merge_every=10)
+    trickle(log, 25)
+    assert log.verify().messages == 50
+    monkeypatch.undo()
+    state = log.stream("main")
+    assert state is not None
+    trickle(maker.another(log), 0)
+    writer = maker.another(log).writer(owner="me")
+    for i in range(26, 41):
+        writer.append(rows((i + 5, i)), advance_to=i)
+    assert len(maker.another(log).files()) < 25, "tried again later"
+
+
+def test_lost_race_is_tried_later(maker: LogMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = maker.create(merge_every=10, streams=2)
+    other = maker.another(log).writer("other", owner="other")
+    count = iter(range(1000))
+    transact = log.store.transact
+    busy = [True]
+
+    def raced(adds: Any, apps: Any, **more: Any) -> None:
+        if more.get("exclusive") and busy[0]:
+            other.append(rows((next(count), 0)))
+        transact(adds, apps, **more)
+
+    monkeypatch.setattr(log.store, "transact", raced)
+    writer = log.writer("main", owner="me")
+    for i in range(1, 31):
+        writer.append(rows((i, i)), advance_to=i)
+    assert len(log.files().select(log.files().stream_lo == "main")) == 30, "somebody was first each time"
+    busy[0] = False
+    for i in range(31, 41):
+        writer.append(rows((i, i)), advance_to=i)
+    index = log.files()
+    # The other stream holds the log's frontier at the minimum: only because they are many.
+    assert (index.stream_lo == "main").sum() < 40
+    assert log.verify().legal
+
+
+@pytest.mark.parametrize("choice", ["inline", "off"])
+def test_sink_takes_the_option(tmp_path: Path, choice: str) -> None:
+    query = SinkDriver(tmp_path, timeColumn="t", frontier="bounded", lateness="1", autoCompact=choice)
+    for i in range(101):
+        query.run([sink_rows([i], i)])
+    log = query.log()
+    # The opening is commit 0: one merge, after the hundredth.
+    assert (len(log.files()) < 10) == (choice == "inline")
+    assert len(log.files()) == 101 or choice == "inline"
+    assert log.verify().messages == 101
+
+
+def test_replay_in_flight_survives_a_merge_and_a_vacuum_makes_it_plan_anew(tmp_path: Path) -> None:
+    log = st.create_log(tmp_path / "log", pa.schema([("v", pa.int64())]), minimum=(0,), merge_every=10)
+    trickle(log, 9)
+    options = parse_options(SOURCE_OPTIONS, {"path": log.path, "pollInterval": "0ms"})
+
+    def planner() -> ReplayPlanner:
+        return ReplayPlanner(st.open_log(log.path), options)
+
+    def read(splits: Any) -> list[int]:
+        layout = planner().layout
+        batches = [b for s in splits for b in read_split(s, layout, storage=log.storage, pause=lambda _: None)]
+        return sorted(value for batch in batches for value in batch.column("v").to_pylist())
+
+    first = planner()
+    start = first.initial()
+    end = first.latest(start)
+    planned = first.plan(start, end)
+    expected = read(planned)
+    writer = log.writer(owner="me")
+    for i in range(10, 31):
+        writer.append(rows((i + 5, i)), advance_to=i)
+    live = set(log.files().paths.tolist())
+    used = {piece.path for split in planned for piece in split.pieces}
+    assert used - live, "what was planned was merged meanwhile"
+    assert read(planned) == expected
+    DeltaTable(log.path).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    with pytest.raises(DataLossError, match="missing"):
+        read(planned)
+    # The micro-batch fails, and is planned again from the offsets that were logged.
+    again = planner().plan(start, end)
+    assert {piece.path for split in again for piece in split.pieces} <= live
+    assert read(again) == expected
+    assert np.array_equal(sorted(expected), expected)

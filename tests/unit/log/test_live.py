@@ -1,0 +1,66 @@
+"""The live files of a table, against a dictionary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_timely.log.format import LogFormat
+from spark_timely.log.index import FileIndex, index_adds
+from spark_timely.log.live import LiveFiles
+
+FORM = LogFormat.build(pa.schema([("v", pa.int64())]), times=("long",))
+
+
+def add(path: str, event: str, size: int) -> dict[str, Any]:
+    return {"path": path, "size": size, "partitionValues": {"_event": event}, "stats": None}
+
+
+steps = st.lists(
+    st.tuples(
+        st.booleans(),
+        st.dictionaries(
+            st.integers(0, 30).map(str), st.tuples(st.sampled_from(["message", "dead", "progress"]), st.integers(0, 9))
+        ),
+    ),
+    max_size=12,
+)
+
+
+@given(steps)
+def test_live_files_are_those_added_and_not_removed_and_an_index_never_changes(done: list[Any]) -> None:
+    live, model = LiveFiles(1), {}
+    given_out: list[tuple[FileIndex, list[str], list[int]]] = []
+    for removes, files in done:
+        if removes:
+            live.remove(files)
+            model = {path: said for path, said in model.items() if path not in files}
+        else:
+            live.add(index_adds(FORM, [add(path, *said) for path, said in files.items()]))
+            model |= files
+        assert len(live) == len(model)
+        assert live.size_bytes == sum(size for _, size in model.values())
+        for event in ("message", "dead", "progress", "since"):
+            index = live.index(event)
+            found = dict(zip(index.paths.tolist(), index.sizes.tolist(), strict=True))
+            assert found == {path: size for path, (kind, size) in model.items() if kind == event}
+            assert set(index.events.tolist()) <= {event}
+            given_out.append((index, index.paths.tolist(), index.sizes.tolist()))
+        assert all((path in live) == (path in model) for path in map(str, range(31)))
+    for index, paths, sizes in given_out:
+        assert (index.paths.tolist(), index.sizes.tolist()) == (paths, sizes)
+
+
+def test_to_add_one_file_copies_no_others() -> None:
+    live = LiveFiles(1)
+    live.add(index_adds(FORM, [add(str(n), "message", n) for n in range(100)]))
+    before = live.index("message")
+    live.add(index_adds(FORM, [add("one more", "message", 7)]))
+    after = live.index("message")
+    assert len(before) == 100
+    assert len(after) == 101
+    assert np.shares_memory(before.sizes, after.sizes)
