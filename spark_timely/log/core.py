@@ -216,7 +216,7 @@ class LogCore:
         newest: dict[str, int] = {}
         candidates: list[int] = []
         for i in range(len(index)):  # bounded: progress files are merged
-            stream = _one_stream(index, i)
+            stream = index.one_stream(i)
             if stream is None or index.seq_hi[i] == np.iinfo(np.int64).max:
                 candidates.append(i)
             elif stream not in newest or index.seq_hi[newest[stream]] < index.seq_hi[i]:
@@ -597,9 +597,3 @@ class LogCore:
             self.store.tidy()
         except (TimelyError, pa.ArrowException, OSError) as error:
             logger.warning("log %r: upkeep was put off: %s", self.path, error)
-
-
-def _one_stream(index: FileIndex, i: int) -> str | None:
-    """Return the stream of a progress file that surely holds one only."""
-    low = index.stream_lo[i]
-    return str(low) if low and low == index.stream_hi[i] else None

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import InvalidUsageError, LogMissingError, SchemaMismatchError, StorageError, TimelyError
 from spark_timely.log.base import OPEN_STREAM
-from spark_timely.log.delta_store import DeltaStore, create_table
+from spark_timely.log.delta_create import create_table
+from spark_timely.log.delta_store import DeltaStore
 from spark_timely.log.files import write_progress_file
 from spark_timely.log.format import LogFormat
 from spark_timely.log.place import check_place, promised

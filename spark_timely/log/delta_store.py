@@ -45,23 +45,24 @@ from deltalake import (
     Transaction,
 )
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+from deltalake.transaction import AddAction, RemoveAction
 
 from spark_timely.errors import InvalidUsageError, LogFormatError, LogMissingError, StorageError, TimelyError, shown
+from spark_timely.log.delta_create import add_action, no_links
 from spark_timely.log.entries import entry_path, put_entry, read_entry, render_entry
 from spark_timely.log.format import LogFormat
 from spark_timely.log.index import index_adds, index_files
 from spark_timely.log.live import LiveFiles
-from spark_timely.log.place import PROMISE_HINT, check_place, is_promised, links_missing
+from spark_timely.log.place import check_place, links_missing
 from spark_timely.log.storage import FileStorage, open_storage, plain
 from spark_timely.log.store import App, LostRaceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from spark_timely.log.base import DataFile
 
-__all__ = ["DeltaStore", "create_table"]
+__all__ = ["DeltaStore"]
 
 logger = logging.getLogger(__name__)
 
@@ -86,14 +87,6 @@ _WRITTEN_FEATURES = frozenset(
         "variantType-preview",
     }
 )
-# VACUUM without a number takes what nobody knows and is older than the retention of deleted files, also
-# what a micro-batch under way has written. Each removed file stays that long in the checkpoints;
-# ARCHITECTURE.md tells what that costs.
-_CONFIGURATION = {
-    "delta.checkpointInterval": "10",
-    "delta.logRetentionDuration": "interval 1 hours",
-    "delta.deletedFileRetentionDuration": "interval 1 days",
-}
 _LOG_FILE = re.compile(r"(\d{20})\.(json|crc|checkpoint\.parquet)")
 # Versions kept behind the newest checkpoint, for handles that have not looked for a while.
 _KEEP_VERSIONS = 100
@@ -105,72 +98,6 @@ _COMMIT_RETRIES = 30
 _OPEN_TRIES = 3
 # What a file system without hard links says.
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
-
-
-def create_table(
-    path: str, form: LogFormat, first: Sequence[DataFile], storage_options: Mapping[str, str] | None = None
-) -> bool:
-    """Create the table of a log with its first files, in one commit; return False if there is one.
-
-    Raises
-    ------
-    StorageError
-        If that could not be done.
-    """
-    options = dict(storage_options or {}) or None
-    try:
-        create_table_with_add_actions(
-            path,
-            Schema.from_arrow(form.table_schema),
-            [_add(file, data_change=True) for file in first],
-            mode="error",
-            partition_by=["_event"],
-            configuration=_CONFIGURATION,
-            storage_options=options,
-            # No retries: where somebody else was first, delta-rs 1.6 would retry as version 1, and succeed.
-            commit_properties=CommitProperties(app_transactions=[Transaction("timely/#open", 0)], max_commit_retries=0),
-        )
-    except (DeltaError, OSError) as error:
-        if links_missing(error):
-            raise _no_links(path, error) from error
-        # Which kind of error tells that somebody was first differs by back end and by timing.
-        if _exists(path, options):
-            return _created_by(path, options, first)
-        msg = f"could not create log {path!r}: found {plain(error)}"
-        raise StorageError(
-            msg,
-            hint="check the path and the permissions, then try again",
-            context={"path": path},
-            determinate=False,
-        ) from error
-    return True
-
-
-def _no_links(path: str, error: Exception) -> StorageError:
-    return StorageError(
-        f"could not commit to log {path!r}: found a file system without hard links, by which a commit takes its name"
-        f" only if nobody else has it: {plain(error)}",
-        hint=f"write to another file system; {PROMISE_HINT}",
-        context={"path": path, "option": "singleWriter"},
-        determinate=True,
-    )
-
-
-def _exists(path: str, options: dict[str, str] | None) -> bool:
-    try:
-        return bool(DeltaTable.is_deltatable(path, storage_options=options))
-    except (DeltaError, OSError):
-        return False
-
-
-def _created_by(path: str, options: dict[str, str] | None, first: Sequence[DataFile]) -> bool:
-    """Whether the table was created by the very attempt that reported an error."""
-    try:
-        listing = pa.table(DeltaTable(path, storage_options=options).get_add_actions())
-    except (DeltaError, OSError):
-        return False
-    live = set(listing["path"].to_pylist())
-    return bool(first) and all(file.path in live for file in first)
 
 
 class DeltaStore:
@@ -197,8 +124,7 @@ class DeltaStore:
         self.path = path
         self.options = dict(storage_options or {}) or None
         self._storage = open_storage(path, storage_options)
-        # Where the place lacks links and a single writer is promised, delta-rs knows what to do.
-        self._links = self._storage.local and not is_promised(storage_options)
+        self._links = self._storage.local
         self._load(self._open())
         self._tidied_at, self._tidy_after = self._version, _CHECKPOINT_VERSIONS[0]
 
@@ -442,15 +368,33 @@ class DeltaStore:
         if removes and not exclusive:
             msg = "could not commit: found removes without exclusive=True"
             raise InvalidUsageError(msg)
-        with self._told_apart("commit to"):
+        try:
             if self._links and self._writable and self._mark is not None:
                 self._put(adds, apps, removes, data_change=data_change, exclusive=exclusive)
             else:
                 self._commit(adds, apps, removes, data_change=data_change, exclusive=exclusive)
+        except (DeltaError, OSError) as error:
+            raise self._failed(error) from error
 
-    def _lost(self, attempt: str = "commit to", /, *, found: str) -> LostRaceError:
+    def _failed(self, error: Exception) -> TimelyError:
+        """Return what the error of a commit means."""
+        lost = isinstance(error, CommitFailedError)
+        if lost and _is_unwritable(str(error)):  # found before anything is written
+            return self._unwritable(str(error))
+        if links_missing(error):
+            return no_links(self.path, error)
+        if lost:
+            return self._lost(found=plain(error))
+        return StorageError(
+            f"could not commit to log {self.path!r} at version={self._version}: found {plain(error)}",
+            hint="read the log to see whether it happened, then try again",
+            context={"path": self.path},
+            determinate=False,
+        )
+
+    def _lost(self, *, found: str) -> LostRaceError:
         return LostRaceError(
-            f"could not {attempt} log {self.path!r} at version={self._version}: found {found}",
+            f"could not commit to log {self.path!r} at version={self._version}: found {found}",
             hint="refresh and decide anew",
             context={"path": self.path},
             determinate=False,
@@ -501,7 +445,7 @@ class DeltaStore:
         """Let delta-rs write the entry."""
         table = self._handle()
         now = int(time.time() * 1000)
-        actions: list[AddAction | RemoveAction] = [_add(file, data_change=data_change) for file in adds]
+        actions: list[AddAction | RemoveAction] = [add_action(file, data_change=data_change) for file in adds]
         actions += [RemoveAction(f.path, data_change, now, f.size_bytes, {"_event": f.event}) for f in removes]
         table.create_write_transaction(
             actions,
@@ -514,16 +458,6 @@ class DeltaStore:
             ),
             post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
         )
-
-    def add_columns(self, columns: pa.Schema) -> None:
-        """Add columns, in a commit from the snapshot."""
-        with self._told_apart("add columns to"):
-            self._handle().alter.add_columns(
-                list(Schema.from_arrow(columns).fields),
-                post_commithook_properties=PostCommitHookProperties(
-                    create_checkpoint=False, cleanup_expired_logs=False
-                ),
-            )
 
     def _handle(self) -> DeltaTable:
         """Return a handle of delta-rs on the snapshot."""
@@ -538,27 +472,17 @@ class DeltaStore:
             raise self._lost(found=f"version={self._table.version()}")
         return self._table
 
-    @contextmanager
-    def _told_apart(self, attempt: str) -> Iterator[None]:
-        """Tell what an error of a commit means."""
+    def add_columns(self, columns: pa.Schema) -> None:
+        """Add columns, in a commit from the snapshot."""
         try:
-            yield
-        except CommitFailedError as error:
-            if _is_unwritable(str(error)):  # found before anything is written
-                raise self._unwritable(str(error)) from error
-            if links_missing(error):
-                raise _no_links(self.path, error) from error
-            raise self._lost(attempt, found=plain(error)) from error
+            self._handle().alter.add_columns(
+                list(Schema.from_arrow(columns).fields),
+                post_commithook_properties=PostCommitHookProperties(
+                    create_checkpoint=False, cleanup_expired_logs=False
+                ),
+            )
         except (DeltaError, OSError) as error:
-            if links_missing(error):
-                raise _no_links(self.path, error) from error
-            msg = f"could not {attempt} log {self.path!r} at version={self._version}: found {plain(error)}"
-            raise StorageError(
-                msg,
-                hint="read the log to see whether it happened, then try again",
-                context={"path": self.path},
-                determinate=False,
-            ) from error
+            raise self._failed(error) from error
 
     def tidy(self) -> None:
         """Write a checkpoint where one is due, and delete entries of the table's log far behind it, by count."""
@@ -592,12 +516,6 @@ class DeltaStore:
             return 0, 0
         known = self._storage.exists(f"_delta_log/{version:020d}.checkpoint.parquet")
         return (version, size) if known else (0, 0)
-
-
-def _add(file: DataFile, *, data_change: bool) -> AddAction:
-    return AddAction(
-        file.path, file.size_bytes, {"_event": file.event}, int(time.time() * 1000), data_change, file.stats
-    )
 
 
 def _is_unwritable(text: str) -> bool:

@@ -104,6 +104,11 @@ class FileIndex:
         """Return the files of `message`, `progress` or `dead` rows."""
         return self.select(self.events == event)
 
+    def one_stream(self, i: int) -> str | None:
+        """Return the stream of a file that surely holds rows of one only."""
+        low = self.stream_lo[i]
+        return str(low) if low and low == self.stream_hi[i] else None
+
     def may_hold_stream(self, stream: str) -> BoolArray:
         """Return which files may have rows of a stream, shape (n,)."""
         return np.asarray((self.stream_lo <= stream) & (self.stream_hi >= stream), dtype=np.bool_)
