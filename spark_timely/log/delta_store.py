@@ -32,7 +32,6 @@ import logging
 import os
 import re
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -53,7 +52,7 @@ from spark_timely.log.entries import entry_path, put_entry, read_entry, render_e
 from spark_timely.log.format import LogFormat
 from spark_timely.log.index import index_adds, index_files
 from spark_timely.log.live import LiveFiles
-from spark_timely.log.place import check_place, links_missing
+from spark_timely.log.place import check_place, is_promised, links_missing
 from spark_timely.log.storage import FileStorage, open_storage, plain
 from spark_timely.log.store import App, LostRaceError
 
@@ -124,7 +123,8 @@ class DeltaStore:
         self.path = path
         self.options = dict(storage_options or {}) or None
         self._storage = open_storage(path, storage_options)
-        self._links = self._storage.local
+        # Where the place lacks links and a single writer is promised, delta-rs knows what to do.
+        self._links = self._storage.local and not is_promised(storage_options)
         self._load(self._open())
         self._tidied_at, self._tidy_after = self._version, _CHECKPOINT_VERSIONS[0]
 
