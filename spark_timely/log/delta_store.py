@@ -93,6 +93,8 @@ _KEEP_VERSIONS = 100
 # grow with the files, up to what a cold open is willing to read.
 _CHECKPOINT_VERSIONS = (50, 200)
 _FILES_PER_VERSION = 100
+# Who has not looked for so long opens the table anew: others clean up by age, an hour at the least, and not in order.
+_LONG_S = 1200.0
 _COMMIT_RETRIES = 30
 _OPEN_TRIES = 3
 # What a file system without hard links says.
@@ -125,6 +127,7 @@ class DeltaStore:
         self._storage = open_storage(path, storage_options)
         # Where the place lacks links and a single writer is promised, delta-rs knows what to do.
         self._links = self._storage.local and not is_promised(storage_options)
+        self._looked_at = time.time()
         self._load(self._open())
         self._tidied_at, self._tidy_after = self._version, _CHECKPOINT_VERSIONS[0]
 
@@ -309,15 +312,16 @@ class DeltaStore:
 
     def refresh(self) -> bool:
         """Move the snapshot to the newest version; return whether it moved."""
-        before = self._version
+        before, now = self._version, time.time()
         try:
-            whole = self._follow()
+            whole = abs(now - self._looked_at) < _LONG_S and self._follow()
         except (ValueError, LookupError, TypeError) as error:
             # An entry that cannot be read: delta-rs reads it, or says what is wrong with it.
             logger.debug("log %r: opened again after %s", self.path, error)
             whole = False
         if not whole:
             self._reload()
+        self._looked_at = now
         return self._version != before
 
     def _follow(self) -> bool:

@@ -132,6 +132,23 @@ def test_writer_stopped_for_long_puts_nothing_into_the_past(path: Path, monkeypa
     assert report.messages == 400
 
 
+def test_handle_that_slept_through_a_clean_up_by_age_puts_nothing_into_the_past(path: Path) -> None:
+    log = create_log(path, VALUES, minimum=(0,), streams=2, merge_every=None)
+    slept = open_log(path)
+    slept.open_stream("b", owner="b")
+    other = log.writer("a", owner="a")
+    for i in range(3):
+        other.append(rows(i))
+    DeltaTable(path).create_checkpoint()
+    # Others delete in any order: the next entry is gone, and that of the snapshot still there.
+    (path / "_delta_log" / f"{slept.version + 1:020d}.json").unlink()
+    slept.store._looked_at -= 2 * delta_store._LONG_S
+    slept.writer("b", owner="b").append(rows(7))
+    fresh = open_log(path)
+    assert sorted(fresh.messages()["v"].to_pylist()) == [0, 1, 2, 7]
+    assert fresh.verify().legal
+
+
 def test_log_replaced_by_a_longer_one_is_noticed(path: Path, tmp_path: Path) -> None:
     """An entry of the next version is there; it is another table's."""
     log = create_log(path, VALUES, minimum=(0,))
