@@ -117,8 +117,9 @@ class SinkOptions(Options):
         "maxFutureSkew",
         "duration",
         None,
-        "Rows further ahead than this follow `lateData` and never move the frontier. Measured from the wall "
-        "clock for dates and timestamps, from the stream's held time for integers.",
+        "Rows further ahead than this never move the frontier: they are refused, kept as dead letters, or "
+        "(`lateData=advance`) kept at their own time. Measured from the wall clock for dates and timestamps, from the "
+        "stream's held time for integers.",
         unit="units of the time, or a duration",
     )
     late_data: str = _sink(
@@ -171,7 +172,13 @@ class SinkOptions(Options):
         "refused from then on. A query that has lost a stream does not get it back.",
     )
     target_file_size: int = _sink(
-        "targetFileSize", "bytes", "128mb", "Size at which a task begins a new file.", unit="bytes", minimum=1
+        "targetFileSize",
+        "bytes",
+        "128mb",
+        "Size of the rows in memory at which a task begins a new file; compressed it is smaller. Bounds a task's "
+        "memory.",
+        unit="bytes",
+        minimum=1,
     )
     single_writer: bool = _sink(
         "singleWriter",
@@ -187,8 +194,9 @@ class SinkOptions(Options):
         "autoCompact",
         "enum",
         "inline",
-        "`inline`: about every 100 commits of the stream its small files of complete times are merged, right after "
-        "the commit, at most 16 MB at a time. `off`: only by `spark-timely compact`.",
+        "`inline`: about every 100 commits of the stream its small files are merged, right after the commit, at most "
+        "16 MB at a time: those of complete times; of open ones only where very many have come together. `off`: only "
+        "by `spark-timely compact`.",
         choices=("inline", "off"),
     )
     checkpoint_location: str | None = _sink(

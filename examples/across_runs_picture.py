@@ -69,7 +69,7 @@ def draw(
                 right = count == truth[hour] and hour < min(upper.values())
                 cell(axes, (hour - start) / HOUR, rows[way], GREEN if right else RED, str(count))
             if not final:
-                axes.text(0.15, rows[way], "nothing, after any number of such runs", color=MUTED, va="center",
+                axes.text(0.15, rows[way], "nothing, after both runs", color=MUTED, va="center",
                           style="italic")  # fmt: skip
         axes.axvline(complete, color=GREEN, lw=2.2, zorder=4)
         label = f"complete: every airport has said so ({min(upper.values()):%H:%M})"

@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -344,7 +344,8 @@ def start(
     query = _started(writer, df.sparkSession, _reports(close, wanted, timeout_s))
     idle = None
     if timeout_s is not None:
-        idle = IdleWatch(query, parsed)
+        promise = promised(parsed.storage_options, single_writer=parsed.single_writer)
+        idle = IdleWatch(query, replace(parsed, storage_options=promise))
         try:
             idle.start()
         except TimelyError:
