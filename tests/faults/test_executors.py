@@ -88,6 +88,7 @@ class Run:
     def __init__(self, folder: Path, master: str, conf: dict[str, str]) -> None:
         self.folder, self.master, self.conf = folder, master, conf
         self.queries: list[dict[str, Any]] = []
+        self.n_alone = 0
 
     def add(self, name: str, source: dict[str, Any], through: str, options: dict[str, str], blows: list[Blow]) -> Path:
         """Add a query; return where its log will be."""
@@ -120,13 +121,25 @@ class Run:
                     os.kill(struck, signal.SIGKILL)
                     tell(f"killed executor {struck} at {blow['where']}")
                 if blow["how"] == "race":
-                    self._reach(job, Path(f"{blow['marker']}.second"), executors, rng)
+                    self._reach(job, Path(f"{blow['marker']}.second"), executors, rng, surely=False)
             job.finish()
         finally:
             job.kill()
 
-    def _reach(self, job: Job, marker: Path, executors: Callable[[Job], list[int]], rng: random.Random) -> None:
+    def _reach(
+        self,
+        job: Job,
+        marker: Path,
+        executors: Callable[[Job], list[int]],
+        rng: random.Random,
+        *,
+        surely: bool = True,
+    ) -> None:
         def reached() -> bool:
+            if not surely and job.ended():
+                # On a busy machine Spark may find no room for a second attempt: the answer is checked all the same.
+                self.n_alone += not marker.exists()
+                return True
             assert not job.ended(), f"ended before {marker.name}:\n{job.text()}"
             if long_lane() and rng.random() < 0.0005 and (running := executors(job)):
                 os.kill(rng.choice(running), signal.SIGKILL)
@@ -188,7 +201,7 @@ def play(folder: Path, master: str, executors: Callable[[Job], list[int]], *, ra
     copies = replays(run, captured, race=race)
     run.go(executors, rng)
     stray = check(captured, model.messages, model.frontier)
-    assert len(stray) >= len(blows), f"seed {seed}: an attempt in vain has left its files, found {stray}"
+    assert len(stray) >= len(blows) - run.n_alone, f"seed {seed}: an attempt in vain has left its files, found {stray}"
     assert spark_timely.open_log(str(captured)).dead().num_rows == len(model.dead)
     assert model.frontier is not None
     closed = [(time, row) for time, row in model.messages if time < model.frontier]

@@ -185,7 +185,7 @@ def test_capture_killed_anywhere_has_the_contents_of_an_undisturbed_run(tmp_path
     tell(f"seed {seed}")
     rng = random.Random(seed)
     points = ["after", "before", "write"] * (3 if long_lane() else 1)
-    n_random = kills(2, 12)
+    n_random = kills(1, 12)
     batches = make_files(tmp_path / "in", 8 + 6 * n_random + 3 * len(points), rng)
     spec: dict[str, object] = {
         "source": {"files": str(tmp_path / "in")},
