@@ -13,6 +13,7 @@ from spark_timely.errors import InvalidUsageError, SchemaMismatchError
 from spark_timely.log.format import METADATA_KEY
 from spark_timely.spark.arrow import arrow_schema, spark_schema
 from spark_timely.spark.compat import ADMISSION_CONTROL
+from spark_timely.spark.worker import settle_planner
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
@@ -51,6 +52,7 @@ class TimelyDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the log that the options ask for."""
+        settle_planner()
         layout = self._log_layout(self._source_options())
         schema = spark_schema(SPLIT_SCHEMA if layout.content == "splits" else layout.schema)
         if layout.content == "events":
@@ -62,6 +64,7 @@ class TimelyDataSource(DataSource):
         """Return the reader of a batch read."""
         from spark_timely.datasource.stream import TimelyBatchReader
 
+        settle_planner()
         options = self._source_options()
         return TimelyBatchReader(options, self._read_layout(options, schema))
 
@@ -69,6 +72,7 @@ class TimelyDataSource(DataSource):
         """Return the reader of a streaming read."""
         from spark_timely.datasource.stream import EarlierStreamReader, TimelyStreamReader
 
+        settle_planner()
         options = self._source_options()
         kind = TimelyStreamReader if ADMISSION_CONTROL else EarlierStreamReader
         return kind(options, self._read_layout(options, schema))
@@ -77,6 +81,7 @@ class TimelyDataSource(DataSource):
         """Return the writer of one micro-batch."""
         from spark_timely.sink.writer import make_stream_writer
 
+        settle_planner()
         return make_stream_writer(self.options, schema, overwrite)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - as Spark has it

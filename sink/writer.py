@@ -19,6 +19,7 @@ from spark_timely.errors import InvalidOptionError, InvalidUsageError
 from spark_timely.sink.commit import TaskReport, commit_reports, delete_files, is_refusal
 from spark_timely.sink.plan import BatchId, CapturePlan, make_plan
 from spark_timely.spark.checkpoint import checkpoint_state, require_checkpoint
+from spark_timely.spark.worker import settle_planner, settle_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,7 +79,6 @@ class TimelyStreamWriter(DataSourceStreamArrowWriter):
             See `spark_timely.sink.rows.write_rows`.
         """
         from spark_timely.sink.rows import write_rows
-        from spark_timely.spark.worker import settle_worker
 
         settle_worker()
         return CaptureMessage(write_rows(self.plan, _told(self.plan.ident), iterator))
@@ -99,6 +99,7 @@ class TimelyStreamWriter(DataSourceStreamArrowWriter):
             See `spark_timely.sink.commit.commit_reports`. Files are deleted where the log surely was
             not changed.
         """
+        settle_planner()
         reports = _reports(messages)
         ident = BatchId(self.plan.ident.query, batchId)
         try:
