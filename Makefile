@@ -40,12 +40,12 @@ layers: env ## check which module imports which
 	@$(PYTEST) -q tests/test_import_layers.py
 
 unit: env ## tests that need neither a JVM nor more than moments
-	@$(PYTEST) -q -m "not spark and not connect and not faults and not long and not bench" tests/unit tests/test_import_layers.py tests/test_public_api.py $(ARGS)
+	@$(PYTEST) -q -n auto -m "not spark and not connect and not faults and not long and not bench" tests/unit tests/test_import_layers.py tests/test_public_api.py $(ARGS)
 
 check: lint types unit ## format, lint, types, import layers, unit tests; under two minutes
 
 test: setup ## the whole suite except what is marked long: runs in CI on each push
-	@$(PYTEST) -m "not long and not bench" --junitxml=build/test-report.xml --durations=15 tests $(ARGS)
+	@bash "$(ROOT)/scripts/test.sh" $(ARGS)
 
 test-spark: setup ## the tests that need Spark
 	@$(PYTEST) -m "(spark or connect) and not long and not bench" --durations=15 tests $(ARGS)

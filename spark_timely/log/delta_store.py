@@ -29,7 +29,6 @@ from __future__ import annotations
 import errno
 import json
 import logging
-import os
 import re
 import time
 from typing import TYPE_CHECKING
@@ -259,14 +258,8 @@ class DeltaStore:
 
     def _entry_mark(self) -> tuple[int, ...] | None:
         """Return what tells the entry of the snapshot's version from any other file in its place; None: none there."""
-        path = entry_path(self._version)
-        if not self._storage.local:
-            return (self._version,) if self._storage.exists(path) else None
-        try:
-            found = os.stat(self._storage.full(path))
-        except OSError:
-            return None
-        return (self._version, found.st_ino, found.st_size, found.st_mtime_ns)
+        found = self._storage.mark(entry_path(self._version))
+        return None if found is None else (self._version, *found)
 
     def check_writable(self) -> None:
         """Refuse a place without a promise, and features that delta-rs cannot commit to. Free where all are known.

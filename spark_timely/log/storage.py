@@ -278,6 +278,20 @@ class FileStorage:
         except OSError as error:
             raise _unreachable(self._uri, error) from error
 
+    def mark(self, path: str) -> tuple[int, ...] | None:
+        """Return what tells a file from another one in its place, as far as the storage knows; None: none there."""
+        if self.local:
+            try:
+                found = os.stat(self.full(path))
+            except OSError:
+                return None
+            return (found.st_ino, found.st_size, found.st_mtime_ns)
+        try:
+            info = self.filesystem.get_file_info([self.full(path)])[0]
+        except OSError as error:
+            raise _unreachable(self._uri, error) from error
+        return None if info.type != pafs.FileType.File else (int(info.size or 0), int(info.mtime_ns or 0))
+
     def names(self, directory: str = "") -> list[str]:
         """Return the names in a directory; none if there is no such directory."""
         if self.local:

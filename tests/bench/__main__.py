@@ -22,7 +22,7 @@ def main() -> int:
     """Measure what is asked for, write `build/bench.jsonl`, say a table; 0 when every aim was reached."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=main.__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", action="append", default=[], help="a part of a case's name")
     given = parser.parse_args()
 

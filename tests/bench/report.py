@@ -73,10 +73,11 @@ def seconds(run: Callable[[], object]) -> float:
 def alternate(case: Case, ours: Callable[[], float], peer: Callable[[], float], repeats: int) -> None:
     """Measure both sides in turn, changing who goes first, so that a noisy minute hits both.
 
-    One pair before is not counted: whoever runs first in a JVM pays for its class loading.
+    Two pairs before are not counted: whoever runs first in a JVM pays for loading its classes and compiling them.
     """
-    ours()
-    peer()
+    for _ in range(2):
+        ours()
+        peer()
     for number in range(repeats):
         if number % 2 == 0:
             mine, theirs = ours(), peer()

@@ -16,6 +16,7 @@ from spark_timely.log import delta_store
 from spark_timely.log.delta import DeltaLog, create_log, keep_log, open_log
 from spark_timely.log.entries import read_entry
 from spark_timely.log.index import FileIndex
+from spark_timely.log.storage import FileStorage
 
 VALUES = pa.schema([("v", pa.int64())])
 TYPES = {
@@ -161,6 +162,24 @@ def test_log_replaced_by_a_longer_one_is_noticed(path: Path, tmp_path: Path) -> 
     with pytest.raises(LogMissingError, match="another table in its place"):
         log.writer(owner="me").append(rows(9))
     assert open_log(path).verify().messages == 5
+
+
+def test_log_behind_a_url_that_was_replaced_by_a_longer_one_is_noticed(path: Path, tmp_path: Path) -> None:
+    """Cloud storage tells the size of a file and the second in which it was written."""
+    log = create_log(path, VALUES, minimum=(0,))
+    log.writer(owner="me").append(rows(0))
+    os.utime(path / "_delta_log" / f"{log.version:020d}.json", (1_700_000_000, 1_700_000_000))
+    store = log.store
+    store._storage = FileStorage(f"file://{path}")
+    store._mark = store._entry_mark()
+    assert not log.refresh()
+    other = create_log(tmp_path / "other", VALUES, minimum=(0,))
+    for i in range(5):
+        other.writer(owner="other").append(rows(i))
+    path.rename(tmp_path / "before")
+    (tmp_path / "other").rename(path)
+    with pytest.raises(LogMissingError, match="another table in its place"):
+        log.refresh()
 
 
 def test_kept_log_is_brought_up_to_date_and_replaced_with_its_table(path: Path, tmp_path: Path) -> None:

@@ -10,17 +10,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 import spark_timely
+from tests.spark.connect import connect_session
 
 
 def main(folder: Path) -> dict[str, object]:
     """Capture the same files both ways, repeat a micro-batch, be refused; return what was found."""
-    builder = SparkSession.builder.remote("local[2]")
-    for name, value in spark_timely.session_settings().items():
-        builder = builder.config(name, value)
-    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    spark = connect_session()
     incoming = folder / "incoming"
     incoming.mkdir()
     for number, times in enumerate([[1, 2, 5], [5, 3, 9], []]):

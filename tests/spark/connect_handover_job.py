@@ -7,20 +7,17 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 import spark_timely
+from tests.spark.connect import connect_session
 
 SCHEMA = pa.schema([("t", pa.int64()), ("id", pa.int64())])
 
 
 def main(folder: Path) -> dict[str, object]:
     """Hand the union of three logs on in two runs, then the result; return what was found."""
-    builder = SparkSession.builder.remote("local[2]")
-    for name, value in spark_timely.session_settings().items():
-        builder = builder.config(name, value)
-    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
-    spark_timely.register(spark)
+    spark = connect_session()
     logs = {name: spark_timely.create_log(folder / name, SCHEMA, times=("long",)) for name in "abc"}
     writers = {name: log.writer(owner=name) for name, log in logs.items()}
     found: dict[str, object] = {}

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_timely
+from tests.spark.connect import connect_session
 
 
 def read_at_cut(spark: SparkSession, log: str) -> int:
@@ -22,14 +23,7 @@ def read_at_cut(spark: SparkSession, log: str) -> int:
 
 def main(folder: Path) -> dict[str, object]:
     """Capture files through the sink, replay the log, aggregate splits; return what was found."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # The server takes a free port: another one may run beside it.
-    os.environ["SPARK_TESTING"] = "1"
-    builder = SparkSession.builder.remote("local[2]")
-    for name, value in spark_timely.session_settings().items():
-        builder = builder.config(name, value)
-    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
-    spark_timely.register(spark)
+    spark = connect_session()
     incoming, log = folder / "incoming", folder / "log"
     incoming.mkdir()
     for number in range(3):

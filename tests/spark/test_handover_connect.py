@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import spark_timely
 
-ROOT = Path(__file__).resolve().parents[2]
+from .connect import run_connect_job
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = [pytest.mark.spark, pytest.mark.connect, pytest.mark.timeout(900)]
 
 
 def test_hand_over_through_connect(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(ROOT / "tests" / "spark" / "connect_handover_job.py"), str(tmp_path)],
-        cwd=ROOT,
-        # SPARK_TESTING: a free port for the server, so that several runs do not meet on one.
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_TESTING": "1"},
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout.strip().splitlines()[-1])
+    found = run_connect_job("connect_handover_job.py", tmp_path)
     # In run 1 nothing was heard of c; in run 2 nothing of a, which is known to be at 10.
     assert (found["run 0"], found["run 1"]) == ([-(2**63)], [9])
     assert found["told"] == [0, [9]]

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 import spark_timely
@@ -97,16 +97,16 @@ def main() -> None:
     """Run the query until its input is used up."""
     if "refuse" in SPEC:
         refuse(*SPEC["refuse"]["calls"], code=SPEC["refuse"]["code"])
-    builder = SparkSession.builder.appName("kill").master("local[2]")
-    for name, value in {**spark_timely.session_settings(), **SPEC.get("conf", {})}.items():
-        builder = builder.config(name, value)
-    spark = (
-        builder.config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.memory", "1g")
-        .getOrCreate()
+    spark = spark_timely.session(
+        "kill",
+        master="local[2]",
+        **{
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.driver.memory": "1g",
+            **SPEC.get("conf", {}),
+        },
     )
-    spark_timely.register(spark)
     source = SPEC["source"]
     if "files" in source:
         schema = spark.read.parquet(source["files"]).schema

@@ -69,16 +69,15 @@ def begin(
 
 def main(spec: dict[str, object]) -> None:
     """Run the jobs."""
-    builder = SparkSession.builder.appName("hand-over").master("local[2]")
-    for name, value in spark_timely.session_settings().items():
-        builder = builder.config(name, value)
-    spark = (
-        builder.config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.memory", "1g")
-        .getOrCreate()
+    spark = spark_timely.session(
+        "hand-over",
+        master="local[2]",
+        **{
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.driver.memory": "1g",
+        },
     )
-    spark_timely.register(spark)
     folder, jobs = Path(str(spec["folder"])), list(spec["jobs"])  # type: ignore[call-overload]
     queries: list[StreamingQuery] = [begin(spark, folder, name, trigger=str(spec["trigger"])).query for name in jobs]
     for query in queries:

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# The whole suite in two runs: what needs neither Spark nor kills on all cores, then the rest, one test at a time.
+# Arguments go to both runs; a choice (-k) may leave one of them empty, not both.
+
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+NOTHING_FOUND=5
+plain=0
+bash scripts/run.sh -m pytest -n auto -m "not spark and not connect and not faults and not long and not bench" \
+    --junitxml=build/test-report-plain.xml --durations=10 tests "$@" || plain=$?
+rest=0
+bash scripts/run.sh -m pytest -m "(spark or connect or faults) and not long and not bench" \
+    --junitxml=build/test-report.xml --durations=15 tests "$@" || rest=$?
+
+if [ "$plain" -eq "$NOTHING_FOUND" ] && [ "$rest" -eq "$NOTHING_FOUND" ]; then
+    exit "$NOTHING_FOUND"
+fi
+for ended in "$plain" "$rest"; do
+    if [ "$ended" -ne 0 ] && [ "$ended" -ne "$NOTHING_FOUND" ]; then
+        exit "$ended"
+    fi
+done
