@@ -34,6 +34,7 @@ from spark_timely.errors import DataLossError, InvalidUsageError
 from spark_timely.log.snapshot import consolidate_updates
 from spark_timely.log.storage import open_storage
 from spark_timely.order import beyond
+from spark_timely.spark.worker import settle_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -182,7 +183,9 @@ def read_splits(
                     raise InvalidUsageError(msg, hint="name columns of the log")
                 layout = layout.with_schema(pa.schema([layout.schema.field(name) for name in columns]))
             rows = read_split(split, layout, storage=open_storage(split.root, storage_options))
-            yield pa.Table.from_batches(rows, layout.schema)
+            table = pa.Table.from_batches(rows, layout.schema)
+            settle_worker()  # here all that a task needs is loaded
+            yield table
 
 
 def open_data(
