@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 import spark_timely
+from spark_timely.errors import LogMissingError, StreamMissingError
 from tests.spark.connect import connect_session
 
 
@@ -65,7 +67,7 @@ def _silent(rows: DataFrame, folder: Path) -> list[str]:
     try:
         while True:
             reasons = []
-            if (folder / "idle" / "_delta_log").exists():
+            with suppress(LogMissingError, StreamMissingError):  # until the query's first commits
                 reasons = [state.reason for state, _ in spark_timely.open_log(path).events("main")]
             if (reasons and reasons[-1].startswith("idle")) or time.monotonic() > deadline:
                 return reasons
