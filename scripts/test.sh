@@ -5,10 +5,12 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+INTERRUPTED=2 # or nothing could be collected
 NOTHING_FOUND=5
 plain=0
 bash scripts/run.sh -m pytest -n auto -m "not spark and not connect and not faults and not long and not bench" \
     --junitxml=build/test-report-plain.xml --durations=10 tests "$@" || plain=$?
+[ "$plain" -ne "$INTERRUPTED" ] || exit "$plain"
 rest=0
 bash scripts/run.sh -m pytest -m "(spark or connect or faults) and not long and not bench" \
     --junitxml=build/test-report.xml --durations=15 tests "$@" || rest=$?

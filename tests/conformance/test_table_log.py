@@ -150,15 +150,19 @@ def test_handle_that_slept_through_a_clean_up_by_age_puts_nothing_into_the_past(
     assert fresh.verify().legal
 
 
-def test_log_replaced_by_a_longer_one_is_noticed(path: Path, tmp_path: Path) -> None:
-    """An entry of the next version is there; it is another table's."""
-    log = create_log(path, VALUES, minimum=(0,))
-    log.writer(owner="me").append(rows(0))
+def replace_by_a_longer_one(path: Path, tmp_path: Path) -> None:
     other = create_log(tmp_path / "other", VALUES, minimum=(0,))
     for i in range(5):
         other.writer(owner="other").append(rows(i))
     path.rename(tmp_path / "before")
     (tmp_path / "other").rename(path)
+
+
+def test_log_replaced_by_a_longer_one_is_noticed(path: Path, tmp_path: Path) -> None:
+    """An entry of the next version is there; it is another table's."""
+    log = create_log(path, VALUES, minimum=(0,))
+    log.writer(owner="me").append(rows(0))
+    replace_by_a_longer_one(path, tmp_path)
     with pytest.raises(LogMissingError, match="another table in its place"):
         log.writer(owner="me").append(rows(9))
     assert open_log(path).verify().messages == 5
@@ -173,11 +177,7 @@ def test_log_behind_a_url_that_was_replaced_by_a_longer_one_is_noticed(path: Pat
     store._storage = FileStorage(f"file://{path}")
     store._mark = store._entry_mark()
     assert not log.refresh()
-    other = create_log(tmp_path / "other", VALUES, minimum=(0,))
-    for i in range(5):
-        other.writer(owner="other").append(rows(i))
-    path.rename(tmp_path / "before")
-    (tmp_path / "other").rename(path)
+    replace_by_a_longer_one(path, tmp_path)
     with pytest.raises(LogMissingError, match="another table in its place"):
         log.refresh()
 

@@ -215,8 +215,8 @@ def test_worker_is_settled_once_per_process(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(gc, "freeze", lambda: calls.append(1))
     monkeypatch.setattr(worker, "_settled", False)
     settle_worker()
-    assert calls == []  # a process of the user's own
-    monkeypatch.setattr(worker, "_started_as", lambda: "pyspark.daemon")
+    assert calls == []  # no task runs here
+    monkeypatch.setattr(worker, "_in_task", lambda: True)
     settle_worker()
     settle_worker()
     assert calls == [1]
