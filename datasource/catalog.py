@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Catalog", "FileView"]
 
+# How many exact times are kept, of all files together: 16 bytes each, more for product times. Those of the files that
+# were used last stay; a micro-batch that needs more reads them twice.
+_KEPT_TIMES = 4_000_000
+
 
 class Catalog:
     """The files of messages of one log, kept between micro-batches.
@@ -51,7 +55,8 @@ class Catalog:
         self._missing: set[str] = set()
         self._version: int | None = None
         self._index: FileIndex | None = None
-        self._counts: dict[str, TimeCounts] = {}
+        self._counts: dict[str, TimeCounts] = {}  # the one used last comes last
+        self._n_kept = 0
 
     @property
     def log_id(self) -> str | None:
@@ -75,6 +80,7 @@ class Catalog:
             if len(self._counts) > 2 * len(self._index):
                 live = set(self._index.paths.tolist())
                 self._counts = {path: counts for path, counts in self._counts.items() if path in live}
+                self._n_kept = sum(counts.rows.shape[0] for counts in self._counts.values())
         return self._index
 
     def files(self, streams: tuple[str, ...] | None, as_of: Antichain | None) -> FileView:
@@ -97,18 +103,21 @@ class Catalog:
         )
 
     def exact(self, path: str) -> TimeCounts:
-        """Return the exact times of a file: from its footer, else from its time columns. Kept.
+        """Return the exact times of a file: from its footer, else from its time columns. The last ones are kept.
 
         A file that is missing, where that is passed over, has none: tried again whenever it is asked for,
         but not waited for twice.
         """
-        counts = self._counts.get(path)
+        counts = self._counts.pop(path, None)
         if counts is None:
             domain = self._log.domain
             counts = _read_counts(self._log, path, domain, self._open)
             if counts is None:
                 return TimeCounts(np.empty((0, domain.arity), np.int64), np.empty(0, np.int64))
-            self._counts[path] = counts
+            self._n_kept += counts.rows.shape[0]
+        self._counts[path] = counts
+        while self._n_kept > _KEPT_TIMES and len(self._counts) > 1:  # each turn forgets a file
+            self._n_kept -= self._counts.pop(next(iter(self._counts))).rows.shape[0]
         return counts
 
     def _open(self, path: str) -> pa.NativeFile | None:
@@ -213,18 +222,16 @@ class FileView:
         list of (first, last, numbers)
             Lexicographic bounds, inclusive and exclusive, None where open; and the files with such times.
         """
-        numbers = np.arange(self.paths.shape[0])
-        found = self.counts(numbers)
-        if not found:
+        found: list[TimeCounts] = []
+        for number in range(self.paths.shape[0]):  # one turn per file
+            (counts,) = self.counts(np.array([number]))
+            inside = within(counts.times, lower, upper)
+            found.append(TimeCounts(counts.times[inside], counts.rows[inside]))
+        if not any(counts.rows.shape[0] for counts in found):
             return []
-        sizes = [counts.rows.shape[0] for counts in found]
         times = np.concatenate([counts.times for counts in found])
         weights = np.concatenate([counts.rows for counts in found])
-        owners = np.repeat(numbers, sizes)
-        inside = within(times, lower, upper)
-        times, weights, owners = times[inside], weights[inside], owners[inside]
-        if times.shape[0] == 0:
-            return []
+        owners = np.repeat(np.arange(len(found)), [counts.rows.shape[0] for counts in found])
         cuts = cut_times(times, weights, n_splits)
         _, ranks, _ = group_times(np.concatenate([cuts, times]))
         n_cuts = cuts.shape[0]

@@ -61,8 +61,10 @@ _MOST_SPLITS: Final = 16
 # Splits at most where a number is given: beyond it is a mistake, and making them would keep the driver busy.
 _MOST_CUTS: Final = 10_000
 
-# How many files' exact times are asked for at first; doubled until a limit is reached.
+# Of how many files the exact times are asked for at first, and of how many bytes if that is less; both are doubled
+# until a limit is reached. A large file may have a million times, and be enough by itself.
 _FIRST_FILES: Final = 8
+_FIRST_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,10 +328,13 @@ def admit(
     order = lexsort(corners)
     waiting, corners = waiting[order], corners[order]
     ledger = _Ledger(files, counts_of, lower, upper)
-    opened, step = 0, _FIRST_FILES
-    while True:  # O(log n) rounds: each opens twice as many files as the one before
-        ledger.open(waiting[opened : opened + step])
-        opened, step = min(opened + step, waiting.shape[0]), step * 2
+    ends = np.cumsum(files.sizes[waiting])
+    opened, step, room = 0, _FIRST_FILES, _FIRST_BYTES
+    while True:  # O(log n) rounds: each opens up to twice as much as the one before
+        reach = int(np.searchsorted(ends, room + (ends[opened - 1] if opened else 0), side="right"))
+        stop = min(max(reach, opened + 1), opened + step, waiting.shape[0])
+        ledger.open(waiting[opened:stop])
+        opened, step, room = stop, step * 2, room * 2
         prefix = ledger.prefix(limits)
         if opened == waiting.shape[0]:
             break

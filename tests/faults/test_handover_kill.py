@@ -6,8 +6,8 @@ table between them. The jobs run in drivers of their own, continuously or under 
 it that no log is further than what it was made from. In the end closed times and contents are what a program by
 loops says, and in the long lane equal those of one undisturbed run.
 
-``SPARK_TIMELY_LONG=1`` makes twelve rounds instead of one. The seed is printed; ``SPARK_TIMELY_SEED`` repeats a
-run's choices.
+``SPARK_TIMELY_LONG=1`` makes twelve rounds instead of one, half of them through Spark Connect. The seed is printed;
+``SPARK_TIMELY_SEED`` repeats a run's choices.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ class Story:
         self.lines: list[str] = []
         self.n_kills = 0
 
-    def round(self, groups: list[list[str]], trigger: str) -> None:
+    def round(self, groups: list[list[str]], trigger: str, *, connect: bool) -> None:
         """Run groups of jobs, each in a driver of its own; kill each some time after it got on."""
         due = {}
         started = []
         for group in groups:
             job = Job(
                 "handover_job.py",
-                {"folder": str(self.folder), "jobs": group, "trigger": trigger},
+                {"folder": str(self.folder), "jobs": group, "trigger": trigger, "connect": connect},
                 self.folder / "-".join(group),
             )
             started.append((group, job))
@@ -100,13 +100,15 @@ class Story:
             while started:
                 self.watcher.look()
                 for group, job in list(started):
-                    over = job.ended()
+                    over, now = job.ended(), time.monotonic()
+                    begun = all(numbers(self.folder / f"{name}-checkpoint" / "commits") for name in group)
                     far = any(self._planned(name) >= batch for name, batch in due[job].items())
-                    if far and not killing[job]:
-                        killing[job] = time.monotonic() + self.rng.uniform(0.0, 0.8)
-                    if len(started) < len(groups) and not killing[job]:
-                        # It may live on what was killed, and never get as far as it was to.
-                        killing[job] = time.monotonic() + self.rng.uniform(0.0, 3.0)
+                    # It may live on what was killed, and never get as far as it was to.
+                    alone = len(started) < len(groups)
+                    if not killing[job] and begun and (far or alone):
+                        killing[job] = now + self.rng.uniform(0.0, 0.8 if far else 3.0)
+                    if alone:
+                        end = min(end, now + 40.0)
                     if over or (killing[job] and time.monotonic() >= killing[job]) or time.monotonic() > end:
                         self._end(group, job, over=over)
                         started.remove((group, job))
@@ -119,7 +121,8 @@ class Story:
         job.kill(with_workers=self.rng.random() < 0.5)
         # On a very busy machine a worker may be too slow for Spark: that is a crash as good as any.
         assert not over or "Traceback" not in job.text() or "failed to connect back" in job.text(), job.text()
-        line = f"{'+'.join(group)} {'ended' if over else 'killed'}"
+        done = [len(numbers(self.folder / f"{name}-checkpoint" / "commits")) for name in group]
+        line = f"{'+'.join(group)} {'ended' if over else 'killed'} after {'+'.join(map(str, done))} micro-batches"
         self.n_kills += not over
         for name in group:
             if self.rng.random() < 0.5:
@@ -170,13 +173,13 @@ def test_jobs_killed_anywhere_hand_on_what_an_undisturbed_run_does(
     rng = random.Random(seed)
     n_rounds = 12 if long_lane() else 1
     folder = tmp_path / "story"
-    batches = make_files(folder / "in", 10 * n_rounds, rng)
+    batches = make_files(folder / "in", 8 * n_rounds, rng)
     others = make_other(tmp_path / "other", 2 * len(batches))
     story = Story(folder, rng)
     for number in range(n_rounds):
         # Each in a driver of its own, or two of them in one; the short lane has one round of the latter.
         groups = [["capture"], ["clean", "merge"]] if number % 2 == 0 else [[name] for name in NAMES]
-        story.round(groups, "continuous" if number % 3 != 2 else "availableNow")
+        story.round(groups, "continuous" if number % 3 != 2 else "availableNow", connect=number % 4 >= 2)
     finish(spark, jobs, folder, n_times=7 if long_lane() else None, look=story.watcher.look)
     told = f"seed {seed}: {story.lines}"
     tell(told)

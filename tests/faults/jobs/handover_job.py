@@ -1,12 +1,14 @@
 """One or several jobs of a hand-over in one driver, until they have used their input up or are killed.
 
 Run as ``python handover_job.py SPEC.json``. Keys of the specification: ``folder``, where everything lies;
-``jobs``, some of ``capture``, ``clean`` and ``merge``; ``trigger``, ``availableNow`` or ``continuous``.
+``jobs``, some of ``capture``, ``clean`` and ``merge``; ``trigger``, ``availableNow`` or ``continuous``; ``connect``,
+whether through Spark Connect.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_timely
+from tests.spark.connect import connect_session
 
 LATENESS = 4
 
@@ -67,9 +70,12 @@ def begin(
     )
 
 
-def main(spec: dict[str, object]) -> None:
-    """Run the jobs."""
-    spark = spark_timely.session(
+def session(*, connect: bool) -> SparkSession:
+    """Return the driver's session."""
+    if connect:
+        os.environ["SPARK_TESTING"] = "1"  # a free port for the server
+        return connect_session()
+    return spark_timely.session(
         "hand-over",
         master="local[2]",
         **{
@@ -78,6 +84,11 @@ def main(spec: dict[str, object]) -> None:
             "spark.driver.memory": "1g",
         },
     )
+
+
+def main(spec: dict[str, object]) -> None:
+    """Run the jobs."""
+    spark = session(connect=bool(spec["connect"]))
     folder, jobs = Path(str(spec["folder"])), list(spec["jobs"])  # type: ignore[call-overload]
     queries: list[StreamingQuery] = [begin(spark, folder, name, trigger=str(spec["trigger"])).query for name in jobs]
     for query in queries:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import spark_timely
+from spark_timely.datasource import catalog
 from spark_timely.datasource.planner import ReplayPlanner
 from spark_timely.datasource.reader import read_split
 from spark_timely.errors import (
@@ -507,3 +508,22 @@ def test_splits_of_contents_and_changes_are_numbered_through() -> None:
         log.writer(owner="w").append(rows, advance_to=time + 1)
     splits = ReplayPlanner(log.another(), make_options(asOf="1", workers="2")).plan_batch()
     assert [(split.number, split.n_splits) for split in splits] == [(0, 4), (1, 4), (2, 4), (3, 4)]
+
+
+def test_exact_times_are_kept_of_the_last_files_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = make_log()
+    for low in range(0, 60, 6):  # each file reaches into the next one
+        put(log, list(range(low, low + 8)), low + 6)
+    put(log, [], 70)
+    options = {"maxTimesPerTrigger": 5, "splitBy": "time", "workers": 2}
+    wanted = drive(log, **options).available_now()
+    monkeypatch.setattr(catalog, "_KEPT_TIMES", 17)
+    driver = drive(log, **options)
+    assert values(driver.available_now()) == values(wanted)
+    kept = catalog.Catalog(log)
+    for path in kept.index().paths:
+        kept.exact(path)
+    assert list(kept._counts) == kept.index().paths.tolist()[-2:]
+    again = kept.exact(kept.index().paths[-2])
+    assert kept.exact(kept.index().paths[-2]) is again
+    assert kept._n_kept == sum(counts.rows.shape[0] for counts in kept._counts.values()) == 16
