@@ -23,6 +23,7 @@ from spark_timely.capture.replay import Limits, admit_commits, default_splits
 from spark_timely.datasource.events import opening_changes, progress_table, to_bytes
 from spark_timely.datasource.partitions import FilePiece, Split
 from spark_timely.datasource.reader import sorted_schema
+from spark_timely.datasource.recent import RecentProgress
 from spark_timely.errors import DataLossError
 from spark_timely.log.base import OPEN_STREAM
 from spark_timely.log.history import History, history_of
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spark_timely.datasource.catalog import Catalog
-    from spark_timely.datasource.offsets import Begin, Bound, Offset
+    from spark_timely.datasource.offsets import Begin, Offset, Scope
     from spark_timely.datasource.partitions import Layout
     from spark_timely.log.base import CaptureLog
     from spark_timely.log.index import FileIndex
@@ -52,28 +53,38 @@ class Arrivals:
         Refreshed by others.
     catalog : Catalog
     layout : Layout
+
+    Notes
+    -----
+    Cost of a plan: that of the commits since its start, whatever the log has seen before.
     """
 
     def __init__(self, log: CaptureLog, catalog: Catalog, layout: Layout) -> None:
         self._log = log
         self._catalog = catalog
         self._layout = layout
+        self._recent = RecentProgress(log)
         self._version: int | None = None
         self._known: History | None = None
 
     @property
     def history(self) -> History:
-        """The log's progress as of its present snapshot."""
+        """All of the log's progress as of its present snapshot: to say where a query begins or ends."""
         if self._known is None or self._version != self._log.version:
             self._known = history_of(self._log)
             self._version = self._log.version
         return self._known
 
+    def _since(self, position: Seqs, scope: Scope) -> History:
+        """Return the progress from a position on, with the moments of commits where the query speaks of such."""
+        moments = any(bound is not None and bound.kind == "timestamp" for bound in (scope.start, scope.until))
+        return self._recent.since(position, scope.streams, moments=moments)
+
     # -- positions
 
     def present(self, streams: Streams) -> Seqs:
         """Return the number of the next commit of each stream."""
-        return _chosen(self.history.present(), streams)
+        return _chosen(self._log.positions(), streams)
 
     def origin(self, begin: Begin, streams: Streams, pinned: Seqs | None) -> Seqs:
         """Return the position at which a query begins.
@@ -89,7 +100,7 @@ class Arrivals:
             # What a stream was opened with is part of where it begins, as is what `#open` gave up for it. A
             # stream that has not come so far begins where it is: what it will hold is not known. Until it has
             # come so far only its progress is given out (see `_skipped`), and so for streams opened later.
-            present = self.history.present()
+            present = self.present(None)
             found = {name: min(max(seq, 1), present[name]) for name, seq in found.items()}
         if streams is None:
             found[OPEN_STREAM] = max(1, found.get(OPEN_STREAM, 1))
@@ -98,19 +109,19 @@ class Arrivals:
     def next(self, begun: Offset, pinned: Seqs | None, limits: Limits) -> Seqs:
         """Return the position up to which the next micro-batch goes; the same where nothing is new."""
         start, scope = begun.seqs, begun.scope
-        target = self._target(start, scope.streams, scope.until, pinned)
+        target = self._target(start, scope, pinned)
         if limits.unlimited or target == start:
             return target
         position = {
             name: seq if name == OPEN_STREAM else max(start.get(name, 0), min(seq, 1)) for name, seq in target.items()
         }
-        history = self.history
-        commits = self._between(position, target)
+        history = self._since(start, scope)
+        commits = _between(history, position, target)
         order = np.lexsort((history.seqs[commits], history.streams[commits], history.moments[commits]))
         commits = commits[order]
-        read = ~self._skipped(commits, scope.start)
+        read = ~_skipped(history, commits, scope.start)
         sizes, files = np.zeros_like(commits), np.zeros_like(commits)
-        sizes[read], files[read] = self._weights(commits[read], scope.streams)
+        sizes[read], files[read] = self._weights(history, commits[read], scope.streams)
         messages = np.where(read, history.messages[commits], 0)
         taken = commits[: admit_commits(messages, sizes, files, limits)]
         for code in np.unique(history.streams[taken]).tolist():  # one turn per stream
@@ -118,10 +129,10 @@ class Arrivals:
             position[history.names[code]] = int(mine.max()) + 1
         return position
 
-    def _target(self, start: Seqs, streams: Streams, until: Bound | None, pinned: Seqs | None) -> Seqs:
-        target = self._reached(streams, pinned)
-        if until is not None:
-            ends = self.history.before(until.kind, int(str(until.value)) + 1)
+    def _target(self, start: Seqs, scope: Scope, pinned: Seqs | None) -> Seqs:
+        target = self._reached(scope.streams, pinned)
+        if scope.until is not None:
+            ends = self._since(start, scope).before(scope.until.kind, int(str(scope.until.value)) + 1)
             target = {name: min(seq, ends.get(name, seq)) for name, seq in target.items()}
         # What was delivered stays delivered, whatever the end was moved to.
         names = sorted({*start, *target})
@@ -129,36 +140,13 @@ class Arrivals:
         return {name: seq for name, seq in merged.items() if seq > 0}
 
     def _reached(self, streams: Streams, pinned: Seqs | None) -> Seqs:
-        return _chosen(self.history.present() if pinned is None else pinned, streams)
-
-    def _between(self, low: Mapping[str, int], high: Mapping[str, int]) -> npt.NDArray[np.intp]:
-        """Return the commits from one position to another, in order of stream and number."""
-        history = self.history
-        parts = [np.empty(0, dtype=np.intp)]
-        for name in sorted(high):  # one turn per stream
-            commits = history.commits_of(name)
-            seqs = history.seqs[commits]
-            first, last = np.searchsorted(seqs, [low.get(name, 0), high[name]])
-            parts.append(np.arange(commits.start + first, commits.start + last))
-        return np.concatenate(parts)
-
-    def _skipped(self, commits: npt.NDArray[np.intp], start: Begin | None) -> BoolArray:
-        """Return which commits are before the query's own start: their messages are left out.
-
-        By their numbers and moments alone, so it is the same whenever it is asked.
-        """
-        history = self.history
-        if start is None:
-            return np.zeros(commits.shape[0], dtype=np.bool_)
-        values = history.seqs if start.kind == "version" else history.moments
-        result: BoolArray = values[commits] < int(str(start.value))
-        return result
+        return self.present(streams) if pinned is None else _chosen(pinned, streams)
 
     def _weights(
-        self, commits: npt.NDArray[np.intp], streams: Streams
+        self, history: History, commits: npt.NDArray[np.intp], streams: Streams
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return bytes and files of each commit; a file of several counts with the first of them."""
-        history, index = self.history, self._files(streams)
+        index = self._files(streams)
         sizes = np.zeros(commits.shape[0], dtype=np.int64)
         files = np.zeros(commits.shape[0], dtype=np.int64)
         left = np.ones(len(index), dtype=np.bool_)
@@ -195,21 +183,22 @@ class Arrivals:
         streams = end.scope.streams
         low, high = _chosen(low, streams), _chosen(end.seqs, streams)
         self._check_reached(high, end.origin_seqs)
-        commits = self._between(low, {name: seq for name, seq in high.items() if name != OPEN_STREAM})
+        history = self._since(low, end.scope)
+        commits = _between(history, low, {name: seq for name, seq in high.items() if name != OPEN_STREAM})
         # An opening has no messages; its progress comes first.
-        opening_commits = commits[self.history.seqs[commits] == 0]
-        commits = commits[self.history.seqs[commits] > 0]
-        skipped = self._skipped(commits, end.scope.start)
+        opening_commits = commits[history.seqs[commits] == 0]
+        commits = commits[history.seqs[commits] > 0]
+        skipped = _skipped(history, commits, end.scope.start)
         if self._layout.content != "events":
             commits, skipped = commits[~skipped], skipped[~skipped]
         index = self._files(streams)
-        index = index.select(_may_hold_commits(index, self._ranges(commits[~skipped])))
+        index = index.select(_may_hold_commits(index, _ranges(history, commits[~skipped])))
         n_splits = workers or default_splits(int(index.sizes.sum()))
         splits: list[dict[str, Any]] = []
-        for part in self._cut(commits, n_splits):  # at most as many turns as splits
-            splits.append(self._split(part, index, end.scope.start))
+        for part in _cut(history, commits, n_splits):  # at most as many turns as splits
+            splits.append(self._split(history, part, index, end.scope.start))
         if self._layout.content == "events":
-            first = self._first_changes(low, end, opening_commits, opening=opening)
+            first = self._first_changes(history, low, end, opening_commits, opening=opening)
             if not splits and first.num_rows:
                 splits.append({"pieces": (), "commits": (), "size_bytes": 0, "rows": first.slice(0, 0)})
             for number, split in enumerate(splits):
@@ -220,26 +209,10 @@ class Arrivals:
             Split(number, len(splits), self._log.path, streams=None, **split) for number, split in enumerate(splits)
         ]
 
-    def _cut(self, commits: npt.NDArray[np.intp], n_splits: int) -> list[npt.NDArray[np.intp]]:
-        """Cut commits into runs of about equal numbers of messages."""
-        if not commits.size:
-            return []
-        ends = np.cumsum(self.history.messages[commits].clip(min=0) + 1)
-        middles = ends - (self.history.messages[commits].clip(min=0) + 1) / 2
-        places = np.minimum((middles * n_splits / ends[-1]).astype(np.int64), n_splits - 1)
-        return [commits[places == place] for place in np.unique(places).tolist()]
-
-    def _ranges(self, commits: npt.NDArray[np.intp]) -> list[tuple[str, int, int]]:
-        """Return the numbers of commits, which have no gaps, per stream: first and end."""
-        history = self.history
-        ranges = []
-        for code in np.unique(history.streams[commits]).tolist():  # one turn per stream
-            seqs = history.seqs[commits][history.streams[commits] == code]
-            ranges.append((history.names[code], int(seqs[0]), int(seqs[-1]) + 1))
-        return ranges
-
-    def _split(self, commits: npt.NDArray[np.intp], index: FileIndex, start: Begin | None) -> dict[str, Any]:
-        ranges = self._ranges(commits[~self._skipped(commits, start)])
+    def _split(
+        self, history: History, commits: npt.NDArray[np.intp], index: FileIndex, start: Begin | None
+    ) -> dict[str, Any]:
+        ranges = _ranges(history, commits[~_skipped(history, commits, start)])
         files = index.select(_may_hold_commits(index, ranges))
         alone = (files.stream_lo == files.stream_hi) & (files.seq_lo == files.seq_hi)
         pieces = [
@@ -255,12 +228,11 @@ class Arrivals:
             "size_bytes": int(files.sizes.sum()),
         }
         if self._layout.content == "events":
-            found["rows"] = self._changes(commits)
+            found["rows"] = self._changes(history, commits)
         return found
 
-    def _changes(self, commits: npt.NDArray[np.intp]) -> pa.Table:
+    def _changes(self, history: History, commits: npt.NDArray[np.intp]) -> pa.Table:
         """Return the progress rows of commits, raises first, without those that only repeat a count."""
-        history = self.history
         starts, ends = history.starts[commits], history.starts[commits + 1]
         owners = np.repeat(commits, ends - starts)
         offsets = np.arange(owners.shape[0]) - np.repeat(np.cumsum(ends - starts) - (ends - starts), ends - starts)
@@ -272,9 +244,11 @@ class Arrivals:
         names = np.array(history.names, dtype=object)[history.streams[owners]]
         return self._table(history.times[rows], history.deltas[rows], names, history.seqs[owners])
 
-    def _first_changes(self, low: Seqs, end: Offset, opened: npt.NDArray[np.intp], *, opening: bool) -> pa.Table:
+    def _first_changes(
+        self, history: History, low: Seqs, end: Offset, opened: npt.NDArray[np.intp], *, opening: bool
+    ) -> pa.Table:
         """Return what is stated before the commits of a micro-batch: beginnings, openings, claims given up."""
-        history, streams, origin = self.history, end.scope.streams, end.origin_seqs
+        streams, origin = end.scope.streams, end.origin_seqs
         arity = self._layout.domain.arity
         minimum = self._layout.domain.minimum_frontier.times
         empty = np.empty((0, arity), np.int64), np.empty(0, np.int64)
@@ -290,9 +264,10 @@ class Arrivals:
             times, deltas = opening_changes(self._layout, times, counts)
             n = times.shape[0]
             parts.append(self._table(times, deltas, np.full(n, None, dtype=object), np.full(n, -1)))
-        parts.append(_placed(self._changes(opened), 0))
+        parts.append(_placed(self._changes(history, opened), 0))
         if streams is None:
-            parts.append(self._changes(self._between(low, {OPEN_STREAM: end.seqs.get(OPEN_STREAM, 0)})))
+            claims = _between(history, low, {OPEN_STREAM: end.seqs.get(OPEN_STREAM, 0)})
+            parts.append(self._changes(history, claims))
         else:
             arrived = [name for name in streams if not low.get(name) and end.seqs.get(name) and name not in origin]
             n = len(arrived)
@@ -312,7 +287,7 @@ class Arrivals:
         )
 
     def _check_reached(self, high: Seqs, origin: Seqs) -> None:
-        present = self.history.present()
+        present = self.present(None)
         for name, seq in high.items():  # one turn per stream
             if seq > max(present.get(name, 0), origin.get(name, 0)):
                 msg = (
@@ -342,7 +317,48 @@ def _placed(rows: pa.Table, place: int) -> pa.Table:
     return rows
 
 
-def _chosen(position: Seqs, streams: Streams) -> Seqs:
+def _between(history: History, low: Mapping[str, int], high: Mapping[str, int]) -> npt.NDArray[np.intp]:
+    """Return the commits from one position to another, in order of stream and number."""
+    parts = [np.empty(0, dtype=np.intp)]
+    for name in sorted(high):  # one turn per stream
+        commits = history.commits_of(name)
+        first, last = np.searchsorted(history.seqs[commits], [low.get(name, 0), high[name]])
+        parts.append(np.arange(commits.start + first, commits.start + last))
+    return np.concatenate(parts)
+
+
+def _skipped(history: History, commits: npt.NDArray[np.intp], start: Begin | None) -> BoolArray:
+    """Return which commits are before the query's own start: their messages are left out.
+
+    By their numbers and moments alone, so it is the same whenever it is asked.
+    """
+    if start is None:
+        return np.zeros(commits.shape[0], dtype=np.bool_)
+    values = history.seqs if start.kind == "version" else history.moments
+    result: BoolArray = values[commits] < int(str(start.value))
+    return result
+
+
+def _cut(history: History, commits: npt.NDArray[np.intp], n_splits: int) -> list[npt.NDArray[np.intp]]:
+    """Cut commits into runs of about equal numbers of messages."""
+    if not commits.size:
+        return []
+    sizes = history.messages[commits].clip(min=0) + 1
+    ends = np.cumsum(sizes)
+    places = np.minimum(((ends - sizes / 2) * n_splits / ends[-1]).astype(np.int64), n_splits - 1)
+    return [commits[places == place] for place in np.unique(places).tolist()]
+
+
+def _ranges(history: History, commits: npt.NDArray[np.intp]) -> list[tuple[str, int, int]]:
+    """Return the numbers of commits, which have no gaps, per stream: first and end."""
+    ranges = []
+    for code in np.unique(history.streams[commits]).tolist():  # one turn per stream
+        seqs = history.seqs[commits][history.streams[commits] == code]
+        ranges.append((history.names[code], int(seqs[0]), int(seqs[-1]) + 1))
+    return ranges
+
+
+def _chosen(position: Mapping[str, int], streams: Streams) -> Seqs:
     if streams is None:
         return dict(position)
     return {name: seq for name, seq in position.items() if name in streams}

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The whole suite in two runs: what needs neither Spark nor kills on all cores, then the rest, one test at a time.
+# The whole suite in two runs: what needs neither Spark nor kills on all cores; then the rest in two processes, file by
+# file, each with one Spark session: jobs of their own start there again and again, and use half the machine.
 # Arguments go to both runs; a choice (-k) may leave one of them empty, not both.
 
 set -uo pipefail
@@ -12,7 +13,7 @@ bash scripts/run.sh -m pytest -n auto -m "not spark and not connect and not faul
     --junitxml=build/test-report-plain.xml --durations=10 tests "$@" || plain=$?
 [ "$plain" -ne "$INTERRUPTED" ] || exit "$plain"
 rest=0
-bash scripts/run.sh -m pytest -m "(spark or connect or faults) and not long and not bench" \
+bash scripts/run.sh -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "(spark or connect or faults) and not long and not bench" \
     --junitxml=build/test-report.xml --durations=15 tests "$@" || rest=$?
 
 if [ "$plain" -eq "$NOTHING_FOUND" ] && [ "$rest" -eq "$NOTHING_FOUND" ]; then

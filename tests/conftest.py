@@ -2,7 +2,8 @@
 
 - The driver runs in a time zone that is neither UTC nor the session's, so that a mistaken zone shows.
 - Settings of Spark in the environment of whoever runs the tests are dropped.
-- Tests run by folder: what is quick and near the ground first, Spark later.
+- Tests run by folder: what is quick and near the ground first, Spark later; of that the longest files first, so that
+  two processes end together.
 - A skipped test fails the run: nothing is skipped silently.
 """
 
@@ -44,7 +45,7 @@ settings.register_profile(
 settings.register_profile("long", settings.get_profile("default"), derandomize=False, max_examples=2000)
 settings.load_profile("long" if os.environ.get("SPARK_TIMELY_LONG", "0") not in {"", "0"} else "default")
 
-_FOLDERS = ("unit", "golden", "property", "conformance", "typing", "spark", "faults", "bench")
+_FOLDERS = ("unit", "golden", "property", "conformance", "typing", "faults", "spark", "bench")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -317,8 +317,17 @@ class CaptureLog(Protocol):
     def files(self) -> FileIndex:
         """Return the files of messages, with bounds of what is in each."""
 
+    def positions(self) -> Mapping[str, int]:
+        """Return the number of the next commit of each stream, `#open` included."""
+
     def progress(self) -> pa.Table:
         """Return all progress rows, sorted by stream and seq."""
+
+    def progress_files(self) -> FileIndex:
+        """Return the files of progress rows, with bounds of what is in each."""
+
+    def progress_rows(self, paths: Iterable[str]) -> pa.Table:
+        """Return the rows of some files of progress, sorted by stream and seq, each once."""
 
     def events(self, stream: str | None = None) -> Iterator[tuple[StreamState, pa.Table]]:
         """Return each commit in order: state after it, and its messages."""

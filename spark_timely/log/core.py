@@ -251,6 +251,10 @@ class LogCore:
         """Return the newest state of one stream, None if there is none of that name."""
         return None if name == OPEN_STREAM else self._all_states().get(name)
 
+    def positions(self) -> dict[str, int]:
+        """Return the number of the next commit of each stream, `#open` included."""
+        return {name: state.seq + 1 for name, state in sorted(self._all_states().items())}
+
     @property
     def unclaimed(self) -> int:
         """Number of capabilities that wait for a stream."""
@@ -281,6 +285,17 @@ class LogCore:
             self._rows_by_path = kept
             rows = pa.concat_tables(kept.values()) if kept else self.format.progress_schema.empty_table()
         return distinct_rows(self.format, rows)
+
+    def progress_rows(self, paths: Iterable[str]) -> pa.Table:
+        """Return the rows of some of the progress files, sorted by stream, seq and time, each once.
+
+        Notes
+        -----
+        For who follows a log: nothing is remembered.
+        """
+        with self._lock:
+            found = [self._progress_rows(path) for path in paths]
+        return distinct_rows(self.format, pa.concat_tables([self.format.progress_schema.empty_table(), *found]))
 
     def recorded(self, stream: str, batch: int, step: int | None = None) -> StreamState | None:
         """Return the state right after the commit of a micro-batch, None if it is not in the log.

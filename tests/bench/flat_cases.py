@@ -61,8 +61,8 @@ class GrowingLog:
 class Planner:
     """The planner process of a query, driven as Spark drives it, warm."""
 
-    def __init__(self, path: str) -> None:
-        source = TimelyDataSource({"path": path, "pollInterval": "0ms"})
+    def __init__(self, path: str, **options: str) -> None:
+        source = TimelyDataSource({"path": path, "pollInterval": "0ms", **options})
         self.path = path
         self.reader = source.streamReader(source.schema())
         self.limit = self.reader.getDefaultReadLimit()

@@ -27,7 +27,12 @@ SHORT, LONG = 100, 10_000
 FILES = 2
 ROWS = 10
 ROUNDS = 5
-NAMES = ("planning_10k_vs_100_commits", "planning_cold_10k_commits_seconds", "commit_10k_vs_100_commits")
+NAMES = (
+    "planning_10k_vs_100_commits",
+    "planning_cold_10k_commits_seconds",
+    "commit_10k_vs_100_commits",
+    "planning_arrival_10k_vs_100_commits",
+)
 TRICKLE = "trickle_bytes_read_per_delivered"
 
 _COLD = """
@@ -109,17 +114,27 @@ def _long_log(scratch: Path, wanted: Callable[[str], bool]) -> list[Case]:
         unit="ms",
         higher_is_better=False,
     )
+    arrival = Case(
+        NAMES[3],
+        f"as {NAMES[0]}, with delivery=arrival",
+        1.5,
+        unit="ms",
+        higher_is_better=False,
+    )
     short, long = ManyFiles(scratch / "history-short"), ManyFiles(scratch / "history-long")
     short.grow(SHORT)
     long.grow(LONG)
     logs = (long, short)
     planners = Planner(long.path), Planner(short.path)
+    followers = [Planner(log.path, delivery="arrival") for log in logs]
     plans: tuple[list[float], list[float]] = ([], [])
+    arrivals: tuple[list[float], list[float]] = ([], [])
     peaks: tuple[list[float], list[float]] = ([], [])
 
     def commit_and_plan(side: int) -> float:
         took = logs[side].commit()
         plans[side].append(1000 * planners[side].plan())
+        arrivals[side].append(1000 * followers[side].plan())
         peaks[side].append(1000 * took)
         return took
 
@@ -128,6 +143,8 @@ def _long_log(scratch: Path, wanted: Callable[[str], bool]) -> list[Case]:
     for start in range(0, MEASURED, size):
         planning.ours.append(float(np.median(plans[0][start : start + size])))
         planning.peer.append(float(np.median(plans[1][start : start + size])))
+        arrival.ours.append(float(np.median(arrivals[0][start : start + size])))
+        arrival.peer.append(float(np.median(arrivals[1][start : start + size])))
     # With what a checkpoint costs now and then: the mean, not only the median.
     means = [float(np.mean(side)) for side in peaks]
     commit.settings = {"mean": [round(mean, 3) for mean in means], "worst": [round(max(side), 3) for side in peaks]}
@@ -136,7 +153,7 @@ def _long_log(scratch: Path, wanted: Callable[[str], bool]) -> list[Case]:
         cold.peer.append(1.0)
     for log in logs:
         log.check()
-    return [case for case in (planning, cold, commit) if wanted(case.name)]
+    return [case for case in (planning, cold, commit, arrival) if wanted(case.name)]
 
 
 def _cold_start(log: ManyFiles) -> float:

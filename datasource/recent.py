@@ -1,0 +1,132 @@
+"""The end of a log's progress: what a replay in the order captured still has to deliver, kept between micro-batches.
+
+Invariants
+----------
+1. All commits from the position asked for on are there, and the one before it, which says what was held; what
+   lies behind is dropped, so that a micro-batch costs what is new and not what the log has seen.
+2. The wall clock of a commit is never below that of an earlier one of its stream, although the earlier one
+   was dropped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_timely.log.history import History
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spark_timely.log.base import CaptureLog
+    from spark_timely.log.index import FileIndex
+    from spark_timely.order import BoolArray
+
+__all__ = ["RecentProgress"]
+
+
+class RecentProgress:
+    """Progress of some streams of a log from a position on.
+
+    Parameters
+    ----------
+    log : CaptureLog
+        Refreshed by others.
+    """
+
+    def __init__(self, log: CaptureLog) -> None:
+        self._log = log
+        self._version: int | None = None
+        self._streams: tuple[str, ...] | None = None
+        self._floor: Mapping[str, int] = {}
+        self._seen: set[str] = set()
+        self._rows = pa.table({})
+        self._known: History | None = None
+
+    def since(self, position: Mapping[str, int], streams: tuple[str, ...] | None, *, moments: bool) -> History:
+        """Return the history from a position on.
+
+        Parameters
+        ----------
+        position : mapping of str to int
+            The first commit that matters of each stream; 0 if absent.
+        streams : tuple of str or None
+            The streams that matter; all unless given.
+        moments : bool
+            Whether it matters at which moment commits were made, and which stream was opened from which: then a
+            fresh start reads all progress.
+
+        Returns
+        -------
+        History
+            Possibly of more than that.
+
+        Notes
+        -----
+        Cost: the progress files that were not seen before; at first those that may hold such commits.
+        """
+        known = self._known
+        streams = None if moments else streams
+        if known is None or streams != self._streams or not self._covers(position):
+            self._streams = streams
+            known = self._begin(position, moments=moments)
+        elif self._version != self._log.version:
+            known = self._follow(known, position)
+        return known
+
+    def _covers(self, position: Mapping[str, int]) -> bool:
+        return all(position.get(name, 0) >= seq for name, seq in self._floor.items() if self._wants(name))
+
+    def _wants(self, name: str) -> bool:
+        return self._streams is None or name in self._streams
+
+    def _begin(self, position: Mapping[str, int], *, moments: bool) -> History:
+        # Earlier clocks bound the later ones of their stream.
+        self._floor = {} if moments else dict(position)
+        index = self._log.progress_files()
+        chosen = np.zeros(len(index), dtype=np.bool_)
+        for name in self._log.positions():  # one turn per stream
+            if self._wants(name):
+                chosen |= index.may_hold_stream(name) & (index.seq_hi >= self._floor.get(name, 0) - 1)
+        rows = self._log.progress_rows(index.paths[chosen].tolist())
+        return self._keep(rows.filter(self._needed(rows)), index)
+
+    def _follow(self, known: History, position: Mapping[str, int]) -> History:
+        """Add what is new, and drop what lies behind."""
+        index = self._log.progress_files()
+        fresh = [path for path in index.paths.tolist() if path not in self._seen]
+        news = self._log.progress_rows(fresh)
+        # A file may hold what was merged: commits that are known.
+        news = news.filter(self._from(news, known.present()))
+        self._floor = dict(position)
+        rows = pa.concat_tables([self._rows, news])
+        return self._keep(rows.filter(self._needed(rows)), index)
+
+    def _needed(self, rows: pa.Table) -> pa.Array:
+        """Return which rows belong to commits from just before the floor on, or open a stream."""
+        before = {name: seq - 1 for name, seq in self._floor.items()}
+        return pc.or_(self._from(rows, before), pc.equal(rows["_seq"], 0))
+
+    def _from(self, rows: pa.Table, position: Mapping[str, int]) -> pa.Array:
+        """Return which rows belong to commits of streams that matter, from a position on."""
+        seqs = rows["_seq"].to_numpy()
+        chosen: BoolArray = np.zeros(rows.num_rows, dtype=np.bool_)
+        for name in pc.unique(rows["_stream"]).to_pylist():  # one turn per stream
+            if self._wants(name):
+                chosen |= pc.equal(rows["_stream"], name).to_numpy() & (seqs >= position.get(name, 0))
+        return pa.array(chosen)
+
+    def _keep(self, rows: pa.Table, index: FileIndex) -> History:
+        rows = rows.sort_by([("_stream", "ascending"), ("_seq", "ascending")]).combine_chunks()
+        known = History(rows, self._log.domain)
+        at = np.repeat(known.moments, np.diff(known.starts))
+        place = rows.schema.get_field_index("_at")
+        kind = rows.schema.field(place).type
+        self._rows = rows.set_column(place, rows.schema.field(place), pa.array(at).cast(pa.timestamp("us", kind.tz)))
+        self._seen = set(index.paths.tolist())
+        self._version = self._log.version
+        self._known = known
+        return known

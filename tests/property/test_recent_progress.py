@@ -1,0 +1,189 @@
+"""A replay in the order captured keeps only the end of the log's progress: its answers are those of one that reads all.
+
+Two queries follow one log as it grows: one lives through, the other begins anew before each micro-batch. What they
+deliver is compared with each other and with the commits of the log.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spark_timely.datasource import arrivals, recent
+from spark_timely.log.base import OPEN_STREAM
+from spark_timely.log.history import history_of
+from spark_timely.log.memory import MemoryLog
+from spark_timely.testing.driver import MicroBatch
+from tests.unit.datasource.support import drive
+
+PAYLOAD = pa.schema([("v", pa.int64())])
+
+some = settings(suppress_health_check=list(HealthCheck), max_examples=max(25, settings.default.max_examples // 4))
+
+
+class Wall:
+    """A clock in seconds that goes back now and then, if it may."""
+
+    def __init__(self, rng: random.Random, *, back: bool) -> None:
+        self.now, self.rng, self.back = 1_600_000_000.0, rng, back
+
+    def __call__(self) -> float:
+        self.now += self.rng.choice([1, 1, 5, -7] if self.back else [1, 5])
+        return self.now
+
+
+class Growing:
+    """A log of several streams that append, open, join and are merged at random."""
+
+    def __init__(self, rng: random.Random, *, back: bool) -> None:
+        self.rng = rng
+        self.log = MemoryLog.create(
+            PAYLOAD,
+            minimum=(0,),
+            streams=rng.choice([1, 2]),
+            clock=Wall(rng, back=back),
+            merge_every=rng.choice([2, 5, None]),
+        )
+        self.upper: dict[str, int] = {}
+        self.number = 0
+
+    def step(self) -> None:
+        live = [name for name, state in self.log.streams().items() if not state.counts.frontier.is_empty]
+        what = self.rng.random()
+        if not live or (what < 0.1 and len(self.upper) < 4):
+            if live or self.log.unclaimed:
+                name = f"s{len(self.upper)}"
+                self.log.open_stream(name, owner=name)
+                self.upper[name] = int(self.log.streams()[name].counts.frontier.times[0, 0])
+        elif what < 0.15:
+            self.log.compact()
+        elif what < 0.17 and len(live) > 1:
+            self.log.close(self.rng.choice(live))
+        else:
+            self.append(self.rng.choice(live))
+
+    def append(self, name: str) -> None:
+        low = self.upper[name]
+        times = [low + self.rng.randrange(4) for _ in range(self.rng.randrange(4))]
+        self.upper[name] = low + self.rng.randrange(3)
+        values = list(range(self.number, self.number + len(times)))
+        self.number += len(times)
+        table = pa.table({"_time": pa.array(times, pa.int64()), "v": pa.array(values, pa.int64())})
+        self.log.writer(name, owner=name).append(table, advance_to=self.upper[name])
+
+
+def told(batch: MicroBatch | None) -> Any:
+    return None if batch is None else (batch.start, batch.end, batch.rows.to_pylist())
+
+
+OPTIONS = st.fixed_dictionaries(
+    {"content": st.sampled_from(["messages", "events"])},
+    optional={
+        "maxRowsPerTrigger": st.sampled_from(["1", "4"]),
+        "streamFilter": st.sampled_from(["s0", "s0,s1"]),
+        "startingVersion": st.sampled_from(["0", "3"]),
+        "workers": st.sampled_from(["1", "3"]),
+    },
+)
+
+
+@some
+@given(st.randoms(use_true_random=False), OPTIONS, st.sampled_from([None, "starting", "ending"]))
+def test_query_that_lives_on_delivers_what_one_does_that_begins_anew(
+    rng: random.Random, options: dict[str, str], moment: str | None
+) -> None:
+    if moment is not None:
+        options = {**options, f"{moment}Timestamp": "2020-09-13 12:27:30"}
+        if moment == "starting":
+            options.pop("startingVersion", None)
+    # By limits the order of commits across streams shows, which goes by their clocks.
+    growing = Growing(rng, back="maxRowsPerTrigger" not in options or moment is not None)
+    wanted = {"delivery": "arrival", "includeMetadata": "true", **options}
+    lives, anew = drive(growing.log, **wanted), drive(growing.log, **wanted)
+    found: list[MicroBatch] = []
+    for _ in range(rng.randrange(5, 40)):
+        growing.step()
+        if rng.random() < 0.5:
+            continue
+        anew.crash()
+        batch, other = lives.run_one(), anew.run_one()
+        assert told(batch) == told(other)
+        found += [batch] if batch is not None else []
+    while (batch := lives.run_one()) is not None and (batch.start != batch.end or batch.rows.num_rows):
+        found.append(batch)
+    if moment is None and "startingVersion" not in options:
+        chosen = options.get("streamFilter", "").split(",") if "streamFilter" in options else None
+        messages = {
+            (state.stream, state.seq, value)
+            for state, rows in growing.log.events()
+            for value in rows["v"].to_pylist()
+            if chosen is None or state.stream in chosen
+        }
+        rows = pa.concat_tables([batch.rows for batch in found]).to_pylist() if found else []
+        got = [(row["_stream"], row["_seq"], row["v"]) for row in rows if row.get("_event", "message") == "message"]
+        assert sorted(got) == sorted(messages)
+
+
+@some
+@given(st.randoms(use_true_random=False), st.booleans())
+def test_history_since_a_position_is_that_of_the_whole_log(rng: random.Random, moments: bool) -> None:
+    growing = Growing(rng, back=moments)
+    kept = recent.RecentProgress(growing.log)
+    position: dict[str, int] = {}
+    for _ in range(30):
+        growing.step()
+        if rng.random() < 0.4:
+            continue
+        whole = history_of(growing.log)
+        part = kept.since(position, None, moments=moments)
+        assert part.present() == whole.present() == growing.log.positions()
+        high = whole.present()
+        mine, all_ = arrivals._between(part, position, high), arrivals._between(whole, position, high)
+        names = [[h.names[code] for code in h.streams[commits]] for h, commits in ((part, mine), (whole, all_))]
+        assert names[0] == names[1]
+        for field in ("seqs", "messages", *(["moments"] if moments else [])):
+            assert np.array_equal(getattr(part, field)[mine], getattr(whole, field)[all_]), field
+        for a, b in zip(part.held(position, high), whole.held(position, high), strict=True):
+            assert np.array_equal(a, b)
+        if moments:
+            bound = int(rng.choice(whole.moments.tolist())) + rng.randrange(2)
+            end = whole.before("timestamp", bound)
+            # An end does not move: what was delivered lies before it.
+            if all(end[name] >= seq for name, seq in position.items()):
+                assert part.before("timestamp", bound) == end
+        if rng.random() < 0.7:
+            position = {name: rng.randint(position.get(name, 0), seq) for name, seq in high.items()}
+
+
+def test_a_micro_batch_reads_only_the_progress_that_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    growing = Growing(random.Random(7), back=False)
+    growing.log = MemoryLog.create(PAYLOAD, minimum=(0,), merge_every=None)
+    growing.log.open_stream("s0", owner="s0")
+    growing.upper["s0"] = 0
+    for _ in range(50):
+        growing.append("s0")
+    read: list[str] = []
+    monkeypatch.setattr(MemoryLog, "progress", lambda _: pytest.fail("read all progress"))
+    rows_of = MemoryLog.progress_rows
+    monkeypatch.setattr(MemoryLog, "progress_rows", lambda log, paths: rows_of(log, read.extend(paths) or paths))
+    driver = drive(growing.log, delivery="arrival")
+    assert driver.run_one() is not None
+    for _ in range(20):
+        growing.append("s0")
+        read.clear()
+        assert driver.run_one() is not None
+        assert len(read) == 1
+    # One that begins anew needs the commit that it plans again and the one before it, whatever came earlier.
+    read.clear()
+    driver.crash()
+    growing.append("s0")
+    assert driver.run_one() is not None
+    assert len(read) <= 3
+    recent_history = recent.RecentProgress(growing.log).since({"s0": 60, OPEN_STREAM: 2}, None, moments=False)
+    assert recent_history.seqs[recent_history.commits_of("s0")].tolist() == [*range(59, 72)]
