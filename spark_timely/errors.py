@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Self
 
 __all__ = [
+    "CaptureFormatError",
     "ClosedError",
     "CyclicSummaryError",
     "DataLossError",
@@ -284,6 +285,42 @@ class ProtocolError(TimelyError):
 
     Nothing was written; or, on reading, the log was written by something that does not check.
     """
+
+
+class CaptureFormatError(TimelyError):
+    """Bytes or lines from outside are not what was declared: damaged, hostile, or of other types.
+
+    Nothing of the event that the message names was taken. Correct the declared types, or the file.
+
+    Parameters
+    ----------
+    message, hint, context
+        As in `TimelyError`.
+    event, position : object, optional
+        Number of the event, from 0, and the position of the offending byte in the stream.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        context: Mapping[str, object] | None = None,
+        event: object = None,
+        position: object = None,
+    ) -> None:
+        super().__init__(message, hint=hint, context=context)
+        self._with(event=event, position=position)
+
+    @property
+    def event(self) -> object:
+        """Number of the event."""
+        return self.context.get("event")
+
+    @property
+    def position(self) -> object:
+        """Position of the offending byte."""
+        return self.context.get("position")
 
 
 class UnheldCapabilityError(ProtocolError):

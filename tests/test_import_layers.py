@@ -22,6 +22,7 @@ LEVELS = {
     "progress": 2,
     "capture": 3,
     "log": 3,
+    "exchange": 4,
     "datasource": 5,
     "sink": 5,
     "spark": 5,
@@ -152,7 +153,11 @@ def test_ground_progress_and_capture_need_neither_spark_nor_delta() -> None:
 
 
 def test_log_command_line_and_test_kit_need_no_spark() -> None:
-    names = [name for name in LIBRARY if part_of(name) in {"log", "cli", "testing"} and not name.endswith("__main__")]
+    names = [
+        name
+        for name in LIBRARY
+        if part_of(name) in {"log", "exchange", "cli", "testing"} and not name.endswith("__main__")
+    ]
     loaded = loaded_by("\n".join(f"import {name}" for name in names))
     assert not loaded & {"pyspark", "delta"}
 

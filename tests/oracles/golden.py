@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,40 @@ def vectors(name: str) -> Iterator[Any]:
     with plain.open("rt") if plain.exists() else gzip.open(f"{plain}.gz", "rt", encoding="utf-8") as lines:
         for line in lines:
             yield json.loads(line)
+
+
+def golden_bytes(name: str) -> bytes:
+    """Read one file of bytes, compressed or not."""
+    plain = FOLDER / name
+    return plain.read_bytes() if plain.exists() else gzip.decompress(Path(f"{plain}.gz").read_bytes())
+
+
+def captures() -> list[str]:
+    """Return the names of the captured streams."""
+    pattern = re.compile(r"capture_(\w+)\.bin(\.gz)?")
+    return sorted({m[1] for file in FOLDER.iterdir() if (m := pattern.fullmatch(file.name))})
+
+
+TEXTS = ("u64", "(string, u64)")
+TYPES = {
+    "a": ("u64", "u64"),
+    "b": TEXTS,
+    "c": ("u64", "u64"),
+    "c2": TEXTS,
+    **dict.fromkeys(("d1", "d2", "d3"), ("product<u64, u64>", "u64")),
+    **dict.fromkeys(("e1", "e2", "e3", "e4", "e5"), TEXTS),
+    **dict.fromkeys(("f1", "f2", "f3", "f4"), ("u64", "u64")),
+    "g1": ("u32", "((string, i64), (f64, bool), (option<u64>, vec<u8>))"),
+    "g2": ("duration", "(duration, string)"),
+    "g3": ("()", "u64"),
+    "g4": ("i64", "i64"),
+}
+"""Types of time and records, by what a capture's name begins with."""
+
+
+def types_of(name: str) -> tuple[str, str]:
+    """Return the types of time and records of a captured stream."""
+    return TYPES[name.split("_")[0]]
 
 
 def as_row(time: Any) -> tuple[int, ...]:

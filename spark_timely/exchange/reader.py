@@ -1,0 +1,292 @@
+"""Read captures that timely's `EventWriter` wrote, from a file or a socket.
+
+A capture is one event after the other, nothing before, between or behind: the length of the body in
+eight bytes, then the body. It starts with one capability at the minimum, which it never mentions.
+
+Invariants
+----------
+1. Only whole events are given out. What comes after the last of them waits for the rest.
+2. An event's body is used up to its last byte: bytes that are left mean another type than declared.
+3. Memory is bounded by the size of a chunk, or of one event, whichever is more, times a constant of
+   the declared type; no length in the bytes is believed before it was compared with that.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_timely.errors import CaptureFormatError
+from spark_timely.exchange.chunk import CaptureChunk
+from spark_timely.exchange.layout import U32, U64, layout_of, starts_of
+from spark_timely.exchange.places import Body, Fault, Offsets, Places, spread
+from spark_timely.exchange.schema import Type, arrow_schema, columns_of, parse_type, type_text
+from spark_timely.exchange.times import TimeLayout
+from spark_timely.order import DiffArray, IntArray
+
+__all__ = ["MAX_EVENT_BYTES", "CaptureReader", "Source"]
+
+MAX_EVENT_BYTES = 256 << 20
+"""Longest event that is read; timely's own are some kilobytes."""
+
+_FIXED_CHUNK = 1 << 20  # a quarter of that costs half as much again per record, four times that leaves the cache
+_CHUNK = 2 << 20  # what has no fixed width is found in all events of a chunk in step: the more the better
+_MOST_EMPTY = 1 << 20
+_LENGTH = struct.Struct("<Q")
+_HEAD = 8
+_WRONG_TYPE = "the declared types are not what the file holds, or it is damaged"
+
+
+class Source(Protocol):
+    """Where bytes come from: a file opened without buffer, a socket's file."""
+
+    def readinto(self, buffer: memoryview, /) -> int | None:
+        """Fill the buffer from its beginning; return how many bytes, 0 where there are none for now."""
+
+
+class CaptureReader:
+    """Reads a capture in chunks of whole events.
+
+    Iterating yields what there is, and ends where the source has no more; iterating again goes on
+    there, so that a file that grows is followed.
+
+    Parameters
+    ----------
+    source : Source
+    time, record : str or Type
+        Declared types; see `spark_timely.exchange.schema`.
+    position, event : int
+        Position in bytes, and number of the event, where the source stands.
+    chunk_bytes : int, optional
+        Bytes read at once.
+    max_event_bytes : int
+        Longest event; a longer one is refused.
+    checksum : int, optional
+        CRC-32 of what came before `position`, to be carried on; none is kept unless it is given.
+
+    Attributes
+    ----------
+    position : int
+        Where the last event given out ends.
+    event : int
+        Number of the event that comes next.
+    checksum : int or None
+        CRC-32 of everything before `position`.
+    tail : (int, int)
+        Where the last stretch of whole events that was read begins, and its own CRC-32, where one is kept.
+
+    Raises
+    ------
+    InvalidUsageError
+        If a type cannot be read.
+
+    Examples
+    --------
+    >>> import io
+    >>> from spark_timely.exchange.writer import capture_bytes
+    >>> data = capture_bytes([(0, [7, 8]), {0: -1}], time="u64", record="u64")
+    >>> reader = CaptureReader(io.BytesIO(data), time="u64", record="u64")
+    >>> [chunk.records.column("value").to_pylist() for chunk in reader], reader.unfinished
+    ([[7, 8]], 0)
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        time: str | Type,
+        record: str | Type,
+        position: int = 0,
+        event: int = 0,
+        chunk_bytes: int | None = None,
+        max_event_bytes: int = MAX_EVENT_BYTES,
+        checksum: int | None = None,
+    ) -> None:
+        self._source = source
+        self.times = TimeLayout(time)
+        self.record = parse_type(record) if isinstance(record, str) else record
+        self.schema = arrow_schema(self.record)
+        self.position = position
+        self.event = event
+        self._layout = layout_of(self.record)
+        self._columns = [layout_of(item) for _, item in columns_of(self.record)]
+        default = _CHUNK if self._layout.width is None else _FIXED_CHUNK
+        self._buffer = bytearray(max(64, chunk_bytes or default))
+        self._view = memoryview(self._buffer)
+        self._filled = 0
+        self._max = max_event_bytes
+        self.checksum = checksum
+        self.tail = (position, 0)
+
+    @property
+    def unfinished(self) -> int:
+        """Bytes that came after the last whole event."""
+        return self._filled
+
+    def __iter__(self) -> Iterator[CaptureChunk]:
+        """Yield chunks as long as the source gives bytes.
+
+        Raises
+        ------
+        CaptureFormatError
+            If an event cannot be of the declared types. What was yielded before holds.
+        """
+        while True:
+            if self._filled == len(self._buffer):
+                self._grow()
+            n = self._source.readinto(self._view[self._filled :])
+            if not n:
+                return
+            self._filled += n
+            chunk = self._next()
+            if chunk is not None:
+                yield chunk
+            # Not before: what came before such an event holds.
+            self._check_length()
+
+    def _grow(self) -> None:
+        """Make room for the rest of an event: twice the bytes that have come, not what its length says."""
+        larger = bytearray(2 * len(self._buffer))
+        larger[: self._filled] = self._view[: self._filled]
+        self._buffer, self._view = larger, memoryview(larger)
+
+    def _next(self) -> CaptureChunk | None:
+        view, filled, unpack = self._view, self._filled, _LENGTH.unpack_from
+        starts: list[int] = []
+        at = 0
+        while at + _HEAD <= filled:  # one turn per event
+            after = at + _HEAD + unpack(view, at)[0]
+            if after > filled:
+                break
+            starts.append(at)
+            at = after
+        chunk = None
+        try:
+            if starts:
+                chunk = self._decoded(np.array([*starts, at], np.int64))
+        except Fault as fault:
+            raise self._wrong(fault, starts) from None
+        if self.checksum is not None:
+            self.checksum = zlib.crc32(view[:at], self.checksum)
+            if at:
+                self.tail = (self.position, zlib.crc32(view[:at]))
+        rest = filled - at
+        view[:rest] = bytes(view[at:filled])
+        self._filled = rest
+        self.position += at
+        self.event += len(starts)
+        return chunk
+
+    def _check_length(self) -> None:
+        """Refuse an event longer than any, as soon as its length has come."""
+        if self._filled >= _HEAD and (length := _LENGTH.unpack_from(self._view)[0]) > self._max:
+            hint = f"events have at most {self._max} bytes; {_WRONG_TYPE}"
+            raise self._wrong(Fault(0, f"an event of {length} bytes", hint), [0])
+
+    def _wrong(self, fault: Fault, starts: list[int]) -> CaptureFormatError:
+        event = self.event + max(0, bisect_right(starts, fault.at) - 1)
+        place = self.position + fault.at
+        msg = f"could not read a capture at event={event}, byte={place}: found {fault.found}"
+        return CaptureFormatError(msg, hint=fault.hint, event=event, position=place)
+
+    def _decoded(self, bounds: Offsets) -> CaptureChunk:
+        body = Body(self._view[: int(bounds[-1])])
+        starts, ends = bounds[:-1], bounds[1:]
+        short = ends - starts < _HEAD + 12
+        if short.any():
+            i = int(np.flatnonzero(short)[0])
+            raise Fault(int(starts[i]), f"an event of {int(ends[i] - starts[i]) - _HEAD} bytes", _WRONG_TYPE)
+        kinds = body.take(U32, Places.of(starts + _HEAD))
+        if int(kinds.max()) > 1:
+            i = int(np.flatnonzero(kinds > 1)[0])
+            found = f"an event of kind {kinds[i]}"
+            raise Fault(int(starts[i]) + _HEAD, found, f"kinds are 0, progress, and 1, messages; {_WRONG_TYPE}")
+        is_messages = kinds == 1
+        times, counts, records = self._messages(body, starts[is_messages] + 12, ends[is_messages])
+        changed, deltas, entries = self._progress(body, starts[~is_messages] + 12, ends[~is_messages])
+        return CaptureChunk(
+            is_messages, bounds + self.position, self.event, times, counts, records, changed, deltas, entries
+        )
+
+    def _progress(self, body: Body, at: Offsets, ends: Offsets) -> tuple[IntArray, DiffArray, Offsets]:
+        width = self.times.width + 8
+        counts = body.take(U64, Places.of(at))
+        self._check_counts(counts, at, ends, width)
+        entries = counts.astype(np.int64)
+        bounds = np.concatenate([[0], np.cumsum(entries)])
+        places = Places.of(spread(at + 8, entries, bounds, width))
+        times = self.times.read(body, places)
+        return times, body.take(np.dtype("<i8"), places.shift(self.times.width)), entries
+
+    def _messages(self, body: Body, at: Offsets, ends: Offsets) -> tuple[IntArray, Offsets, pa.RecordBatch]:
+        layout, head = self._layout, self.times.width + 8
+        short = at + head > ends
+        if short.any():
+            i = int(np.flatnonzero(short)[0])
+            raise Fault(int(at[i]), f"an event of messages of {int(ends[i] - at[i]) + 4} bytes", _WRONG_TYPE)
+        times = self.times.read(body, Places.of(at))
+        at = at + self.times.width
+        raw = body.take(U64, Places.of(at))
+        starts = at + 8
+        if layout.width is None:
+            self._check_room(raw, at, ends, layout.least)
+            counts = raw.astype(np.int64)
+            places, _, after = starts_of(layout, body, starts, counts, ends)
+            self._check_left(after, ends)
+            return times, counts, self._records(body, places)
+        self._check_counts(raw, at, ends, layout.width)
+        counts = raw.astype(np.int64)
+        if not layout.width:
+            return times, counts, self._records(body, Places(int(counts.sum())))
+        view = body.data
+        dense = b"".join([view[low:high] for low, high in zip(starts.tolist(), ends.tolist(), strict=True)])
+        try:
+            return times, counts, self._records(Body(dense), Places(len(dense) // layout.width, 0, layout.width))
+        except Fault as fault:
+            block = np.concatenate([[0], np.cumsum(ends - starts)])
+            i = int(np.searchsorted(block, fault.at, side="right")) - 1
+            raise Fault(fault.at - int(block[i]) + int(starts[i]), fault.found, fault.hint) from None
+
+    def _records(self, body: Body, places: Places) -> pa.RecordBatch:
+        columns = []
+        for layout in self._columns:
+            values, places = layout.read(body, places)
+            columns.append(values)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _check_counts(self, counts: npt.NDArray[np.uint64], at: Offsets, ends: Offsets, width: int) -> None:
+        """Refuse counts of elements of fixed width that do not use up their event."""
+        if not width:
+            many = counts > _MOST_EMPTY
+            if many.any():
+                i = int(np.flatnonzero(many)[0])
+                found = f"{counts[i]} records without bytes"
+                raise Fault(int(at[i]), found, f"an event has at most {_MOST_EMPTY} of these; {_WRONG_TYPE}")
+            self._check_left(at + 8, ends)
+            return
+        self._check_room(counts, at, ends, width)
+        self._check_left(at + 8 + counts.astype(np.int64) * width, ends)
+
+    @staticmethod
+    def _check_room(counts: npt.NDArray[np.uint64], at: Offsets, ends: Offsets, least: int) -> None:
+        room = ((ends - at - 8) // least).astype(np.uint64)
+        wrong = counts > room
+        if wrong.any():
+            i = int(np.flatnonzero(wrong)[0])
+            found = f"a length of {counts[i]} where {int(ends[i] - at[i]) - 8} bytes are left of the event"
+            raise Fault(int(at[i]), found, _WRONG_TYPE)
+
+    def _check_left(self, after: Offsets, ends: Offsets) -> None:
+        wrong = after != ends
+        if wrong.any():
+            i = int(np.flatnonzero(wrong)[0])
+            found = f"{int(ends[i] - after[i])} bytes left over behind what the event says it holds"
+            hint = f"declared are time {self.times.text} and record {type_text(self.record)}; {_WRONG_TYPE}"
+            raise Fault(int(after[i]), found, hint)

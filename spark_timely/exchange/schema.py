@@ -1,0 +1,465 @@
+"""Types of captured records and times: a small language, and what it means in Arrow.
+
+A capture file does not say what is in it; whoever reads it declares that. A type is written as Rust
+writes it, or shorter:
+
+============================  ======================================  ==================================
+written                       also                                    Arrow
+============================  ======================================  ==================================
+``u8`` … ``u64``, ``i8`` …    ``usize``, ``isize`` (64 bits)          unsigned and signed integers
+``bool``, ``f32``, ``f64``                                            bool, float, double
+``string``                    ``String``, ``str``                     string
+``bytes``                                                             binary
+``option<T>``                 ``Option<T>``                           T that may be null
+``vec<T>``                    ``Vec<T>``, ``[T]``                     list of T
+``(T, U)``                    ``(T,)`` of one                         struct of ``f0``, ``f1``
+``{name: T, n: U}``           ``Name {…}``                            struct of ``name``, ``n``
+``enum{A, B(T), C{n: T}}``    ``A | B(T)`` between the braces         struct of ``variant`` and one field
+                                                                      per variant that holds something
+``duration``                  ``Duration``                            struct of ``secs``, ``nanos``
+``()``                        ``unit``                                null
+``product<T, U>``             ``Product<T, U>``, ``(T, U)``           times only: a coordinate each
+============================  ======================================  ==================================
+
+A record that is a tuple or a struct becomes one column per field; any other becomes the column ``value``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
+
+__all__ = [
+    "METADATA_KEY",
+    "Choice",
+    "Option",
+    "Record",
+    "Scalar",
+    "Type",
+    "Vec",
+    "arrow_schema",
+    "arrow_type",
+    "columns_of",
+    "parse_type",
+    "type_of_schema",
+    "type_text",
+]
+
+METADATA_KEY = b"timely.record"
+"""Metadata of an Arrow schema under which the declared type is kept, as text."""
+
+MAX_DEPTH = 32
+
+_ARROW: dict[str, pa.DataType] = {
+    **{f"u{bits}": getattr(pa, f"uint{bits}")() for bits in (8, 16, 32, 64)},
+    **{f"i{bits}": getattr(pa, f"int{bits}")() for bits in (8, 16, 32, 64)},
+    "bool": pa.bool_(),
+    "f32": pa.float32(),
+    "f64": pa.float64(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+    "unit": pa.null(),
+}
+_SCALARS = {kind: name for name, kind in _ARROW.items()} | {pa.large_string(): "string", pa.large_binary(): "bytes"}
+_ALIASES = {"usize": "u64", "isize": "i64", "str": "string"}
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A number, a truth value, a string, a byte string, or the unit.
+
+    Parameters
+    ----------
+    kind : str
+        `u8` … `i64`, `bool`, `f32`, `f64`, `string`, `bytes` or `unit`.
+    """
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A value that may be missing.
+
+    Parameters
+    ----------
+    item : Type
+    """
+
+    item: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Vec:
+    """Any number of values of one type.
+
+    Parameters
+    ----------
+    item : Type
+    """
+
+    item: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Several values in order: a tuple, a struct, or a duration.
+
+    Parameters
+    ----------
+    names : tuple of str
+    items : tuple of Type
+    kind : str
+        `tuple`, `struct`, `duration`, or `product` (of times).
+    """
+
+    names: tuple[str, ...]
+    items: tuple[Type, ...]
+    kind: str = "struct"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of several variants, each of which holds something, or nothing.
+
+    Parameters
+    ----------
+    names : tuple of str
+        In the order of their numbers.
+    items : tuple of Type
+        What each holds; the unit for nothing.
+    """
+
+    names: tuple[str, ...]
+    items: tuple[Type, ...]
+
+
+Type: TypeAlias = Scalar | Option | Vec | Record | Choice
+
+UNIT = Scalar("unit")
+DURATION = Record(("secs", "nanos"), (Scalar("u64"), Scalar("u32")), "duration")
+
+
+def parse_type(text: str) -> Type:
+    """Read a type.
+
+    Raises
+    ------
+    InvalidUsageError
+        Naming the place where the text cannot be read on, and what may stand there.
+
+    Examples
+    --------
+    >>> type_text(parse_type("(String, Option<u64>, Vec<u8>)"))
+    '(string, option<u64>, vec<u8>)'
+    >>> parse_type("(string, u46)")
+    Traceback (most recent call last):
+    ...
+    spark_timely.errors.InvalidUsageError: could not read type '(string, u46)': found 'u46' at character 10 — hint: ...
+    """
+    return _Parser(text).whole()
+
+
+class _Parser:
+    """A parser by descent; the text is what a person typed, so its length bounds everything."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    def whole(self) -> Type:
+        found = self.type(0)
+        if self._peek():
+            raise self._wrong(hint="the type ends before that; tuples have parentheses: '(string, u64)'")
+        return found
+
+    def type(self, depth: int) -> Type:
+        if depth > MAX_DEPTH:
+            raise self._wrong(hint=f"types nest at most {MAX_DEPTH} deep")
+        if self._take("("):
+            items, comma = self._items(")", depth)
+            if len(items) == 1 and not comma:
+                return items[0]
+            return _tuple(items) if items else UNIT
+        if self._take("["):
+            item = self._sequence(self.type(depth + 1))
+            self._need("]")
+            return item
+        if self._peek() == "{":
+            return self._fields(depth)
+        name = self._name("a type")
+        lower = name.lower()
+        lower = _ALIASES.get(lower, lower)
+        if lower == "enum" and self._peek() == "{":
+            return self._variants(depth)
+        if self._peek() == "{":
+            return self._fields(depth)
+        if lower in ("option", "vec") and self._take("<"):
+            item = self.type(depth + 1)
+            item = _option(item) if lower == "option" else self._sequence(item)
+            self._need(">")
+            return item
+        if lower == "product" and self._take("<"):
+            items, _ = self._items(">", depth)
+            if len(items) < 2:
+                raise self._wrong(hint="a product has two parts: 'product<u64, u64>'")
+            return Record(_numbered(items), items, "product")
+        if lower == "duration":
+            return DURATION
+        if lower in _ARROW:
+            return Scalar(lower)
+        self.at -= len(name)
+        raise self._wrong(
+            hint=f"types are {', '.join(_ARROW)}, duration, option<T>, vec<T>, (T, U), {{name: T}}, enum{{A, B(T)}},"
+            " and for times product<T, U>"
+        )
+
+    def _items(self, close: str, depth: int) -> tuple[tuple[Type, ...], bool]:
+        items: list[Type] = []
+        comma = False
+        while not self._take(close):
+            if items and not comma:
+                raise self._wrong(hint=f"',' or {close!r} comes here")
+            items.append(self.type(depth + 1))
+            comma = self._take(",")
+        return tuple(items), comma
+
+    def _fields(self, depth: int) -> Type:
+        self._need("{")
+        names: list[str] = []
+        items: list[Type] = []
+        comma = True
+        while not self._take("}"):
+            if not comma:
+                raise self._wrong(hint="',' or '}' comes here")
+            names.append(self._new_name(names))
+            self._need(":")
+            items.append(self.type(depth + 1))
+            comma = self._take(",")
+        return Record(tuple(names), tuple(items)) if names else UNIT
+
+    def _variants(self, depth: int) -> Type:
+        self._need("{")
+        names: list[str] = []
+        items: list[Type] = []
+        comma = True
+        while not self._take("}"):
+            if not comma:
+                raise self._wrong(hint="',', '|' or '}' comes here")
+            names.append(self._new_name([*names, "variant"]))
+            if self._take("("):
+                held, _ = self._items(")", depth)
+                items.append(held[0] if len(held) == 1 else _tuple(held) if held else UNIT)
+            else:
+                items.append(self._fields(depth) if self._peek() == "{" else UNIT)
+            comma = self._take(",") or self._take("|")
+        if not names:
+            raise self._wrong(hint="an enum has a variant")
+        return Choice(tuple(names), tuple(items))
+
+    def _sequence(self, item: Type) -> Type:
+        if not _has_bytes(item):
+            raise self._wrong(hint="what a vec holds has bytes: a vec of units is only a number")
+        return Vec(item)
+
+    def _new_name(self, known: Sequence[str]) -> str:
+        at = self.at
+        name = self._name("a name")
+        if name.lower() in {each.lower() for each in known}:
+            self.at = at
+            raise self._wrong(hint="names differ, not only in case")
+        return name
+
+    def _name(self, what: str) -> str:
+        self._peek()
+        found = _NAME.match(self.text, self.at)
+        if found is None:
+            raise self._wrong(hint=f"{what} comes here")
+        self.at = found.end()
+        return found.group()
+
+    def _peek(self) -> str:
+        while self.at < len(self.text) and self.text[self.at].isspace():
+            self.at += 1
+        return self.text[self.at : self.at + 1]
+
+    def _take(self, sign: str) -> bool:
+        if self._peek() != sign:
+            return False
+        self.at += 1
+        return True
+
+    def _need(self, sign: str) -> None:
+        if not self._take(sign):
+            raise self._wrong(hint=f"{sign!r} comes here")
+
+    def _wrong(self, *, hint: str) -> InvalidUsageError:
+        self._peek()
+        word = _NAME.match(self.text, self.at)
+        found = "its end" if self.at >= len(self.text) else shown(word.group() if word else self.text[self.at])
+        msg = f"could not read type {shown(self.text)}: found {found} at character {self.at + 1}"
+        return InvalidUsageError(msg, hint=hint)
+
+
+def _numbered(items: Sequence[Type]) -> tuple[str, ...]:
+    return tuple(f"f{i}" for i in range(len(items)))
+
+
+def _tuple(items: Sequence[Type]) -> Record:
+    return Record(_numbered(items), tuple(items), "tuple")
+
+
+def _option(item: Type) -> Type:
+    if item == UNIT:
+        return Scalar("bool")  # the same byte
+    if isinstance(item, Option):
+        # Arrow has one kind of null only: what is inside gets a place of its own. The same bytes.
+        return Option(Record(("some",), (item,)))
+    return Option(item)
+
+
+def _has_bytes(item: Type) -> bool:
+    return any(map(_has_bytes, item.items)) if isinstance(item, Record) else item != UNIT
+
+
+def type_text(type_: Type) -> str:
+    """Write a type, in one way only.
+
+    Examples
+    --------
+    >>> type_text(parse_type("Point{x:f64,y:f64}"))
+    '{x: f64, y: f64}'
+    """
+    if isinstance(type_, Scalar):
+        return "()" if type_ == UNIT else type_.kind
+    if isinstance(type_, Option):
+        return f"option<{type_text(type_.item)}>"
+    if isinstance(type_, Vec):
+        return f"vec<{type_text(type_.item)}>"
+    parts = [type_text(item) for item in type_.items]
+    if isinstance(type_, Choice):
+        held = [name if item == UNIT else f"{name}({part})" for name, item, part in _zip(type_, parts)]
+        return f"enum{{{', '.join(held)}}}"
+    if type_.kind == "duration":
+        return "duration"
+    if type_.kind == "product":
+        return f"product<{', '.join(parts)}>"
+    if type_.kind == "tuple":
+        return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
+    return f"{{{', '.join(f'{name}: {part}' for name, _, part in _zip(type_, parts))}}}"
+
+
+def _zip(type_: Record | Choice, parts: Sequence[str]) -> zip[tuple[str, Type, str]]:
+    return zip(type_.names, type_.items, parts, strict=True)
+
+
+def arrow_type(type_: Type) -> pa.DataType:
+    """Return the Arrow type of a value.
+
+    Examples
+    --------
+    >>> arrow_type(parse_type("vec<option<u16>>"))
+    ListType(list<element: uint16>)
+    """
+    if isinstance(type_, Scalar):
+        return _ARROW[type_.kind]
+    if isinstance(type_, Option):
+        return arrow_type(type_.item)
+    if isinstance(type_, Vec):
+        return pa.list_(_field("element", type_.item))
+    if isinstance(type_, Record):
+        return pa.struct([_field(name, item) for name, item in zip(type_.names, type_.items, strict=True)])
+    held = [
+        pa.field(name, arrow_type(item)) for name, item in zip(type_.names, type_.items, strict=True) if item != UNIT
+    ]
+    return pa.struct([pa.field("variant", pa.string(), nullable=False), *held])
+
+
+def _field(name: str, item: Type) -> pa.Field:
+    return pa.field(name, arrow_type(item), nullable=isinstance(item, Option) or item == UNIT)
+
+
+def columns_of(type_: Type) -> tuple[tuple[str, Type], ...]:
+    """Return name and type of each column that records become.
+
+    Examples
+    --------
+    >>> columns_of(parse_type("u64"))
+    (('value', Scalar(kind='u64')),)
+    """
+    if isinstance(type_, Record) and type_.kind in ("tuple", "struct"):
+        return tuple(zip(type_.names, type_.items, strict=True))
+    return (("value", type_),)
+
+
+def arrow_schema(type_: Type) -> pa.Schema:
+    """Return the schema of records of a type; its metadata names the type.
+
+    Examples
+    --------
+    >>> arrow_schema(parse_type("(string, u64)")).names
+    ['f0', 'f1']
+    """
+    fields = [_field(name, item) for name, item in columns_of(type_)]
+    return pa.schema(fields, metadata={METADATA_KEY: type_text(type_)})
+
+
+def type_of_schema(schema: pa.Schema) -> Type:
+    """Return the type of records whose columns are those of a schema: the one that its metadata names, if any.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If a column is of a type that captures do not have.
+
+    Examples
+    --------
+    >>> type_text(type_of_schema(pa.schema([("name", pa.string()), pa.field("n", pa.int64(), nullable=False)])))
+    '{name: option<string>, n: i64}'
+    """
+    named = (schema.metadata or {}).get(METADATA_KEY)
+    if named is not None:
+        return parse_type(named.decode())
+    items = tuple(_from_field(field, field.name) for field in schema)
+    names = tuple(schema.names)
+    if names == ("value",):
+        return items[0]
+    for name in names:
+        if not _NAME.fullmatch(name):
+            msg = f"could not describe column {shown(name)} as a type: found a name that is none in Rust"
+            raise SchemaMismatchError(msg, hint="rename the column", context={"column": name})
+    kind = "tuple" if names == _numbered(items) else "struct"
+    return Record(names, items, kind) if names else UNIT
+
+
+def _from_field(field: pa.Field, column: str) -> Type:
+    item = _from_arrow(field.type, column)
+    return _option(item) if field.nullable and item != UNIT else item
+
+
+def _from_arrow(type_: pa.DataType, column: str) -> Type:
+    scalar = _SCALARS.get(type_)
+    if scalar is not None:
+        return Scalar(scalar)
+    if pa.types.is_decimal(type_) and type_ == pa.decimal128(20, 0):
+        return Scalar("u64")  # as a log keeps it
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return Vec(_from_field(type_.value_field, column))
+    if pa.types.is_struct(type_) and type_.num_fields:
+        fields = [type_.field(i) for i in range(type_.num_fields)]
+        names = tuple(field.name for field in fields)
+        items = tuple(_from_field(field, f"{column}.{field.name}") for field in fields)
+        return Record(names, items, "tuple" if names == _numbered(items) else "struct")
+    msg = f"could not describe column {column!r} as a type: found {type_}"
+    raise SchemaMismatchError(
+        msg,
+        hint="captures have integers, bool, floats, strings, byte strings, lists and structs; cast the column",
+        context={"column": column},
+    )

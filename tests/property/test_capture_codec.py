@@ -1,0 +1,233 @@
+"""Captures of any type: what is written is read again, however the bytes come; mutated bytes do no harm."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import resource
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_timely.errors import CaptureFormatError
+from spark_timely.exchange.chunk import concat_chunks
+from spark_timely.exchange.jsonl import chunk_lines, json_chunk, records_to_rows
+from spark_timely.exchange.reader import CaptureReader
+from spark_timely.exchange.schema import UNIT, Choice, Option, Record, Scalar, Type, Vec, parse_type, type_text
+from spark_timely.exchange.times import TimeLayout
+from spark_timely.exchange.writer import CaptureEncoder, build_chunk
+from tests.modules import ROOT
+
+SCALARS = ["u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "bool", "f32", "f64", "string", "bytes"]
+NAMES = ("a", "b", "c", "d")
+
+
+def _record(items: list[Type], kind: str) -> Type:
+    names = tuple(f"f{i}" for i in range(len(items))) if kind == "tuple" else NAMES[: len(items)]
+    return parse_type(type_text(Record(names, tuple(items), kind)))
+
+
+types = st.recursive(
+    st.sampled_from(SCALARS).map(Scalar) | st.just(parse_type("duration")),
+    lambda inner: st.one_of(
+        inner.map(lambda item: parse_type(f"option<{type_text(item)}>")),
+        inner.map(Vec),
+        st.builds(_record, st.lists(inner, min_size=1, max_size=4), st.sampled_from(["tuple", "struct"])),
+        st.lists(inner | st.just(UNIT), min_size=1, max_size=3).map(
+            lambda items: Choice(("A", "B", "C")[: len(items)], tuple(items))
+        ),
+    ),
+    max_leaves=6,
+)
+
+
+def values_of(type_: Type) -> st.SearchStrategy[Any]:
+    """Return a strategy of JSON values of a type."""
+    if isinstance(type_, Option):
+        return st.none() | values_of(type_.item)
+    if isinstance(type_, Vec):
+        return st.lists(values_of(type_.item), max_size=3)
+    if isinstance(type_, Record):
+        if type_.kind == "duration":
+            return st.lists(st.integers(0, 10**9 - 1), min_size=2, max_size=2)
+        held = st.tuples(*map(values_of, type_.items)).map(list)
+        return held.map(lambda row: dict(zip(type_.names, row, strict=True))) if type_.kind == "struct" else held
+    if isinstance(type_, Choice):
+        variants = zip(type_.names, type_.items, strict=True)
+        return st.one_of([_variant(name, item) for name, item in variants])
+    kind = type_.kind
+    if kind == "bool":
+        return st.booleans()
+    if kind in ("f32", "f64"):
+        return st.floats(width=int(kind[1:]), allow_nan=False, allow_infinity=False) | st.just("-Infinity")
+    if kind == "string":
+        return st.text(max_size=5)
+    if kind == "bytes":
+        return st.sampled_from(["", "AA==", "eHk="])
+    bits = int(kind[1:])
+    return st.integers(-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if kind[0] == "i" else st.integers(0, (1 << bits) - 1)
+
+
+def _variant(name: str, item: Type) -> st.SearchStrategy[Any]:
+    return st.just(name) if item == UNIT else values_of(item).map(lambda value: {name: value})
+
+
+TIMES = {"u64": st.integers(0, 9), "product<u64, i8>": st.lists(st.integers(0, 9), min_size=2, max_size=2)}
+
+
+@st.composite
+def captures(draw: st.DrawFn) -> tuple[str, str, list[Any]]:
+    """Return type of times, type of records, and events."""
+    type_ = draw(types)
+    time = draw(st.sampled_from(sorted(TIMES)))
+    messages = st.tuples(TIMES[time], st.lists(values_of(type_), max_size=6))
+    progress = st.lists(st.tuples(TIMES[time], st.integers(-3, 3)).map(list), max_size=3)
+    return time, type_text(type_), draw(st.lists(messages | progress, max_size=8)) * draw(st.sampled_from([1, 1, 7]))
+
+
+@given(captures(), st.integers(64, 400))
+def test_any_capture_is_read_as_it_was_written(capture: tuple[str, str, list[Any]], chunk_bytes: int) -> None:
+    time, record, events = capture
+    chunk = build_chunk(events, time=time, record=record)
+    encoder = CaptureEncoder(time=time, record=record)
+    data = encoder.encode(chunk)
+    lines = list(chunk_lines(chunk, time=time, record=record))
+    reader = CaptureReader(io.BytesIO(data), time=time, record=record, chunk_bytes=chunk_bytes)
+    read = list(reader)
+    assert (reader.unfinished, reader.event, reader.position) == (0, len(events), len(data))
+    assert [line for part in read for line in chunk_lines(part, time=time, record=record)] == lines
+    if read:
+        assert encoder.encode(concat_chunks(read)) == data
+    again = json_chunk(lines, time=time, record=record)
+    assert encoder.encode(again) == data
+    # An independent reading of what the lines should say.
+    layout = TimeLayout(time)
+    for event, line in zip(events, map(json.loads, lines), strict=True):
+        if isinstance(event, tuple):
+            assert line["messages"][0] == event[0]
+            assert len(line["messages"][1]) == len(event[1])
+        else:
+            assert [[layout.to_json(layout.from_json(at)), delta] for at, delta in event] == line["progress"]
+    rows = [row for event in events if isinstance(event, tuple) for row in event[1]]
+    assert records_to_rows(chunk.records, parse_type(record)) == json.loads(json.dumps(rows), parse_int=int) or (
+        "f32" in record
+    )
+
+
+FUZZED = [
+    ("u64", "u64"),
+    ("u64", "(string, u64)"),
+    ("product<u64, u64>", "(option<u64>, vec<u8>, bool)"),
+    ("u32", "enum{A, B(string), C({n: vec<string>})}"),
+    ("duration", "(duration, vec<option<(u8, string)>>)"),
+]
+
+
+def seeds() -> list[tuple[str, str, bytes]]:
+    rows = {
+        "u64": [1, 2, 3],
+        "(string, u64)": [("a", 1), ("naïve", 1 << 63), ("", 0)],
+        "(option<u64>, vec<u8>, bool)": [(None, [], True), (5, [1, 2, 3], False)],
+        "enum{A, B(string), C({n: vec<string>})}": ["A", {"B": "x"}, {"C": {"n": ["y", ""]}}, "A"],
+        "(duration, vec<option<(u8, string)>>)": [([1, 2], [None, (1, "z")]), ([0, 0], [])],
+    }
+    times = {"u64": [0, 5], "u32": [0, 5], "product<u64, u64>": [[0, 0], [1, 2]], "duration": [[0, 0], [1, 5]]}
+    found = []
+    for time, record in FUZZED:
+        low, high = times[time]
+        events: list[Any] = [(low, rows[record]), [[low, -1], [high, 1]], (high, []), (high, rows[record] * 2), []]
+        chunk = build_chunk(events * 3, time=time, record=record)
+        found.append((time, record, CaptureEncoder(time=time, record=record).encode(chunk)))
+    return found
+
+
+def mutated(data: bytes, rng: random.Random) -> bytes:
+    out = bytearray(data)
+    for _ in range(rng.choice([1, 1, 1, 2, 3, 8])):
+        at = rng.randrange(len(out) + 1)
+        kind = rng.randrange(6)
+        if kind == 0 and out:
+            out[at % len(out)] = rng.randrange(256)
+        elif kind == 1 and out:
+            out[at % len(out)] ^= 1 << rng.randrange(8)
+        elif kind == 2:
+            del out[at : at + rng.randrange(1, 30)]
+        elif kind == 3:
+            out[at:at] = bytes(rng.randrange(256) for _ in range(rng.randrange(1, 12)))
+        elif kind == 4:
+            number = rng.choice([0, 1, 2, 255, 1 << 31, 1 << 32, 1 << 62, 1 << 63, (1 << 64) - 1, rng.getrandbits(64)])
+            out[at : at + 8] = number.to_bytes(8, "little")
+        else:
+            low = rng.randrange(len(out) + 1)
+            out[at:at] = out[low : low + rng.randrange(1, 60)]
+    return bytes(out)
+
+
+def harmless(time: str, record: str, data: bytes, chunk_bytes: int | None) -> bool:
+    """Read whatever it is; whole events are written again as they were, others refused with their place."""
+    reader = CaptureReader(io.BytesIO(data), time=time, record=record, chunk_bytes=chunk_bytes)
+    encoder = CaptureEncoder(time=time, record=record)
+    done = 0
+    try:
+        for chunk in reader:
+            low, high = int(chunk.positions[0]), int(chunk.positions[-1])
+            assert (low, encoder.encode(chunk)) == (done, data[low:high])
+            done = high
+    except CaptureFormatError as refused:
+        error = refused
+    else:
+        assert done + reader.unfinished == len(data)
+        return True
+    assert isinstance(error.position, int)
+    assert isinstance(error.event, int)
+    assert done <= error.position <= len(data)
+    return False
+
+
+@pytest.mark.parametrize("case", range(len(FUZZED)))
+def test_mutated_captures_are_refused_with_their_place_or_read_as_they_are(case: int) -> None:
+    time, record, data = seeds()[case]
+    rng = random.Random(case)
+    read = [harmless(time, record, mutated(data, rng), rng.choice([4096, 64, 200])) for _ in range(150)]
+    assert 0 < sum(read) < len(read)  # some of both, or the mutations are no test
+
+
+@given(st.sampled_from(FUZZED), st.binary(max_size=200))
+@settings(max_examples=200)
+def test_any_bytes_at_all_are_refused_or_read(types_: tuple[str, str], data: bytes) -> None:
+    harmless(*types_, data, None)
+
+
+@pytest.mark.long
+def test_a_million_mutated_captures_in_bounded_memory() -> None:
+    # In a process that may have no more memory than this.
+    code = "from tests.property.test_capture_codec import fuzz; fuzz(1_000_000)"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=6 * 3600)
+    assert run.returncode == 0, run.stderr[-3000:]
+    read = int(run.stdout)
+    assert 0 < read < 1_000_000
+
+
+FUZZ_BYTES = 64 << 20
+"""What a million inputs of some hundred bytes may take beyond what the process has at the start."""
+
+
+def fuzz(n: int) -> None:
+    """Read n mutated captures within `FUZZ_BYTES` of memory, and print how many were no error."""
+    cases = seeds()
+    for time, record, data in cases:
+        harmless(time, record, data, None)
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        size = int(statm.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + FUZZ_BYTES, size + FUZZ_BYTES))
+    rng = random.Random(20_261_121)
+    read = 0
+    for i in range(n):
+        time, record, data = cases[i % len(cases)]
+        read += harmless(time, record, mutated(data, rng), rng.choice([4096, 64, 200]))
+    print(read)  # noqa: T201 - the answer of this process
