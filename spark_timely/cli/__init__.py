@@ -1,4 +1,4 @@
-"""The command line ``spark-timely``: look at a log, check it, advance, close and compact it. No Spark.
+"""The command line ``spark-timely``: look at a log, check, advance, close, compact it, exchange captures. No Spark.
 
 Examples
 --------

@@ -32,6 +32,7 @@ from typing import NoReturn
 
 import spark_timely
 from spark_timely.cli import verbs
+from spark_timely.cli.exchange import EXPORT, IMPORT
 from spark_timely.cli.output import Console, to_json
 from spark_timely.cli.wait import WAIT
 from spark_timely.errors import (
@@ -166,14 +167,15 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser = _Parser(
         prog="spark-timely",
-        description="Look at a capture log, check it, wait for it, advance, close and compact it. Needs no Spark.",
+        description="Look at a capture log, check it, wait for it, advance, close and compact it;"
+        " exchange captures with the real timely. Needs no Spark.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"spark-timely {spark_timely.__version__}")
     subparsers = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in (*verbs.VERBS, WAIT):
+    for verb in (*verbs.VERBS, WAIT, IMPORT, EXPORT):
         child = subparsers.add_parser(
             verb.name,
             parents=[common],

@@ -16,7 +16,7 @@ from spark_timely.log.cut import Cut, open_cut
 from spark_timely.log.delta import DeltaLog
 from spark_timely.log.waiting import passes, wait_for
 
-__all__ = ["WAIT"]
+__all__ = ["WAIT", "seconds"]
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,12 +31,13 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--cut", metavar="FILE", help="until the logs of a cut have come so far; JSON as str(cut) gives it, - reads it"
     )
     parser.add_argument(
-        "--timeout", metavar="DURATION", type=_seconds, default=60.0, help="such as 10m; 0 looks once (60s)"
+        "--timeout", metavar="DURATION", type=seconds, default=60.0, help="such as 10m; 0 looks once (60s)"
     )
-    parser.add_argument("--poll", metavar="DURATION", type=_seconds, default=1.0, help="between two looks (1s)")
+    parser.add_argument("--poll", metavar="DURATION", type=seconds, default=1.0, help="between two looks (1s)")
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """Read a duration of the command line."""
     try:
         found = parse_duration(text)
     except ValueError as error:

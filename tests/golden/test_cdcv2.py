@@ -76,13 +76,13 @@ def test_messages_reconstruct_what_differential_gave_message_by_message(
         assert reader.pending == 0
 
 
-@pytest.mark.parametrize(("file", "i", "case"), CASES[::7], ids=IDS[::7])
+@pytest.mark.parametrize(("file", "i", "case"), CASES[::17], ids=IDS[::17])
 def test_any_other_order_and_any_batches_give_the_same(file: str, i: int, case: dict[str, Any]) -> None:
     rng = random.Random(f"{file}{i}")
     types = {"time": TIMES[case["time"]], "record": "string"}
     _, wanted = outputs_of(case, case["messages"])
     read = [read_message(json.dumps(message), **types) for message in case["messages"]]
-    for _ in range(5):
+    for _ in range(3):
         reader = CdcReader(**types)
         mixed = read + rng.sample(read, len(read) // 3)
         rng.shuffle(mixed)

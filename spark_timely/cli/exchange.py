@@ -1,0 +1,295 @@
+"""The verbs ``import`` and ``export``: captures of the real timely into a log, and a log to such captures."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import re
+import threading
+import time as clock
+from collections.abc import Callable
+
+from spark_timely.cli.bar import Bar
+from spark_timely.cli.output import Console, count_text, printable, size_text
+from spark_timely.cli.verbs import Verb, asked_log, frontier_text, plain_frontier, storage_options
+from spark_timely.cli.wait import seconds
+from spark_timely.errors import InvalidOptionError, LogMissingError, shown
+from spark_timely.exchange.exporting import default_types, export_log
+from spark_timely.exchange.importing import CaptureTypes, Imported, StreamImport, check_beginning
+from spark_timely.exchange.jsonl import JsonLines
+from spark_timely.exchange.sockets import Address, import_socket, is_address
+from spark_timely.log.delta import DeltaLog, create_log, open_log
+
+__all__ = ["EXPORT", "IMPORT"]
+
+_TYPES = (
+    "types are written as in Rust: u64, (String, u64), {name: string, n: Option<u64>}, Vec<u8>, bytes,"
+    " enum{A, B(u64)}; times: u64, Product<u64, u64>, Duration, ()"
+)
+
+
+def _import_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "captures",
+        metavar="FILE",
+        nargs="+",
+        help="captures: files, or addresses: tcp-listen://HOST:PORT waits for a producer, tcp://HOST:PORT connects",
+    )
+    parser.add_argument("--time", metavar="TYPE", required=True, help="type of the times")
+    parser.add_argument("--record", metavar="TYPE", required=True, help=f"type of the records; {_TYPES}")
+    parser.add_argument(
+        "--stream",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="name of the stream, one for each FILE in turn; by default what the file is called",
+    )
+    parser.add_argument(
+        "--streams", metavar="N", type=_positive, help="how many captures a new log will get in all (as many as FILEs)"
+    )
+    parser.add_argument("--format", choices=["timely", "jsonl"], default="timely", help="of the files (timely)")
+    parser.add_argument(
+        "--wait",
+        metavar="DURATION",
+        type=seconds,
+        help="how long to wait for more of a capture that is not closed (0s for files, 60s for addresses)",
+    )
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not int(text):
+        msg = f"expected a whole number from 1, found {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+def _import(
+    options: argparse.Namespace,
+    console: Console,
+    *,
+    now: Callable[[], float] = clock.monotonic,
+    pause: Callable[[float], None] = clock.sleep,
+) -> bool:
+    types = CaptureTypes.parse(options.time, options.record)
+    named = list(zip(options.captures, _stream_names(options), strict=True))
+    addresses = {capture: Address.parse(capture) for capture in options.captures if is_address(capture)}
+    files = [capture for capture in options.captures if capture not in addresses]
+    for file in files:
+        if not os.path.isfile(file):
+            msg = f"could not import {shown(file)}: found no such file"
+            raise InvalidOptionError(msg, hint="give files that timely's EventWriter wrote, or addresses")
+    log = _log_for(options, types, files)
+    results: dict[str, Imported] = {}
+    total = sum(os.path.getsize(file) for file in files) if options.format == "timely" and not addresses else None
+    with Bar("import", total) as bar:
+        threads = _Listeners()
+        for capture, stream in named:
+            if capture in addresses:
+                wait_s = 60.0 if options.wait is None else options.wait
+                threads.start(capture, addresses[capture], log, stream, types, wait_s, results)
+        try:
+            for capture, stream in named:
+                if capture not in addresses:
+                    task = StreamImport(log, stream, types, name=os.path.basename(capture), tell=bar.add)
+                    bar.add(task.position)
+                    again = _patience(options.wait or 0.0, task, now, pause)
+                    if options.format == "jsonl":
+                        results[capture] = task.take_whole(JsonLines(capture, types.time, types.record), again=again)
+                    else:
+                        results[capture] = task.take_file(capture, again=again)
+        finally:
+            threads.join()
+    _say(log, [results[capture] for capture, _ in named], console)
+    return True
+
+
+def _stream_names(options: argparse.Namespace) -> list[str]:
+    if options.stream:
+        if len(options.stream) != len(options.captures):
+            msg = f"could not read the command line: found --stream {len(options.stream)} times"
+            raise InvalidOptionError(
+                msg, hint=f"give it once for each of the {len(options.captures)} captures, or never"
+            )
+        names = list(options.stream)
+    else:
+        names = [_name_of(capture) for capture in options.captures]
+    for name in names:
+        if names.count(name) > 1:
+            msg = f"could not read the command line: found stream {name!r} for more than one capture"
+            raise InvalidOptionError(msg, hint="name the streams, one --stream NAME for each capture")
+    return names
+
+
+def _name_of(capture: str) -> str:
+    text = capture if is_address(capture) else os.path.splitext(os.path.basename(capture))[0]
+    return re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_")[:200] or "capture"
+
+
+def _log_for(options: argparse.Namespace, types: CaptureTypes, files: list[str]) -> DeltaLog:
+    """Open the log, or make it, if the files are at least in the beginning what was declared."""
+    storage = storage_options(options)
+    try:
+        return open_log(options.log, storage_options=storage)
+    except LogMissingError:
+        domain, payload = types.layout.domain, types.payload
+        if options.format == "timely":
+            for file in files:
+                check_beginning(file, types)
+        return create_log(
+            options.log,
+            payload,
+            times=[type_.value for type_ in domain.types],
+            minimum=domain.minimum,
+            streams=options.streams or len(options.captures),
+            exist_ok=True,
+            storage_options=storage,
+        )
+
+
+def _patience(
+    wait_s: float, task: StreamImport, now: Callable[[], float], pause: Callable[[float], None]
+) -> Callable[[], bool]:
+    """Return what waits a little for more, until nothing has come for so long."""
+    since, seen = now(), task.position
+
+    def again() -> bool:
+        nonlocal since, seen
+        if task.position != seen:
+            since, seen = now(), task.position
+        if now() - since >= wait_s:
+            return False
+        pause(min(0.2, wait_s))
+        return True
+
+    return again
+
+
+class _Listeners:
+    """A thread for each address. Each has a log handle of its own: they commit independently."""
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+        self._errors: list[BaseException] = []
+
+    def start(
+        self,
+        capture: str,
+        address: Address,
+        log: DeltaLog,
+        stream: str,
+        types: CaptureTypes,
+        wait_s: float,
+        results: dict[str, Imported],
+    ) -> None:
+        def run() -> None:
+            try:
+                mine = open_log(log.path, storage_options=log.storage_options)
+                task = StreamImport(mine, stream, types, name=capture, max_delay_s=1.0)
+                results[capture] = import_socket(task, address, wait_s=wait_s)
+            except BaseException as error:  # noqa: BLE001 - raised again by join, in the thread that asked
+                self._errors.append(error)
+
+        thread = threading.Thread(target=run, name=f"import {capture}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def join(self) -> None:
+        """Wait for all, and raise what the first of them raised."""
+        for thread in self._threads:
+            while thread.is_alive():  # so that an interrupt from the keyboard is heard
+                thread.join(0.2)
+        if self._errors:
+            raise self._errors[0]
+
+
+def _say(log: DeltaLog, results: list[Imported], console: Console) -> None:
+    log.refresh()
+    domain, frontier = log.domain, log.frontier()
+    if console.json_mode:
+        captures = []
+        for result in results:
+            facts = dataclasses.asdict(dataclasses.replace(result, frontier=None))  # type: ignore[arg-type]
+            captures.append({**facts, "frontier": plain_frontier(domain, result.frontier)})
+        console.answer(
+            {"captures": captures, "frontier": plain_frontier(domain, frontier), "complete": frontier.is_empty}
+        )
+        return
+    for result in results:
+        added = f"{count_text(result.new_events, 'event')} with {count_text(result.new_records, 'record')} added"
+        state = "closed" if result.closed else f"unfinished, at {frontier_text(domain, result.frontier)}"
+        if result.unfinished:
+            state += f", {count_text(result.unfinished, 'byte')} of an event that is not whole yet"
+        console.line(printable(f"{result.name} \N{RIGHTWARDS ARROW} {result.stream}: {added}; {state}"))
+    console.line(f"frontier of the log: {frontier_text(domain, frontier)}")
+
+
+def _export_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="DIR", help="where to write the captures")
+    parser.add_argument("--files", metavar="N", type=_positive, default=1, help="how many captures (1)")
+    parser.add_argument(
+        "--time", metavar="TYPE", help="type of the times; by default as imported, or as the log has them"
+    )
+    parser.add_argument("--record", metavar="TYPE", help=f"type of the records; {_TYPES}")
+    parser.add_argument("--stream", metavar="NAME", help="only this stream of the log")
+    parser.add_argument(
+        "--up-to", metavar="FRONTIER", help="only times not beyond this frontier; the captures end there"
+    )
+    parser.add_argument("--name", metavar="NAME", default="capture", help="what the files' names begin with (capture)")
+    parser.add_argument("--format", choices=["timely", "jsonl"], default="timely", help="of the files (timely)")
+
+
+def _export(options: argparse.Namespace, console: Console) -> bool:
+    log = asked_log(options)
+    types = None
+    if options.time is not None or options.record is not None:
+        known = default_types(log) if None in (options.time, options.record) else None
+        asked = CaptureTypes.parse(options.time or "u64", options.record or "u64")
+        types = CaptureTypes(
+            known.time if known is not None and options.time is None else asked.time,
+            known.record if known is not None and options.record is None else asked.record,
+        )
+    index = log.files()
+    total = int(index.rows.sum()) if bool((index.rows >= 0).all()) else None
+    with Bar("export", total, text=lambda n: count_text(n, "row")) as bar:
+        written = export_log(
+            log,
+            options.folder,
+            files=options.files,
+            types=types,
+            stream=options.stream,
+            up_to=options.up_to,
+            name=options.name,
+            json_lines=options.format == "jsonl",
+            tell=bar.add,
+        )
+    if console.json_mode:
+        console.answer([dataclasses.asdict(each) for each in written])
+        return True
+    for each in written:
+        console.line(
+            printable(
+                f"{each.path}: {count_text(each.events, 'event')} with {count_text(each.records, 'record')},"
+                f" {size_text(each.size_bytes)}"
+            )
+        )
+    return True
+
+
+IMPORT = Verb(
+    "import",
+    "captures of the real timely into a log",
+    "Import captures that timely's EventWriter wrote, from files or sockets: one stream of the log for each. The"
+    " protocol is checked. What the log has already is not added again: an import can be repeated, and goes on where"
+    " it was when files have grown.",
+    _import_arguments,
+    _import,
+)
+EXPORT = Verb(
+    "export",
+    "a log to captures that the real timely replays",
+    "Write a log, or part of it, to capture files that timely's EventReader replays: as many as are asked for,"
+    " balanced, each by itself a valid stream.",
+    _export_arguments,
+    _export,
+)

@@ -1,0 +1,174 @@
+"""The verbs `import` and `export`: what they answer, what they refuse, and that they can be repeated."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_timely.cli import main
+from spark_timely.cli.command import build_parser
+from spark_timely.cli.exchange import _import
+from spark_timely.cli.output import Console
+from spark_timely.exchange.writer import capture_bytes
+from spark_timely.log.delta import open_log
+from tests.oracles.golden import golden_bytes
+
+Run = Callable[..., tuple[int, str, str]]
+TYPES = ("--time", "u64", "--record", "(String, u64)")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """Return the captures of three workers of the real timely."""
+    paths = [tmp_path / f"w{i}.bin" for i in range(3)]
+    for i, path in enumerate(paths):
+        path.write_bytes(golden_bytes(f"capture_c2_3workers_w{i}.bin"))
+    return [str(path) for path in paths]
+
+
+def digest(run: Run, log: str) -> str:
+    code, out, _ = run("verify", log, "--json")
+    assert code == 0, out
+    return str(json.loads(out)["hash"])
+
+
+def test_import_again_adds_nothing_and_export_gives_the_same_back(
+    run: Run, files: list[str], log_path: str, tmp_path: Path
+) -> None:
+    code, out, _ = run("import", log_path, *files, *TYPES, "--json")
+    answer = json.loads(out)
+    assert (code, answer["complete"]) == (0, True)
+    assert [each["stream"] for each in answer["captures"]] == ["w0", "w1", "w2"]
+    assert all(each["closed"] and each["new_events"] == each["events"] > 0 for each in answer["captures"])
+    wanted, version = digest(run, log_path), open_log(log_path).version
+    code, out, _ = run("import", log_path, *files, *TYPES)
+    assert code == 0
+    assert out.count("0 events with 0 records added; closed") == 3
+    assert (digest(run, log_path), open_log(log_path).version) == (wanted, version)
+    for kind, count in (("timely", 2), ("jsonl", 4)):
+        folder = tmp_path / kind
+        code, out, _ = run("export", log_path, str(folder), "--files", str(count), "--format", kind, "--json")
+        written = [each["path"] for each in json.loads(out)]
+        assert (code, len(written)) == (0, count)
+        code, out, _ = run("import", str(tmp_path / f"{kind} log"), *written, *TYPES, "--format", kind)
+        assert code == 0
+        assert digest(run, str(tmp_path / f"{kind} log")) == wanted
+        code, _, err = run("export", log_path, str(folder), "--files", str(count), "--format", kind)
+        assert code == 2
+        assert "give an empty directory" in err
+
+
+def test_part_of_a_log_is_exported_and_ends_there(run: Run, files: list[str], log_path: str, tmp_path: Path) -> None:
+    assert run("import", log_path, *files, *TYPES)[0] == 0
+    log = open_log(log_path)
+    times = sorted(set(log.messages().column("_time").to_pylist()))
+    middle = times[len(times) // 2]
+    assert run("export", log_path, str(tmp_path / "part"), "--stream", "w1", "--up-to", str(middle))[0] == 0
+    part = str(tmp_path / "part log")
+    code, out, _ = run("import", part, str(tmp_path / "part" / "capture_w0.bin"), *TYPES, "--json")
+    assert (code, json.loads(out)["complete"]) == (0, True)
+    rows = open_log(part).messages(columns=["_time", "f0", "f1"])
+    assert rows.num_rows == log.messages(upper=[middle], stream="w1").num_rows > 0
+    assert max(rows.column("_time").to_pylist()) < middle
+
+
+def test_unfinished_capture_is_reported_and_goes_on_when_it_grows(run: Run, log_path: str, tmp_path: Path) -> None:
+    whole = golden_bytes("capture_c2_3workers_w0.bin")
+    file = tmp_path / "growing.bin"
+    file.write_bytes(whole[: len(whole) // 2])
+    code, out, _ = run("import", log_path, str(file), *TYPES)
+    assert code == 0
+    assert "unfinished, at" in out
+    assert "of an event that is not whole yet" in out
+    file.write_bytes(whole)
+    code, out, _ = run("import", log_path, str(file), *TYPES, "--json")
+    assert (code, json.loads(out)["captures"][0]["closed"]) == (0, True)
+
+
+def test_import_waits_for_a_file_that_is_still_written(log_path: str, tmp_path: Path) -> None:
+    whole = golden_bytes("capture_c2_3workers_w0.bin")
+    file = tmp_path / "x.bin"
+    file.write_bytes(whole[:1000])
+    clock = [0.0]
+
+    def pause(seconds: float) -> None:
+        clock[0] += seconds
+        if file.stat().st_size < 4000:
+            with file.open("ab") as end:
+                end.write(whole[file.stat().st_size :][:1000])
+
+    options = build_parser().parse_args(["import", log_path, str(file), *TYPES, "--wait", "2s"])
+    with open(os.devnull, "w") as nothing:
+        assert _import(options, Console(nothing, json_mode=False), now=lambda: clock[0], pause=pause)
+    assert open_log(log_path).stream("x").batch > 3900
+    assert 2.0 <= clock[0] < 6.0
+
+
+def test_wrong_type_is_refused_with_its_place_and_makes_no_log(run: Run, files: list[str], log_path: str) -> None:
+    code, _, err = run("import", log_path, *files, "--time", "u64", "--record", "u64")
+    assert code == 4
+    assert "could not read a capture at event=" in err
+    assert not os.path.exists(log_path)
+
+
+def test_capture_that_breaks_the_protocol_is_refused_and_makes_no_log(run: Run, log_path: str, tmp_path: Path) -> None:
+    file = tmp_path / "late.bin"
+    file.write_bytes(capture_bytes([{0: -1}, (0, [("late", 1)])], time="u64", record="(string, u64)"))
+    code, _, err = run("import", log_path, str(file), *TYPES)
+    assert code == 4
+    assert "at event=1, byte=36" in err
+    assert not os.path.exists(log_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere.bin", *TYPES], "found no such file"),
+        (["{0}", "--time", "u64", "--record", "(String, u46)"], "found 'u46' at character 10"),
+        (["{0}", "--time", "f64", "--record", "u64"], "type of times"),
+        (["{0}", "{1}", *TYPES, "--stream", "a"], "found --stream 1 times"),
+        (["{0}", "{0}", *TYPES], "for more than one capture"),
+        (["tcp://nowhere", *TYPES], "could not read address"),
+        (["{0}", "--record", "u64"], "--time"),
+    ],
+)
+def test_command_lines_that_make_no_sense_are_refused(
+    run: Run, files: list[str], log_path: str, arguments: list[str], said: str
+) -> None:
+    code, _, err = run("import", log_path, *(each.format(*files) for each in arguments))
+    assert code == 2
+    assert said in err
+    assert not os.path.exists(log_path)
+
+
+def test_capture_comes_over_a_socket(run: Run, log_path: str) -> None:
+    data = golden_bytes("capture_c2_3workers_w0.bin")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(data)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        code, out, _ = run("import", log_path, address, *TYPES, "--stream", "w0", "--json")
+        thread.join(30)
+    assert (code, json.loads(out)["complete"]) == (0, True)
