@@ -45,7 +45,7 @@ settings.register_profile(
 settings.register_profile("long", settings.get_profile("default"), derandomize=False, max_examples=2000)
 settings.load_profile("long" if os.environ.get("SPARK_TIMELY_LONG", "0") not in {"", "0"} else "default")
 
-_FOLDERS = ("unit", "golden", "property", "conformance", "typing", "faults", "spark", "bench")
+_FOLDERS = ("unit", "golden", "property", "conformance", "interop", "typing", "faults", "spark", "bench")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

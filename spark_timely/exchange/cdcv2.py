@@ -24,8 +24,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_timely.antichain import Antichain
-from spark_timely.errors import CaptureFormatError, InvalidUsageError, ProtocolError, TimelyError, shown
-from spark_timely.exchange.jsonl import records_to_rows, rows_to_records
+from spark_timely.errors import CaptureFormatError, InvalidUsageError, ProtocolError, shown
+from spark_timely.exchange.jsonl import found_by, records_to_rows, rows_to_records
 from spark_timely.exchange.schema import Type, arrow_schema, parse_type
 from spark_timely.exchange.times import TimeLayout
 from spark_timely.exchange.writer import CaptureEncoder
@@ -283,9 +283,8 @@ def read_message(line: str, *, time: str | Type, record: str | Type) -> Updates 
     try:
         found = json.loads(line)
         return _message(found, layout, type_)
-    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
-        said = error.message if isinstance(error, TimelyError) else str(error)
-        msg = f"could not read a CDCv2 message: {said if 'found' in said else 'found ' + shown(line)}"
+    except (ValueError, TypeError, LookupError, RecursionError, OverflowError) as error:
+        msg = f"could not read a CDCv2 message: {found_by(error)}"
         hint = 'a line is {"updates": [[record, time, diff], …]} or {"progress": {"lower", "upper", "counts"}}'
         raise CaptureFormatError(msg, hint=hint) from error
 

@@ -38,7 +38,16 @@ from spark_timely.log.files import file_times, open_parquet, read_file
 from spark_timely.log.reading import ReadableLog
 from spark_timely.order import DiffArray, IntArray, less_equal, unique_times
 
-__all__ = ["Exported", "default_types", "export_log"]
+__all__ = [
+    "Exported",
+    "default_types",
+    "export_log",
+    "fresh_paths",
+    "rows_between",
+    "still_to_come",
+    "stretches",
+    "times_of",
+]
 
 STRETCH_ROWS = 1 << 20
 _EVENT_RECORDS = 8192
@@ -143,22 +152,17 @@ def export_log(
     types = default_types(log) if types is None else types
     upper = None if up_to is None else log.domain.parse_frontier(up_to)
     left = _left(log, stream, upper)
-    times, counts = _times(log, stream, upper)
+    times, counts = times_of(log, stream, upper)
     encoder = CaptureEncoder(time=types.time, record=types.record)
     _check_times(log, encoder.times)
     suffix = "jsonl" if json_lines else "bin"
-    os.makedirs(folder, exist_ok=True)
-    paths = [Path(folder) / f"{name}_w{i}.{suffix}" for i in range(files)]
-    for path in paths:
-        if path.exists():
-            msg = f"could not export log {log.path!r}: found {str(path)!r}"
-            raise InvalidUsageError(msg, hint="give an empty directory, or another --name")
-    held = _still_to_come(times, left)
+    paths = fresh_paths(log, folder, [f"{name}_w{i}.{suffix}" for i in range(files)])
+    held = still_to_come(times, left)
     with contextlib.ExitStack() as stack:
-        outputs = [stack.enter_context(_Output(path, encoder, types)) for path in paths]
+        outputs = [stack.enter_context(CaptureOutput(path, encoder, types)) for path in paths]
         dealt = 0
-        for low, high in _stretches(counts, stretch_rows):
-            rows, at = _rows(log, stream, upper, times, low, high)
+        for low, high in stretches(counts, stretch_rows):
+            rows, at = rows_between(log, log.schema.names, stream, upper, times, low, high)
             for i, output in enumerate(outputs):
                 mine = slice((i - dealt) % files, None, files)
                 output.add(rows.take(np.arange(rows.num_rows)[mine]), at[mine], times[low:high], held[low:high])
@@ -169,6 +173,17 @@ def export_log(
             output.move(left)
             output.finish()
     return [output.written() for output in outputs]
+
+
+def fresh_paths(log: ReadableLog, folder: str | os.PathLike[str], names: list[str]) -> list[Path]:
+    """Make the folder, and return where files of these names will be; refuse what is there already."""
+    os.makedirs(folder, exist_ok=True)
+    paths = [Path(folder) / name for name in names]
+    for path in paths:
+        if path.exists():
+            msg = f"could not export log {log.path!r}: found {str(path)!r}"
+            raise InvalidUsageError(msg, hint="give an empty directory, or another --name")
+    return paths
 
 
 def _check(log: ReadableLog, files: int) -> None:
@@ -218,7 +233,7 @@ def _wanted(
     return table, times
 
 
-def _times(log: ReadableLog, stream: str | None, upper: Antichain | None) -> tuple[IntArray, DiffArray]:
+def times_of(log: ReadableLog, stream: str | None, upper: Antichain | None) -> tuple[IntArray, DiffArray]:
     """Return the distinct times in lexicographic order, and how many rows each has."""
     index = log.files()
     schema = pa.schema([log.format.data_schema.field(name) for name in ("_stream", *log.domain.columns)])
@@ -243,7 +258,7 @@ def _times(log: ReadableLog, stream: str | None, upper: Antichain | None) -> tup
     return times[first], np.add.reduceat(counts, first)
 
 
-def _still_to_come(times: IntArray, left: Antichain) -> list[IntArray]:
+def still_to_come(times: IntArray, left: Antichain) -> list[IntArray]:
     """Return for each time the minima of it, of all that come after it, and of what is left open.
 
     One turn per distinct time, each over the width of a frontier.
@@ -257,7 +272,7 @@ def _still_to_come(times: IntArray, left: Antichain) -> list[IntArray]:
     return held[::-1]
 
 
-def _stretches(counts: IntArray, stretch_rows: int) -> Iterator[tuple[int, int]]:
+def stretches(counts: IntArray, stretch_rows: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of times that have about so many rows."""
     total = np.concatenate([[0], np.cumsum(counts)])
     low = 0
@@ -267,8 +282,14 @@ def _stretches(counts: IntArray, stretch_rows: int) -> Iterator[tuple[int, int]]
         low = high
 
 
-def _rows(
-    log: ReadableLog, stream: str | None, upper: Antichain | None, times: IntArray, low: int, high: int
+def rows_between(
+    log: ReadableLog,
+    columns: list[str],
+    stream: str | None,
+    upper: Antichain | None,
+    times: IntArray,
+    low: int,
+    high: int,
 ) -> tuple[pa.Table, IntArray]:
     """Return the rows at a range of times, in the order of these, and the number of each row's time."""
     index = log.files()
@@ -277,7 +298,7 @@ def _rows(
     may = ~index.known | ((index.max_times[:, 0] >= first[0]) & (index.min_times[:, 0] <= last[0]))
     if stream is not None:
         may &= index.may_hold_stream(stream)
-    names = ["_stream", *log.domain.columns, *log.schema.names]
+    names = ["_stream", *log.domain.columns, *columns]
     schema = pa.schema([log.format.data_schema.field(name) for name in names])
     tables: list[pa.Table] = [pa.schema([f.with_nullable(nullable=True) for f in schema]).empty_table()]
     found: list[IntArray] = [np.empty((0, log.domain.arity), np.int64)]
@@ -290,12 +311,12 @@ def _rows(
         found.append(at[inside])
     rows, at = pa.concat_tables(tables), np.concatenate(found)
     order = np.lexsort(at.T[::-1])
-    rows, at = rows.select(log.schema.names).take(order), at[order]
+    rows, at = rows.select(columns).take(order), at[order]
     starts = np.concatenate([[True], (at[1:] != at[:-1]).any(axis=1)]) if at.shape[0] else np.empty(0, np.bool_)
     return rows, np.cumsum(starts) - 1
 
 
-class _Output:
+class CaptureOutput:
     """One capture that is being written."""
 
     def __init__(self, path: Path, encoder: CaptureEncoder, types: CaptureTypes) -> None:
@@ -308,7 +329,7 @@ class _Output:
         self.held = np.array([encoder.times.domain.minimum], np.int64)
         self.file: BinaryIO | None = None
 
-    def __enter__(self) -> _Output:
+    def __enter__(self) -> CaptureOutput:
         self.file = self.partial.open("wb")
         return self
 

@@ -111,7 +111,7 @@ def import_owner(state: StreamState) -> CaptureTypes | None:
 
     A type has balanced parentheses, so the text is cut where the first of both is whole.
     """
-    text = state.owner or ""
+    text = (state.owner or "").removeprefix("cdcv2 ")
     if not text.startswith(_OWNER):
         return None
     words = text[len(_OWNER) :].split(" ")

@@ -26,7 +26,7 @@ from spark_timely.exchange.times import TimeLayout
 if TYPE_CHECKING:
     from spark_timely.exchange.writer import PlainEvent
 
-__all__ = ["JsonLines", "chunk_lines", "json_chunk", "json_value", "records_to_rows", "rows_to_records"]
+__all__ = ["JsonLines", "chunk_lines", "found_by", "json_chunk", "json_value", "records_to_rows", "rows_to_records"]
 
 Value: TypeAlias = object
 _LINES_BYTES = 1 << 20
@@ -231,9 +231,20 @@ def json_chunk(lines: Iterable[str], *, time: str | Type, record: str | Type, fi
         raise
 
 
+def found_by(error: Exception) -> str:
+    """Return what an error found, without what it attempted.
+
+    Examples
+    --------
+    >>> found_by(ValueError("could not read a: found b")), found_by(ValueError("no JSON"))
+    ('found b', 'found no JSON')
+    """
+    said = error.message if isinstance(error, TimelyError) else " ".join(str(error).splitlines())
+    return said[said.index("found ") :] if "found " in said else f"found {said}"
+
+
 def _no_event(number: int, error: Exception) -> CaptureFormatError:
-    said = error.message if isinstance(error, TimelyError) else str(error)
-    msg = f"could not read JSON lines at event={number}: {said if 'found' in said else 'found ' + said}"
+    msg = f"could not read JSON lines at event={number}: {found_by(error)}"
     hint = 'a line is {"messages": [time, [record, …]]} or {"progress": [[time, delta], …]}'
     return CaptureFormatError(msg, hint=hint, event=number)
 

@@ -102,10 +102,20 @@ class CaptureEncoder:
         SchemaMismatchError
             As `encode`.
         """
-        columns = [_column(chunk.records, name, item) for name, item in columns_of(self.record)]
+        return replace(chunk, records=self.fitted(chunk.records))
+
+    def fitted(self, records: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
+        """Return records in the Arrow types of the declared one, checked.
+
+        Raises
+        ------
+        SchemaMismatchError
+            As `encode`.
+        """
+        columns = [_column(records, name, item) for name, item in columns_of(self.record)]
         for layout, values in zip(self._layouts, columns, strict=True):
             layout.sizes(values)
-        return replace(chunk, records=pa.RecordBatch.from_arrays(columns, schema=self.schema))
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def encode_records(self, records: pa.RecordBatch | pa.Table) -> tuple[bytes, Offsets]:
         """Return the bytes of records one after the other, and the n + 1 bounds between them.

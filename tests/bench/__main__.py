@@ -10,7 +10,7 @@ from pathlib import Path
 
 import spark_timely as st
 
-from . import flat_cases, history_cases, latency_cases, memory_cases, progress_counts, progress_reach
+from . import exchange_cases, flat_cases, history_cases, latency_cases, memory_cases, progress_counts, progress_reach
 from .data import events
 from .report import Case, table, write_jsonl
 from .spark_cases import NAMES, PEER_SETTINGS, SparkCases
@@ -34,6 +34,7 @@ def main() -> int:
     scratch.mkdir(parents=True)
     cases = progress_counts.run(scratch, wanted)
     cases += progress_reach.run(scratch, wanted)
+    cases += exchange_cases.run(scratch, wanted)
     cases += flat_cases.run(scratch, wanted)
     cases += history_cases.run(scratch, wanted)
     cases += memory_cases.run(scratch, wanted)

@@ -16,9 +16,10 @@ use std::sync::{Arc, Mutex};
 
 use serde::{de::DeserializeOwned, Serialize};
 use timely::dataflow::operators::capture::{Capture, Event, EventReader, EventWriter, Replay};
-use timely::dataflow::operators::{Inspect, Probe};
+use timely::dataflow::operators::{Exchange, Input, Inspect, Probe};
 use timely::dataflow::InputHandle;
-use timely::order::{PartialOrder, Product};
+use timely::order::Product;
+use timely::progress::timestamp::Refines;
 use timely::progress::Timestamp;
 use timely::Config;
 
@@ -54,8 +55,8 @@ impl Show for Product<u64, u64> {
 trait Data: Serialize + DeserializeOwned + Clone + Show + Send + 'static {}
 impl<D: Serialize + DeserializeOwned + Clone + Show + Send + 'static> Data for D {}
 
-trait Time: Timestamp + Serialize + DeserializeOwned + Show {}
-impl<T: Timestamp + Serialize + DeserializeOwned + Show> Time for T {}
+trait Time: Timestamp + Refines<()> + Serialize + DeserializeOwned + Show {}
+impl<T: Timestamp + Refines<()> + Serialize + DeserializeOwned + Show> Time for T {}
 
 /// Judge a capture: every event whole and without surplus bytes, the two rules of the protocol, nothing held at the end.
 fn check<T: Time, D: Data>(file: &str) -> Result<usize, String> {
@@ -153,7 +154,7 @@ fn capture<W: Write + 'static>(workers: usize, open: impl Fn(usize) -> W + Send 
         let mut input = InputHandle::new();
         let writer = EventWriter::new(open(worker.index()));
         worker.dataflow::<u64, _, _>(|scope| {
-            use timely::dataflow::operators::{Exchange, Input};
+
             scope
                 .input_from(&mut input)
                 .exchange(|record: &(String, u64)| record.1)

@@ -1,0 +1,251 @@
+"""Collections to and from CDCv2: a log's updates as messages, and messages as a log's updates.
+
+Invariants
+----------
+1. What is complete in the log is what messages say; nothing is said of times that are still open.
+2. The log's frontier is all that an import remembers: who begins again hears everything once more, and
+   what is complete is passed over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from spark_timely.antichain import Antichain
+from spark_timely.errors import InvalidUsageError
+from spark_timely.exchange.cdcv2 import CdcReader, Statement, Updates, message_lines, statement_of
+from spark_timely.exchange.exporting import (
+    STRETCH_ROWS,
+    Exported,
+    default_types,
+    fresh_paths,
+    rows_between,
+    still_to_come,
+    stretches,
+    times_of,
+)
+from spark_timely.exchange.importing import CaptureTypes
+from spark_timely.exchange.writer import CaptureEncoder
+from spark_timely.log.base import CommitOutcome
+from spark_timely.log.reading import ReadableLog
+from spark_timely.order import IntArray
+
+__all__ = ["CdcImport", "collection_messages", "export_collection"]
+
+_MESSAGE_UPDATES = 8192
+
+
+def collection_messages(
+    log: ReadableLog,
+    *,
+    types: CaptureTypes | None = None,
+    up_to: object | None = None,
+    stretch_rows: int = STRETCH_ROWS,
+) -> Iterator[Updates | Statement]:
+    """Yield what is complete in a collection log as CDCv2 messages: updates, then the statement about their times.
+
+    Parameters
+    ----------
+    log : ReadableLog
+        A collection log.
+    types : CaptureTypes, optional
+        Types of times and records; what the log's columns are unless given.
+    up_to : frontier, optional
+        Only times not beyond it.
+    stretch_rows : int
+        Updates that are in memory at once, but for those of one time.
+
+    Raises
+    ------
+    InvalidUsageError
+        If the log is no collection.
+    SchemaMismatchError
+        If the columns do not fit the types.
+
+    Notes
+    -----
+    Updates are consolidated: a record and a time have one diff, and none where it would be 0.
+
+    Examples
+    --------
+    >>> from spark_timely.log.memory import MemoryLog
+    >>> schema = pa.schema([pa.field("v", pa.string(), nullable=False)])
+    >>> log = MemoryLog.create(schema, minimum=(0,), kind="collection")
+    >>> rows = pa.table({"_time": [1, 1, 2], "v": ["a", "a", "b"], "_diff": [1, 1, -1]})
+    >>> _ = log.writer(owner="me").append(rows, advance_to=2)
+    >>> list(message_lines(collection_messages(log), time="u64", record="{v: string}"))[0]
+    '{"updates": [[{"v": "a"}, 1, 2]]}'
+    """
+    if log.kind != "collection":
+        msg = f"could not write log {log.path!r} as CDCv2: found kind={log.kind!r}"
+        raise InvalidUsageError(msg, hint="streams are exported as captures; CDCv2 is for collections")
+    types = default_types(log) if types is None else types
+    encoder = CaptureEncoder(time=types.time, record=types.record)
+    end = log.frontier() if up_to is None else log.frontier().meet(log.domain.parse_frontier(up_to))
+    times, counts = times_of(log, None, end)
+    held = [*still_to_come(times, end), end.times.reshape(-1, log.domain.arity)]
+    lower = Antichain.of(log.domain.minimum)
+    for low, high in stretches(counts, stretch_rows):
+        rows, at = rows_between(log, [*log.schema.names, "_diff"], None, end, times, low, high)
+        updates = _consolidated(rows, times[low:high][at], encoder)
+        for first in range(0, len(updates.diffs), _MESSAGE_UPDATES):
+            part = slice(first, first + _MESSAGE_UPDATES)
+            yield Updates(updates.records[part], updates.times[part], updates.diffs[part])
+        upper = Antichain(held[high], log.domain.arity)
+        yield statement_of(lower, upper, updates.times)
+        lower = upper
+    if lower != end:
+        yield Statement(lower, end, {})
+
+
+def _consolidated(rows: pa.Table, times: IntArray, encoder: CaptureEncoder) -> Updates:
+    """Sum the diffs of equal records at equal times, by the records' bytes."""
+    data, bounds = encoder.encode_records(rows)
+    keys = pa.Array.from_buffers(pa.large_binary(), rows.num_rows, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+    names = [f"t{i}" for i in range(times.shape[1])]
+    columns = {"key": keys, "diff": rows.column("_diff"), "row": pa.array(np.arange(rows.num_rows))}
+    columns.update({name: pa.array(times[:, i]) for i, name in enumerate(names)})
+    groups = pa.table(columns).group_by(["key", *names]).aggregate([("diff", "sum"), ("row", "min")])
+    diffs, first = groups.column("diff_sum").to_numpy(), groups.column("row_min").to_numpy()
+    first, diffs = first[diffs != 0], diffs[diffs != 0]
+    order = np.argsort(first)
+    chosen = first[order]
+    records = encoder.fitted(rows.take(pa.array(chosen)))
+    return Updates(records, times[chosen], diffs[order].astype(np.int64))
+
+
+def export_collection(
+    log: ReadableLog,
+    folder: str | os.PathLike[str],
+    *,
+    files: int = 1,
+    types: CaptureTypes | None = None,
+    up_to: object | None = None,
+    name: str = "cdcv2",
+    stretch_rows: int = STRETCH_ROWS,
+    tell: Callable[[int], None] | None = None,
+) -> list[Exported]:
+    """Write a collection log to files of CDCv2 messages as lines of JSON, dealt to the files in turn.
+
+    Parameters
+    ----------
+    log, types, up_to, stretch_rows
+        As for `collection_messages`.
+    folder : path
+        Made, if it is not there.
+    files : int
+        How many; only together they say everything.
+    name : str
+        What the files' names begin with.
+    tell : callable, optional
+        Is told the number of updates of each message.
+
+    Raises
+    ------
+    InvalidUsageError, SchemaMismatchError
+        As `collection_messages`; and if a file is there already.
+    """
+    types = default_types(log) if types is None else types
+    paths = fresh_paths(log, folder, [f"{name}_{i}.jsonl" for i in range(files)])
+    partial = [path.with_name(f".{path.name}.partial") for path in paths]
+    records, messages = [0] * files, [0] * files
+    try:
+        outputs = [path.open("w", encoding="utf-8") for path in partial]
+        try:
+            stream = collection_messages(log, types=types, up_to=up_to, stretch_rows=stretch_rows)
+            for number, message in enumerate(stream):  # one turn per message of some thousand updates
+                i = number % files
+                (line,) = message_lines([message], time=types.time, record=types.record)
+                outputs[i].write(line + "\n")
+                n = len(message.diffs) if isinstance(message, Updates) else 0
+                messages[i] += 1
+                records[i] += n
+                if tell is not None:
+                    tell(n)
+        finally:
+            for output in outputs:
+                output.close()
+        for path, whole in zip(partial, paths, strict=True):
+            path.replace(whole)
+    finally:
+        for path in partial:
+            path.unlink(missing_ok=True)
+    return [Exported(str(path), messages[i], records[i], path.stat().st_size) for i, path in enumerate(paths)]
+
+
+class CdcImport:
+    """Takes CDCv2 messages, in any order and any number of copies, into a stream of a collection log.
+
+    Parameters
+    ----------
+    log : ReadableLog
+        A collection log.
+    stream : str
+        Opened, if it is not there yet.
+    types : CaptureTypes
+
+    Raises
+    ------
+    InvalidUsageError
+        If the log is no collection.
+    OwnershipError
+        If the stream is not an import of these types.
+
+    Examples
+    --------
+    >>> from spark_timely.exchange.cdcv2 import read_message
+    >>> from spark_timely.log.memory import MemoryLog
+    >>> types = CaptureTypes.parse("u64", "string")
+    >>> log = MemoryLog.create(types.payload, minimum=(0,), kind="collection")
+    >>> lines = ['{"progress": {"lower": [0], "upper": [], "counts": [[1, 1]]}}', '{"updates": [["a", 1, 1]]}']
+    >>> for _ in range(2):
+    ...     task = CdcImport(log, "main", types)
+    ...     _ = task.extend([read_message(line, time="u64", record="string") for line in lines * 2])
+    >>> log.frontier().is_empty, log.messages().num_rows
+    (True, 1)
+    """
+
+    def __init__(self, log: ReadableLog, stream: str, types: CaptureTypes) -> None:
+        if log.kind != "collection":
+            msg = f"could not import CDCv2 into log {log.path!r}: found kind={log.kind!r}"
+            raise InvalidUsageError(msg, hint="CDCv2 tells of collections: create the log with kind='collection'")
+        self._writer = log.writer(stream, owner=f"cdcv2 {types.owner}", at=list(log.domain.minimum))
+        self._reader = CdcReader(time=types.time, record=types.record, frontier=self._writer.frontier)
+
+    @property
+    def frontier(self) -> Antichain:
+        """How far the stream is complete in the log."""
+        return self._writer.frontier
+
+    @property
+    def pending(self) -> int:
+        """Updates that have come and are not complete: after a restart they must come once more."""
+        return self._reader.pending
+
+    def extend(self, messages: Iterable[Updates | Statement]) -> CommitOutcome | None:
+        """Take messages; append what became complete, in one commit. None if nothing did.
+
+        Raises
+        ------
+        ProtocolError
+            If messages contradict one another, or are not consolidated. The log is as it was.
+        UpperMismatchError
+            If somebody else appended to the stream meanwhile: begin again.
+        """
+        if self._reader.frontier.is_empty:
+            return None
+        before = self._reader.frontier
+        output = self._reader.extend(messages)
+        if output is None:
+            return None
+        updates = output.updates
+        columns = dict(zip(updates.records.schema.names, updates.records.columns, strict=True))
+        columns |= self._writer.log.domain.to_columns(updates.times)
+        columns["_diff"] = pa.array(updates.diffs)
+        return self._writer.compare_and_append(
+            pa.table(columns), expected=before.to_json(), upper=output.frontier.to_json(), reason="cdcv2"
+        )
