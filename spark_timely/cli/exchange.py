@@ -15,7 +15,9 @@ from spark_timely.cli.output import Console, count_text, printable, size_text
 from spark_timely.cli.verbs import Verb, asked_log, frontier_text, plain_frontier, storage_options
 from spark_timely.cli.wait import seconds
 from spark_timely.errors import InvalidOptionError, LogMissingError, shown
-from spark_timely.exchange.exporting import default_types, export_log
+from spark_timely.exchange.cdcv2 import read_message
+from spark_timely.exchange.collections import CdcImport, export_collection
+from spark_timely.exchange.exporting import Exported, default_types, export_log
 from spark_timely.exchange.importing import CaptureTypes, Imported, StreamImport, check_beginning
 from spark_timely.exchange.jsonl import JsonLines
 from spark_timely.exchange.sockets import Address, import_socket, is_address
@@ -27,6 +29,9 @@ _TYPES = (
     "types are written as in Rust: u64, (String, u64), {name: string, n: Option<u64>}, Vec<u8>, bytes,"
     " enum{A, B(u64)}; times: u64, Product<u64, u64>, Duration, ()"
 )
+
+
+_BLOCK_BYTES = 1 << 20
 
 
 def _import_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +53,13 @@ def _import_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--streams", metavar="N", type=_positive, help="how many captures a new log will get in all (as many as FILEs)"
     )
-    parser.add_argument("--format", choices=["timely", "jsonl"], default="timely", help="of the files (timely)")
+    parser.add_argument(
+        "--format",
+        choices=["timely", "jsonl", "cdcv2"],
+        default="timely",
+        help="of the files: timely's own, the same as lines of JSON, or lines of CDCv2 messages, which all together are"
+        " one stream of a collection log (timely)",
+    )
     parser.add_argument(
         "--wait",
         metavar="DURATION",
@@ -72,13 +83,12 @@ def _import(
     pause: Callable[[float], None] = clock.sleep,
 ) -> bool:
     types = CaptureTypes.parse(options.time, options.record)
+    if options.format == "cdcv2":
+        return _import_cdcv2(options, types, console)
     named = list(zip(options.captures, _stream_names(options), strict=True))
     addresses = {capture: Address.parse(capture) for capture in options.captures if is_address(capture)}
     files = [capture for capture in options.captures if capture not in addresses]
-    for file in files:
-        if not os.path.isfile(file):
-            msg = f"could not import {shown(file)}: found no such file"
-            raise InvalidOptionError(msg, hint="give files that timely's EventWriter wrote, or addresses")
+    _check_files(files)
     log = _log_for(options, types, files)
     results: dict[str, Imported] = {}
     total = sum(os.path.getsize(file) for file in files) if options.format == "timely" and not addresses else None
@@ -104,6 +114,46 @@ def _import(
     return True
 
 
+def _check_files(files: list[str]) -> None:
+    for file in files:
+        if not os.path.isfile(file):
+            msg = f"could not import {shown(file)}: found no such file"
+            raise InvalidOptionError(msg, hint="give files that timely's EventWriter wrote, or addresses")
+
+
+def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, console: Console) -> bool:
+    """Import messages from all files into one stream; those that are not complete are left for another time."""
+    _check_files(options.captures)
+    if len(options.stream) > 1 or options.wait is not None:
+        msg = "could not read the command line: found --wait, or more than one --stream, with --format cdcv2"
+        raise InvalidOptionError(msg, hint="all files together are one stream, and are read once")
+    log = _log_for(options, types, [], kind="collection")
+    task = CdcImport(log, options.stream[0] if options.stream else "cdcv2", types)
+    events = 0
+    before = log.files().rows.sum()
+    with Bar("import", sum(os.path.getsize(file) for file in options.captures)) as bar:
+        for file in options.captures:
+            with open(file, "rb") as lines:
+                while block := lines.readlines(_BLOCK_BYTES):
+                    messages = [
+                        read_message(line, time=types.time, record=types.record) for line in block if line.strip()
+                    ]
+                    events += len(messages)
+                    task.extend(messages)
+                    bar.add(sum(map(len, block)))
+    log.refresh()
+    added = int(log.files().rows.sum() - before)
+    frontier = task.frontier
+    if console.json_mode:
+        facts = {"messages": events, "added": added, "pending": task.pending}
+        console.answer({**facts, "frontier": plain_frontier(log.domain, frontier), "complete": frontier.is_empty})
+        return True
+    pending = f", {count_text(task.pending, 'update')} not complete yet" if task.pending else ""
+    console.line(f"{count_text(events, 'message')}: {count_text(added, 'update')} added{pending}")
+    console.line(f"frontier of the stream: {frontier_text(log.domain, frontier)}")
+    return True
+
+
 def _stream_names(options: argparse.Namespace) -> list[str]:
     if options.stream:
         if len(options.stream) != len(options.captures):
@@ -126,7 +176,7 @@ def _name_of(capture: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_")[:200] or "capture"
 
 
-def _log_for(options: argparse.Namespace, types: CaptureTypes, files: list[str]) -> DeltaLog:
+def _log_for(options: argparse.Namespace, types: CaptureTypes, files: list[str], *, kind: str = "stream") -> DeltaLog:
     """Open the log, or make it, if the files are at least in the beginning what was declared."""
     storage = storage_options(options)
     try:
@@ -141,7 +191,8 @@ def _log_for(options: argparse.Namespace, types: CaptureTypes, files: list[str])
             payload,
             times=[type_.value for type_ in domain.types],
             minimum=domain.minimum,
-            streams=options.streams or len(options.captures),
+            kind=kind,
+            streams=options.streams or (len(options.captures) if kind == "stream" else 1),
             exist_ok=True,
             storage_options=storage,
         )
@@ -236,7 +287,12 @@ def _export_arguments(parser: argparse.ArgumentParser) -> None:
         "--up-to", metavar="FRONTIER", help="only times not beyond this frontier; the captures end there"
     )
     parser.add_argument("--name", metavar="NAME", default="capture", help="what the files' names begin with (capture)")
-    parser.add_argument("--format", choices=["timely", "jsonl"], default="timely", help="of the files (timely)")
+    parser.add_argument(
+        "--format",
+        choices=["timely", "jsonl", "cdcv2"],
+        help="of the files: timely's own, the same as lines of JSON, or for a collection log CDCv2 messages as lines of"
+        " JSON (what fits the log)",
+    )
 
 
 def _export(options: argparse.Namespace, console: Console) -> bool:
@@ -251,7 +307,22 @@ def _export(options: argparse.Namespace, console: Console) -> bool:
         )
     index = log.files()
     total = int(index.rows.sum()) if bool((index.rows >= 0).all()) else None
+    form = options.format or ("cdcv2" if log.kind == "collection" else "timely")
+    if form == "cdcv2" and options.stream is not None:
+        msg = "could not read the command line: found --stream with --format cdcv2"
+        raise InvalidOptionError(msg, hint="a collection is what all its streams add up to")
     with Bar("export", total, text=lambda n: count_text(n, "row")) as bar:
+        if form == "cdcv2":
+            written = export_collection(
+                log,
+                options.folder,
+                files=options.files,
+                types=types,
+                up_to=options.up_to,
+                name=options.name,
+                tell=bar.add,
+            )
+            return _say_written(written, console)
         written = export_log(
             log,
             options.folder,
@@ -260,9 +331,13 @@ def _export(options: argparse.Namespace, console: Console) -> bool:
             stream=options.stream,
             up_to=options.up_to,
             name=options.name,
-            json_lines=options.format == "jsonl",
+            json_lines=form == "jsonl",
             tell=bar.add,
         )
+    return _say_written(written, console)
+
+
+def _say_written(written: list[Exported], console: Console) -> bool:
     if console.json_mode:
         console.answer([dataclasses.asdict(each) for each in written])
         return True

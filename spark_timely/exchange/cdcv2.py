@@ -262,7 +262,7 @@ class CdcReader:
         return Updates(records, times[order], table.column("diff").to_numpy())
 
 
-def read_message(line: str, *, time: str | Type, record: str | Type) -> Updates | Statement:
+def read_message(line: str | bytes, *, time: str | Type, record: str | Type) -> Updates | Statement:
     """Read a message that is written as a line of JSON.
 
     It is ``{"updates": [[record, time, diff], …]}``, or

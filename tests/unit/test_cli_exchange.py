@@ -172,3 +172,36 @@ def test_capture_comes_over_a_socket(run: Run, log_path: str) -> None:
         code, out, _ = run("import", log_path, address, *TYPES, "--stream", "w0", "--json")
         thread.join(30)
     assert (code, json.loads(out)["complete"]) == (0, True)
+
+
+def test_collection_comes_and_goes_as_cdcv2(run: Run, log_path: str, tmp_path: Path) -> None:
+    file = tmp_path / "messages.jsonl"
+    lines = [
+        {"progress": {"lower": [3], "upper": [9], "counts": [[5, 1]]}},
+        {"updates": [[["a", 1], 5, -1], [["b", 2], 1, 2]]},
+        {"updates": [[["b", 2], 1, 2], [["late", 0], 12, 1]]},
+        {"progress": {"lower": [0], "upper": [3], "counts": [[1, 1]]}},
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    cdcv2 = ("--time", "u64", "--record", "(string, u64)", "--format", "cdcv2", "--json")
+    code, out, _ = run("import", log_path, str(file), str(file), *cdcv2)
+    assert (code, json.loads(out)) == (
+        0,
+        {"messages": 8, "added": 2, "pending": 1, "frontier": [9], "complete": False},
+    )
+    code, out, _ = run("import", log_path, str(file), *cdcv2)
+    assert (code, json.loads(out)["added"]) == (0, 0)
+    code, out, _ = run("export", log_path, str(tmp_path / "out"), "--json")
+    (written,) = json.loads(out)
+    assert (code, written["records"]) == (0, 2)
+    said = [json.loads(line) for line in Path(written["path"]).read_text().splitlines()]
+    assert said == [
+        {"updates": [[["b", 2], 1, 2], [["a", 1], 5, -1]]},
+        {"progress": {"lower": [0], "upper": [9], "counts": [[1, 1], [5, 1]]}},
+    ]
+    file.write_text('{"updates": [[["a", 1], 12, 1]]}\n{"updates": [[["a", 1], 12, 2]]}\n')
+    code, _, err = run("import", log_path, str(file), *cdcv2)
+    assert code == 4
+    assert "which is not consolidated" in err
+    assert run("export", log_path, str(tmp_path / "two"), "--format", "timely")[0] == 2
+    assert run("import", log_path, str(file), *TYPES)[0] == 2
