@@ -54,8 +54,28 @@ TYPES = {
 
 
 def types_of(name: str) -> tuple[str, str]:
-    """Return the types of time and records of a captured stream."""
-    return TYPES[name.split("_")[0]]
+    """Return the types of time and records of a captured stream; of an unknown one, what its events look like."""
+    known = TYPES.get(name.split("_")[0])
+    if known is not None:
+        return known
+    times: list[Any] = []
+    records: list[Any] = []
+    for event in vectors(f"capture_{name}.expected.jsonl"):
+        times += [time for time, _ in event.get("progress", [])]
+        if "messages" in event:
+            times.append(event["messages"][0])
+            records += event["messages"][1]
+    return _looks_like(times, "product<{}>"), _looks_like(records, "({})")
+
+
+def _looks_like(values: list[Any], several: str) -> str:
+    if not values or values[0] is None:
+        return "()" if values else "u64"
+    if isinstance(values[0], list):
+        return several.format(", ".join(_looks_like(list(part), several) for part in zip(*values, strict=True)))
+    if isinstance(values[0], int):
+        return "i64" if min(values) < 0 else "u64"
+    return "string" if isinstance(values[0], str) else "f64"
 
 
 def as_row(time: Any) -> tuple[int, ...]:
