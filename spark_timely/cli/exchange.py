@@ -17,9 +17,11 @@ from spark_timely.cli.wait import seconds
 from spark_timely.errors import InvalidOptionError, LogMissingError, shown
 from spark_timely.exchange.cdcv2 import read_message
 from spark_timely.exchange.collections import CdcImport, export_collection
+from spark_timely.exchange.declared import CaptureTypes
 from spark_timely.exchange.exporting import Exported, default_types, export_log
-from spark_timely.exchange.importing import CaptureTypes, Imported, StreamImport, check_beginning
+from spark_timely.exchange.importing import Imported, StreamImport
 from spark_timely.exchange.jsonl import JsonLines
+from spark_timely.exchange.judge import check_beginning
 from spark_timely.exchange.sockets import Address, import_socket, is_address
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 

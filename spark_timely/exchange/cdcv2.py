@@ -213,7 +213,9 @@ class CdcReader:
             table = pa.concat_tables([self._kept, *self._new]).combine_chunks()
             self._new = []
             numbered = table.select(["key", *columns, "diff"]).append_column("row", pa.array(np.arange(table.num_rows)))
-            groups = numbered.group_by(["key", *columns]).aggregate([("row", "min"), ("diff", "min"), ("diff", "max")])
+            groups = numbered.group_by(["key", *columns], use_threads=False).aggregate(
+                [("row", "min"), ("diff", "min"), ("diff", "max")]
+            )
             low, high = groups.column("diff_min").to_numpy(), groups.column("diff_max").to_numpy()
             if (low != high).any():
                 i = int(np.flatnonzero(low != high)[0])

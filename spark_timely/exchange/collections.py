@@ -18,6 +18,7 @@ import pyarrow as pa
 from spark_timely.antichain import Antichain
 from spark_timely.errors import InvalidUsageError
 from spark_timely.exchange.cdcv2 import CdcReader, Statement, Updates, message_lines, statement_of
+from spark_timely.exchange.declared import CaptureTypes
 from spark_timely.exchange.exporting import (
     STRETCH_ROWS,
     Exported,
@@ -28,7 +29,6 @@ from spark_timely.exchange.exporting import (
     stretches,
     times_of,
 )
-from spark_timely.exchange.importing import CaptureTypes
 from spark_timely.exchange.writer import CaptureEncoder
 from spark_timely.log.base import CommitOutcome
 from spark_timely.log.reading import ReadableLog

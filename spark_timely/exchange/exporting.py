@@ -29,7 +29,7 @@ from spark_timely.antichain import Antichain
 from spark_timely.capture.replay import lexicographically_below
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.exchange.chunk import CaptureChunk
-from spark_timely.exchange.importing import CaptureTypes, import_owner
+from spark_timely.exchange.declared import CaptureTypes, import_owner
 from spark_timely.exchange.jsonl import chunk_lines
 from spark_timely.exchange.schema import parse_type, type_of_schema
 from spark_timely.exchange.times import TimeLayout, time_text_of

@@ -17,7 +17,6 @@ Invariants
 from __future__ import annotations
 
 import json
-import os
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -28,12 +27,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.antichain import Antichain
-from spark_timely.capture.protocol import StreamCounts, check_messages, check_progress, verify_events
 from spark_timely.errors import (
     CaptureFormatError,
-    InvalidUsageError,
     LogFormatError,
-    ProtocolError,
     SchemaMismatchError,
     StorageError,
     TimelyError,
@@ -41,86 +37,20 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.exchange.chunk import CaptureChunk
+from spark_timely.exchange.declared import CaptureTypes
+from spark_timely.exchange.judge import judge_chunk
 from spark_timely.exchange.reader import CaptureReader
-from spark_timely.exchange.schema import Type, arrow_schema, parse_type, type_text
-from spark_timely.exchange.times import TimeLayout
-from spark_timely.log.base import CommitRequest, DataFile, StreamState
+from spark_timely.exchange.schema import type_text
+from spark_timely.log.base import CommitRequest, DataFile
 from spark_timely.log.core import LogCore
 from spark_timely.log.files import conform, message_table, write_data_files
 from spark_timely.log.format import canonical_type
 
-__all__ = ["CaptureTypes", "Imported", "StreamImport", "check_beginning", "import_owner", "judge_chunk"]
+__all__ = ["Imported", "StreamImport"]
 
 COMMIT_BYTES = 32 << 20
 COMMIT_ROWS = 2 << 20
 _BLOCK = 1 << 20
-_OWNER = "import "
-
-
-@dataclass(frozen=True, slots=True)
-class CaptureTypes:
-    """What was declared of captures: the types of their times and records.
-
-    Parameters
-    ----------
-    time, record : Type
-
-    Examples
-    --------
-    >>> CaptureTypes.parse("u64", "(String, u64)").owner
-    'import u64 (string, u64)'
-    """
-
-    time: Type
-    record: Type
-
-    @classmethod
-    def parse(cls, time: str, record: str) -> CaptureTypes:
-        """Read both; raises `InvalidUsageError`."""
-        types = cls(parse_type(time), parse_type(record))
-        TimeLayout(types.time)
-        return types
-
-    @property
-    def owner(self) -> str:
-        """Owner of the streams that captures of these types become: an import with others is not theirs."""
-        return f"{_OWNER}{type_text(self.time)} {type_text(self.record)}"
-
-    @property
-    def payload(self) -> pa.Schema:
-        """Payload columns of a log of these records.
-
-        Raises
-        ------
-        SchemaMismatchError
-            If records hold nothing, or something that a table cannot have.
-        """
-        schema = arrow_schema(self.record)
-        for field in schema:
-            canonical_type(field.type, field.name)
-        return schema
-
-    @property
-    def layout(self) -> TimeLayout:
-        """Layout of the times."""
-        return TimeLayout(self.time)
-
-
-def import_owner(state: StreamState) -> CaptureTypes | None:
-    """Return the types with which a stream was imported, None if it was not.
-
-    A type has balanced parentheses, so the text is cut where the first of both is whole.
-    """
-    text = (state.owner or "").removeprefix("cdcv2 ")
-    if not text.startswith(_OWNER):
-        return None
-    words = text[len(_OWNER) :].split(" ")
-    for i in range(1, len(words)):
-        try:
-            return CaptureTypes.parse(" ".join(words[:i]), " ".join(words[i:]))
-        except InvalidUsageError:
-            continue
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,23 +380,6 @@ class StreamImport:
             self._tell(high - low)
 
 
-def check_beginning(path: str, types: CaptureTypes) -> None:
-    """Read and judge the beginning of a file, before anything is made for it.
-
-    Raises
-    ------
-    CaptureFormatError, ProtocolError
-        If it is no capture of these types.
-    OSError
-        If it cannot be read.
-    """
-    with open(path, "rb", buffering=0) as file:
-        reader = CaptureReader(file, time=types.time, record=types.record)
-        for chunk in reader:
-            judge_chunk(chunk, StreamCounts.initial(reader.times.domain.minimum), reader.times, os.path.basename(path))
-            return
-
-
 def _check_log(log: LogCore, types: CaptureTypes) -> None:
     """Refuse a log of another kind, with other columns or other times."""
     wanted = types.layout.domain
@@ -488,52 +401,3 @@ def _check_log(log: LogCore, types: CaptureTypes) -> None:
     if log.format.merged:
         msg = f"could not import into log {log.path!r}: found columns {shown(log.format.merged)} that came later"
         raise LogFormatError(msg, hint="import into a log of its own")
-
-
-def judge_chunk(chunk: CaptureChunk, counts: StreamCounts, times: TimeLayout, stream: str) -> StreamCounts:
-    """Judge the events of a chunk, in their order, and return the counts after it.
-
-    Raises
-    ------
-    UnheldCapabilityError, NegativeCountError
-        For the first event that breaks the protocol; it names its number and its first byte.
-
-    Examples
-    --------
-    >>> from spark_timely.exchange.writer import build_chunk
-    >>> chunk = build_chunk([{0: -1}, (3, [1])], time="u64", record="u64")
-    >>> try:
-    ...     judge_chunk(chunk, StreamCounts.initial(0), TimeLayout("u64"), "w0")
-    ... except ProtocolError as error:
-    ...     error.message
-    "could not send a message at time=3 in stream 'w0': found capabilities held=[], at event=1, byte=0"
-    """
-    try:
-        return verify_events(times.domain, chunk.stream_events(), start=counts, stream=stream)
-    except ProtocolError:
-        return _judge_slowly(chunk, counts, times, stream)
-
-
-def _judge_slowly(chunk: CaptureChunk, counts: StreamCounts, times: TimeLayout, stream: str) -> StreamCounts:
-    """Judge one event after the other, to name the one that is wrong."""
-    message = 0
-    for number, (kind, part) in enumerate(chunk.walk()):
-        try:
-            if kind:
-                check_messages(counts, chunk.times[message : message + 1], stream=stream, domain=times.domain)
-                message += 1
-            else:
-                counts = check_progress(
-                    counts,
-                    chunk.progress_times[part],
-                    chunk.progress_deltas[part],
-                    stream=stream,
-                    domain=times.domain,
-                )
-        except ProtocolError as error:
-            event, place = chunk.first_event + number, int(chunk.positions[number])
-            error.message = f"{error.message}, at event={event}, byte={place}"
-            error.args = (error.message,)
-            error.context.update(event=event, position=place)
-            raise
-    return counts

@@ -25,7 +25,8 @@ import pyarrow as pa
 
 from spark_timely.errors import CaptureFormatError
 from spark_timely.exchange.chunk import CaptureChunk
-from spark_timely.exchange.layout import U32, U64, layout_of, starts_of
+from spark_timely.exchange.layout import U32, U64, starts_of
+from spark_timely.exchange.nested import layout_of
 from spark_timely.exchange.places import Body, Fault, Offsets, Places, spread
 from spark_timely.exchange.schema import Type, arrow_schema, columns_of, parse_type, type_text
 from spark_timely.exchange.times import TimeLayout

@@ -19,7 +19,7 @@ import pyarrow as pa
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.exchange.chunk import CaptureChunk
 from spark_timely.exchange.fit import fitted
-from spark_timely.exchange.layout import layout_of
+from spark_timely.exchange.nested import layout_of
 from spark_timely.exchange.places import Offsets, Places
 from spark_timely.exchange.schema import Type, arrow_schema, columns_of, parse_type
 from spark_timely.exchange.times import TimeLayout

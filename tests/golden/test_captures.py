@@ -31,7 +31,7 @@ def expected(name: str) -> tuple[list[Any], dict[str, Any]]:
     return events, last["end"]
 
 
-@pytest.mark.parametrize("chunk_bytes", [None, 64, 1000])
+@pytest.mark.parametrize("chunk_bytes", [None, 100])
 @pytest.mark.parametrize("name", captures())
 def test_capture_decodes_to_the_events_listed(name: str, chunk_bytes: int | None) -> None:
     time, record = types_of(name)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_timely.exchange.declared import CaptureTypes
 from spark_timely.exchange.exporting import export_log
-from spark_timely.exchange.importing import CaptureTypes, StreamImport
+from spark_timely.exchange.importing import StreamImport
 from spark_timely.exchange.sockets import Address, import_socket
 from spark_timely.exchange.writer import capture_bytes
 from spark_timely.log.memory import MemoryLog

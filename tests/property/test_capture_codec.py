@@ -91,6 +91,7 @@ def captures(draw: st.DrawFn) -> tuple[str, str, list[Any]]:
 
 
 @given(captures(), st.integers(64, 400))
+@settings(max_examples=max(40, settings().max_examples // 3))
 def test_any_capture_is_read_as_it_was_written(capture: tuple[str, str, list[Any]], chunk_bytes: int) -> None:
     time, record, events = capture
     chunk = build_chunk(events, time=time, record=record)
@@ -193,12 +194,12 @@ def harmless(time: str, record: str, data: bytes, chunk_bytes: int | None) -> bo
 def test_mutated_captures_are_refused_with_their_place_or_read_as_they_are(case: int) -> None:
     time, record, data = seeds()[case]
     rng = random.Random(case)
-    read = [harmless(time, record, mutated(data, rng), rng.choice([4096, 64, 200])) for _ in range(150)]
+    read = [harmless(time, record, mutated(data, rng), rng.choice([4096, 64, 200])) for _ in range(100)]
     assert 0 < sum(read) < len(read)  # some of both, or the mutations are no test
 
 
 @given(st.sampled_from(FUZZED), st.binary(max_size=200))
-@settings(max_examples=200)
+@settings(max_examples=max(100, settings().max_examples))
 def test_any_bytes_at_all_are_refused_or_read(types_: tuple[str, str], data: bytes) -> None:
     harmless(*types_, data, None)
 

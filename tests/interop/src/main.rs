@@ -17,10 +17,10 @@ use std::sync::{Arc, Mutex};
 use serde::{de::DeserializeOwned, Serialize};
 use timely::dataflow::operators::capture::{Capture, Event, EventReader, EventWriter, Replay};
 use timely::dataflow::operators::{Exchange, Input, Inspect, Probe};
-use timely::dataflow::InputHandle;
+use timely::dataflow::{InputHandle, Scope};
 use timely::order::Product;
-use timely::progress::timestamp::Refines;
 use timely::progress::Timestamp;
+use timely::worker::Worker;
 use timely::Config;
 
 /// How times and records are written for whoever compares them.
@@ -55,8 +55,22 @@ impl Show for Product<u64, u64> {
 trait Data: Serialize + DeserializeOwned + Clone + Show + Send + 'static {}
 impl<D: Serialize + DeserializeOwned + Clone + Show + Send + 'static> Data for D {}
 
-trait Time: Timestamp + Refines<()> + Serialize + DeserializeOwned + Show {}
-impl<T: Timestamp + Refines<()> + Serialize + DeserializeOwned + Show> Time for T {}
+/// A time, and where dataflows of such times are built: products only exist inside of a scope.
+trait Time: Timestamp + Serialize + DeserializeOwned + Show {
+    fn host<R>(worker: &mut Worker, build: impl FnOnce(Scope<Self>) -> R) -> R;
+}
+
+impl Time for u64 {
+    fn host<R>(worker: &mut Worker, build: impl FnOnce(Scope<Self>) -> R) -> R {
+        worker.dataflow::<u64, _, _>(build)
+    }
+}
+
+impl Time for Product<u64, u64> {
+    fn host<R>(worker: &mut Worker, build: impl FnOnce(Scope<Self>) -> R) -> R {
+        worker.dataflow::<u64, _, _>(|outer| outer.scoped::<Product<u64, u64>, _, _>("Inner", build))
+    }
+}
 
 /// Judge a capture: every event whole and without surplus bytes, the two rules of the protocol, nothing held at the end.
 fn check<T: Time, D: Data>(file: &str) -> Result<usize, String> {
@@ -118,7 +132,7 @@ fn replay<T: Time, D: Data>(workers: usize, files: Vec<String>) {
             .map(|i| EventReader::<T, Vec<D>, _>::new(File::open(&files[i]).expect("the file")))
             .collect();
         let into = Arc::clone(&shared);
-        let probe = worker.dataflow::<T, _, _>(|scope| {
+        let probe = T::host(worker, |scope| {
             let (probe, _) = readers
                 .replay_into(scope)
                 .inspect_batch(move |time, records| {

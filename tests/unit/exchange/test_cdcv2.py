@@ -12,7 +12,7 @@ import pytest
 from spark_timely.errors import CaptureFormatError, InvalidUsageError, OwnershipError, ProtocolError
 from spark_timely.exchange.cdcv2 import CdcReader, Statement, Updates, message_lines, read_message
 from spark_timely.exchange.collections import CdcImport, collection_messages, export_collection
-from spark_timely.exchange.importing import CaptureTypes
+from spark_timely.exchange.declared import CaptureTypes
 from spark_timely.log.memory import MemoryLog
 
 TYPES = {"time": "u64", "record": "string"}

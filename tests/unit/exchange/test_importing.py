@@ -17,7 +17,8 @@ from spark_timely.errors import (
     SchemaMismatchError,
     UnheldCapabilityError,
 )
-from spark_timely.exchange.importing import CaptureTypes, StreamImport, import_owner
+from spark_timely.exchange.declared import CaptureTypes, import_owner
+from spark_timely.exchange.importing import StreamImport
 from spark_timely.exchange.writer import capture_bytes
 from spark_timely.log.memory import MemoryLog
 from spark_timely.log.reading import ReadableLog

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from spark_timely.errors import CaptureFormatError, InvalidUsageError, StorageError, UnheldCapabilityError
-from spark_timely.exchange.importing import CaptureTypes, Imported, StreamImport
+from spark_timely.exchange.declared import CaptureTypes
+from spark_timely.exchange.importing import Imported, StreamImport
 from spark_timely.exchange.sockets import Address, import_socket
 from spark_timely.exchange.writer import capture_bytes
 from spark_timely.log.memory import MemoryLog

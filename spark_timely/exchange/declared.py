@@ -1,0 +1,83 @@
+"""What was declared of captures: the types of their times and records, and how a log remembers them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_timely.errors import InvalidUsageError
+from spark_timely.exchange.schema import Type, arrow_schema, parse_type, type_text
+from spark_timely.exchange.times import TimeLayout
+from spark_timely.log.base import StreamState
+from spark_timely.log.format import canonical_type
+
+__all__ = ["CaptureTypes", "import_owner"]
+
+_OWNER = "import "
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureTypes:
+    """What was declared of captures: the types of their times and records.
+
+    Parameters
+    ----------
+    time, record : Type
+
+    Examples
+    --------
+    >>> CaptureTypes.parse("u64", "(String, u64)").owner
+    'import u64 (string, u64)'
+    """
+
+    time: Type
+    record: Type
+
+    @classmethod
+    def parse(cls, time: str, record: str) -> CaptureTypes:
+        """Read both; raises `InvalidUsageError`."""
+        types = cls(parse_type(time), parse_type(record))
+        TimeLayout(types.time)
+        return types
+
+    @property
+    def owner(self) -> str:
+        """Owner of the streams that captures of these types become: an import with others is not theirs."""
+        return f"{_OWNER}{type_text(self.time)} {type_text(self.record)}"
+
+    @property
+    def payload(self) -> pa.Schema:
+        """Payload columns of a log of these records.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If records hold nothing, or something that a table cannot have.
+        """
+        schema = arrow_schema(self.record)
+        for field in schema:
+            canonical_type(field.type, field.name)
+        return schema
+
+    @property
+    def layout(self) -> TimeLayout:
+        """Layout of the times."""
+        return TimeLayout(self.time)
+
+
+def import_owner(state: StreamState) -> CaptureTypes | None:
+    """Return the types with which a stream was imported, None if it was not.
+
+    A type has balanced parentheses, so the text is cut where the first of both is whole.
+    """
+    text = (state.owner or "").removeprefix("cdcv2 ")
+    if not text.startswith(_OWNER):
+        return None
+    words = text[len(_OWNER) :].split(" ")
+    for i in range(1, len(words)):
+        try:
+            return CaptureTypes.parse(" ".join(words[:i]), " ".join(words[i:]))
+        except InvalidUsageError:
+            continue
+    return None
