@@ -64,11 +64,23 @@ def fitted(values: pa.Array, type_: Type, *, column: str) -> pa.Array:
                 )
             mask = values.is_null() if values.null_count else None
             return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=mask)
-        if pa.types.is_nested(found) or pa.types.is_nested(wanted):
+        if not _same_kind(found, wanted):
             raise _unfit(values, type_, column, str(found))
         return values.cast(wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise _unfit(values, type_, column, f"{found}, {shown(str(error))}") from error
+
+
+def _same_kind(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values of one type may stand for those of another without a change of meaning."""
+    if pa.types.is_integer(wanted):
+        return pa.types.is_integer(found) or (pa.types.is_decimal(found) and found.scale == 0)
+    if pa.types.is_floating(wanted):
+        return pa.types.is_floating(found) and found.bit_width <= wanted.bit_width
+    texts = (pa.string(), pa.large_string(), pa.string_view())
+    if wanted in texts:
+        return found in texts
+    return wanted == pa.binary() and found in (*texts, pa.large_binary(), pa.binary_view())
 
 
 def _unfit(values: pa.Array, type_: Type, column: str, found: str) -> SchemaMismatchError:

@@ -99,9 +99,11 @@ class CaptureEncoder:
 
         Raises
         ------
-        SchemaMismatchError
+        SchemaMismatchError, InvalidUsageError
             As `encode`.
         """
+        for times in (chunk.times, chunk.progress_times):
+            self.times.write(times)
         return replace(chunk, records=self.fitted(chunk.records))
 
     def fitted(self, records: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
