@@ -51,7 +51,6 @@ def test_captures_survive_the_way_through_spark(
         checkpoint=str(tmp_path / "checkpoint"),
         time_column=",".join(first.domain.columns),
         frontier="source",
-        on_finish="close",
         trigger="availableNow",
     ).await_termination()
     log = spark_timely.open_log(second)
