@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +28,9 @@ from spark_timely.antichain import Antichain
 from spark_timely.errors import CaptureFormatError, InvalidUsageError, ProtocolError, shown
 from spark_timely.exchange.jsonl import found_by, records_to_rows, rows_to_records
 from spark_timely.exchange.schema import Type, arrow_schema, parse_type
-from spark_timely.exchange.times import TimeLayout
+from spark_timely.exchange.times import TimeLayout, time_layout
 from spark_timely.exchange.writer import CaptureEncoder
-from spark_timely.order import DiffArray, IntArray, beyond, minimal, unique_times
+from spark_timely.order import DiffArray, IntArray, as_times, beyond, minimal, unique_times
 
 __all__ = [
     "CdcReader",
@@ -228,15 +229,12 @@ class CdcReader:
         """Find how far everything is complete, and give out what is."""
         times = self._distinct()
         unique, counts = unique_times(times)
-        present = dict(zip(map(tuple, unique.tolist()), counts.tolist(), strict=True))
-        missing: list[Time] = []
-        for time, count in present.items():  # as many turns as open times
-            expected = self._expected.get(time, 0)
-            if count > expected and not self._known.less_equal(time):
+        stated = ~self._known.beyond(unique)
+        present = dict(zip(map(tuple, unique[stated].tolist()), counts[stated].tolist(), strict=True))
+        for time, count in present.items():  # as many turns as open times of which the number of updates is known
+            if count > (expected := self._expected.get(time, 0)):
                 raise self._wrong(time, f"{count} updates where {expected} were stated")
-        for time, expected in self._expected.items():
-            if present.get(time, 0) < expected:
-                missing.append(time)
+        missing = [time for time, expected in self._expected.items() if present.get(time, 0) < expected]
         bounds = [*missing, *self._known.elements]
         frontier = (
             Antichain.from_times(minimal(np.array(bounds, np.int64)), self.times.arity)
@@ -249,7 +247,8 @@ class CdcReader:
         done = ~beyond(times, frontier.times.reshape(-1, self.times.arity))
         output = self._updates(self._kept.filter(pa.array(done)), times[done])
         self._kept = self._kept.filter(pa.array(~done))
-        self._expected = {time: count for time, count in self._expected.items() if frontier.less_equal(time)}
+        kept = frontier.beyond(as_times(list(self._expected), self.times.arity)).tolist()
+        self._expected = {time: self._expected[time] for time in compress(list(self._expected), kept)}
         return Output(output, frontier)
 
     def _updates(self, table: pa.Table, times: IntArray) -> Updates:
@@ -280,7 +279,7 @@ def read_message(line: str | bytes, *, time: str | Type, record: str | Type) -> 
     >>> read_message('{"updates": [[["a", 1], 3, -1]]}', time="u64", record="(string, u64)").diffs.tolist()
     [-1]
     """
-    layout = TimeLayout(time)
+    layout = time_layout(time)
     type_ = parse_type(record) if isinstance(record, str) else record
     try:
         found = json.loads(line)
@@ -343,7 +342,7 @@ def message_lines(messages: Iterable[Updates | Statement], *, time: str | Type, 
     >>> next(message_lines([message], time="u64", record="u64"))
     '{"progress": {"lower": [0], "upper": [2], "counts": [[1, 3]]}}'
     """
-    layout = TimeLayout(time)
+    layout = time_layout(time)
     type_ = parse_type(record) if isinstance(record, str) else record
     for message in messages:
         if isinstance(message, Statement):

@@ -21,7 +21,7 @@ from spark_timely.errors import CaptureFormatError, TimelyError, shown
 from spark_timely.exchange.chunk import CaptureChunk
 from spark_timely.exchange.schema import UNIT, Choice, Option, Record, Scalar, Type, Vec, arrow_schema, columns_of
 from spark_timely.exchange.schema import parse_type as _parse_type
-from spark_timely.exchange.times import TimeLayout
+from spark_timely.exchange.times import time_layout
 
 if TYPE_CHECKING:
     from spark_timely.exchange.writer import PlainEvent
@@ -182,7 +182,7 @@ def chunk_lines(chunk: CaptureChunk, *, time: str | Type, record: str | Type) ->
     >>> list(chunk_lines(chunk, time="u64", record="u64"))
     ['{"messages": [0, [7]]}', '{"progress": [[0, -1]]}']
     """
-    layout = TimeLayout(time)
+    layout = time_layout(time)
     rows = records_to_rows(chunk.records, _parse_type(record) if isinstance(record, str) else record)
     changed = [layout.to_json(row) for row in chunk.progress_times.tolist()]
     deltas = chunk.progress_deltas.tolist()

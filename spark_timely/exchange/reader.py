@@ -29,7 +29,7 @@ from spark_timely.exchange.layout import U32, U64, starts_of
 from spark_timely.exchange.nested import layout_of
 from spark_timely.exchange.places import Body, Fault, Offsets, Places, spread
 from spark_timely.exchange.schema import Type, arrow_schema, columns_of, parse_type, type_text
-from spark_timely.exchange.times import TimeLayout
+from spark_timely.exchange.times import time_layout
 from spark_timely.order import DiffArray, IntArray
 
 __all__ = ["MAX_EVENT_BYTES", "CaptureReader", "Source"]
@@ -111,7 +111,7 @@ class CaptureReader:
         checksum: int | None = None,
     ) -> None:
         self._source = source
-        self.times = TimeLayout(time)
+        self.times = time_layout(time)
         self.record = parse_type(record) if isinstance(record, str) else record
         self.schema = arrow_schema(self.record)
         self.position = position

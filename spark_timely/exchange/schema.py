@@ -29,6 +29,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -147,6 +148,7 @@ UNIT = Scalar("unit")
 DURATION = Record(("secs", "nanos"), (Scalar("u64"), Scalar("u32")), "duration")
 
 
+@lru_cache(maxsize=256)
 def parse_type(text: str) -> Type:
     """Read a type.
 

@@ -12,6 +12,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,7 +25,7 @@ from spark_timely.exchange.schema import UNIT, Record, Scalar, Type, parse_type,
 from spark_timely.order import IntArray
 from spark_timely.timestamp import TimeDomain, TimeType
 
-__all__ = ["TimeLayout", "time_text_of"]
+__all__ = ["TimeLayout", "time_layout", "time_text_of"]
 
 JsonTime: TypeAlias = "int | list[JsonTime] | None"
 
@@ -176,6 +177,18 @@ class TimeLayout:
     def _no_time(self, value: object) -> InvalidUsageError:
         msg = f"could not read a time of type {self.text}: found {shown(value)}"
         return InvalidUsageError(msg, hint="integers stay bare, products are lists, durations [seconds, nanoseconds]")
+
+
+@lru_cache(maxsize=256)
+def time_layout(declared: str | Type) -> TimeLayout:
+    """Return the layout of times of a type, the same one each time: it holds nothing that changes.
+
+    Examples
+    --------
+    >>> time_layout("u64") is time_layout("u64")
+    True
+    """
+    return TimeLayout(declared)
 
 
 def _leaves(type_: Type, text: str) -> Iterator[str]:

@@ -22,7 +22,7 @@ from spark_timely.exchange.fit import fitted
 from spark_timely.exchange.nested import layout_of
 from spark_timely.exchange.places import Offsets, Places
 from spark_timely.exchange.schema import Type, arrow_schema, columns_of, parse_type
-from spark_timely.exchange.times import TimeLayout
+from spark_timely.exchange.times import TimeLayout, time_layout
 from spark_timely.order import as_times
 
 __all__ = ["CaptureEncoder", "PlainEvent", "build_chunk", "capture_bytes"]
@@ -50,7 +50,7 @@ class CaptureEncoder:
     """
 
     def __init__(self, *, time: str | Type, record: str | Type) -> None:
-        self.times = TimeLayout(time)
+        self.times = time_layout(time)
         self.record = parse_type(record) if isinstance(record, str) else record
         self.schema = arrow_schema(self.record)
         self._layouts = [layout_of(item) for _, item in columns_of(self.record)]
@@ -180,7 +180,7 @@ def build_chunk(
     """
     from spark_timely.exchange.jsonl import rows_to_records
 
-    layout = TimeLayout(time)
+    layout = time_layout(time)
     type_ = parse_type(record) if isinstance(record, str) else record
     kinds: list[bool] = []
     times: list[tuple[int, ...]] = []

@@ -76,13 +76,13 @@ def test_messages_reconstruct_what_differential_gave_message_by_message(
         assert reader.pending == 0
 
 
-@pytest.mark.parametrize(("file", "i", "case"), CASES[::17], ids=IDS[::17])
+@pytest.mark.parametrize(("file", "i", "case"), CASES[::29], ids=IDS[::29])
 def test_any_other_order_and_any_batches_give_the_same(file: str, i: int, case: dict[str, Any]) -> None:
     rng = random.Random(f"{file}{i}")
     types = {"time": TIMES[case["time"]], "record": "string"}
     _, wanted = outputs_of(case, case["messages"])
     read = [read_message(json.dumps(message), **types) for message in case["messages"]]
-    for _ in range(3):
+    for _ in range(2):
         reader = CdcReader(**types)
         mixed = read + rng.sample(read, len(read) // 3)
         rng.shuffle(mixed)
@@ -101,7 +101,7 @@ def test_any_other_order_and_any_batches_give_the_same(file: str, i: int, case: 
         assert sorted((row[0], plain(row[1]), row[2]) for row in rows) == complete
 
 
-@pytest.mark.parametrize(("file", "i", "case"), CASES[::11], ids=IDS[::11])
+@pytest.mark.parametrize(("file", "i", "case"), CASES[::23], ids=IDS[::23])
 def test_reader_that_begins_where_its_output_ended_gives_the_rest(file: str, i: int, case: dict[str, Any]) -> None:
     del file, i
     found, whole = outputs_of(case, case["messages"])
@@ -117,12 +117,11 @@ def test_reader_that_begins_where_its_output_ended_gives_the_rest(file: str, i: 
     assert sorted(rows, key=str) == sorted((row for _, each, _ in found for row in each), key=str)
 
 
-@pytest.mark.parametrize(("file", "i", "case"), CASES, ids=IDS)
-def test_messages_are_written_as_they_were_read(file: str, i: int, case: dict[str, Any]) -> None:
-    del file, i
-    types = {"time": TIMES[case["time"]], "record": "string"}
-    read = [read_message(json.dumps(message), **types) for message in case["messages"]]
-    assert [json.loads(line) for line in message_lines(read, **types)] == [_sorted(m) for m in case["messages"]]
+def test_messages_are_written_as_they_were_read() -> None:
+    for _, _, case in CASES:
+        types = {"time": TIMES[case["time"]], "record": "string"}
+        read = [read_message(json.dumps(message), **types) for message in case["messages"]]
+        assert [json.loads(line) for line in message_lines(read, **types)] == [_sorted(m) for m in case["messages"]]
 
 
 def _sorted(message: dict[str, Any]) -> dict[str, Any]:

