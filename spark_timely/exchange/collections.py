@@ -233,8 +233,9 @@ class CdcImport:
         ------
         ProtocolError
             If messages contradict one another, or are not consolidated. The log is as it was.
-        UpperMismatchError
-            If somebody else appended to the stream meanwhile: begin again.
+        UpperMismatchError, StorageError
+            If somebody else appended to the stream meanwhile, or the log cannot be written: begin again with a new
+            import, which hears everything once more.
         """
         if self._reader.frontier.is_empty:
             return None

@@ -75,7 +75,9 @@ impl Time for Product<u64, u64> {
 /// Judge a capture: every event whole and without surplus bytes, the two rules of the protocol, nothing held at the end.
 fn check<T: Time, D: Data>(file: &str) -> Result<usize, String> {
     let mut bytes = Vec::new();
-    File::open(file).and_then(|mut f| f.read_to_end(&mut bytes)).map_err(|e| e.to_string())?;
+    File::open(file)
+        .and_then(|mut f| f.read_to_end(&mut bytes))
+        .map_err(|e| e.to_string())?;
     let mut counts: BTreeMap<T, i64> = BTreeMap::from([(T::minimum(), 1)]);
     let (mut at, mut number) = (0, 0);
     while at < bytes.len() {
@@ -137,7 +139,9 @@ fn replay<T: Time, D: Data>(workers: usize, files: Vec<String>) {
                 .replay_into(scope)
                 .inspect_batch(move |time, records| {
                     let mut all = into.lock().unwrap();
-                    all.entry(time.show()).or_default().extend(records.iter().map(Show::show));
+                    all.entry(time.show())
+                        .or_default()
+                        .extend(records.iter().map(Show::show));
                 })
                 .probe();
             probe
@@ -168,7 +172,6 @@ fn capture<W: Write + 'static>(workers: usize, open: impl Fn(usize) -> W + Send 
         let mut input = InputHandle::new();
         let writer = EventWriter::new(open(worker.index()));
         worker.dataflow::<u64, _, _>(|scope| {
-
             scope
                 .input_from(&mut input)
                 .exchange(|record: &(String, u64)| record.1)
@@ -201,7 +204,10 @@ fn run<T: Time, D: Data>(mode: &str, arguments: &[String]) {
                 }
             }
         }
-        "replay" => replay::<T, D>(arguments[0].parse().expect("a number of workers"), arguments[1..].to_vec()),
+        "replay" => replay::<T, D>(
+            arguments[0].parse().expect("a number of workers"),
+            arguments[1..].to_vec(),
+        ),
         _ => panic!("no such mode: {mode}"),
     }
 }
