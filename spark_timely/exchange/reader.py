@@ -40,6 +40,8 @@ MAX_EVENT_BYTES = 256 << 20
 _FIXED_CHUNK = 1 << 20  # a quarter of that costs half as much again per record, four times that leaves the cache
 _CHUNK = 2 << 20  # what has no fixed width is found in all events of a chunk in step: the more the better
 _MOST_EMPTY = 1 << 20
+_TRIED = 8
+"""Events after which it is tried whether all that follow have the lengths of the last two in turn."""
 _LENGTH = struct.Struct("<Q")
 _HEAD = 8
 _WRONG_TYPE = "the declared types are not what the file holds, or it is damaged"
@@ -50,6 +52,51 @@ class Source(Protocol):
 
     def readinto(self, buffer: memoryview, /) -> int | None:
         """Fill the buffer from its beginning; return how many bytes, 0 where there are none for now."""
+
+
+def _bounds(view: memoryview, filled: int) -> Offsets:
+    """Return where each whole event begins, and where the last one ends.
+
+    Each length says where the next is: one turn per event. Most captures have messages and progress in turn, all of
+    the same lengths; then that is tried for all that follow, at once, and holds as far as the lengths say so.
+    """
+    unpack = _LENGTH.unpack_from
+    starts: list[int] = []
+    parts: list[Offsets] = []
+    at = 0
+    while at + _HEAD <= filled:
+        after = at + _HEAD + unpack(view, at)[0]
+        if after > filled:
+            break
+        starts.append(at)
+        at = after
+        if len(starts) == _TRIED and not parts:
+            parts.append(np.array(starts, np.int64))
+            first, second = starts[-2] - starts[-3], starts[-1] - starts[-2]
+            if at - starts[-1] == first:
+                # The next one is to have the second length again, the one after it the first.
+                like = _alike(view, filled, at, second, first)
+                at += (like.shape[0] // 2) * (first + second)
+                parts.append(like)
+            starts = []
+    parts.append(np.array([*starts, at], np.int64))
+    return np.concatenate(parts)
+
+
+def _alike(view: memoryview, filled: int, at: int, first: int, second: int) -> Offsets:
+    """Return where events begin, as long as they have two lengths in turn; in pairs."""
+    period = first + second
+    n = (filled - at) // period
+    if n <= 0:
+        return np.empty(0, np.int64)
+    said = (
+        np.ndarray((n,), "<u8", view, at, (period,)) == first - _HEAD,
+        np.ndarray((n,), "<u8", view, at + first, (period,)) == second - _HEAD,
+    )
+    other = np.flatnonzero(~(said[0] & said[1]))
+    n = int(other[0]) if other.shape[0] else n
+    pairs = at + period * np.arange(n, dtype=np.int64)
+    return np.stack([pairs, pairs + first], axis=1).ravel()
 
 
 class CaptureReader:
@@ -159,21 +206,15 @@ class CaptureReader:
         self._buffer, self._view = larger, memoryview(larger)
 
     def _next(self) -> CaptureChunk | None:
-        view, filled, unpack = self._view, self._filled, _LENGTH.unpack_from
-        starts: list[int] = []
-        at = 0
-        while at + _HEAD <= filled:  # one turn per event
-            after = at + _HEAD + unpack(view, at)[0]
-            if after > filled:
-                break
-            starts.append(at)
-            at = after
+        view, filled = self._view, self._filled
+        bounds = _bounds(view, filled)
+        at = int(bounds[-1])
         chunk = None
         try:
-            if starts:
-                chunk = self._decoded(np.array([*starts, at], np.int64))
+            if at:
+                chunk = self._decoded(bounds)
         except Fault as fault:
-            raise self._wrong(fault, starts) from None
+            raise self._wrong(fault, bounds[:-1].tolist()) from None
         if self.checksum is not None:
             self.checksum = zlib.crc32(view[:at], self.checksum)
             if at:
@@ -182,7 +223,7 @@ class CaptureReader:
         view[:rest] = bytes(view[at:filled])
         self._filled = rest
         self.position += at
-        self.event += len(starts)
+        self.event += bounds.shape[0] - 1
         return chunk
 
     def _check_length(self) -> None:

@@ -120,6 +120,32 @@ def test_any_capture_is_read_as_it_was_written(capture: tuple[str, str, list[Any
     )
 
 
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 30), st.lists(st.sampled_from([0, 1, 5]), min_size=1, max_size=4)),
+        min_size=1,
+        max_size=5,
+    ),
+    st.integers(64, 3000),
+)
+def test_events_of_lengths_that_repeat_are_found_where_they_are(
+    runs: list[tuple[int, list[int]]], chunk_bytes: int
+) -> None:
+    # Stretches in which the same lengths come in turn, in periods of any length, and break off anywhere.
+    sizes = [size for times, period in runs for size in period * times]
+    encoder = CaptureEncoder(time="u64", record="u8")
+    data = encoder.encode(build_chunk([(i, [7] * n) for i, n in enumerate(sizes)], time="u64", record="u8"))
+    for cut in (len(data), len(data) - 1, len(data) // 2):
+        reader = CaptureReader(io.BytesIO(data[:cut]), time="u64", record="u8", chunk_bytes=chunk_bytes)
+        found = list(reader)
+        counts = [n for chunk in found for n in chunk.counts.tolist()]
+        assert counts == sizes[: len(counts)]
+        assert [t for chunk in found for t in chunk.times[:, 0].tolist()] == list(range(len(counts)))
+        assert reader.position == sum(28 + n for n in counts)
+        assert reader.unfinished == cut - reader.position
+        assert reader.unfinished < 28 + (sizes[len(counts)] if len(counts) < len(sizes) else 1)
+
+
 FUZZED = [
     ("u64", "u64"),
     ("u64", "(string, u64)"),
