@@ -244,7 +244,7 @@ FUZZ_BYTES = 64 << 20
 """What a million inputs of some hundred bytes may take beyond what the process has at the start."""
 
 
-def fuzz(n: int) -> None:
+def fuzz(n: int, seed: int = 20_261_121) -> None:
     """Read n mutated captures within `FUZZ_BYTES` of memory, and print how many were no error."""
     cases = seeds()
     for time, record, data in cases:
@@ -252,7 +252,7 @@ def fuzz(n: int) -> None:
     with open("/proc/self/statm", encoding="ascii") as statm:
         size = int(statm.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + FUZZ_BYTES, size + FUZZ_BYTES))
-    rng = random.Random(20_261_121)
+    rng = random.Random(seed)
     read = 0
     for i in range(n):
         time, record, data = cases[i % len(cases)]
