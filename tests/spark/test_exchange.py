@@ -41,7 +41,7 @@ def test_captures_survive_the_way_through_spark(
     first = imported(str(tmp_path / "first"), types, sources)
     df = (
         spark.readStream.format("timely")
-        .options(workers=workers, includeTime="true", maxTimesPerTrigger="30")
+        .options(workers=workers, includeTime="true", maxTimesPerTrigger="150")
         .load(first.path)
     )
     second = str(tmp_path / "second")
