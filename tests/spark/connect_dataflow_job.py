@@ -1,0 +1,41 @@
+"""A dataflow through Spark Connect, started twice; run apart, classic and Connect sessions do not mix."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+import spark_timely as st
+
+
+def main(folder: Path) -> dict[str, object]:
+    """Run a dataflow, go on after more input; return what came out."""
+    builder = SparkSession.builder.remote("local[2]")
+    for name, value in st.session_settings().items():
+        builder = builder.config(name, value)
+    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    log = st.create_log(str(folder / "in"), pa.schema([("k", pa.string()), ("n", pa.int64())]), minimum=(0,))
+    writer = log.writer(owner="test")
+    frontiers = []
+    for first, upper in ((0, 10), (10, [])):
+        times = [first + step for step in range(12)]
+        keys = [f"k{time % 2}" for time in times]
+        writer.append(pa.table({"_time": times, "k": keys, "n": times}), advance_to=upper)
+        flow = st.Dataflow("flow", checkpoint=str(folder / "checkpoint"))
+        doubled = flow.replay(log).map(lambda rows: rows.set_column(2, "n", pc.multiply(rows["n"], 2)))
+        doubled.delay(st.ceil_to(10)).aggregate(by="k", n=st.sum("n")).capture(str(folder / "out"))
+        query = flow.start(spark, trigger={"availableNow": True}, workers=2)
+        query.await_termination()
+        frontiers.append(query.frontier.to_json())
+    spark.stop()
+    found = st.open_log(str(folder / "out")).messages().select(["_time", "k", "n"]).to_pylist()
+    return {"frontiers": frontiers, "rows": sorted([list(row.values()) for row in found])}
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n" + json.dumps(main(Path(sys.argv[1]))) + "\n")
