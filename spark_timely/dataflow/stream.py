@@ -45,6 +45,23 @@ class Stream:
         The dataflow.
     view : View
         What it is.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from spark_timely.dataflow.aggregates import count, max_of
+    >>> from spark_timely.dataflow.delays import ceil_to
+    >>> from spark_timely.dataflow.scope import Scope
+    >>> from spark_timely.log.delta import create_log
+    >>> schema = pa.schema([("origin", pa.string()), ("delay", pa.int64())])
+    >>> flights = Scope("example").replay(create_log(tempfile.mkdtemp() + "/flights", schema))
+    >>> late = flights.filter(pc.field("delay") > 15).select("origin", hours=pc.field("delay") / 60)
+    >>> late.delay(ceil_to(24)).aggregate(by="origin", n=count(), worst=max_of("hours")).schema.names
+    ['origin', 'n', 'worst']
+    >>> flights.map(lambda rows: rows.select(["origin"])).concat(late.select("origin")).schema.names
+    ['origin']
+    >>> flights.join(late, on="origin").schema.names
+    ['origin', 'delay', 'hours']
     """
 
     def __init__(self, scope: Scope, view: View) -> None:

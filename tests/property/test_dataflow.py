@@ -35,6 +35,7 @@ from spark_timely.dataflow.views import Aggregate, leaves_of
 from spark_timely.errors import TimelyError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.spark.dataflow_tasks import catalog_of, run_one
+from spark_timely.timestamp import TimeType
 from tests.oracles.dataflow_model import DONE, Row, Spec, frontier_of, rows_of
 from tests.support import examples
 
@@ -178,7 +179,7 @@ def commits(draw: s.DrawFn) -> list[Commit]:
     return found
 
 
-@examples(40)
+@examples(25)
 @given(
     flow=s.lists(specs(), min_size=1, max_size=3),
     history=commits(),
@@ -325,3 +326,33 @@ def test_known_mistakes_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     else:
         with pytest.raises((AssertionError, TimelyError)):
             story()
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "date", "short", "int"])
+def test_times_of_every_type_go_through_windows_and_joins(tmp_path: Path, kind: str) -> None:
+    type_ = TimeType(kind)
+    width = {"timestamp": 3_600_000_000, "date": 7}.get(kind, 10)
+    base = {"timestamp": 1_357_000_000_000_000, "date": 15_700}.get(kind, 0) // width * width
+    log = create_log(str(tmp_path / "in"), SCHEMA, times=[kind], minimum=(base,))
+    rng = random.Random(2)
+    times = sorted(base + rng.randrange(4 * width) for _ in range(60))
+    rows = pa.table({"_time": type_.to_arrow(times), "k": ["a", "b"] * 30, "n": range(60), "v": [0.5] * 60})
+    log.writer(owner="test").append(rows, advance_to=[type_.render(base + 3 * width)])
+    scope = Scope("flow")
+    stream = scope.replay(log)
+    span = {"timestamp": "1 hour", "date": "7 days"}.get(kind, width)
+    counts = stream.delay(ceil_to(span)).aggregate(by="k", n=count())
+    sums = stream.delay(ceil_to(span)).aggregate(by="k", total=sum_of("n"))
+    counts.join(sums, on="k").capture(str(tmp_path / "out"))
+    Engine("flow", scope.sinks, scope.storage, files_of=catalog_of, workers=2).advance(runner(scope.storage))
+    out = open_log(str(tmp_path / "out"))
+    assert out.frontier() == Antichain.of(base + 3 * width)
+    expected: dict[tuple[int, str], list[int]] = {}
+    for n, time in enumerate(times):
+        if time <= base + 2 * width:
+            expected.setdefault((-(-time // width) * width, "ab"[n % 2]), []).append(n)
+    found = out.messages()
+    keys = zip(out.domain.from_columns(found)[:, 0].tolist(), found["k"].to_pylist(), strict=True)
+    assert dict(zip(keys, zip(found["n"].to_pylist(), found["total"].to_pylist(), strict=True), strict=True)) == {
+        key: (len(members), sum(members)) for key, members in expected.items()
+    }
