@@ -8,17 +8,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
 
 import spark_timely as st
+from tests.spark.connect import connect_session
 
 
 def main(folder: Path) -> dict[str, object]:
     """Run a dataflow, go on after more input; return what came out."""
-    builder = SparkSession.builder.remote("local[2]")
-    for name, value in st.session_settings().items():
-        builder = builder.config(name, value)
-    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    spark = connect_session()
     log = st.create_log(str(folder / "in"), pa.schema([("k", pa.string()), ("n", pa.int64())]), minimum=(0,))
     writer = log.writer(owner="test")
     frontiers = []
