@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from spark_timely.dataflow.aggregates import sum_of as sum
     from spark_timely.dataflow.delays import ceil_to as ceil_to
     from spark_timely.dataflow.delays import plus as plus
+    from spark_timely.dataflow.delays import windows as windows
     from spark_timely.datasource.reader import read_splits as read_splits
     from spark_timely.log.cut import Cut as Cut
     from spark_timely.log.cut import cut as cut
@@ -82,6 +83,7 @@ _EXPORTS: dict[str, str] = {
     "start": "spark_timely.spark.start",
     "sum": "spark_timely.dataflow.aggregates:sum_of",
     "wait": "spark_timely.log.waiting",
+    "windows": "spark_timely.dataflow.delays",
 }
 
 __all__ = [
@@ -112,6 +114,7 @@ __all__ = [
     "start",
     "sum",
     "wait",
+    "windows",
 ]
 
 

@@ -44,6 +44,7 @@ PUBLIC = [
     "start",
     "sum",
     "wait",
+    "windows",
 ]
 
 

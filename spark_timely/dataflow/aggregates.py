@@ -22,7 +22,17 @@ from spark_timely.errors import InvalidUsageError, SchemaMismatchError, TimelyIn
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Aggregation", "aggregate_rows", "count", "max_of", "min_of", "sum_of"]
+__all__ = [
+    "Aggregation",
+    "aggregate_rows",
+    "check_rows",
+    "count",
+    "from_halves",
+    "halves_of",
+    "max_of",
+    "min_of",
+    "sum_of",
+]
 
 _INT64_MAX = (1 << 63) - 1
 _HALF = np.int64((1 << 32) - 1)
@@ -168,9 +178,7 @@ def aggregate_rows(
     >>> aggregate_rows(rows, ["k"], {"n": count(), "s": sum_of("x")}, schema).to_pylist()
     [{'k': 'a', 'n': 2, 's': 1e+100}]
     """
-    if table.num_rows >= MAX_ROWS:
-        msg = f"could not aggregate: found {table.num_rows} rows in one task, invariant 2 of exact_sum"
-        raise TimelyInternalError(msg)
+    check_rows(table.num_rows)
     work = {f"k{i}": table.column(key) for i, key in enumerate(keys)}
     wanted: list[tuple[str | list[str], str]] = []
     finished = []
@@ -184,6 +192,34 @@ def aggregate_rows(
     columns = [groups.column(f"k{i}") for i in range(len(keys))]
     columns += [part.finish(groups) for part in finished]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def check_rows(n_rows: int) -> None:
+    """Refuse more rows in one place than sums of digits and of halves can bear."""
+    if n_rows >= MAX_ROWS:
+        msg = f"could not aggregate: found {n_rows} rows in one task, invariant 2 of exact_sum"
+        raise TimelyInternalError(msg)
+
+
+def halves_of(values: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """Return the high and the low 32 bits of integers: the high ones with the sign."""
+    return pc.shift_right(values, 32), pc.bit_wise_and(values, pa.scalar(int(_HALF), pa.int64()))
+
+
+def from_halves(high: pa.ChunkedArray, low: pa.ChunkedArray, column: str) -> pa.ChunkedArray:
+    """Put sums of halves together.
+
+    Raises
+    ------
+    OverflowError
+        If a sum is beyond 64 bits.
+    """
+    upper = pc.add(high, pc.shift_right(low, 32))
+    ends = pc.min_max(upper).as_py()
+    if ends["max"] is not None and not -(1 << 31) <= ends["min"] <= ends["max"] < 1 << 31:
+        msg = f"the sum of column {column!r} does not fit 64 bits"
+        raise OverflowError(msg)
+    return pc.bit_wise_or(pc.shift_left(upper, 32), halves_of(low)[1])
 
 
 class _Part:
@@ -226,8 +262,7 @@ class _Part:
         greatest = max(abs(ends["min"] or 0), abs(ends["max"] or 0))
         self.halves = greatest * len(wide) > _INT64_MAX
         if self.halves:  # two sums that cannot overflow
-            work[self.label + "h"] = pc.shift_right(wide, 32)
-            work[self.label + "l"] = pc.bit_wise_and(wide, pa.scalar(int(_HALF), pa.int64()))
+            work[self.label + "h"], work[self.label + "l"] = halves_of(wide)
             wanted += [(self.label + "h", "sum"), (self.label + "l", "sum")]
         else:
             work[self.label] = wide
@@ -265,12 +300,7 @@ class _Part:
         if not self.halves:
             return groups.column(f"{self.label}_sum")
         high, low = (groups.column(f"{self.label}{half}_sum") for half in "hl")
-        upper = pc.add(high, pc.shift_right(low, 32))
-        ends = pc.min_max(upper).as_py()
-        if ends["max"] is not None and not -(1 << 31) <= ends["min"] <= ends["max"] < 1 << 31:
-            msg = f"the sum of column {self.column!r} does not fit 64 bits"
-            raise OverflowError(msg)
-        return pc.bit_wise_or(pc.shift_left(upper, 32), pc.bit_wise_and(low, pa.scalar(int(_HALF), pa.int64())))
+        return from_halves(high, low, str(self.column))
 
     def _finish_floats(self, groups: pa.Table) -> pa.Array:
         n = groups.num_rows

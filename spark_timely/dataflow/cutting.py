@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,13 +35,18 @@ from spark_timely.capture.replay import (
     within,
 )
 from spark_timely.dataflow.delays import BoundDelay
+from spark_timely.dataflow.keyed import keyed_aggregate
+from spark_timely.dataflow.row_views import Delayed
 from spark_timely.dataflow.tasks import Share, Task
-from spark_timely.dataflow.views import Delayed, Replay, View
+from spark_timely.dataflow.view import Replay, View
 from spark_timely.order import IntArray, minimal
 
-__all__ = ["Files", "cut_range"]
+__all__ = ["KEYED_BYTES", "Files", "cut_range", "paths_of"]
 
 Delays = tuple[BoundDelay, ...]
+
+# A piece of whole times above so many bytes is computed by key, if it can be: one process would have to hold it.
+KEYED_BYTES: Final = 128 << 20
 
 
 class Files(Protocol):
@@ -59,7 +64,7 @@ class Files(Protocol):
         """Return the exact times of some files, by number; opens them."""
 
 
-def _paths(view: View) -> list[tuple[Replay, Delays]]:
+def paths_of(view: View) -> list[tuple[Replay, Delays]]:
     """Return how rows come from the logs below to a view: each log with the delays between, in their order."""
     found: dict[tuple[Replay, Delays], None] = {}
     seen: set[tuple[View, Delays]] = set()
@@ -155,6 +160,8 @@ def cut_range(
     seq: int,
     limits: Limits,
     workers: int | None,
+    whole: bool = False,
+    keyed_bytes: int = KEYED_BYTES,
 ) -> tuple[Antichain, list[Task]]:
     """Choose how far a step goes, and cut it into tasks.
 
@@ -170,6 +177,10 @@ def cut_range(
     limits : Limits
     workers : int or None
         Tasks at most; by bytes if not given.
+    whole : bool
+        One task for all of the range.
+    keyed_bytes : int
+        A piece with more is computed by key, where the view allows it.
 
     Returns
     -------
@@ -183,24 +194,35 @@ def cut_range(
     Cost: one pass over arrays of the files. Files are opened only where limits, or more than one task of
     whole times, ask for exact times.
     """
-    parts = [_Moved.of(leaf, delays, files_of(leaf)) for leaf, delays in _paths(view)]
-    if not limits.unlimited:
-        ahead = _Range(parts, lo, hi)
-        admitted = admit(ahead.bounds, ahead.counts, lo.times, hi.times, limits)
-        hi = Antichain.from_times(admitted.frontier, hi.arity)
+    parts = [_Moved.of(leaf, delays, files_of(leaf)) for leaf, delays in paths_of(view)]
     chosen = _Range(parts, lo, hi)
+    # Limited by bytes alone, and all of it within: no file need be opened to know that.
+    small = limits.size_bytes is not None and int(chosen.bounds.sizes.sum()) <= limits.size_bytes
+    if not limits.unlimited and not (small and limits.times is None):
+        admitted = admit(chosen.bounds, chosen.counts, lo.times, hi.times, limits)
+        hi = Antichain.from_times(admitted.frontier, hi.arity)
+        chosen = _Range(parts, lo, hi)
     if not chosen.numbers.shape[0]:
         return hi, []
+    if whole:
+        found = chosen.files(np.arange(chosen.numbers.shape[0]))
+        return hi, [_whole(chosen, found, Task(output, seq, lo, hi))]
     n_tasks = workers or default_splits(int(chosen.bounds.sizes.sum()))
     if view.rowwise:
         return hi, _cut_rows(chosen, output, seq, n_tasks)
     ends = [lo, *_cuts(chosen, n_tasks), hi]
     tasks = []
-    for low, high in itertools.pairwise(ends):  # one turn per task
+    for number, (low, high) in enumerate(itertools.pairwise(ends)):  # one turn per piece
         piece = _Range(parts, low, high)
         found = piece.files(np.arange(piece.numbers.shape[0]))
-        if found:
-            tasks.append(_whole(piece, found, Task(output, seq, low, high)))
+        if not found:
+            continue
+        task = _whole(piece, found, Task(output, seq, low, high))
+        if task.size_bytes > keyed_bytes and keyed_aggregate(view) is not None:
+            shares = _cut_rows(piece, output, seq, workers or default_splits(task.size_bytes))
+            tasks += [replace(part, piece=number) for part in shares]
+        else:
+            tasks.append(task)
     return hi, tasks
 
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["MAX_ROWS", "digits_of", "round_digits"]
+__all__ = ["MAX_ROWS", "carried", "digits_of", "round_digits"]
 
 MAX_ROWS: Final = 1 << 30
 _BITS: Final = 32
@@ -107,11 +107,11 @@ def round_digits(sums: Sequence[Ints], place: int) -> Floats:
     [1.5]
     """
     n = sums[0].shape[0]
-    digits = _carried(sums)
+    digits = carried(sums)
     negative = digits[:, 0] < 0
     if negative.any():
         sign = np.where(negative, -1, 1)
-        digits = _carried([part * sign for part in sums])
+        digits = carried([part * sign for part in sums])
     # Two more digits, so that the three behind the leading one's place are always there.
     padded = np.concatenate([digits, np.zeros((n, 3), dtype=np.int64)], axis=1).astype(np.uint64)
     nonzero = padded != 0
@@ -132,8 +132,14 @@ def round_digits(sums: Sequence[Ints], place: int) -> Floats:
     return np.where(negative, -rounded, rounded)
 
 
-def _carried(sums: Sequence[Ints]) -> Ints:
-    """Return digits from 0 to 2**32 - 1, with one more in front that has the sign; shape (n, digits + 1)."""
+def carried(sums: Sequence[Ints]) -> Ints:
+    """Return digits from 0 to 2**32 - 1, with one more in front that has the sign; shape (n, digits + 1).
+
+    Examples
+    --------
+    >>> carried([np.array([1]), np.array([-1])]).tolist()
+    [[0, 0, 4294967295]]
+    """
     digits = np.empty((sums[0].shape[0], len(sums) + 1), dtype=np.int64)
     carry = np.zeros(sums[0].shape[0], dtype=np.int64)
     for i in range(len(sums) - 1, -1, -1):  # one turn per digit

@@ -14,16 +14,24 @@ from typing import TYPE_CHECKING
 
 from spark_timely.antichain import Antichain
 from spark_timely.dataflow.stream import Stream
-from spark_timely.dataflow.views import Replay, View, leaves_of, ordered
-from spark_timely.errors import CyclicSummaryError, InvalidUsageError, LogMissingError, SchemaMismatchError, shown
+from spark_timely.dataflow.view import Replay, View, leaves_of, ordered
+from spark_timely.errors import (
+    CyclicSummaryError,
+    InvalidUsageError,
+    LogMissingError,
+    NotBeyondError,
+    SchemaMismatchError,
+    shown,
+)
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.log.format import LogFormat, check_stream_name
 from spark_timely.log.storage import normal_path
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["Probe", "Scope", "Sink", "open_output"]
+__all__ = ["Probe", "Scope", "Sink", "open_outputs"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +64,8 @@ class Scope:
     ----------
     name : str
         Owns the outputs: the same over restarts, another one for each dataflow.
+    evaluation : {"arrow", "sql"}
+        What runs it: see `Dataflow`.
 
     Examples
     --------
@@ -65,11 +75,15 @@ class Scope:
     Stream('replay_1', ['v'])
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, evaluation: str = "arrow") -> None:
         if not isinstance(name, str) or not name.strip():
             msg = f"could not begin a dataflow: found name={shown(name)}"
             raise InvalidUsageError(msg, hint="give it a name, the same whenever it is started")
+        if evaluation not in ("arrow", "sql"):
+            msg = f"could not begin dataflow {name!r}: found evaluation={shown(evaluation)}"
+            raise InvalidUsageError(msg, hint="use 'arrow' or 'sql'")
         self.name = name
+        self.evaluation = evaluation
         self.sinks: list[Sink] = []
         self.storage: dict[str, dict[str, str]] = {}
         self._leaves: dict[str, Replay] = {}
@@ -217,31 +231,64 @@ class Probe:
         return log.domain.minimum_frontier if state is None else state.frontier
 
 
-def open_output(sink: Sink, storage_options: dict[str, str]) -> DeltaLog:
-    """Open the log of an output, made if it is not there, and the stream in it.
+def open_outputs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) -> dict[Sink, DeltaLog]:
+    """Open the logs of outputs, made if they are not there, and their streams in them.
+
+    A log is made with a capability for each of its outputs, at the least time that any of them may give.
+
+    Parameters
+    ----------
+    sinks : sequence of Sink
+    storage : mapping of str to dict
+        Storage options by path of the log.
+
+    Returns
+    -------
+    dict of Sink to Log
+        One handle for each log.
 
     Raises
     ------
     SchemaMismatchError
         If a log is there with other columns or times.
     OwnershipError
-        If the stream belongs to another dataflow or query.
+        If a stream belongs to another dataflow or query.
+    NotBeyondError
+        If a log begins behind times that the output has rows of: they would be lost.
     """
+    logs: dict[str, DeltaLog] = {}
+    for sink in sinks:  # one turn per output
+        if sink.path not in logs:
+            beside = [other for other in sinks if other.path == sink.path]
+            logs[sink.path] = _open_log(sink, beside, storage[sink.path])
+        _open_stream(logs[sink.path], sink)
+    return {sink: logs[sink.path] for sink in sinks}
+
+
+def _open_log(sink: Sink, beside: Sequence[Sink], storage_options: dict[str, str]) -> DeltaLog:
     view = sink.view
-    types = view.domain.types
     try:
-        log = open_log(sink.path, storage_options=storage_options or None)
+        return open_log(sink.path, storage_options=storage_options or None)
     except LogMissingError:
-        start = view.front({leaf: leaf.domain.minimum_frontier for leaf in leaves_of(view)}).elements
-        least = tuple(min(column) for column in zip(*start, strict=True)) if start else view.domain.minimum
-        log = create_log(
+        return create_log(
             sink.path,
             view.schema,
-            times=[kind.value for kind in types],
-            minimum=least,
+            times=[kind.value for kind in view.domain.types],
+            minimum=tuple(map(min, zip(*(_least(other.view) for other in beside), strict=True))),
+            streams=len(beside),
             exist_ok=True,
             storage_options=storage_options or None,
         )
+
+
+def _least(view: View) -> tuple[int, ...]:
+    """Return a time that no row of a view comes before."""
+    start = view.front({leaf: leaf.domain.minimum_frontier for leaf in leaves_of(view)}).elements
+    return tuple(min(column) for column in zip(*start, strict=True)) if start else view.domain.minimum
+
+
+def _open_stream(log: DeltaLog, sink: Sink) -> None:
+    types = sink.view.domain.types
     if log.domain.types != types or log.kind != "stream" or not _same_columns(log, sink):
         msg = f"could not start operator {sink.name!r}: found log {sink.path!r} with other columns or times"
         raise SchemaMismatchError(
@@ -249,8 +296,17 @@ def open_output(sink: Sink, storage_options: dict[str, str]) -> DeltaLog:
             hint=f"capture into another log, or give the stream the columns {shown(str(log.schema))}",
             context={"path": sink.path},
         )
-    log.open_stream(sink.stream, owner=sink.owner)
-    return log
+    least = log.domain.render_time(_least(sink.view))
+    try:
+        log.open_stream(sink.stream, owner=sink.owner, at=least)
+    except NotBeyondError as error:
+        msg = f"could not start operator {sink.name!r}: {error.message}, and rows from {least!r} on would be lost"
+        raise NotBeyondError(
+            msg,
+            hint="capture into another log, or make this one with that minimum and a stream more",
+            time=error.time,
+            frontier=error.frontier,
+        ) from error
 
 
 def _same_columns(log: DeltaLog, sink: Sink) -> bool:

@@ -11,21 +11,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from spark_timely.antichain import Antichain
-from spark_timely.dataflow.views import Names, Replay, View
+from spark_timely.dataflow.checking import run_twice
+from spark_timely.dataflow.view import Names, Read, Replay, Step, View
 from spark_timely.errors import OperatorError, SchemaMismatchError
 from spark_timely.log.base import DataFile
 from spark_timely.log.files import conform, message_table, write_data_files
+from spark_timely.order import IntArray, unique_times
 
 if TYPE_CHECKING:
     from spark_timely.log.format import LogFormat
     from spark_timely.log.storage import Storage
 
-__all__ = ["OutputPlan", "ReadRange", "Share", "Task", "TaskResult", "run_task"]
+__all__ = [
+    "Counts",
+    "OutputPlan",
+    "ReadRange",
+    "Share",
+    "Task",
+    "TaskResult",
+    "of_shares",
+    "plain_error",
+    "run_task",
+    "write_result",
+]
+
+# Distinct times that a task tells the driver of at most: bookkeeping stays small.
+_MOST_TIMES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +71,10 @@ class OutputPlan:
         Of its log.
     storage : Storage
         Of its log.
+    twice : bool
+        Whether everything is computed twice and compared.
+    evaluation : {"arrow", "sql"}
+        What runs it: pyarrow in a task each, or Spark's DataFrames.
     """
 
     name: str
@@ -62,6 +82,8 @@ class OutputPlan:
     stream: str
     form: LogFormat
     storage: Storage
+    twice: bool = False
+    evaluation: str = "arrow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +101,8 @@ class Task:
         By path of the log: where to look.
     size_bytes : int
         Of the shares.
+    piece : int or None
+        Number of the piece of which this task computes a part only: see `dataflow.keyed`.
     """
 
     output: int
@@ -87,6 +111,7 @@ class Task:
     upper: Antichain
     shares: Mapping[str, tuple[Share, ...]] = field(default_factory=dict)
     size_bytes: int = 0
+    piece: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +124,16 @@ class TaskResult:
         Written, and part of nothing yet.
     error : OperatorError or None
         Why there are none.
+    counts : dict of str to (int, int)
+        Rows and bytes that each operator gave, by its name.
+    times : ndarray of int64, shape (n, k), or None
+        Distinct times of the rows that were written; None where there are too many to tell.
     """
 
     files: tuple[DataFile, ...] = ()
     error: OperatorError | None = None
+    counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    times: IntArray | None = None
 
 
 def run_task(task: Task, output: OutputPlan, read: ReadRange) -> TaskResult:
@@ -124,27 +155,58 @@ def run_task(task: Task, output: OutputPlan, read: ReadRange) -> TaskResult:
     StorageError
         If files cannot be read or written.
     """
+    counts = Counts()
+    run = run_twice if output.twice else View.run
 
-    def of_log(leaf: Replay, lo: Antichain, hi: Antichain, columns: Names) -> pa.Table:
-        return read(leaf, task.shares.get(leaf.path, ()), lo, hi, columns)
+    def rows() -> pa.Table:
+        return run(output.view, of_shares(task, read), task.lower, task.upper, watch=counts.watch)
 
-    view, form = output.view, output.form
+    return write_result(task, output, rows, counts)
+
+
+def of_shares(task: Task, read: ReadRange) -> Read:
+    """Return what reads the rows of a log from the shares of a task."""
+    return lambda leaf, lo, hi, columns: read(leaf, task.shares.get(leaf.path, ()), lo, hi, columns)
+
+
+class Counts:
+    """Rows and bytes that each operator gave."""
+
+    def __init__(self) -> None:
+        self.by_operator: dict[str, tuple[int, int]] = {}
+
+    def watch(self, step: Step, table: pa.Table) -> None:
+        """Count what an operator gave."""
+        self.add({step[0].name: (table.num_rows, table.nbytes)})
+
+    def add(self, counts: Mapping[str, tuple[int, int]]) -> None:
+        """Add what was counted elsewhere."""
+        for name, (rows, size) in counts.items():  # one turn per operator
+            before = self.by_operator.get(name, (0, 0))
+            self.by_operator[name] = before[0] + rows, before[1] + size
+
+
+def write_result(task: Task, output: OutputPlan, rows: Callable[[], pa.Table], counts: Counts) -> TaskResult:
+    """Compute rows and write them for an output; an error of a function of the user is a result too."""
+    form = output.form
     try:
-        rows = view.run(of_log, task.lower, task.upper)
-        times = form.domain.from_columns(rows)
-        payload = conform(rows.select(form.payload.names), form.payload)
+        table = rows()
+        times = form.domain.from_columns(table)
+        payload = conform(table.select(form.payload.names), form.payload)
     except OperatorError as error:
-        return TaskResult(error=_plain(error))
+        return TaskResult(error=plain_error(error))
     except SchemaMismatchError as error:
         low, high = (form.domain.render_frontier(end) for end in (task.lower, task.upper))
         msg = f"could not run operator {output.name!r} at times from {low} to {high}: {error.message}"
         return TaskResult(error=OperatorError(msg, hint=error.hint, operator=output.name, lower=low, upper=high))
-    table = message_table(form, payload, times, output.stream, task.seq)
-    files = write_data_files(output.storage, table, times, stream=output.stream, seq=task.seq, domain=form.domain)
-    return TaskResult(files=tuple(files))
+    messages = message_table(form, payload, times, output.stream, task.seq)
+    files = write_data_files(output.storage, messages, times, stream=output.stream, seq=task.seq, domain=form.domain)
+    distinct = unique_times(times)[0]
+    told = distinct if distinct.shape[0] <= _MOST_TIMES else None
+    return TaskResult(tuple(files), None, counts.by_operator, told)
 
 
-def _plain(error: OperatorError) -> OperatorError:
+def plain_error(error: OperatorError) -> OperatorError:
     """Return the error without its causes, which need not be picklable."""
     values: dict[str, Any] = {"operator": error.operator, "lower": error.lower, "upper": error.upper}
     return OperatorError(error.message, hint=error.hint, **values)

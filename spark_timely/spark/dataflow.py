@@ -1,4 +1,4 @@
-"""Run a dataflow as a streaming query: a clock as its source, `foreachBatch` as what does the work.
+"""Run dataflows as a streaming query: a clock as its source, `foreachBatch` as what does the work.
 
 Spark's offsets and checkpoint decide nothing but when to look: what was done stands in the outputs' logs.
 Losing the checkpoint costs one look.
@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import json
 import math
+import time as monotonic
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_timely.antichain import Antichain
 from spark_timely.capture.replay import Limits
-from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.scope import Scope, Sink, open_output
-from spark_timely.dataflow.views import leaves_of
+from spark_timely.dataflow import report
+from spark_timely.dataflow.cutting import KEYED_BYTES
+from spark_timely.dataflow.engine import Engine, advance_all
+from spark_timely.dataflow.report import OperatorMetrics, OutputProgress
+from spark_timely.dataflow.scope import Scope, Sink, open_outputs
+from spark_timely.dataflow.view import leaves_of
 from spark_timely.errors import InvalidUsageError, WaitTimeoutError, shown
-from spark_timely.log.waiting import passes, wait_for
+from spark_timely.log.delta import open_log
+from spark_timely.log.storage import normal_path
 from spark_timely.spark.dataflow_tasks import SparkTasks, catalog_of
 from spark_timely.spark.session import register
 
@@ -27,11 +32,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from spark_timely.dataflow.view import Replay
+    from spark_timely.datasource.catalog import FileView
     from spark_timely.log.delta import DeltaLog
+
 
 __all__ = ["Dataflow", "DataflowQuery"]
 
-_LOOK_S = 2.0
+# Between two looks at the outputs' logs, and between two questions to Spark whether the query is alive.
+_POLL_S: Final = 0.05
+_LOOK_S: Final = 2.0
+
+# Of the inputs' files that a step takes by default, of each output: tasks hold their share in memory.
+_STEP_BYTES: Final = 512 << 20
 
 
 class Dataflow(Scope):
@@ -43,6 +56,9 @@ class Dataflow(Scope):
         Owns the outputs. The same whenever the dataflow is started, and no other dataflow's.
     checkpoint : str
         Checkpoint location of the query.
+    evaluation : {"arrow", "sql"}
+        What runs it. ``arrow``: pyarrow, in one Spark task for each piece of a range. ``sql``: DataFrames, for what
+        fits no task and Spark can spill. The answers are the same.
 
     Examples
     --------
@@ -56,12 +72,13 @@ class Dataflow(Scope):
         query.await_termination()
     """
 
-    def __init__(self, name: str, *, checkpoint: str) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, *, checkpoint: str, evaluation: str = "arrow") -> None:
+        super().__init__(name, evaluation=evaluation)
         if not isinstance(checkpoint, str) or not checkpoint.strip():
             msg = f"could not begin dataflow {name!r}: found checkpoint={shown(checkpoint)}"
             raise InvalidUsageError(msg, hint="give the location of the query's checkpoint")
         self.checkpoint = checkpoint
+        self._watched: dict[str, tuple[DeltaLog, Callable[[], FileView]]] = {}
 
     def start(
         self,
@@ -72,6 +89,9 @@ class Dataflow(Scope):
         workers: int | None = None,
         max_times_per_step: int | None = None,
         max_bytes_per_step: int | None = None,
+        max_bytes_per_task: int | None = None,
+        beside: Sequence[Dataflow] = (),
+        twice: bool = False,
     ) -> DataflowQuery:
         """Start the streaming query that runs the dataflow.
 
@@ -87,7 +107,17 @@ class Dataflow(Scope):
         workers : int, optional
             Tasks per output and step at most; by bytes, at most 16, if not given.
         max_times_per_step, max_bytes_per_step : int, optional
-            How much of an output's waiting times one step takes: one commit each.
+            How much of an output's waiting times one step takes: one commit each. 512 MiB of the inputs' files unless
+            given.
+        max_bytes_per_task : int, optional
+            A task of whole times with more bytes, such as one giant time, is cut by rows and put together by key, where
+            its operators allow that: an aggregate over operators that go row by row. 128 MiB unless given.
+        beside : sequence of Dataflow
+            Other dataflows for the same query, which spares a query each. They take their steps in turn, so that a
+            large one does not keep the others waiting; what fails in one does not concern the others.
+        twice : bool
+            A test mode: compute everything twice, with rows and files in another order, and refuse functions that
+            give other rows the second time.
 
         Returns
         -------
@@ -109,57 +139,116 @@ class Dataflow(Scope):
             "workers": workers,
             "max_times_per_step": max_times_per_step,
             "max_bytes_per_step": max_bytes_per_step,
+            "max_bytes_per_task": max_bytes_per_task,
         }
         for what, number in numbers.items():
             if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
                 msg = f"could not start dataflow {self.name!r}: found {what}={shown(number)}"
                 raise InvalidUsageError(msg, hint="give whole numbers from 1 on")
-        logs = {sink: open_output(sink, self.storage[sink.path]) for sink in self.sinks}
+        flows = [self, *beside]
+        for flow in beside:
+            if not isinstance(flow, Dataflow) or not flow.sinks:
+                msg = f"could not start dataflow {self.name!r}: found {shown(flow)} beside it"
+                raise InvalidUsageError(msg, hint="give dataflows that capture something")
+        if len({flow.name for flow in flows}) < len(flows):
+            msg = f"could not start dataflow {self.name!r}: found names {shown([flow.name for flow in flows])}"
+            raise InvalidUsageError(msg, hint="give each dataflow a name of its own: it owns the outputs")
+        if twice and any(flow.evaluation == "sql" for flow in flows):
+            msg = f"could not start dataflow {self.name!r}: found twice=True with evaluation='sql'"
+            raise InvalidUsageError(msg, hint="test functions with evaluation='arrow': both give the same answer")
+        for flow in flows:
+            open_outputs(flow.sinks, flow.storage)
         register(spark)
-        own = {sink.path for sink in self.sinks}
-        watched = {leaf.path: None for sink in self.sinks for leaf in leaves_of(sink.view)}
-        # Outputs that are read again are looked at in each step: only what others write needs a clock.
-        first, *others = [path for path in watched if path not in own]
+        storage = {path: options for flow in flows for path, options in flow.storage.items()}
+        # Outputs that are read again too: others may write further streams of their logs.
+        first, *others = {leaf.path: None for flow in flows for sink in flow.sinks for leaf in leaves_of(sink.view)}
         reader = spark.readStream.format("timely").option("content", "clock").option("run", uuid.uuid4().hex)
         if others:
             reader = reader.option("logs", json.dumps(others))
-        for name, value in self.storage[first].items():
+        for name, value in storage[first].items():
             reader = reader.option(f"storage.{name}", value)
-        limits = Limits(times=max_times_per_step, size_bytes=max_bytes_per_step)
-        step = _MicroBatch(self.name, tuple(self.sinks), dict(self.storage), limits, workers)
+        limits = Limits(times=max_times_per_step, size_bytes=max_bytes_per_step or _STEP_BYTES)
+        parts = tuple(_Part(flow.name, tuple(flow.sinks), dict(flow.storage), flow.evaluation) for flow in flows)
+        step = _MicroBatch(parts, limits, workers, max_bytes_per_task or KEYED_BYTES, twice)
         writer = reader.load(first).writeStream.foreachBatch(step).option("checkpointLocation", self.checkpoint)
         if trigger:
             keywords: dict[str, Any] = dict(trigger)
             writer = writer.trigger(**keywords)
-        return DataflowQuery(writer.start(), logs)
+        return DataflowQuery(writer.start(), flows, spark)
+
+    def explain(self) -> str:
+        """Return the plan, operator by operator: frontiers, uppers, what waits and who holds it, how it is cut.
+
+        Reads the logs; the dataflow need not run.
+        """
+        return report.explain(self)
+
+    def progress(self) -> list[OutputProgress]:
+        """Return for each output how many of its inputs' complete rows it has done, of how many; exact."""
+
+        def files_of(leaf: Replay) -> FileView:
+            log, files = self._watched.get(leaf.path) or self._watch(leaf.path)
+            log.refresh()
+            return files()
+
+        return report.progress(self, files_of)
+
+    def _watch(self, path: str) -> tuple[DeltaLog, Callable[[], FileView]]:
+        log = open_log(path, storage_options=self.storage[path] or None)
+        self._watched[path] = log, catalog_of(log)
+        return self._watched[path]
+
+    def metrics(self) -> list[OperatorMetrics]:
+        """Return rows, bytes and steps of each operator, and the lag of each output.
+
+        Read from the outputs' logs: each row counts once, whatever was repeated, and over all runs.
+        """
+        return report.metrics(self)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One of the dataflows of a query."""
+
+    name: str
+    sinks: tuple[Sink, ...]
+    storage: dict[str, dict[str, str]]
+    evaluation: str
 
 
 @dataclass
 class _MicroBatch:
     """The function for foreachBatch: takes steps until nothing is ready. Pickled by Connect."""
 
-    name: str
-    sinks: tuple[Sink, ...]
-    storage: dict[str, dict[str, str]]
+    parts: tuple[_Part, ...]
     limits: Limits
     workers: int | None
-    engine: Engine | None = field(default=None, repr=False)
+    keyed_bytes: int
+    twice: bool
+    engines: list[Engine] = field(default_factory=list, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "engine": None}
+        return {**self.__dict__, "engines": []}
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         del batch_id
-        if self.engine is None:
-            self.engine = Engine(
-                self.name,
-                self.sinks,
-                self.storage,
-                files_of=catalog_of,
-                limits=self.limits,
-                workers=self.workers,
-            )
-        self.engine.advance(SparkTasks(df.sparkSession, self.storage))
+        if not self.engines:
+            self.engines = [
+                Engine(
+                    part.name,
+                    part.sinks,
+                    part.storage,
+                    files_of=catalog_of,
+                    limits=self.limits,
+                    workers=self.workers,
+                    keyed_bytes=self.keyed_bytes,
+                    twice=self.twice,
+                    evaluation=part.evaluation,
+                )
+                for part in self.parts
+            ]
+        storage = {path: options for part in self.parts for path, options in part.storage.items()}
+        advance_all(self.engines, SparkTasks(df.sparkSession, storage, self.workers))
 
 
 class DataflowQuery:
@@ -169,8 +258,9 @@ class DataflowQuery:
     ----------
     query : pyspark.sql.streaming.StreamingQuery
         Spark's own handle.
-    logs : mapping of Sink to Log
-        The outputs.
+    flows : sequence of Dataflow
+        That it runs.
+    spark : pyspark.sql.SparkSession
 
     Examples
     --------
@@ -181,9 +271,11 @@ class DataflowQuery:
         query.stop()
     """
 
-    def __init__(self, query: StreamingQuery, logs: Mapping[Sink, DeltaLog]) -> None:
+    def __init__(self, query: StreamingQuery, flows: Sequence[Dataflow], spark: SparkSession) -> None:
         self.query = query
-        self._logs = dict(logs)
+        self._spark = spark
+        self._flows = list(flows)
+        self._logs = {sink: log for flow in flows for sink, log in open_outputs(flow.sinks, flow.storage).items()}
 
     @property
     def id(self) -> str:
@@ -197,15 +289,26 @@ class DataflowQuery:
 
     @property
     def frontier(self) -> Antichain:
-        """The meet of the outputs' uppers: times not beyond it are complete in all of them."""
-        found: Antichain | None = None
-        for sink, log in self._logs.items():  # one turn per output
-            log.refresh()
-            state = log.stream(sink.stream)
-            upper = log.domain.minimum_frontier if state is None else state.frontier
-            found = upper if found is None else found.meet(upper)
-        assert found is not None
-        return found
+        """The meet of the outputs' uppers: times not beyond it are complete in all of them.
+
+        Raises
+        ------
+        InvalidUsageError
+            If dataflows of the query have times of different types: ask their probes.
+        """
+        first, *others = [self._upper(sink) for sink in self._logs]
+        if len({sink.view.domain.types for sink in self._logs}) > 1:
+            msg = "could not tell the frontier of the query: found dataflows with times of different types"
+            raise InvalidUsageError(msg, hint="ask the probe of a stream")
+        for other in others:
+            first = first.meet(other)
+        return first
+
+    def _upper(self, sink: Sink) -> Antichain:
+        log = self._logs[sink]
+        log.refresh()
+        state = log.stream(sink.stream)
+        return log.domain.minimum_frontier if state is None else state.frontier
 
     def await_frontier(self, time: object, /, *, timeout_s: float = 60.0) -> Antichain:
         """Wait until a time is complete in all outputs.
@@ -228,21 +331,24 @@ class DataflowQuery:
         pyspark.errors.StreamingQueryException
             If the query failed.
         """
-        domain = next(iter(self._logs.values())).domain
-        reached = passes(domain, time=time)
-        left = float(timeout_s)
+        domain = next(iter(self._logs)).view.domain
+        wanted = domain.parse_time(time)
+        deadline = monotonic.monotonic() + float(timeout_s)
+        asked, active = -math.inf, True
         while True:  # as many turns as looks
-            active = self.is_active
-            slice_s = min(left, _LOOK_S) if active else 0.0
-            if wait_for(list(self._logs.values()), reached, timeout_s=slice_s, poll_s=0.05):
-                return self.frontier
-            left -= slice_s
-            if not active or left <= 0:
+            now = monotonic.monotonic()
+            if now - asked >= _LOOK_S or now >= deadline:
+                active, asked = self.is_active, now
+            found = self.frontier
+            if not found.less_equal(wanted):
+                return found
+            if not active or now >= deadline:
                 self._raise_failure()
-                at = domain.render_frontier(self.frontier)
+                at = domain.render_frontier(found)
                 ended = "" if active else ", and the query has ended"
                 msg = f"could not wait for time={shown(time)}: found outputs at frontier={at}{ended}"
-                raise WaitTimeoutError(msg, hint="see how far the inputs are: an open input holds it back", frontier=at)
+                raise WaitTimeoutError(msg, hint="explain() tells which input holds them back", frontier=at)
+            monotonic.sleep(min(_POLL_S, max(deadline - now, 0.0)))
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Wait until the query has ended.
@@ -266,6 +372,53 @@ class DataflowQuery:
             self.query.awaitTermination()
             return True
         return bool(self.query.awaitTermination(max(1, math.ceil(timeout_s))))
+
+    def result(self, log: str | None = None, /) -> DataFrame:
+        """Wait until the query has ended, and return what all workers together have written.
+
+        Parameters
+        ----------
+        log : str, optional
+            Path of the output; need not be given where there is one only.
+
+        Returns
+        -------
+        pyspark.sql.DataFrame
+            The rows of all complete times of the output's log, with their times. Those of an input that is still
+            open are not among them: a query that ends closes nothing.
+
+        Raises
+        ------
+        InvalidUsageError
+            If there is no such output, or several and none is named.
+        pyspark.errors.StreamingQueryException
+            If the query failed.
+        """
+        paths = {sink.path: sink for sink in self._logs}
+        if log is None and len(paths) == 1:
+            path = next(iter(paths))
+        elif log is not None and normal_path(log) in paths:
+            path = normal_path(log)
+        else:
+            msg = f"could not give the result: found outputs {shown(list(paths))}, asked for {shown(log)}"
+            raise InvalidUsageError(msg, hint="name one of them")
+        self.await_termination()
+        reader = self._spark.read.format("timely")
+        for name, value in self._logs[paths[path]].storage_options.items():
+            reader = reader.option(f"storage.{name}", value)
+        return reader.load(path)
+
+    def explain(self) -> str:
+        """Return the plans of the dataflows: see `Dataflow.explain`."""
+        return "\n".join(flow.explain() for flow in self._flows)
+
+    def progress(self) -> list[OutputProgress]:
+        """Return how far the outputs have come: see `Dataflow.progress`."""
+        return [each for flow in self._flows for each in flow.progress()]
+
+    def metrics(self) -> list[OperatorMetrics]:
+        """Return the numbers of the dataflows: see `Dataflow.metrics`. Spark's ``numInputRows`` counts a clock's."""
+        return [each for flow in self._flows for each in flow.metrics()]
 
     def stop(self) -> None:
         """Stop the query; a start goes on where its outputs are."""

@@ -41,7 +41,6 @@ NAMES = (
     "replay_messages_vs_delta_stream",
     "complete_aggregate_splits_vs_stateful",
     "complete_aggregate_splits_vs_stateful_into_parquet",
-    "dataflow_aggregate_vs_stateful_default",
 )
 
 
@@ -65,7 +64,6 @@ class SparkCases:
             self.replay_messages,
             self.complete_aggregate,
             self.complete_aggregate_parquet,
-            self.dataflow_aggregate,
         )
         return [measure() for name, measure in zip(NAMES, todo, strict=True) if wanted(name)]
 
@@ -358,41 +356,3 @@ class SparkCases:
     def complete_aggregate_parquet(self) -> Case:
         """Compare the same with both sides writing their groups as Parquet files, which costs both alike."""
         return self._compare_aggregates("complete_aggregate_splits_vs_stateful_into_parquet", None, "parquet")
-
-    # -- dataflows
-
-    def _dataflow_aggregate(self, log: Path) -> float:
-        folder = self._folder("dataflow")
-        flow = st.Dataflow("bench", checkpoint=str(folder / "checkpoint"))
-        groups = flow.replay(str(log)).aggregate(by="key", n=st.count(), total=st.sum("value"))
-        groups.capture(str(folder / "out"))
-
-        def work() -> None:
-            step = N_EPOCHS // N_FILES
-            query = flow.start(self.spark, trigger={"availableNow": True}, workers=2, max_times_per_step=step)
-            query.await_termination()
-
-        took = seconds(work)
-        out = st.open_log(str(folder / "out"))
-        rows = self.spark.read.format("delta").load(str(folder / "out")).where("_event = 'message'")
-        place = F.col("_time") * N_KEYS + F.col("key")
-        found = rows.agg(F.count("*"), F.sum("n"), F.sum(place), F.countDistinct("_seq")).first()
-        expected = (self.data.n_groups, self.data.n_rows, self.data.place_sum, N_FILES)
-        if found is None or tuple(found) != expected or not out.frontier().is_empty:
-            message = f"dataflow: expected groups, rows, places, commits {expected}; found {found}"
-            raise AssertionError(message)
-        shutil.rmtree(folder)
-        return took
-
-    def dataflow_aggregate(self) -> Case:
-        """Compare a dataflow's aggregation into a log with Spark's watermark aggregation into a Delta table."""
-        log, _ = self.captured()
-        case = Case(
-            "dataflow_aggregate_vs_stateful_default",
-            "count and exact sum per time and key of complete times, into a log in ten commits; "
-            "peer: withWatermark + groupBy, default state store, into a Delta table in ten micro-batches",
-            6.0,
-            settings={"workers": 2, **PEER_SETTINGS},
-        )
-        alternate(case, lambda: self._dataflow_aggregate(log), lambda: self._stateful_aggregate("delta"), self.repeats)
-        return case

@@ -33,6 +33,23 @@ def rows_of(spec: Spec, logs: Sequence[Sequence[Row]]) -> list[Row]:
         return [(t + rest[1], *others) for t, *others in rows]
     if kind == "ceil":
         return [(math.ceil(t / rest[1]) * rest[1], *others) for t, *others in rows]
+    if kind == "branch":
+        return [row for row in rows if (row[2] is not None and row[2] > rest[1]) == rest[2]]
+    if kind == "flat":
+        return [(t, k, i, v) for t, k, n, v in rows if n is not None for i in range(n % 3)]
+    if kind == "windows":
+        return [(end, *others) for t, *others in rows for end in _ends(t, rest[1], rest[1] * rest[2])]
+    if kind == "step":
+        return [(t + 1, *others) for t, *others in rows]
+    if kind == "spread":
+        return [(t, "all", sum(row[0] == t for row in rows), None) for t in sorted({row[0] for row in rows})]
+    if kind == "pairs":
+        both = sorted({row[0] for row in rows + below[1]})
+        counts = [(t, sum(row[0] == t for row in rows), sum(row[0] == t for row in below[1])) for t in both]
+        return [(t, None, left - right, None) for t, left, right in counts]
+    if kind == "times":
+        sums = {t: sum(n for u, _, n, _ in rows if u == t and n is not None) for t, *_ in rows}
+        return [(t, None, n, None) for t, n in sums.items() if n != 0]
     if kind == "join":
         return [
             (t, k, None if n is None or m is None else n + m, w)
@@ -44,6 +61,11 @@ def rows_of(spec: Spec, logs: Sequence[Sequence[Row]]) -> list[Row]:
     for row in rows:
         groups[row[0], row[1]].append(row)
     return [(t, k, *(_sums(group) if kind == "sums" else _counts(group))) for (t, k), group in groups.items()]
+
+
+def _ends(time: int, every: int, size: int) -> list[int]:
+    """Return the ends of the windows [b, b + size), b a multiple of `every`, that hold a time."""
+    return [end for end in range(time + 1, time + size + 1) if (end - size) % every == 0]
 
 
 def _sums(group: list[Row]) -> tuple[int | None, float | None]:
@@ -65,6 +87,8 @@ def frontier_of(spec: Spec, frontiers: Sequence[float]) -> float:
     least = min(frontier_of(each, frontiers) for each in rest if isinstance(each, tuple))
     if least == DONE:
         return DONE
-    if kind == "plus":
-        return least + rest[1]
+    if kind == "windows":
+        return min(_ends(int(least), rest[1], rest[1] * rest[2]))
+    if kind in ("plus", "step"):
+        return least + (rest[1] if kind == "plus" else 1)
     return math.ceil(least / rest[1]) * rest[1] if kind == "ceil" else least

@@ -7,6 +7,7 @@ go to an executor is pickled on the way.
 from __future__ import annotations
 
 import random
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -25,16 +27,19 @@ from spark_timely.antichain import Antichain
 from spark_timely.capture.replay import Limits
 from spark_timely.dataflow import cutting
 from spark_timely.dataflow.aggregates import count, max_of, sum_of
-from spark_timely.dataflow.delays import Shift, ceil_to, plus
+from spark_timely.dataflow.cutting import KEYED_BYTES
+from spark_timely.dataflow.delays import Shift, ceil_to, plus, windows
 from spark_timely.dataflow.engine import Engine
+from spark_timely.dataflow.keyed import merge_parcels, run_part
 from spark_timely.dataflow.scope import Scope, Sink
 from spark_timely.dataflow.stream import Stream
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
+from spark_timely.dataflow.time_views import Aggregate
 from spark_timely.dataflow.tracking import Tracking
-from spark_timely.dataflow.views import Aggregate, leaves_of
+from spark_timely.dataflow.view import leaves_of
 from spark_timely.errors import TimelyError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
-from spark_timely.spark.dataflow_tasks import catalog_of, run_one
+from spark_timely.spark.dataflow_tasks import buckets_of, catalog_of, pieces_of, reader_of, run_one
 from spark_timely.timestamp import TimeType
 from tests.oracles.dataflow_model import DONE, Row, Spec, frontier_of, rows_of
 from tests.support import examples
@@ -54,7 +59,7 @@ def built(scope: Scope, spec: Spec, logs: Sequence[DeltaLog]) -> Stream:
     below = [built(scope, each, logs) for each in rest if isinstance(each, tuple)]
     stream = below[0]
     if kind == "filter":
-        return stream.filter(pc.field("n") > rest[1])
+        return stream.filter(f"n > {rest[1]}")
     if kind == "double":
         return stream.map(
             lambda rows: rows.set_column(rows.schema.get_field_index("n"), "n", pc.multiply(rows["n"], 2))
@@ -65,6 +70,24 @@ def built(scope: Scope, spec: Spec, logs: Sequence[DeltaLog]) -> Stream:
         return stream.delay(plus(rest[1]))
     if kind == "ceil":
         return stream.delay(ceil_to(rest[1]))
+    if kind == "branch":
+        return stream.branch(f"n > {rest[1]}")[0 if rest[2] else 1]
+    if kind == "flat":
+        return stream.flat_map(copies)
+    if kind == "windows":
+        return stream.delay(windows(rest[1] * rest[2], every=rest[1]))
+    if kind == "step":
+        return stream.step_forward()
+    if kind == "spread":
+        return stream.unary_notify(
+            lambda _, rows: row_of("all" if rows.num_rows else None, rows.num_rows), columns=["k"]
+        )
+    if kind == "pairs":
+        return stream.binary_notify(below[1], lambda _, one, two: row_of(None, one.num_rows - two.num_rows))
+    if kind == "times":
+        _, times = stream.times_extract(diff="n")
+        nothing = {"k": pc.scalar(pa.scalar(None, pa.string())), "v": pc.scalar(pa.scalar(None, pa.float64()))}
+        return times.times_reduce().select(n=pc.field("diff"), **nothing).select("k", "n", "v")
     if kind == "join":
         right = below[1].select("k", m=pc.field("n"), w=pc.field("v"))
         return stream.join(right, on="k").select("k", n=pc.field("n") + pc.field("m"), v=pc.field("w"))
@@ -73,12 +96,37 @@ def built(scope: Scope, spec: Spec, logs: Sequence[DeltaLog]) -> Stream:
     return stream.aggregate(by="k", n=count(), v=max_of("v"))
 
 
+def copies(rows: pa.Table) -> pa.Table:
+    """Make n modulo 3 rows of each, numbered."""
+    often = np.array([0 if n is None else n % 3 for n in rows["n"].to_pylist()], dtype=np.int64)
+    places = np.repeat(np.arange(rows.num_rows), often)
+    numbers = np.arange(places.size) - np.repeat(np.cumsum(often) - often, often)
+    made = rows.take(pa.array(places)).set_column(rows.schema.get_field_index("n"), "n", pa.array(numbers, pa.int64()))
+    return made.append_column("_row", pa.array(places, pa.int64())).drop_columns(["_time"])
+
+
+def row_of(k: str | None, n: int) -> pa.Table:
+    return pa.table({"k": pa.array([k]), "n": [n], "v": pa.array([None], pa.float64())}, schema=SCHEMA)
+
+
 def runner(storage: dict[str, dict[str, str]], before: Callable[[], None] = lambda: None) -> Any:
     """Return what runs tasks here, in another order, as pickled copies."""
 
     def run(outputs: Sequence[OutputPlan], tasks: Sequence[Task]) -> list[TaskResult]:
         plans, todo = cloudpickle.loads(cloudpickle.dumps((list(outputs), list(tasks))))
-        results = {i: run_one(todo[i], plans[todo[i].output], storage) for i in reversed(range(len(todo)))}
+        results = [TaskResult(times=np.empty((0, 1), np.int64)) for _ in todo]
+        parcels: dict[tuple[int, int], list[bytes]] = {}
+        pieces = pieces_of(todo)
+        for i in reversed(range(len(todo))):
+            if todo[i].piece is None:
+                results[i] = run_one(todo[i], plans[todo[i].output], storage)
+        for first, numbers in pieces.items():
+            for i in reversed(numbers) if todo[first].piece is not None else ():
+                for parcel in run_part(todo[i], plans[todo[i].output], reader_of(storage), len(numbers)):
+                    parcels.setdefault((first, parcel.bucket), []).append(parcel.content)
+        for i, (first, bucket) in enumerate(buckets_of(todo)):
+            if (first, bucket) in parcels:
+                results[i] = merge_parcels(todo[first], plans[todo[first].output], parcels[first, bucket])
         before()
         return cloudpickle.loads(cloudpickle.dumps([results[i] for i in range(len(todo))]))  # type: ignore[no-any-return]
 
@@ -90,6 +138,8 @@ class World:
 
     def __init__(self, folder: Path, specs: Sequence[Spec], workers: int | None, max_times: int | None) -> None:
         self.folder, self.specs, self.workers, self.limits = folder, specs, workers, Limits(times=max_times)
+        self.twice = False
+        self.keyed_bytes = KEYED_BYTES
         self.logs = [create_log(str(folder / f"in{i}"), SCHEMA, minimum=(0,)) for i in range(2)]
         self.writers = [log.writer(owner="test") for log in self.logs]
         self.rows: list[list[Row]] = [[], []]
@@ -100,8 +150,16 @@ class World:
         for i, spec in enumerate(self.specs):
             built(scope, spec, [open_log(log.path) for log in self.logs]).capture(str(self.folder / f"out{i}"))
         self.storage = scope.storage
-        made = Engine("flow", scope.sinks, scope.storage, files_of=catalog_of, limits=self.limits, workers=self.workers)
-        return made
+        return Engine(
+            "flow",
+            scope.sinks,
+            scope.storage,
+            files_of=catalog_of,
+            limits=self.limits,
+            workers=self.workers,
+            twice=self.twice,
+            keyed_bytes=self.keyed_bytes,
+        )
 
     def write(self, commit: Commit) -> None:
         which, rows, frontier = commit
@@ -151,6 +209,13 @@ def specs() -> s.SearchStrategy[Spec]:
         return s.one_of(
             s.tuples(s.just("filter"), below, s.integers(-20, 20)),
             s.tuples(s.just("double"), below),
+            s.tuples(s.just("branch"), below, s.integers(-20, 20), s.booleans()),
+            s.tuples(s.just("flat"), below),
+            s.tuples(s.just("windows"), below, s.integers(1, 4), s.integers(1, 3)),
+            s.tuples(s.just("step"), below),
+            s.tuples(s.just("spread"), below),
+            s.tuples(s.just("pairs"), below, below),
+            s.tuples(s.just("times"), below),
             s.tuples(s.just("concat"), below, below),
             s.tuples(s.just("plus"), below, s.integers(0, 4)),
             s.tuples(s.just("ceil"), below, s.integers(1, 5)),
@@ -183,21 +248,33 @@ def commits(draw: s.DrawFn) -> list[Commit]:
 @given(
     flow=s.lists(specs(), min_size=1, max_size=3),
     history=commits(),
-    workers=s.sampled_from([None, 1, 2, 3]),
+    workers=s.sampled_from([None, 1, 2, 3, 8]),
     max_times=s.sampled_from([None, None, 1, 3]),
+    twice=s.booleans(),
+    keyed_bytes=s.sampled_from([KEYED_BYTES, 0]),
     seed=s.integers(0, 1 << 30),
 )
 def test_dataflow_is_what_the_sequential_program_gives_through_kills_restarts_and_races(
-    flow: list[Spec], history: list[Commit], workers: int | None, max_times: int | None, seed: int
+    flow: list[Spec],
+    history: list[Commit],
+    workers: int | None,
+    max_times: int | None,
+    twice: bool,
+    keyed_bytes: int,
+    seed: int,
 ) -> None:
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         world = World(Path(folder), flow, workers, max_times)
+        world.twice, world.keyed_bytes = twice, keyed_bytes
         engines = [world.engine(), world.engine()]
         for commit in history:
             world.write(commit)
-            turn = rng.choice(["wait", "advance", "race", "kill", "restart"])
+            turn = rng.choice(["wait", "advance", "race", "kill", "restart", "emptied"])
             which = rng.randrange(2)
+            if turn == "emptied":  # whoever runs must be started again: its output is another log
+                shutil.rmtree(world.folder / f"out{rng.randrange(len(flow))}")
+                engines = [world.engine(), world.engine()]
             if turn == "restart":
                 engines[which] = world.engine()
             if turn == "kill":
@@ -218,8 +295,6 @@ def test_dataflow_is_what_the_sequential_program_gives_through_kills_restarts_an
 
 
 def test_output_that_was_emptied_is_made_again_and_one_that_is_new_catches_up(tmp_path: Path) -> None:
-    import shutil
-
     world = World(tmp_path, [("sums", ("replay", 0))], None, None)
     rng = random.Random(5)
     rows: list[Row] = [(rng.randrange(9), rng.choice("ab"), rng.randrange(9), rng.random()) for _ in range(50)]
@@ -302,8 +377,12 @@ MUTANTS: dict[str, tuple[type, str, Any]] = {
         "back",
         lambda delay, f: TRUE_BACK(delay, Shift((1,), delay.limits).front(f)),
     ),
-    "groups that are cut": (Aggregate, "rowwise", True),
-    "delays that are left out of the plan": (cutting, "_paths", lambda view: [(leaf, ()) for leaf in leaves_of(view)]),
+    "groups that are cut": (Aggregate, "own_rowwise", True),
+    "delays that are left out of the plan": (
+        cutting,
+        "paths_of",
+        lambda view: [(leaf, ()) for leaf in leaves_of(view)],
+    ),
 }
 
 

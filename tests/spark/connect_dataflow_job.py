@@ -26,12 +26,21 @@ def main(folder: Path) -> dict[str, object]:
         flow = st.Dataflow("flow", checkpoint=str(folder / "checkpoint"))
         doubled = flow.replay(log).map(lambda rows: rows.set_column(2, "n", pc.multiply(rows["n"], 2)))
         doubled.delay(st.ceil_to(10)).aggregate(by="k", n=st.sum("n")).capture(str(folder / "out"))
-        query = flow.start(spark, trigger={"availableNow": True}, workers=2)
+        sizes = doubled.filter("n > 20 AND k LIKE 'k%'").unary_notify(lambda time, rows: rows.slice(0, rows.num_rows))
+        sizes.capture(str(folder / "large"))
+        query = flow.start(spark, trigger={"availableNow": True}, workers=2, max_bytes_per_task=1)
         query.await_termination()
         frontiers.append(query.frontier.to_json())
+    rows = {each.operator: each.rows for each in query.metrics() if each.operator == each.output}
+    large = sorted(row["n"] for row in query.result(str(folder / "large")).collect())
     spark.stop()
     found = st.open_log(str(folder / "out")).messages().select(["_time", "k", "n"]).to_pylist()
-    return {"frontiers": frontiers, "rows": sorted([list(row.values()) for row in found])}
+    return {
+        "captured": rows,
+        "large": large,
+        "frontiers": frontiers,
+        "rows": sorted([list(row.values()) for row in found]),
+    }
 
 
 if __name__ == "__main__":

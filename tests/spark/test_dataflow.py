@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 from collections import Counter
@@ -14,7 +15,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import spark_timely as st
-from spark_timely.errors import WaitTimeoutError
+from spark_timely.dataflow.predicate import parse_predicate
+from spark_timely.errors import InvalidUsageError, WaitTimeoutError
+from tests.unit.dataflow.test_predicate import TABLE, TYPES, condition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,6 +117,129 @@ def test_two_inputs_have_frontiers_of_their_own_and_the_query_follows_them(spark
             expected[time, origin] += per_time[time, origin]
     found = {(r["_time"], r["origin"]): r["n"] for r in st.open_log(str(tmp_path / "joined")).messages().to_pylist()}
     assert found == dict(expected)
+
+
+def test_query_hosts_several_dataflows_and_tells_result_plan_and_numbers(spark: SparkSession, tmp_path: Path) -> None:
+    flights = Flights(tmp_path / "flights", 3)
+    flights.write(12)
+    flights.writer.close()
+    flow = flow_of(tmp_path, flights)
+    other = st.Dataflow("by origin", checkpoint=str(tmp_path / "unused"))
+    halves = other.replay(flights.log).filter("delay BETWEEN 2 AND 30").select("origin", half=pc.field("delay") / 2.0)
+    halves.delay(st.windows(8, every=4)).aggregate(by="origin", n=st.count(), mean=st.sum("half")).capture(
+        str(tmp_path / "hopping")
+    )
+    # So small that the groups of all pieces are put together by key; everything is computed twice.
+    query = flow.start(spark, trigger=NOW, workers=2, max_bytes_per_task=1, beside=[other], twice=True)
+    with pytest.raises(InvalidUsageError, match="found outputs"):
+        query.result()
+    found = query.result(str(tmp_path / "hopping")).collect()
+    assert windows(tmp_path) == flights.late()
+    expected: dict[tuple[int, str], list[float]] = {}
+    for time, origin, delay in flights.rows:
+        for end in range(time + 1, time + 9):
+            if end % 4 == 0 and 2 <= delay <= 30:
+                expected.setdefault((end, origin), []).append(delay / 2)
+    log = st.open_log(str(tmp_path / "hopping"))
+    got = {(row["_time"], row["origin"]): (row["n"], row["mean"]) for row in log.messages().to_pylist()}
+    assert got == {key: (len(values), sum(values)) for key, values in expected.items()}
+    assert Counter((row["origin"], row["n"], row["mean"]) for row in found) == Counter(
+        (origin, len(values), sum(values)) for (_, origin), values in expected.items()
+    )
+    told = {(each.operator, each.output): each.rows for each in query.metrics()}
+    assert told["replay_1", "capture_5"] == len(flights.rows)
+    assert told["capture_5", "capture_5"] == len(flights.late())
+    assert "nothing waits" in query.explain()
+    assert [(each.done, each.total) for each in query.progress()] == [(200, 200), (400, 400)]
+
+
+WORDS = pa.schema([("k", pa.string()), ("n", pa.int64()), ("v", pa.float64())])
+
+
+def in_words(folder: Path, seed: int) -> str:
+    """Write a closed log of rows with nulls, zeros and NaN, in three files."""
+    rng = random.Random(seed)
+    log = st.create_log(str(folder), WORDS, minimum=(0,))
+    writer = log.writer(owner="test")
+    schema = pa.schema([("_time", pa.int64()), *WORDS])
+    for first, upper in ((0, 4), (4, 8), (8, [])):
+        times = [rng.randrange(first, first + 6) for _ in range(80)]
+        columns = {
+            "k": [rng.choice(["a", "b", "c", None]) for _ in times],
+            "n": [rng.choice([None, 0, 1, 5, (1 << 62) // 90]) for _ in times],
+            "v": [rng.choice([None, 0.1, 1e16, -1e16, 0.0, -0.0, math.nan]) for _ in times],
+        }
+        writer.append(pa.table({"_time": times, **columns}, schema=schema), advance_to=upper)
+    return str(folder)
+
+
+def twice_each(rows: pa.Table) -> pa.Table:
+    places = pa.array([i for i in range(rows.num_rows) for _ in range(2)], pa.int64())
+    return rows.select(["k"]).take(places).append_column("_row", places)
+
+
+def widest(time: int, rows: pa.Table) -> pa.Table:
+    return pa.table({"rows": pa.array([rows.num_rows], pa.int64()), "time": pa.array([time], pa.int64())})
+
+
+def difference(time: int, left: pa.Table, right: pa.Table) -> pa.Table:
+    return pa.table({"more": pa.array([left.num_rows - right.num_rows], pa.int64())})
+
+
+def with_every_operator(name: str, folder: Path, logs: list[str], evaluation: str) -> st.Dataflow:
+    flow = st.Dataflow(name, checkpoint=str(folder / name / "checkpoint"), evaluation=evaluation)
+    left, right = (flow.replay(log) for log in logs)
+    some, others = left.branch("n > 0 AND k <> 'c'")
+    words = right.select("k", m=pc.field("n"))
+    values = {"n": st.count(), "known": st.count("v"), "s": st.sum("n"), "hi": st.max("v"), "lo": st.min("v")}
+    streams = {
+        "filter": left.filter("v >= 0 OR k IS NULL"),
+        "expression": left.filter(pc.field("n") == 1),
+        "holds": some,
+        "others": others,
+        "select": left.select("k", half=pc.field("v") / 2.0),
+        "map": left.map(lambda rows: pa.table({"double": pc.multiply(rows["v"], 2.0)})),
+        "flat_map": left.flat_map(twice_each),
+        "concat": left.concat(right),
+        "windows": left.delay(st.windows(6, every=3)).select("k"),
+        "counts": left.aggregate(by="k", **values),
+        "sums": left.delay(st.ceil_to(4)).aggregate(by="k", s=st.sum("v"), n=st.sum("n")).filter("s IS NOT NULL"),
+        "inner": left.join(words, on="k"),
+        "left": left.filter("n = 5").join(words.filter("m = 1"), on="k", how="left"),
+        "unary": left.unary_notify(widest),
+        "binary": left.binary_notify(right.filter("n IS NULL"), difference),
+        "times": left.times_extract()[1].times_reduce(),
+    }
+    for output, stream in streams.items():
+        stream.capture(str(folder / name / output))
+    return flow
+
+
+def test_sql_and_arrow_give_the_same_operator_by_operator(spark: SparkSession, tmp_path: Path) -> None:
+    logs = [in_words(tmp_path / "left", 1), in_words(tmp_path / "right", 2)]
+    arrow = with_every_operator("arrow", tmp_path, logs, "arrow")
+    sql = with_every_operator("sql", tmp_path, logs, "sql")
+    assert arrow.start(spark, trigger=NOW, workers=2, beside=[sql]).await_termination(240)
+    for output in [sink.path.rsplit("/", 1)[1] for sink in arrow.sinks]:
+        one, other = (st.open_log(str(tmp_path / name / output)) for name in ("arrow", "sql"))
+        assert one.messages().num_rows > 0, output
+        assert one.verify().digest == other.verify().digest, output
+        assert other.verify().legal
+        assert other.frontier().is_empty
+    assert sql.explain().endswith("by DataFrames, in sql")
+
+
+def test_condition_as_text_means_what_it_means_to_spark(spark: SparkSession) -> None:
+    texts = [condition(random.Random(seed))[0] for seed in range(150)]
+    rows = spark.createDataFrame(TABLE).selectExpr(
+        "`Mixed Case`", *(f"({text}) AS c{i}" for i, text in enumerate(texts))
+    )
+    found = rows.toArrow()
+    for i, text in enumerate(texts):
+        holds = found.filter(pc.field(f"c{i}"))["Mixed Case"].to_pylist()
+        assert sorted(holds) == TABLE.filter(parse_predicate(text, TYPES, what="filter"))["Mixed Case"].to_pylist(), (
+            text
+        )
 
 
 def test_failure_of_a_function_names_operator_and_times_in_the_querys_error(

@@ -15,7 +15,7 @@ from spark_timely.dataflow.delays import ceil_to, plus
 from spark_timely.dataflow.scope import Scope
 from spark_timely.dataflow.stream import Stream
 from spark_timely.dataflow.tracking import Tracking
-from spark_timely.dataflow.views import Replay, View, leaves_of
+from spark_timely.dataflow.view import Replay, View, leaves_of
 from spark_timely.errors import CyclicSummaryError, DataLossError, InvalidUsageError, OperatorError
 from spark_timely.log.delta import DeltaLog, create_log
 
@@ -152,7 +152,7 @@ def test_frontier_past_the_greatest_time_is_complete(tmp_path: Path) -> None:
 
 
 MISUSE = {
-    "filter by text": (lambda x: x.filter("n > 1"), "give an expression such as"),
+    "filter by a number": (lambda x: x.filter(1), "give SQL text, or an expression such as"),
     "filter by number": (lambda x: x.filter(pc.field("n") + 1), "true or false"),
     "filter by unknown column": (lambda x: x.filter(pc.field("m") > 1), "'filter_2'"),
     "select nothing": (lambda x: x.select(), "name columns"),
