@@ -14,6 +14,7 @@ from spark_timely.dataflow.row_views import (
     Concat,
     Filter,
     FlatMapped,
+    Hinted,
     Inspected,
     Mapped,
     Select,
@@ -235,6 +236,41 @@ class RowOperators(Building):
         name = self._scope.next_name("inspect")
         self._check_function(name, function)
         return self._made(Inspected(name, self.view.domain, self.schema, (self.view,), function))
+
+    def exchange(self, *by: str) -> Self:
+        """Hint that rows be brought together by some columns; changes no row.
+
+        With ``evaluation="sql"`` Spark repartitions them: before an expensive function, or a join on the same columns.
+        Else nothing is moved, for a task reads what it needs.
+
+        Parameters
+        ----------
+        *by : str
+            Columns; all of the payload unless given.
+
+        Examples
+        --------
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> rows_of(stream_of({"_time": [1], "k": ["a"]}).exchange("k"))
+        [{'_time': 1, 'k': 'a'}]
+        """
+        name = self._scope.next_name("exchange")
+        columns = self._given(name, by or None)
+        return self._made(Hinted(name, self.view.domain, self.schema, (self.view,), "exchange", columns))
+
+    def broadcast(self) -> Self:
+        """Hint that a stream is small enough to be brought to each task of a join; changes no row.
+
+        Of effect with ``evaluation="sql"`` only.
+
+        Examples
+        --------
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> rows_of(stream_of({"_time": [1], "k": ["a"]}).broadcast())
+        [{'_time': 1, 'k': 'a'}]
+        """
+        name = self._scope.next_name("broadcast")
+        return self._made(Hinted(name, self.view.domain, self.schema, (self.view,), "broadcast"))
 
     def concat(self, *others: Self) -> Self:
         """Put streams of the same columns together; the frontier waits for all of them.

@@ -23,6 +23,7 @@ __all__ = [
     "Delayed",
     "Filter",
     "FlatMapped",
+    "Hinted",
     "Inspected",
     "Mapped",
     "Select",
@@ -223,6 +224,33 @@ class Inspected(View):
     def apply_range(self, tables: Sequence[pa.Table], wanted: Names, lo: Antichain, hi: Antichain) -> pa.Table:
         """Show the rows, and hand them on."""
         self.function(tables[0], lo, hi)
+        return tables[0].select(self._times(wanted))
+
+
+@dataclass(frozen=True, eq=False)
+class Hinted(View):
+    """Its input as it is, with a hint for the plan of Spark's DataFrames.
+
+    Attributes
+    ----------
+    kind : {"exchange", "broadcast"}
+    columns : tuple of str
+        By which rows are exchanged.
+    """
+
+    kind: str = "exchange"
+    columns: Names = ()
+
+    def describe(self) -> str:
+        """Return the columns."""
+        return ", ".join(self.columns)
+
+    def needs(self, wanted: Names) -> tuple[Names, ...]:
+        """Return the columns wanted, and those by which rows are exchanged."""
+        return (tuple(dict.fromkeys((*wanted, *self.columns))),)
+
+    def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
+        """Hand the rows on."""
         return tables[0].select(self._times(wanted))
 
 

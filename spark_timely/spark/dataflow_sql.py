@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from spark_timely.antichain import Antichain
 from spark_timely.dataflow.keyed import parcels_of, tables_of
 from spark_timely.dataflow.partial import merge_parts, part_of_rows
-from spark_timely.dataflow.row_views import Concat, Filter
+from spark_timely.dataflow.row_views import Concat, Filter, Hinted
 from spark_timely.dataflow.tasks import Counts, OutputPlan, Task, TaskResult, write_result
 from spark_timely.dataflow.time_views import Aggregate, Join, Notified
 from spark_timely.dataflow.view import Replay, Step, View, steps_of
@@ -102,6 +102,9 @@ class _Run:
             return self._replayed(view, lo, hi, columns)
         if isinstance(view, Filter) and view.sql is not None:
             return sources[0].where(view.sql).select(*columns)
+        if isinstance(view, Hinted):
+            moved = F.broadcast(sources[0]) if view.kind == "broadcast" else self._exchanged(view, sources[0])
+            return moved.select(*columns)
         if isinstance(view, Concat):
             return reduce(lambda one, other: one.unionByName(other), [each.select(*columns) for each in sources])
         if isinstance(view, Join):
@@ -122,6 +125,9 @@ class _Run:
             return self.spark.createDataFrame([], schema)
         rows = self.spark.read.schema(schema).parquet(*paths)
         return rows.where(_beyond(leaf.domain, lo) & ~_beyond(leaf.domain, hi))
+
+    def _exchanged(self, view: Hinted, source: DataFrame) -> DataFrame:
+        return source.repartition(self.n_tasks, *view.columns)
 
     def _by_batches(self, step: Step, source: DataFrame) -> DataFrame:
         """Run an operator that goes row by row on record batches, as they come."""

@@ -204,7 +204,7 @@ def with_every_operator(name: str, folder: Path, logs: list[str], evaluation: st
         "windows": left.delay(st.windows(6, every=3)).select("k"),
         "counts": left.aggregate(by="k", **values),
         "sums": left.delay(st.ceil_to(4)).aggregate(by="k", s=st.sum("v"), n=st.sum("n")).filter("s IS NOT NULL"),
-        "inner": left.join(words, on="k"),
+        "inner": left.exchange("k").join(words.broadcast(), on="k"),
         "left": left.filter("n = 5").join(words.filter("m = 1"), on="k", how="left"),
         "unary": left.unary_notify(widest),
         "binary": left.binary_notify(right.filter("n IS NULL"), difference),

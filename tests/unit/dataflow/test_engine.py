@@ -131,3 +131,31 @@ def test_rows_are_cut_by_bytes_and_each_share_of_a_file_is_read_once(log: DeltaL
         assert ends[0][0] == 0
         assert ends[-1][1] == WHOLE
         assert all(left[1] == right[0] for left, right in itertools.pairwise(ends))
+
+
+def test_range_within_a_limit_of_bytes_is_taken_without_opening_a_file(log: DeltaLog) -> None:
+    view = Scope("flow").replay(log).view
+    files = catalog_of(log)()
+
+    class Closed:
+        bounds, paths = files.bounds, files.paths
+
+        def counts(self, numbers: object) -> list[object]:
+            raise AssertionError(numbers)
+
+    hi = Antichain.of(30)
+    limits = Limits(size_bytes=int(files.bounds.sizes.sum()))
+    upper, tasks = cut_range(
+        view,
+        lambda _: Closed(),
+        Antichain.of(0),
+        hi,
+        output=0,
+        seq=1,
+        limits=limits,
+        workers=1,  # type: ignore[arg-type, return-value]
+    )
+    assert (upper, len(tasks)) == (hi, 1)
+    smaller = Limits(size_bytes=limits.size_bytes - 1)  # type: ignore[operator]
+    with pytest.raises(AssertionError):
+        cut_range(view, lambda _: Closed(), Antichain.of(0), hi, output=0, seq=1, limits=smaller, workers=1)  # type: ignore[arg-type, return-value]

@@ -195,3 +195,25 @@ def test_rows_made_of_rows_that_are_not_there_are_refused(places: list[int | Non
 def test_key_of_another_type_is_refused() -> None:
     with pytest.raises(SchemaMismatchError, match="no column 'zzz'"):
         stream_of(ROWS).unary_notify(lambda time, rows: rows, columns=["zzz"])
+
+
+def test_rule_002_60_step_forward_moves_data_and_frontier_by_one(tmp_path: Path) -> None:
+    log = create_log(str(tmp_path / "in"), NUMBERS, minimum=(0,))
+    writer = log.writer(owner="test")
+    scope = Scope("flow")
+    scope.replay(log).step_forward().capture(str(tmp_path / "out"))
+    engine = Engine("flow", scope.sinks, scope.storage, files_of=catalog_of)
+    writer.append(pa.table({"_time": [3], "n": [1]}), advance_to=4)
+    engine.advance(runner(scope.storage))
+    out = open_log(str(tmp_path / "out"))
+    assert (out.frontier(), out.messages()["_time"].to_pylist()) == (Antichain.of(5), [4])
+    writer.close()
+    engine.advance(runner(scope.storage))
+    out.refresh()
+    assert out.frontier().is_empty
+
+
+def test_rule_002_61_the_greatest_time_cannot_be_stepped() -> None:
+    stream = stream_of({"_time": [(1 << 63) - 1]}).step_forward()
+    with pytest.raises(OperatorError, match=r"'step_forward_2' .*past the greatest time"):
+        rows_of(stream)
