@@ -48,6 +48,9 @@ Delays = tuple[BoundDelay, ...]
 # A piece of whole times above so many bytes is computed by key, if it can be: one process would have to hold it.
 KEYED_BYTES: Final = 128 << 20
 
+# Tasks for a range of whole times whose size alone asks for so many.
+_MOST_TASKS: Final = 16
+
 
 class Files(Protocol):
     """What is known of the files of a log."""
@@ -176,7 +179,7 @@ def cut_range(
         Of the tasks.
     limits : Limits
     workers : int or None
-        Tasks at most; by bytes if not given.
+        Tasks, at most and unless they would be too large; by bytes if not given.
     whole : bool
         One task for all of the range.
     keyed_bytes : int
@@ -207,9 +210,12 @@ def cut_range(
     if whole:
         found = chosen.files(np.arange(chosen.numbers.shape[0]))
         return hi, [_whole(chosen, found, Task(output, seq, lo, hi))]
-    n_tasks = workers or default_splits(int(chosen.bounds.sizes.sum()))
+    size = int(chosen.bounds.sizes.sum())
+    n_tasks = workers or default_splits(size)
     if view.rowwise:
         return hi, _cut_rows(chosen, output, seq, n_tasks)
+    # Whole times lie in memory: rather some tasks more than one that is too large.
+    n_tasks = max(n_tasks, min(_MOST_TASKS, -(-size // max(keyed_bytes, 1 << 20))))
     ends = [lo, *_cuts(chosen, n_tasks), hi]
     tasks = []
     for number, (low, high) in enumerate(itertools.pairwise(ends)):  # one turn per piece

@@ -46,9 +46,23 @@ class Stream(RowOperators, TimeOperators):
             If the dataflow captures into this stream already, or a column cannot be kept.
         CyclicSummaryError
             If the log is one that this stream is made from.
+
+        Examples
+        --------
+        ::
+
+            flow.replay("/data/flights").filter("delay > 15").capture("/data/late")
         """
         self._scope.add_sink(self.view, log, stream)
 
     def probe(self) -> Probe:
-        """Return what tells how far the outputs made from this stream are."""
+        """Return what tells how far the outputs made from this stream are.
+
+        Examples
+        --------
+        ::
+
+            probe = flow.replay("/data/flights").probe()
+            probe.frontier
+        """
         return self._scope.probe_of(self.view)

@@ -105,13 +105,14 @@ class Dataflow(Scope):
         trigger : mapping, optional
             What ``DataStreamWriter.trigger`` takes; Spark's default if not given.
         workers : int, optional
-            Tasks per output and step at most; by bytes, at most 16, if not given.
+            Tasks per output and step at most, unless they would be too large; by bytes, at most 16, if not given.
         max_times_per_step, max_bytes_per_step : int, optional
             How much of an output's waiting times one step takes: one commit each. 512 MiB of the inputs' files unless
             given.
         max_bytes_per_task : int, optional
-            A task of whole times with more bytes, such as one giant time, is cut by rows and put together by key, where
-            its operators allow that: an aggregate over operators that go row by row. 128 MiB unless given.
+            There are as many tasks of whole times as keep them below. One that is not, such as one giant time, is cut
+            by rows and put together by key, where its operators allow that: an aggregate over operators that go row
+            by row. 128 MiB unless given.
         beside : sequence of Dataflow
             Other dataflows for the same query, which spares a query each. They take their steps in turn, so that a
             large one does not keep the others waiting; what fails in one does not concern the others.

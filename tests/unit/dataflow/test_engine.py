@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_timely.antichain import Antichain
-from spark_timely.capture.replay import WHOLE, Limits
+from spark_timely.capture.replay import WHOLE, FileBounds, Limits, TimeCounts
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.cutting import cut_range
 from spark_timely.dataflow.engine import Engine
@@ -159,3 +159,29 @@ def test_range_within_a_limit_of_bytes_is_taken_without_opening_a_file(log: Delt
     smaller = Limits(size_bytes=limits.size_bytes - 1)  # type: ignore[operator]
     with pytest.raises(AssertionError):
         cut_range(view, lambda _: Closed(), Antichain.of(0), hi, output=0, seq=1, limits=smaller, workers=1)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize(("n_times", "pieces"), [(10, [None] * 5), (1, [0] * 3)])
+def test_tasks_that_would_be_too_large_are_more_or_put_together_by_key(
+    log: DeltaLog, n_times: int, pieces: list[int | None]
+) -> None:
+    """Ten files of 64 MB: with a time each there are more tasks than were asked for; with one time in all, by key."""
+    times = np.arange(10)[:, None] % n_times
+
+    class Large:
+        bounds = FileBounds(np.full(10, 64 << 20), times, times, np.ones(10, np.bool_))
+        paths = np.array([f"file{i}" for i in range(10)], dtype=object)
+
+        def counts(self, numbers: np.ndarray) -> list[TimeCounts]:
+            return [TimeCounts(times[i : i + 1], np.array([100])) for i in numbers]
+
+    view = Scope("flow").replay(log).filter("n > 0").aggregate(by="n", m=count()).view
+    workers = 3 if n_times == 1 else 1
+    ends = Antichain.of(0), Antichain.of(30)
+    _, tasks = cut_range(view, lambda _: Large(), *ends, output=0, seq=1, limits=Limits(), workers=workers)
+    assert [task.piece for task in tasks] == pieces
+    covered: dict[str, int] = {}
+    for task in tasks:
+        for share in task.shares[log.path]:
+            covered[share.path] = covered.get(share.path, 0) + share.stop - share.start
+    assert covered == {f"file{i}": WHOLE for i in range(10)}
