@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from spark_timely.antichain import Antichain
 from spark_timely.dataflow.checking import run_twice
-from spark_timely.dataflow.view import Names, Read, Replay, Step, View
+from spark_timely.dataflow.view import Names, Read, Replay, Step, View, packed, unpacked
 from spark_timely.errors import OperatorError, SchemaMismatchError
 from spark_timely.log.base import DataFile
 from spark_timely.log.files import conform, message_table, write_data_files
@@ -84,6 +84,12 @@ class OutputPlan:
     storage: Storage
     twice: bool = False
     evaluation: str = "arrow"
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "view": packed([self.view])}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({**state, "view": unpacked(state["view"])[0]})
 
 
 @dataclass(frozen=True, slots=True)

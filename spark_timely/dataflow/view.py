@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,7 @@ from spark_timely.timestamp import TimeDomain
 
 __all__ = [
     "Names",
+    "Packed",
     "Read",
     "Replay",
     "Step",
@@ -365,6 +366,39 @@ def _grouped(steps: Sequence[Step]) -> list[_Group]:
         else:
             found.append(_Group(step))
     return found
+
+
+Packed = tuple[list[tuple[View, tuple[int, ...]]], list[int]]
+"""Views without their inputs, each with the places of its inputs before it; and the places of those packed."""
+
+
+def packed(views: Sequence[View]) -> Packed:
+    """Return views and all below them as a list: pickled as they are, a few hundred in a row would be too deep.
+
+    Examples
+    --------
+    >>> from spark_timely.testing import rows_of, stream_of
+    >>> view = stream_of({"_time": [1]}).step_forward().view
+    >>> [each.name for each, _ in packed([view])[0]], [each.name for each in unpacked(packed([view]))[0].inputs]
+    (['replay_1', 'step_forward_2'], ['replay_1'])
+    """
+    places: dict[View, int] = {}
+    flat: list[tuple[View, tuple[int, ...]]] = []
+    for view in views:
+        for each in ordered(view):  # one turn per operator and view
+            if each not in places:
+                places[each] = len(flat)
+                flat.append((replace(each, inputs=()), tuple(places[source] for source in each.inputs)))
+    return flat, [places[view] for view in views]
+
+
+def unpacked(found: Packed) -> list[View]:
+    """Return views that were packed."""
+    flat, wanted = found
+    made: list[View] = []
+    for view, sources in flat:  # one turn per operator
+        made.append(replace(view, inputs=tuple(made[source] for source in sources)) if sources else view)
+    return [made[place] for place in wanted]
 
 
 def with_times(times: pa.Table, payload: pa.Table) -> pa.Table:

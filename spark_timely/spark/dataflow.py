@@ -11,7 +11,7 @@ import math
 import time as monotonic
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_timely.antichain import Antichain
@@ -21,7 +21,7 @@ from spark_timely.dataflow.cutting import KEYED_BYTES
 from spark_timely.dataflow.engine import Engine, advance_all
 from spark_timely.dataflow.report import OperatorMetrics, OutputProgress
 from spark_timely.dataflow.scope import Scope, Sink, open_outputs
-from spark_timely.dataflow.view import leaves_of
+from spark_timely.dataflow.view import leaves_of, packed, unpacked
 from spark_timely.errors import InvalidUsageError, WaitTimeoutError, shown
 from spark_timely.log.delta import open_log
 from spark_timely.log.storage import normal_path
@@ -65,7 +65,7 @@ class Dataflow(Scope):
     ::
 
         flow = spark_timely.Dataflow("delays", checkpoint="/data/checkpoint")
-        late = flow.replay("/data/flights").filter(pc.field("arr_delay") > 15)
+        late = flow.replay("/data/flights").filter("arr_delay > 15")
         hours = late.aggregate(by="origin", n=spark_timely.count(), worst=spark_timely.max("arr_delay"))
         hours.capture("/data/delays")
         query = flow.start(spark, trigger={"availableNow": True})
@@ -215,6 +215,19 @@ class _Part:
     sinks: tuple[Sink, ...]
     storage: dict[str, dict[str, str]]
     evaluation: str
+
+    def __getstate__(self) -> dict[str, object]:
+        views = packed([sink.view for sink in self.sinks])
+        return {
+            **self.__dict__,
+            "sinks": [replace(sink, view=replace(sink.view, inputs=())) for sink in self.sinks],
+            "views": views,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        views = unpacked(state.pop("views"))
+        sinks = tuple(replace(sink, view=view) for sink, view in zip(state["sinks"], views, strict=True))
+        self.__dict__.update({**state, "sinks": sinks})
 
 
 @dataclass

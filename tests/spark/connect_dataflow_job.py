@@ -28,16 +28,21 @@ def main(folder: Path) -> dict[str, object]:
         doubled.delay(st.ceil_to(10)).aggregate(by="k", n=st.sum("n")).capture(str(folder / "out"))
         sizes = doubled.filter("n > 20 AND k LIKE 'k%'").unary_notify(lambda time, rows: rows.slice(0, rows.num_rows))
         sizes.capture(str(folder / "large"))
-        query = flow.start(spark, trigger={"availableNow": True}, workers=2, max_bytes_per_task=1)
+        sql = st.Dataflow("sql", checkpoint=str(folder / "unused"), evaluation="sql")
+        few = sql.replay(log).filter("n > 5").delay(st.windows(5))
+        few.aggregate(by="k", n=st.sum("n")).capture(str(folder / "sql"))
+        query = flow.start(spark, trigger={"availableNow": True}, workers=2, max_bytes_per_task=1, beside=[sql])
         query.await_termination()
         frontiers.append(query.frontier.to_json())
-    rows = {each.operator: each.rows for each in query.metrics() if each.operator == each.output}
+    rows = {each.operator: each.rows for each in flow.metrics() if each.operator == each.output}
     large = sorted(row["n"] for row in query.result(str(folder / "large")).collect())
     spark.stop()
+    of_sql = st.open_log(str(folder / "sql")).messages().select(["_time", "k", "n"]).to_pylist()
     found = st.open_log(str(folder / "out")).messages().select(["_time", "k", "n"]).to_pylist()
     return {
         "captured": rows,
         "large": large,
+        "sql": sorted([list(row.values()) for row in of_sql]),
         "frontiers": frontiers,
         "rows": sorted([list(row.values()) for row in found]),
     }

@@ -8,12 +8,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark import cloudpickle
 
 from spark_timely.antichain import Antichain
 from spark_timely.dataflow.aggregates import count, max_of, sum_of
 from spark_timely.dataflow.delays import ceil_to, plus
 from spark_timely.dataflow.scope import Scope
 from spark_timely.dataflow.stream import Stream
+from spark_timely.dataflow.tasks import OutputPlan
 from spark_timely.dataflow.tracking import Tracking
 from spark_timely.dataflow.view import Replay, View, leaves_of
 from spark_timely.errors import CyclicSummaryError, DataLossError, InvalidUsageError, OperatorError
@@ -241,3 +243,13 @@ def test_views_are_plain_values(stream: Stream) -> None:
     made = stream.filter(pc.field("n") > 1).delay(ceil_to(2)).aggregate(by="k", n=count())
     copy = pickle.loads(pickle.dumps(made.view))
     assert run(copy) == run(made.view)
+
+
+def test_a_thousand_operators_in_a_row_are_pickled_and_run(log: DeltaLog) -> None:
+    scope = Scope("deep")
+    stream = scope.replay(log)
+    for _ in range(1000):
+        stream = stream.step_forward()
+    plan = OutputPlan("capture", stream.view, "main", log.format, log.storage)
+    view = cloudpickle.loads(cloudpickle.dumps(plan)).view
+    assert sorted(row["_time"] for row in run(view, 1002, 1003)) == [1002]
