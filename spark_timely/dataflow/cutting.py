@@ -236,11 +236,13 @@ def _cuts(chosen: _Range, n_tasks: int) -> list[Antichain]:
     """Return frontiers between which there is about the same number of rows."""
     if n_tasks < 2:
         return []
-    counts = chosen.counts(np.arange(chosen.numbers.shape[0]))
-    times = np.concatenate([c.times for c in counts])
-    weights = np.concatenate([c.rows for c in counts])
-    inside = within(times, chosen.lo.times, chosen.hi.times)
-    times, weights = times[inside], weights[inside]
+    kept = []
+    for place in range(chosen.numbers.shape[0]):  # one turn per file: what is outside is let go of at once
+        (counts,) = chosen.counts(np.array([place]))
+        inside = within(counts.times, chosen.lo.times, chosen.hi.times)
+        kept.append(TimeCounts(counts.times[inside], counts.rows[inside]))
+    times = np.concatenate([each.times for each in kept])
+    weights = np.concatenate([each.rows for each in kept])
     found = []
     for bound in cut_times(times, weights, n_tasks):  # one turn per task
         rest = times[~lexicographically_below(times, bound)]

@@ -219,8 +219,11 @@ def _rows(files: Files, upper: Antichain) -> int:
     """Return how many rows files have at times not beyond a frontier."""
     bounds = files.bounds
     numbers = np.flatnonzero(~bounds.known | ~upper.beyond(bounds.minima))
-    counts = files.counts(numbers)
-    return sum(int(each.rows[~upper.beyond(each.times)].sum()) for each in counts)  # one turn per file
+    found = 0
+    for number in numbers:  # one turn per file
+        (counts,) = files.counts(np.array([number]))
+        found += int(counts.rows[~upper.beyond(counts.times)].sum())
+    return found
 
 
 def _told(log: DeltaLog, sink: Sink) -> list[dict[str, Any]]:
