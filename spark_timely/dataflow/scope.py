@@ -149,6 +149,12 @@ class Scope:
         self.sinks.append(Sink(name, view, path, stream, f"dataflow {self.name}"))
         self.storage.setdefault(path, dict(log.storage_options) if isinstance(log, DeltaLog) else {})
 
+    def spool(self, view: View, log: str | os.PathLike[str] | DeltaLog, stream: str) -> Stream:
+        """Capture a view, and replay the log that it is captured into. See `Stream.spool`."""
+        self.add_sink(view, log, stream)
+        sink = self.sinks[-1]
+        return self.replay(open_outputs([sink], self.storage)[sink])
+
     def _below(self, view: View) -> dict[str, list[str]]:
         """Return the logs that a view is made from, through other outputs too, each with how."""
         found: dict[str, list[str]] = {}

@@ -55,6 +55,29 @@ class Stream(RowOperators, TimeOperators):
         """
         self._scope.add_sink(self.view, log, stream)
 
+    def spool(self, log: str | os.PathLike[str] | DeltaLog, /, *, stream: str = "main") -> Stream:
+        """Capture into a log of its own, and go on with what is replayed from it, in the same dataflow.
+
+        What was computed is read again, not computed again, by all that is made from it; and rows that a function gives
+        at later times wait in the log until their times are complete.
+
+        Parameters
+        ----------
+        log : path or Log
+            Made at once, unless it is there.
+        stream : str
+            Which stream of the log the dataflow owns.
+
+        Examples
+        --------
+        ::
+
+            hours = flow.replay("/data/flights").aggregate(by="origin", n=st.count()).spool("/data/hours")
+            hours.filter("n > 100").capture("/data/busy")
+            hours.delay(st.windows("1 day")).aggregate(by="origin", n=st.sum("n")).capture("/data/days")
+        """
+        return self._scope.spool(self.view, log, stream)
+
     def probe(self) -> Probe:
         """Return what tells how far the outputs made from this stream are.
 

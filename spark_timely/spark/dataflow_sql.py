@@ -9,9 +9,10 @@ functions and expressions of Arrow runs in `mapInArrow`; exact sums of floats ar
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["run_sql"]
 
 Batches = Iterator[pa.RecordBatch]
+
+_PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
 
 
 def run_sql(
@@ -120,7 +123,9 @@ class _Run:
     def _replayed(self, leaf: Replay, lo: Antichain, hi: Antichain, columns: Sequence[str]) -> DataFrame:
         schema = spark_schema(_schema(leaf, columns[leaf.domain.arity :]))
         storage = open_storage(leaf.path, dict(self.storage_options.get(leaf.path) or {}) or None)
-        paths = [f"{storage.uri}/{share.path}" for share in self.task.shares.get(leaf.path, ())]
+        root = f"file://{storage.uri}" if storage.local else storage.uri
+        # What Spark would take for a pattern is a name here.
+        paths = [_PATTERN.sub(r"\\\g<0>", f"{root}/{share.path}") for share in self.task.shares.get(leaf.path, ())]
         if not paths:
             return self.spark.createDataFrame([], schema)
         rows = self.spark.read.schema(schema).parquet(*paths)

@@ -216,7 +216,7 @@ def with_every_operator(name: str, folder: Path, logs: list[str], evaluation: st
 
 
 def test_sql_and_arrow_give_the_same_operator_by_operator(spark: SparkSession, tmp_path: Path) -> None:
-    logs = [in_words(tmp_path / "left", 1), in_words(tmp_path / "right", 2)]
+    logs = [in_words(tmp_path / "the left [1]*", 1), in_words(tmp_path / "right", 2)]
     arrow = with_every_operator("arrow", tmp_path, logs, "arrow")
     sql = with_every_operator("sql", tmp_path, logs, "sql")
     assert arrow.start(spark, trigger=NOW, workers=2, beside=[sql]).await_termination(240)

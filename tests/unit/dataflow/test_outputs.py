@@ -14,13 +14,13 @@ import pytest
 from spark_timely.antichain import Antichain
 from spark_timely.capture.replay import Limits
 from spark_timely.dataflow.aggregates import count
-from spark_timely.dataflow.delays import plus
+from spark_timely.dataflow.delays import plus, windows
 from spark_timely.dataflow.engine import Engine, advance_all
 from spark_timely.dataflow.report import explain, metrics, outputs, progress
 from spark_timely.dataflow.scope import Scope
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.datasource.catalog import FileView
-from spark_timely.errors import DataLossError, NotBeyondError, OperatorError
+from spark_timely.errors import DataLossError, NotBeyondError, OperatorError, OwnershipError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.spark.dataflow_tasks import catalog_of
 from tests.property.test_dataflow import runner
@@ -56,6 +56,28 @@ def test_two_outputs_in_one_log_begin_where_both_have_their_first_rows(tmp_path:
     made.advance(runner(scope.storage))
     assert times_of(tmp_path / "out") == sorted([t + shift for t in range(30) for shift in (0, 10) for _ in range(3)])
     assert open_log(str(tmp_path / "out")).frontier() == Antichain.of(30)
+
+
+def test_spool_is_read_again_in_the_same_advance_and_keeps_rows_until_their_time(tmp_path: Path, log: DeltaLog) -> None:
+    def in_five(time: int, rows: pa.Table) -> pa.Table:
+        return rows.append_column("_time", pa.array([time + 5] * rows.num_rows, pa.int64()))
+
+    scope = Scope("flow")
+    spooled = scope.replay(log).unary_notify(in_five, later=True).spool(tmp_path / "spool")
+    spooled.filter("n >= 20").capture(str(tmp_path / "rows"))
+    spooled.delay(windows(10)).aggregate(n=count()).capture(str(tmp_path / "windows"))
+    done = engine(scope, limits=Limits(times=8)).advance(runner(scope.storage))
+    assert {step.output for step in done} == {sink.name for sink in scope.sinks}
+    assert times_of(tmp_path / "spool") == [t + 5 for t in range(30) for _ in range(3)]
+    assert times_of(tmp_path / "rows") == [t + 5 for t in range(20, 25) for _ in range(3)]
+    found = open_log(str(tmp_path / "windows"))
+    assert found.frontier() == Antichain.of(40)
+    counts = dict(zip(found.messages()["_time"].to_pylist(), found.messages()["n"].to_pylist(), strict=True))
+    assert counts == {10: 15, 20: 30, 30: 30}
+    again = Scope("flow")
+    assert again.replay(log).unary_notify(in_five, later=True).spool(tmp_path / "spool").schema == SCHEMA
+    with pytest.raises(OwnershipError, match="owned by 'dataflow flow', not by 'dataflow other'"):
+        Scope("other").replay(log).spool(tmp_path / "spool")
 
 
 def test_log_that_begins_behind_the_first_rows_is_refused(tmp_path: Path, log: DeltaLog) -> None:
