@@ -192,8 +192,8 @@ class Engine:
         )
         return DataLossError(
             msg,
-            hint="an input was replaced or restored to an earlier state, or the dataflow was changed: rows would be "
-            "missed; capture into another log, or remove this output to make it anew",
+            hint="an input was replaced or restored to an earlier state, the output was moved by hand, or the dataflow "
+            "was changed: rows would be missed; capture into another log, or remove this output to make it anew",
             context={"path": sink.path},
         )
 

@@ -153,16 +153,19 @@ def explain(scope: Scope, /) -> str:
             below = f" of {', '.join(source.name for source in view.inputs)}" if view.inputs else ""
             frontier = view.domain.render_frontier(known[view])
             lines.append(f"{view.name}{below}: {view.describe()}".rstrip(": ") + f" | frontier {frontier}")
-    for state, sink in zip(outputs(scope), scope.sinks, strict=True):
+    for state, sink in zip(outputs(scope), scope.sinks, strict=True):  # one turn per output
         domain = sink.view.domain
         upper, front = domain.render_frontier(state.upper), domain.render_frontier(state.frontier)
-        waits = f"waits {upper} to {front}" if state.upper != state.frontier else "nothing waits"
         held = f", held by {', '.join(state.held_by)}" if state.held_by else ""
         cut = "cut by rows" if sink.view.rowwise else "cut by whole times"
-        lines.append(
-            f"{sink.name} of {sink.view.name}: {sink.path} {sink.stream} | upper {upper}, {waits}{held} | "
-            f"{cut if scope.evaluation == 'arrow' else 'by DataFrames'}, in {scope.evaluation}"
-        )
+        how = f"{cut if scope.evaluation == 'arrow' else 'by DataFrames'}, in {scope.evaluation}"
+        waits = f"waits {upper} to {front}" if state.upper != state.frontier else "nothing waits"
+        place = f"{sink.path} {sink.stream}"
+        lines.append(f"{sink.name} of {sink.view.name}: {place} | upper {upper}, {waits}{held} | {how}")
+        if state.upper != state.frontier:
+            for leaf, ranges in sink.view.pre(state.upper, state.frontier).items():  # one turn per log
+                parts = (f"{domain.render_frontier(lo)} to {domain.render_frontier(hi)}" for lo, hi in ranges)
+                lines.append(f"  reads {leaf.name} {', '.join(parts)}")
     return "\n".join([f"dataflow {scope.name!r}", *(f"  {line}" for line in lines)])
 
 

@@ -59,7 +59,9 @@ def test_plan_progress_and_numbers_are_told_before_the_first_start(tmp_path: Pat
         pa.table({"_time": [1, 4], "n": [1, 2]}), advance_to=3
     )
     made = flow(tmp_path)
-    assert "waits [0] to [3]" in made.explain()
+    plan = made.explain().splitlines()
+    assert "waits [0] to [3]" in plan[-2]
+    assert plan[-1] == "    reads replay_1 [0] to [3]"
     assert [(each.done, each.total) for each in made.progress()] == [(0, 1)]
     assert {(each.operator, each.rows, each.lag) for each in made.metrics()} == {
         ("replay_1", 0, 3),
