@@ -431,7 +431,7 @@ class DataflowQuery:
         return [each for flow in self._flows for each in flow.progress()]
 
     def metrics(self) -> list[OperatorMetrics]:
-        """Return the numbers of the dataflows: see `Dataflow.metrics`. Spark's ``numInputRows`` counts a clock's."""
+        """Return the numbers of the dataflows: see `Dataflow.metrics`. Spark's ``numInputRows`` is a clock's: 0."""
         return [each for flow in self._flows for each in flow.metrics()]
 
     def stop(self) -> None:
