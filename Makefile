@@ -13,7 +13,7 @@ PYTEST := $(RUN) -m pytest
 # More arguments for pytest: make test ARGS="-k frontier -x"
 ARGS ?=
 
-.PHONY: help setup env fmt lint types layers unit check test test-spark long golden-update bench demo across-runs handover docs clean
+.PHONY: help setup env fmt lint types layers unit check test test-spark long golden-update bench demo across-runs handover late-data docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' "$(ROOT)/Makefile" | column -t -s '|' 2>/dev/null || \
@@ -67,6 +67,9 @@ across-runs: setup ## what is complete when sources take turns over runs, beside
 
 handover: setup ## three jobs in a row, night after night, and a join of two streams that keeps no state
 	@$(RUN) examples/handover.py $(ARGS)
+
+late-data: setup ## the same late rows in batches of other sizes: Spark's counts beside a dataflow's
+	@$(RUN) examples/late_data.py $(ARGS)
 
 docs: env ## render the tables of options into README.md
 	@$(RUN) -m spark_timely.conf --write README.md

@@ -227,8 +227,18 @@ class SourceOptions(Options):
         "enum",
         "messages",
         "`messages`: rows. `events`: rows and progress rows; fixed by the checkpoint. `splits`: one small row per "
-        "split, for `spark_timely.read_splits` in `mapInArrow`.",
-        choices=("messages", "events", "splits"),
+        "split, for `spark_timely.read_splits` in `mapInArrow`. `clock`: one row per log whose frontier moved, streams "
+        "only; for queries that read by themselves.",
+        choices=("messages", "events", "splits", "clock"),
+    )
+    logs: tuple[str, ...] | None = _source(
+        "logs", "names", None, "With `content=clock`: paths of further logs to watch, as a JSON list."
+    )
+    run: str | None = _source(
+        "run",
+        "str",
+        None,
+        "With `content=clock`: a text; one that is not the checkpoint's makes a micro-batch although no log moved.",
     )
     workers: int | None = _source(
         "workers",

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
 from spark_timely.conf.options import SOURCE_OPTIONS, parse_options
+from spark_timely.datasource.clock import CLOCK_SCHEMA, check_clock_options
 from spark_timely.datasource.partitions import SPLIT_SCHEMA, restrict_layout
-from spark_timely.errors import InvalidUsageError, SchemaMismatchError
+from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log.format import METADATA_KEY
 from spark_timely.spark.arrow import arrow_schema, spark_schema
 from spark_timely.spark.compat import ADMISSION_CONTROL
@@ -53,7 +54,11 @@ class TimelyDataSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns of the log that the options ask for."""
         settle_planner()
-        layout = self._log_layout(self._source_options())
+        options = self._source_options()
+        if options.content == "clock":
+            check_clock_options(options)
+            return spark_schema(CLOCK_SCHEMA)
+        layout = self._log_layout(options)
         schema = spark_schema(SPLIT_SCHEMA if layout.content == "splits" else layout.schema)
         if layout.content == "events":
             # Who captures the events needs to know where the folded stream begins.
@@ -66,14 +71,25 @@ class TimelyDataSource(DataSource):
 
         settle_planner()
         options = self._source_options()
+        if options.content == "clock":
+            msg = "could not read a clock as a batch: it says what moves"
+            raise InvalidUsageError(msg, hint="use readStream with content=clock, or Log.frontier()")
         return TimelyBatchReader(options, self._read_layout(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a streaming read."""
-        from spark_timely.datasource.stream import EarlierStreamReader, TimelyStreamReader
+        from spark_timely.datasource.stream import (
+            ClockStreamReader,
+            EarlierClockReader,
+            EarlierStreamReader,
+            TimelyStreamReader,
+        )
 
         settle_planner()
         options = self._source_options()
+        if options.content == "clock":
+            check_clock_options(options)
+            return (ClockStreamReader if ADMISSION_CONTROL else EarlierClockReader)(options)
         kind = TimelyStreamReader if ADMISSION_CONTROL else EarlierStreamReader
         return kind(options, self._read_layout(options, schema))
 
@@ -93,7 +109,12 @@ class TimelyDataSource(DataSource):
         )
 
     def _source_options(self) -> SourceOptions:
-        return parse_options(SOURCE_OPTIONS, self.options)
+        options = parse_options(SOURCE_OPTIONS, self.options)
+        other = sorted(options.given & {"logs", "run"})
+        if other and options.content != "clock":
+            msg = f"could not read the log: found options {shown(other)} with content={options.content!r}"
+            raise InvalidOptionError(msg, hint="they are for content=clock", context={"options": other})
+        return options
 
     def _log_layout(self, options: SourceOptions) -> Layout:
         if self._layout is None:

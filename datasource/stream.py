@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
+from spark_timely.datasource.clock import Clock
 from spark_timely.datasource.partitions import split_batch
 from spark_timely.datasource.reader import read_split
 from spark_timely.log.storage import open_storage
@@ -27,7 +28,14 @@ if TYPE_CHECKING:
     from spark_timely.datasource.partitions import Layout, Split
     from spark_timely.datasource.planner import ReplayPlanner
 
-__all__ = ["EarlierStreamReader", "TimelyBatchReader", "TimelyPartition", "TimelyStreamReader"]
+__all__ = [
+    "ClockStreamReader",
+    "EarlierClockReader",
+    "EarlierStreamReader",
+    "TimelyBatchReader",
+    "TimelyPartition",
+    "TimelyStreamReader",
+]
 
 
 class TimelyPartition(InputPartition):
@@ -163,3 +171,90 @@ class TimelyBatchReader(_Reading, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the splits of the read."""
         return [TimelyPartition(split) for split in self.planner.plan_batch()]
+
+
+class ClockPartition(InputPartition):
+    """The rows of a clock's micro-batch, few and small: they travel with the plan.
+
+    Parameters
+    ----------
+    rows : pyarrow.RecordBatch
+    """
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        super().__init__(0)
+        self.rows = rows
+
+
+class ClockStreamReader(DataSourceStreamReader, AvailableNow):
+    """A clock over some logs.
+
+    Parameters
+    ----------
+    options : SourceOptions
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._clock: Clock | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the clock and its open logs behind."""
+        return {"_options": self._options, "_clock": None}
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of this process; opens the logs at first use."""
+        if self._clock is None:
+            from spark_timely.log.delta import open_log
+
+            options = self._options
+            paths = dict.fromkeys([options.path, *(options.logs or ())])
+            logs = [open_log(path, storage_options=options.storage_options or None) for path in paths]
+            self._clock = Clock(logs, run=options.run or "", poll_s=options.poll_interval.seconds)
+        return self._clock
+
+    def initialOffset(self) -> dict[str, object]:
+        """Return where a fresh checkpoint begins: nothing is known."""
+        return self.clock.initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return that nothing is limited."""
+        return carrier_limit(limited=False)
+
+    def latestOffset(self, start: dict[str, Any], limit: object) -> dict[str, object]:
+        """Return how far the logs are; `start` itself where none moved in this run."""
+        del limit
+        return self.clock.latest(start)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix what the query comes to know."""
+        self.clock.prepare_available_now()
+
+    def reportLatestOffset(self) -> dict[str, object]:
+        """Return how far the logs are."""
+        return self.clock.latest(self.clock.initial())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return one partition with a row for each log that moved."""
+        return [ClockPartition(self.clock.rows(start, end))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Give out the rows."""
+        if isinstance(partition, ClockPartition) and partition.rows.num_rows:
+            yield partition.rows
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: there is nothing to let go of."""
+
+    def stop(self) -> None:
+        """Let go of the logs."""
+        self._clock = None
+
+
+class EarlierClockReader(ClockStreamReader):
+    """A clock for a Spark whose `latestOffset` has no arguments (4.0, 4.1)."""
+
+    def latestOffset(self) -> dict[str, object]:  # type: ignore[override]
+        """Return how far the logs are."""
+        return self.clock.latest(self.clock.initial())

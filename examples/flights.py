@@ -7,7 +7,8 @@ Run it with ``make demo``, or ``python examples/flights.py``. It
    while a second job prints delays per hour and airport, each number once, when it is final;
 3. replays the log with 1, 2 and 8 workers and other limits: one canonical hash;
 4. counts how often a job in arrival order has to correct itself;
-5. draws the picture ``build/demo/flights.png``.
+5. draws the picture ``build/demo/flights.png``;
+6. computes delays per hour and airport as a dataflow, into a log of their own, which another job replays.
 
 Every answer is compared with pandas; the exit code is 1 if anything differs.
 """
@@ -45,6 +46,7 @@ def tell(demo: Demo, plan: Plan, flights: pd.DataFrame, report: Report) -> None:
     step_replay(demo, len(rows[~rows["dead"]]), report)
     step_corrections(demo, plan, report)
     step_picture(demo, plan, expected, report)
+    step_dataflow(demo, expected, len(rows[~rows["dead"]]), report)
 
 
 def step_data(flights: pd.DataFrame, report: Report) -> None:
@@ -202,6 +204,25 @@ def step_picture(demo: Demo, plan: Plan, expected: Expected, report: Report) -> 
     report.step(5, "The picture", f"{shown_path(path)}: arrivals as dots, the frontier as a line.")
 
 
+def step_dataflow(demo: Demo, expected: Expected, messages: int, report: Report) -> None:
+    """Compute the delays as a dataflow, and let another job replay what it captured."""
+    report.step(
+        6,
+        "The delays as a dataflow: a log made from a log",
+        "What step 2 did by hand, declared: replay, aggregate by airport for each complete hour, capture. What",
+        "comes out is a log like any other, with a frontier of its own; no state store, and no checkpoint to lose.",
+        "",
+    )
+    answer = demo.delays(messages, report)
+    log = spark_timely.open_log(demo.delays_log)
+    report.check(
+        f"another job replays {len(answer):,} delays per hour and airport from it, each once, equal to those of pandas",
+        answer == expected.delays() or "other delays",
+        expected=True,
+    )
+    report.check("its log is complete, as the flights' is", log.frontier().is_empty, expected=True)
+
+
 def run_command(report: Report, *arguments: str) -> None:
     """Run the command line in this process, and show what it says."""
     report.say(f"$ spark-timely {arguments[0]} {' '.join(shown_path(Path(a)) for a in arguments[1:])}")
@@ -244,7 +265,7 @@ def main(arguments: list[str] | None = None) -> int:
         spark.stop()
     log = shown_path(out / "log")
     report.step(
-        6,
+        7,
         "Next",
         f"spark-timely stats {log}    the log at a glance",
         f"spark-timely head {log}     its first rows; --events shows the progress between them",

@@ -97,6 +97,11 @@ class Demo:
         """The capture log."""
         return str(self.out / "log")
 
+    @property
+    def delays_log(self) -> str:
+        """The log that the dataflow captures."""
+        return str(self.out / "delays")
+
     def capture(self, run: Run, total: int, report: Report) -> None:
         """Capture all that has arrived, going on from the checkpoint."""
         query = Query(
@@ -220,6 +225,48 @@ class Demo:
         for part in parts.values():
             state.merge(part)
         return Replay(state.digest(log.frontier()), rows(), len(parts))
+
+    def delays(self, total: int, report: Report) -> dict[tuple[pd.Timestamp, str], Delay]:
+        """Run the delays as a dataflow into a log of their own; return what another job finds in it."""
+        flow = spark_timely.Dataflow("delays", checkpoint=str(self.out / "checkpoints" / "dataflow"))
+        delays = flow.replay(self.log).aggregate(
+            by="origin",
+            flights=spark_timely.count(),
+            departed=spark_timely.count("dep_delay"),
+            minutes=spark_timely.sum("dep_delay"),
+            worst=spark_timely.max("dep_delay"),
+        )
+        delays.capture(self.delays_log)
+        query = Query(lambda: flow.start(self.spark, trigger={"availableNow": True}, max_times_per_step=2000).query)
+
+        def rows() -> int:
+            return flow.progress()[0].done
+
+        report.watch("dataflow", total, done=rows, over=query.over)
+        report.say("", *flow.explain().splitlines(), "")
+        answer: dict[tuple[pd.Timestamp, str], Delay] = {}
+        seen: dict[tuple[pd.Timestamp, str], int] = {}
+
+        def keep(batch: DataFrame, batch_id: int) -> None:
+            for row in batch.toArrow().to_pylist():
+                key = (pd.Timestamp(row["_time"]).tz_convert("UTC"), row["origin"])
+                if seen.setdefault(key, batch_id) != batch_id:  # the same one may come again after a failure
+                    raise SystemExit(f"{key} came twice")
+                answer[key] = (row["flights"], row["departed"], row["minutes"] or 0, row["worst"])
+
+        replay = Query(
+            lambda: (
+                self.spark.readStream.format("timely")
+                .option("includeTime", value=True)
+                .load(self.delays_log)
+                .writeStream.foreachBatch(keep)
+                .option("checkpointLocation", str(self.out / "checkpoints" / "of_dataflow"))
+                .trigger(availableNow=True)
+                .start()
+            )
+        )
+        replay.finish()
+        return answer
 
     def corrections(self, pattern: str, files_per_trigger: int) -> Counter[tuple[object, str]]:
         """Return how often plain Spark prints each number, in arrival order, over the same files."""

@@ -22,6 +22,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spark_timely import errors as errors
+    from spark_timely.dataflow.aggregates import count as count
+    from spark_timely.dataflow.aggregates import max_of as max
+    from spark_timely.dataflow.aggregates import min_of as min
+    from spark_timely.dataflow.aggregates import sum_of as sum
+    from spark_timely.dataflow.delays import ceil_to as ceil_to
+    from spark_timely.dataflow.delays import plus as plus
+    from spark_timely.dataflow.delays import windows as windows
     from spark_timely.datasource.reader import read_splits as read_splits
     from spark_timely.log.cut import Cut as Cut
     from spark_timely.log.cut import cut as cut
@@ -33,6 +40,8 @@ if TYPE_CHECKING:
     from spark_timely.spark.collection import consolidate as consolidate
     from spark_timely.spark.collection import snapshot as snapshot
     from spark_timely.spark.collection import snapshot_at as snapshot_at
+    from spark_timely.spark.dataflow import Dataflow as Dataflow
+    from spark_timely.spark.dataflow import DataflowQuery as DataflowQuery
     from spark_timely.spark.foreach_batch import capture as capture
     from spark_timely.spark.session import register as register
     from spark_timely.spark.session import session as session
@@ -48,16 +57,23 @@ _EXPORTS: dict[str, str] = {
     "Antichain": "spark_timely.progress.frontier",
     "CaptureQuery": "spark_timely.spark.start",
     "Cut": "spark_timely.log.cut",
+    "Dataflow": "spark_timely.spark.dataflow",
+    "DataflowQuery": "spark_timely.spark.dataflow",
     "Log": "spark_timely.log.delta:DeltaLog",
     "batch_frontier": "spark_timely.spark.source_frontier",
     # The package of this name is callable and calls spark_timely.spark.foreach_batch.capture:
     # importing any of its modules would otherwise hide the function.
     "capture": "spark_timely.capture:",
+    "ceil_to": "spark_timely.dataflow.delays",
     "consolidate": "spark_timely.spark.collection",
+    "count": "spark_timely.dataflow.aggregates",
     "create_log": "spark_timely.log.delta",
     "cut": "spark_timely.log.cut",
     "errors": "spark_timely.errors:",
+    "max": "spark_timely.dataflow.aggregates:max_of",
+    "min": "spark_timely.dataflow.aggregates:min_of",
     "open_log": "spark_timely.log.delta",
+    "plus": "spark_timely.dataflow.delays",
     "read_splits": "spark_timely.datasource.reader",
     "register": "spark_timely.spark.session",
     "session": "spark_timely.spark.session",
@@ -65,21 +81,30 @@ _EXPORTS: dict[str, str] = {
     "snapshot": "spark_timely.spark.collection",
     "snapshot_at": "spark_timely.spark.collection",
     "start": "spark_timely.spark.start",
+    "sum": "spark_timely.dataflow.aggregates:sum_of",
     "wait": "spark_timely.log.waiting",
+    "windows": "spark_timely.dataflow.delays",
 }
 
 __all__ = [
     "Antichain",
     "CaptureQuery",
     "Cut",
+    "Dataflow",
+    "DataflowQuery",
     "Log",
     "batch_frontier",
     "capture",
+    "ceil_to",
     "consolidate",
+    "count",
     "create_log",
     "cut",
     "errors",
+    "max",
+    "min",
     "open_log",
+    "plus",
     "read_splits",
     "register",
     "session",
@@ -87,7 +112,9 @@ __all__ = [
     "snapshot",
     "snapshot_at",
     "start",
+    "sum",
     "wait",
+    "windows",
 ]
 
 

@@ -32,6 +32,7 @@ __all__ = [
     "NegativeCountError",
     "NegativeMultiplicityError",
     "NotBeyondError",
+    "OperatorError",
     "OwnershipError",
     "ProtocolError",
     "RolledBackError",
@@ -463,6 +464,50 @@ class UpperMismatchError(TimelyError):
     def current(self) -> object:
         """Upper that was found."""
         return self.context.get("current")
+
+
+class OperatorError(TimelyError):
+    """A function given to a dataflow failed, or gave back what it must not. Nothing of these times was written.
+
+    Correct the function; the dataflow goes on from where its outputs are when it is started again.
+
+    Parameters
+    ----------
+    message, hint, context
+        As in `TimelyError`.
+    operator : object, optional
+        Name of the operator.
+    lower, upper : object, optional
+        Range of times that was computed: lower bound (inclusive) and upper bound (exclusive).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        context: Mapping[str, object] | None = None,
+        operator: object = None,
+        lower: object = None,
+        upper: object = None,
+    ) -> None:
+        super().__init__(message, hint=hint, context=context)
+        self._with(operator=operator, lower=lower, upper=upper)
+
+    @property
+    def operator(self) -> object:
+        """Name of the operator."""
+        return self.context.get("operator")
+
+    @property
+    def lower(self) -> object:
+        """Lower bound of the times, inclusive."""
+        return self.context.get("lower")
+
+    @property
+    def upper(self) -> object:
+        """Upper bound of the times, exclusive."""
+        return self.context.get("upper")
 
 
 class OwnershipError(TimelyError):

@@ -22,6 +22,7 @@ LEVELS = {
     "progress": 2,
     "capture": 3,
     "log": 3,
+    "dataflow": 4,
     "exchange": 4,
     "datasource": 5,
     "sink": 5,

@@ -218,7 +218,7 @@ def _stats(options: argparse.Namespace, console: Console) -> bool:
                     state.batch,
                     state.owner,
                     f"{_moment(state.at):%Y-%m-%d %H:%M:%SZ}",
-                    state.reason,
+                    state.reason.partition(" {")[0],  # a dataflow's step goes on with its numbers, as JSON
                 ]
                 for state in streams.values()
             ],

@@ -220,6 +220,31 @@ class StreamWriter:
                 raise
             raise self._moved(want, current) from error
 
+    def compare_and_append_files(
+        self, files: Sequence[DataFile], /, *, expected: StreamState, upper: object, reason: str = "compare and append"
+    ) -> CommitOutcome:
+        """Append files that were written for the next commit of a state, if the stream is still in it.
+
+        Parameters
+        ----------
+        files : sequence of DataFile
+            Written below the log; with all messages of the times that the append completes.
+        expected : StreamState
+            The state that they were written for.
+        upper : frontier
+            Frontier of the stream afterwards.
+        reason : str
+
+        Raises
+        ------
+        UpperMismatchError, ClosedError
+            If the stream has moved. The files are deleted.
+        NotBeyondError
+            If `upper` is not beyond the expected state's frontier.
+        """
+        p_times, deltas = self._downgrade(expected, self.log.domain.parse_frontier(upper))
+        return self._request(expected, files, p_times, deltas, reason)
+
     def advance(self, frontier: object, *, reason: str = "advance") -> CommitOutcome:
         """Say that nothing follows at times not beyond a frontier.
 
@@ -324,6 +349,18 @@ class StreamWriter:
                 target_file_size=self._target,
                 compression=self._compression,
             )
+        return self._request(state, files, p_times, deltas, reason)
+
+    def _request(
+        self,
+        state: StreamState,
+        files: Sequence[DataFile],
+        p_times: IntArray,
+        deltas: npt.NDArray[np.int64],
+        reason: str,
+    ) -> CommitOutcome:
+        """Commit; delete the files where that is refused."""
+        log = self.log
         request = CommitRequest(
             stream=self.stream,
             owner=self.owner,

@@ -1,7 +1,8 @@
 """Test kit for users of the library.
 
 Text tables (`table_from_text`), comparisons that print both-sided differences per time
-(`assert_same_updates`, `assert_same_rows`) and a manual clock. The modules `strategies` (needs
+(`assert_same_updates`, `assert_same_rows`), dataflows over tables at hand (`stream_of`, `rows_of`) and a
+manual clock. The modules `strategies` (needs
 hypothesis) and `driver` (calls a reader as Spark does) are imported by name.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from spark_timely.testing.asserts import assert_same_rows, assert_same_updates, row_counts
 from spark_timely.testing.clock import ManualClock
+from spark_timely.testing.dataflows import rows_of, stream_of
 from spark_timely.testing.tables import table_from_text
 
 __all__ = [
@@ -16,5 +18,7 @@ __all__ = [
     "assert_same_rows",
     "assert_same_updates",
     "row_counts",
+    "rows_of",
+    "stream_of",
     "table_from_text",
 ]

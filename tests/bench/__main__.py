@@ -10,8 +10,18 @@ from pathlib import Path
 
 import spark_timely as st
 
-from . import exchange_cases, flat_cases, history_cases, latency_cases, memory_cases, progress_counts, progress_reach
+from . import (
+    dataflow_cases,
+    exchange_cases,
+    flat_cases,
+    history_cases,
+    latency_cases,
+    memory_cases,
+    progress_counts,
+    progress_reach,
+)
 from .data import events
+from .dataflow_cases import DataflowCases
 from .report import Case, table, write_jsonl
 from .spark_cases import NAMES, PEER_SETTINGS, SparkCases
 
@@ -38,7 +48,7 @@ def main() -> int:
     cases += flat_cases.run(scratch, wanted)
     cases += history_cases.run(scratch, wanted)
     cases += memory_cases.run(scratch, wanted)
-    if any(map(wanted, (*NAMES, *latency_cases.NAMES))):
+    if any(map(wanted, (*NAMES, *dataflow_cases.NAMES, *latency_cases.NAMES))):
         cases += on_spark(given.rows, given.repeats, scratch, wanted)
     write_jsonl(cases, BUILD / "bench.jsonl")
     sys.stdout.write(table(cases) + f"\n\nwritten to {BUILD / 'bench.jsonl'}\n")
@@ -57,8 +67,10 @@ def on_spark(n_rows: int, repeats: int, scratch: Path, wanted: Callable[[str], b
     spark.sparkContext.setLogLevel("ERROR")
     try:
         cases = latency_cases.run(spark, scratch, wanted)
-        if any(map(wanted, NAMES)):
-            cases += SparkCases(spark, events(BUILD / "bench", n_rows), scratch, repeats).run(wanted)
+        if any(map(wanted, (*NAMES, *dataflow_cases.NAMES))):
+            base = SparkCases(spark, events(BUILD / "bench", n_rows), scratch, repeats)
+            cases += base.run(wanted)
+            cases += DataflowCases(base).run(wanted)
         return cases
     finally:
         spark.stop()

@@ -81,6 +81,8 @@ def test_demo_agrees_with_pandas_and_draws_its_picture(
     assert report.failed == [], out
     assert "✗" not in out
     assert "✓ one hash" in out
+    assert "✓ another job replays" in out
+    assert "aggregate_2 of replay_1: by origin: flights=count()" in out
     assert "100%" in out
     assert (folder / "flights.png").read_bytes().startswith(b"\x89PNG")
 

@@ -1,0 +1,321 @@
+"""What `aggregate` computes of the rows of a group: functions of the multiset of values alone.
+
+Invariants
+----------
+1. The answer does not depend on the order of rows, nor on how they were cut into files, as long as a group
+   is in one place. Sums of integers are exact or refused; sums of floats are the exact sum, rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_timely.dataflow.exact_sum import MAX_ROWS, digits_of, round_digits
+from spark_timely.errors import InvalidUsageError, SchemaMismatchError, TimelyInternalError, shown
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = [
+    "Aggregation",
+    "aggregate_rows",
+    "check_rows",
+    "count",
+    "from_halves",
+    "halves_of",
+    "max_of",
+    "min_of",
+    "sum_of",
+]
+
+_INT64_MAX = (1 << 63) - 1
+_HALF = np.int64((1 << 32) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """One value per group. Made by `count`, `sum_of`, `min_of` and `max_of`.
+
+    Attributes
+    ----------
+    kind : {"count", "sum", "min", "max"}
+    column : str or None
+        None counts rows.
+    """
+
+    kind: str
+    column: str | None = None
+
+    def field(self, name: str, schema: pa.Schema) -> pa.Field:
+        """Return the column that it gives under a name; refuses types that it is not defined for.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If there is no such column, or one of another type.
+        """
+        if self.column is None:
+            return pa.field(name, pa.int64(), nullable=False)
+        if self.column not in schema.names:
+            msg = f"could not aggregate {name!r}: found no column {self.column!r}"
+            raise SchemaMismatchError(msg, hint=f"the columns are {shown(schema.names)}")
+        found = schema.field(self.column)
+        if self.kind == "count":
+            return pa.field(name, pa.int64(), nullable=False)
+        is_number = pa.types.is_signed_integer(found.type) or pa.types.is_floating(found.type)
+        if self.kind == "sum" and is_number:
+            wide = pa.int64() if pa.types.is_integer(found.type) else pa.float64()
+            return pa.field(name, wide, nullable=found.nullable)
+        ordered = (pa.types.is_string, pa.types.is_date, pa.types.is_timestamp, pa.types.is_boolean)
+        if self.kind != "sum" and (is_number or any(test(found.type) for test in ordered)):
+            return found.with_name(name)
+        msg = f"could not aggregate {name!r}: found {self.kind} of column {self.column!r} of type={found.type}"
+        raise SchemaMismatchError(
+            msg,
+            hint="sum takes integers and floats; min and max also texts, dates, timestamps and booleans",
+            context={"column": self.column},
+        )
+
+
+def count(column: str | None = None, /) -> Aggregation:
+    """Return the aggregation that counts rows, or the values of a column that are not null.
+
+    Examples
+    --------
+    >>> count()
+    Aggregation(kind='count', column=None)
+    """
+    return Aggregation("count", None if column is None else _column(column))
+
+
+def sum_of(column: str, /) -> Aggregation:
+    """Return the aggregation that sums a column; null where all its values are.
+
+    Integers are summed exactly in 64 bits, and refused beyond. Floats give the exact sum, rounded once to a
+    double: the same whatever the order of the rows.
+
+    Examples
+    --------
+    >>> sum_of("delay")
+    Aggregation(kind='sum', column='delay')
+    """
+    return Aggregation("sum", _column(column))
+
+
+def min_of(column: str, /) -> Aggregation:
+    """Return the aggregation that takes the least value of a column; null where all its values are.
+
+    Among floats NaN is passed over, unless there is nothing else.
+
+    Examples
+    --------
+    >>> min_of("delay")
+    Aggregation(kind='min', column='delay')
+    """
+    return Aggregation("min", _column(column))
+
+
+def max_of(column: str, /) -> Aggregation:
+    """Return the aggregation that takes the greatest value of a column; null where all its values are.
+
+    Among floats NaN is passed over, unless there is nothing else.
+
+    Examples
+    --------
+    >>> max_of("delay")
+    Aggregation(kind='max', column='delay')
+    """
+    return Aggregation("max", _column(column))
+
+
+def _column(column: object) -> str:
+    if not isinstance(column, str):
+        msg = f"could not aggregate: found column={shown(column)}"
+        raise InvalidUsageError(msg, hint="name a column")
+    return column
+
+
+def aggregate_rows(
+    table: pa.Table, keys: Sequence[str], aggregations: Mapping[str, Aggregation], schema: pa.Schema
+) -> pa.Table:
+    """Group rows, and compute values of each group.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        All rows of all groups that it has rows of. Not modified.
+    keys : sequence of str
+        Columns to group by; not empty.
+    aggregations : mapping
+        By name of the column that comes out.
+    schema : pyarrow.Schema
+        Of what comes out: keys, then values.
+
+    Returns
+    -------
+    pyarrow.Table
+        In no particular order.
+
+    Raises
+    ------
+    OverflowError
+        If a sum of integers is beyond 64 bits.
+
+    Notes
+    -----
+    Cost: one grouping; of a float sum a few passes over its column for the digits.
+
+    Examples
+    --------
+    >>> schema = pa.schema([("k", pa.string()), ("n", pa.int64()), ("s", pa.float64())])
+    >>> rows = pa.table({"k": ["a", "a"], "x": [1e100, 1.0]})
+    >>> aggregate_rows(rows, ["k"], {"n": count(), "s": sum_of("x")}, schema).to_pylist()
+    [{'k': 'a', 'n': 2, 's': 1e+100}]
+    """
+    check_rows(table.num_rows)
+    work = {f"k{i}": table.column(key) for i, key in enumerate(keys)}
+    wanted: list[tuple[str | list[str], str]] = []
+    finished = []
+    for place, (name, aggregation) in enumerate(aggregations.items()):  # one turn per value
+        part = _Part(f"v{place}", aggregation, schema.field(name).type)
+        part.prepare(table, work, wanted)
+        finished.append(part)
+    if not wanted:  # a group-by without aggregates drops nothing
+        wanted.append(([], "count_all"))
+    groups = pa.table(work).group_by([f"k{i}" for i in range(len(keys))], use_threads=False).aggregate(wanted)
+    columns = [groups.column(f"k{i}") for i in range(len(keys))]
+    columns += [part.finish(groups) for part in finished]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def check_rows(n_rows: int) -> None:
+    """Refuse more rows in one place than sums of digits and of halves can bear."""
+    if n_rows >= MAX_ROWS:
+        msg = f"could not aggregate: found {n_rows} rows in one task, invariant 2 of exact_sum"
+        raise TimelyInternalError(msg)
+
+
+def halves_of(values: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """Return the high and the low 32 bits of integers: the high ones with the sign."""
+    return pc.shift_right(values, 32), pc.bit_wise_and(values, pa.scalar(int(_HALF), pa.int64()))
+
+
+def from_halves(high: pa.ChunkedArray, low: pa.ChunkedArray, column: str) -> pa.ChunkedArray:
+    """Put sums of halves together.
+
+    Raises
+    ------
+    OverflowError
+        If a sum is beyond 64 bits.
+    """
+    upper = pc.add(high, pc.shift_right(low, 32))
+    ends = pc.min_max(upper).as_py()
+    if ends["max"] is not None and not -(1 << 31) <= ends["min"] <= ends["max"] < 1 << 31:
+        msg = f"the sum of column {column!r} does not fit 64 bits"
+        raise OverflowError(msg)
+    return pc.bit_wise_or(pc.shift_left(upper, 32), halves_of(low)[1])
+
+
+class _Part:
+    """One value: the columns that are grouped for it, and how they are put together."""
+
+    def __init__(self, label: str, aggregation: Aggregation, type_: pa.DataType) -> None:
+        self.label = label
+        self.kind = aggregation.kind
+        self.column = aggregation.column
+        self.type = type_
+        self.digits = 0
+        self.place = 0
+        self.special = False
+        self.halves = False
+
+    def prepare(
+        self, table: pa.Table, work: dict[str, pa.ChunkedArray], wanted: list[tuple[str | list[str], str]]
+    ) -> None:
+        """Add the columns to be grouped, and what is wanted of them."""
+        if self.column is None:
+            wanted.append(([], "count_all"))
+            return
+        column = table.column(self.column)
+        if self.kind == "sum" and pa.types.is_floating(self.type):
+            self._prepare_floats(column, work, wanted)
+            return
+        if self.kind == "sum":
+            self._prepare_integers(column, work, wanted)
+            return
+        if pa.types.is_floating(column.type):
+            column = pc.add(column, pa.scalar(0.0, column.type))  # −0.0 and 0.0 are one value
+        work[self.label] = column
+        wanted.append((self.label, self.kind))
+
+    def _prepare_integers(
+        self, column: pa.ChunkedArray, work: dict[str, pa.ChunkedArray], wanted: list[tuple[str | list[str], str]]
+    ) -> None:
+        wide = column.cast(pa.int64())
+        ends = pc.min_max(wide).as_py()
+        greatest = max(abs(ends["min"] or 0), abs(ends["max"] or 0))
+        self.halves = greatest * len(wide) > _INT64_MAX
+        if self.halves:  # two sums that cannot overflow
+            work[self.label + "h"], work[self.label + "l"] = halves_of(wide)
+            wanted += [(self.label + "h", "sum"), (self.label + "l", "sum")]
+        else:
+            work[self.label] = wide
+            wanted.append((self.label, "sum"))
+
+    def _prepare_floats(
+        self, column: pa.ChunkedArray, work: dict[str, pa.ChunkedArray], wanted: list[tuple[str | list[str], str]]
+    ) -> None:
+        values = column.cast(pa.float64())
+        if values.null_count:
+            work[self.label + "c"] = values
+            wanted.append((self.label + "c", "count"))
+        numbers = np.asarray(values.fill_null(0.0).to_numpy(), dtype=np.float64)
+        finite = np.isfinite(numbers)
+        self.special = not bool(finite.all())
+        if self.special:
+            # Infinities and NaN add up among themselves, whatever is finite beside them.
+            work[self.label + "s"] = pa.chunked_array([np.where(finite, 0.0, numbers)])
+            wanted.append((self.label + "s", "sum"))
+            numbers = np.where(finite, numbers, 0.0)
+        digits, self.place = digits_of(numbers)
+        self.digits = len(digits)
+        for i, digit in enumerate(digits):
+            work[f"{self.label}d{i}"] = pa.chunked_array([digit])
+            wanted.append((f"{self.label}d{i}", "sum"))
+
+    def finish(self, groups: pa.Table) -> pa.Array | pa.ChunkedArray:
+        """Return the values of the groups."""
+        if self.column is None:
+            return groups.column("count_all")
+        if self.kind != "sum":
+            return groups.column(f"{self.label}_{self.kind}")
+        if pa.types.is_floating(self.type):
+            return self._finish_floats(groups)
+        if not self.halves:
+            return groups.column(f"{self.label}_sum")
+        high, low = (groups.column(f"{self.label}{half}_sum") for half in "hl")
+        return from_halves(high, low, str(self.column))
+
+    def _finish_floats(self, groups: pa.Table) -> pa.Array:
+        n = groups.num_rows
+        sums: npt.NDArray[np.float64] = np.zeros(n)
+        if self.digits:
+            parts = [_numbers(groups, f"{self.label}d{i}_sum") for i in range(self.digits)]
+            sums = round_digits(parts, self.place)
+        if self.special:
+            special = np.asarray(groups.column(f"{self.label}s_sum").to_numpy(), dtype=np.float64)
+            sums = np.where(np.isfinite(special), sums, special)
+        nothing = None
+        if f"{self.label}c_count" in groups.schema.names:
+            nothing = _numbers(groups, f"{self.label}c_count") == 0
+        return pa.array(sums, mask=nothing)
+
+
+def _numbers(groups: pa.Table, name: str) -> npt.NDArray[np.int64]:
+    return np.asarray(groups.column(name).to_numpy(), dtype=np.int64)

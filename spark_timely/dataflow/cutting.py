@@ -1,0 +1,281 @@
+"""How far a step goes, and how its work is cut into tasks.
+
+Everything is decided in the times of the output: what is known of the files of the logs below is moved
+forward along each path of delays.
+
+Invariants
+----------
+1. A view that is not row-wise is cut between whole times: each task's range is one between two frontiers,
+   and together they are the range of the step.
+2. How a range is cut changes no row.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_timely.antichain import Antichain
+from spark_timely.capture.replay import (
+    WHOLE,
+    FileBounds,
+    Limits,
+    TimeCounts,
+    admit,
+    cut_bytes,
+    cut_times,
+    default_splits,
+    lexicographically_below,
+    may_hold,
+    within,
+)
+from spark_timely.dataflow.delays import BoundDelay
+from spark_timely.dataflow.keyed import keyed_aggregate
+from spark_timely.dataflow.row_views import Delayed
+from spark_timely.dataflow.tasks import Share, Task
+from spark_timely.dataflow.view import Replay, View
+from spark_timely.order import IntArray, minimal
+
+__all__ = ["KEYED_BYTES", "Files", "cut_range", "paths_of"]
+
+Delays = tuple[BoundDelay, ...]
+
+# A piece of whole times above so many bytes is computed by key, if it can be: one process would have to hold it.
+KEYED_BYTES: Final = 128 << 20
+
+# Tasks for a range of whole times whose size alone asks for so many.
+_MOST_TASKS: Final = 16
+
+
+class Files(Protocol):
+    """What is known of the files of a log."""
+
+    @property
+    def bounds(self) -> FileBounds:
+        """Sizes and bounds of times, without opening any."""
+
+    @property
+    def paths(self) -> npt.NDArray[np.object_]:
+        """Relative to the log."""
+
+    def counts(self, numbers: npt.NDArray[np.intp], /) -> Sequence[TimeCounts]:
+        """Return the exact times of some files, by number; opens them."""
+
+
+def paths_of(view: View) -> list[tuple[Replay, Delays]]:
+    """Return how rows come from the logs below to a view: each log with the delays between, in their order."""
+    found: dict[tuple[Replay, Delays], None] = {}
+    seen: set[tuple[View, Delays]] = set()
+    waiting: list[tuple[View, Delays]] = [(view, ())]
+    while waiting:  # one turn per operator and different delays behind it
+        at, delays = waiting.pop()
+        if (at, delays) in seen:
+            continue
+        seen.add((at, delays))
+        if isinstance(at, Replay):
+            found[at, delays] = None
+        if isinstance(at, Delayed):
+            delays = (at.delay, *delays)
+        waiting += [(source, delays) for source in at.inputs]
+    return list(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """The files of one log, as they are seen behind delays."""
+
+    leaf: Replay
+    delays: Delays
+    files: Files
+    bounds: FileBounds
+
+    @classmethod
+    def of(cls, leaf: Replay, delays: Delays, files: Files) -> _Moved:
+        bounds = files.bounds
+        low, low_ok = _forward(delays, bounds.minima)
+        high, high_ok = _forward(delays, bounds.maxima)
+        return cls(leaf, delays, files, FileBounds(bounds.sizes, low, high, bounds.known & low_ok & high_ok))
+
+    def counts(self, numbers: npt.NDArray[np.intp]) -> list[TimeCounts]:
+        moved = []
+        for counts in self.files.counts(numbers):  # one turn per file
+            times, ok = _forward(self.delays, counts.times)
+            moved.append(TimeCounts(times[ok], counts.rows[ok]))
+        return moved
+
+
+def _forward(delays: Delays, times: IntArray) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+    ok = np.ones(times.shape[0], dtype=np.bool_)
+    for delay in delays:
+        times, fits = delay.forward(times)
+        ok &= fits
+    return times, ok
+
+
+class _Range:
+    """The files that a range may need, of all logs below."""
+
+    def __init__(self, parts: Sequence[_Moved], lo: Antichain, hi: Antichain) -> None:
+        self.parts, self.lo, self.hi = parts, lo, hi
+        chosen = [np.flatnonzero(may_hold(part.bounds, lo.times, hi.times)) for part in parts]
+        self.owners = np.repeat(np.arange(len(parts)), [len(numbers) for numbers in chosen])
+        self.numbers = np.concatenate(chosen)
+
+        def joined(name: str) -> npt.NDArray[np.int64]:
+            arrays = [getattr(part.bounds, name)[numbers] for part, numbers in zip(parts, chosen, strict=True)]
+            return np.concatenate(arrays)
+
+        self.bounds = FileBounds(joined("sizes"), joined("minima"), joined("maxima"), joined("known").astype(np.bool_))
+
+    def counts(self, places: npt.NDArray[np.intp]) -> Sequence[TimeCounts]:
+        """Return the exact times of files, by their place here."""
+        found: dict[int, TimeCounts] = {}
+        for owner in np.unique(self.owners[places]).tolist():
+            mine = places[self.owners[places] == owner]
+            found.update(zip(mine.tolist(), self.parts[owner].counts(self.numbers[mine]), strict=True))
+        return [found[place] for place in places.tolist()]
+
+    def files(self, places: npt.NDArray[np.intp]) -> dict[str, npt.NDArray[np.intp]]:
+        """Return the numbers of files by log: one file may be here for several paths."""
+        found: dict[str, npt.NDArray[np.intp]] = {}
+        for owner in np.unique(self.owners[places]).tolist():
+            path = self.parts[owner].leaf.path
+            mine = self.numbers[places[self.owners[places] == owner]]
+            found[path] = np.union1d(found[path], mine) if path in found else mine
+        return found
+
+    def files_of(self, path: str) -> Files:
+        return next(part.files for part in self.parts if part.leaf.path == path)
+
+
+def cut_range(
+    view: View,
+    files_of: Callable[[Replay], Files],
+    lo: Antichain,
+    hi: Antichain,
+    *,
+    output: int,
+    seq: int,
+    limits: Limits,
+    workers: int | None,
+    whole: bool = False,
+    keyed_bytes: int = KEYED_BYTES,
+) -> tuple[Antichain, list[Task]]:
+    """Choose how far a step goes, and cut it into tasks.
+
+    Parameters
+    ----------
+    view : View
+    files_of : callable
+        Gives the files of a log below.
+    lo, hi : Antichain
+        What waits.
+    output, seq : int
+        Of the tasks.
+    limits : Limits
+    workers : int or None
+        Tasks, at most and unless they would be too large; by bytes if not given.
+    whole : bool
+        One task for all of the range.
+    keyed_bytes : int
+        A piece with more is computed by key, where the view allows it.
+
+    Returns
+    -------
+    upper : Antichain
+        Where the step ends.
+    tasks : list of Task
+        None where there is nothing to read.
+
+    Notes
+    -----
+    Cost: one pass over arrays of the files. Files are opened only where limits, or more than one task of
+    whole times, ask for exact times.
+    """
+    parts = [_Moved.of(leaf, delays, files_of(leaf)) for leaf, delays in paths_of(view)]
+    chosen = _Range(parts, lo, hi)
+    # Limited by bytes alone, and all of it within: no file need be opened to know that.
+    small = limits.size_bytes is not None and int(chosen.bounds.sizes.sum()) <= limits.size_bytes
+    if not limits.unlimited and not (small and limits.times is None):
+        admitted = admit(chosen.bounds, chosen.counts, lo.times, hi.times, limits)
+        hi = Antichain.from_times(admitted.frontier, hi.arity)
+        chosen = _Range(parts, lo, hi)
+    if not chosen.numbers.shape[0]:
+        return hi, []
+    if whole:
+        found = chosen.files(np.arange(chosen.numbers.shape[0]))
+        return hi, [_whole(chosen, found, Task(output, seq, lo, hi))]
+    size = int(chosen.bounds.sizes.sum())
+    n_tasks = workers or default_splits(size)
+    if view.rowwise:
+        return hi, _cut_rows(chosen, output, seq, n_tasks)
+    # Whole times lie in memory: rather some tasks more than one that is too large.
+    n_tasks = max(n_tasks, min(_MOST_TASKS, -(-size // max(keyed_bytes, 1 << 20))))
+    ends = [lo, *_cuts(chosen, n_tasks), hi]
+    tasks = []
+    for number, (low, high) in enumerate(itertools.pairwise(ends)):  # one turn per piece
+        piece = _Range(parts, low, high)
+        found = piece.files(np.arange(piece.numbers.shape[0]))
+        if not found:
+            continue
+        task = _whole(piece, found, Task(output, seq, low, high))
+        if task.size_bytes > keyed_bytes and keyed_aggregate(view) is not None:
+            shares = _cut_rows(piece, output, seq, workers or default_splits(task.size_bytes))
+            tasks += [replace(part, piece=number) for part in shares]
+        else:
+            tasks.append(task)
+    return hi, tasks
+
+
+def _cuts(chosen: _Range, n_tasks: int) -> list[Antichain]:
+    """Return frontiers between which there is about the same number of rows."""
+    if n_tasks < 2:
+        return []
+    kept = []
+    for place in range(chosen.numbers.shape[0]):  # one turn per file: what is outside is let go of at once
+        (counts,) = chosen.counts(np.array([place]))
+        inside = within(counts.times, chosen.lo.times, chosen.hi.times)
+        kept.append(TimeCounts(counts.times[inside], counts.rows[inside]))
+    times = np.concatenate([each.times for each in kept])
+    weights = np.concatenate([each.rows for each in kept])
+    found = []
+    for bound in cut_times(times, weights, n_tasks):  # one turn per task
+        rest = times[~lexicographically_below(times, bound)]
+        # What lies between two of these are the times between two bounds, in any order of times.
+        found.append(Antichain.from_times(minimal(np.concatenate([rest, chosen.hi.times])), chosen.hi.arity))
+    return found
+
+
+def _cut_rows(chosen: _Range, output: int, seq: int, n_tasks: int) -> list[Task]:
+    """Cut files anywhere: rows do not need each other."""
+    by_log = chosen.files(np.arange(chosen.numbers.shape[0]))
+    flat: list[tuple[str, str]] = []
+    sizes: list[npt.NDArray[np.int64]] = []
+    for path, numbers in by_log.items():  # one turn per log
+        files = chosen.files_of(path)
+        flat += [(path, str(name)) for name in files.paths[numbers]]
+        sizes.append(files.bounds.sizes[numbers])
+    every = np.concatenate(sizes)
+    tasks = []
+    for pieces in cut_bytes(every, n_tasks):
+        shares: dict[str, tuple[Share, ...]] = {}
+        for piece in pieces:
+            path, name = flat[piece.file]
+            shares[path] = (*shares.get(path, ()), Share(name, piece.start, piece.stop))
+        size = sum(piece.share_of(int(every[piece.file])) for piece in pieces)
+        tasks.append(Task(output, seq, chosen.lo, chosen.hi, shares, size))
+    return tasks
+
+
+def _whole(piece: _Range, found: dict[str, npt.NDArray[np.intp]], task: Task) -> Task:
+    shares, size = {}, 0
+    for path, numbers in found.items():  # one turn per log
+        files = piece.files_of(path)
+        shares[path] = tuple(Share(str(name), 0, WHOLE) for name in files.paths[numbers])
+        size += int(files.bounds.sizes[numbers].sum())
+    return Task(task.output, task.seq, task.lower, task.upper, shares, size)

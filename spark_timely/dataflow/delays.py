@@ -1,0 +1,337 @@
+"""Delays: monotone functions of times, and what is known of them backwards.
+
+Invariants
+----------
+1. Monotone: t ≤ u implies g(t) ≤ g(u), and g(t) ≥ t. Where g(t) would be past the greatest time of its
+   type, nothing follows.
+2. `back` is exact: g(t) is beyond F exactly when t is beyond ``back(F)``; a g(t) past the greatest time
+   counts as beyond every frontier but the empty one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from spark_timely.antichain import Antichain
+from spark_timely.errors import InvalidUsageError, shown
+from spark_timely.order import BoolArray, IntArray
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spark_timely.timestamp import TimeDomain
+
+__all__ = ["BoundDelay", "CeilTo", "Chain", "Delay", "Delays", "Shift", "ceil_to", "plus", "windows"]
+
+
+class BoundDelay(Protocol):
+    """A delay of the times of one domain."""
+
+    @property
+    def steps(self) -> tuple[int, ...] | None:
+        """What it adds to each coordinate, where that is all it does: its path summary."""
+
+    def forward(self, times: IntArray) -> tuple[IntArray, BoolArray]:
+        """Return where each time goes, and for which anything follows."""
+
+    def front(self, frontier: Antichain) -> Antichain:
+        """Return the frontier behind the delay."""
+
+    def back(self, frontier: Antichain) -> Antichain:
+        """Return the frontier before the delay that stands for one behind it (invariant 2)."""
+
+    def describe(self) -> str:
+        """Return what it does, for people."""
+
+
+class Delay(Protocol):
+    """A delay as the user gives it, in words that only a time domain can read."""
+
+    def bind(self, domain: TimeDomain) -> BoundDelay:
+        """Return the delay of the times of a domain."""
+
+
+class Delays(Protocol):
+    """Several delays as the user gives them."""
+
+    def delays(self, domain: TimeDomain) -> Sequence[Delay]:
+        """Return them; a row goes all ways."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """Adds a step to each coordinate.
+
+    Attributes
+    ----------
+    added : tuple of int
+        Zero or more each.
+    limits : tuple of (int, int)
+        Least and greatest value of each coordinate, inclusive.
+
+    Examples
+    --------
+    >>> hour = Shift((3,), ((0, 10),))
+    >>> hour.front(Antichain.of(4)), hour.front(Antichain.of(9)), hour.back(Antichain.of(4))
+    (Antichain.of(7), Antichain.empty(1), Antichain.of(1))
+    """
+
+    added: tuple[int, ...]
+    limits: tuple[tuple[int, int], ...]
+
+    @property
+    def steps(self) -> tuple[int, ...] | None:
+        """What is added: its path summary."""
+        return self.added
+
+    def describe(self) -> str:
+        """Return what is added."""
+        return "+ " + ", ".join(map(str, self.added))
+
+    def forward(self, times: IntArray) -> tuple[IntArray, BoolArray]:
+        """Return where each time goes, and for which anything follows; the others stay as they are."""
+        ok = np.ones(times.shape[0], dtype=np.bool_)
+        for i, (step, (_, high)) in enumerate(zip(self.added, self.limits, strict=True)):  # k coordinates
+            ok &= times[:, i] <= high - step
+        return times + np.where(ok[:, None], np.array(self.added), 0), ok
+
+    def front(self, frontier: Antichain) -> Antichain:
+        """Return the frontier behind the delay."""
+        times, ok = self.forward(frontier.times)
+        return Antichain.from_times(times[ok], frontier.arity)
+
+    def back(self, frontier: Antichain) -> Antichain:
+        """Return the frontier before the delay that stands for one behind it."""
+        rows = [
+            tuple(max(x - step, low) for x, step, (low, _) in zip(time, self.added, self.limits, strict=True))
+            for time in frontier
+        ]
+        return Antichain.of(*rows) if rows else frontier
+
+
+@dataclass(frozen=True, slots=True)
+class CeilTo:
+    """Raises each time to the next multiple, counted from 0; multiples stay where they are.
+
+    Attributes
+    ----------
+    width : int
+        Positive.
+    limits : tuple of int
+        Least and greatest time, inclusive.
+
+    Examples
+    --------
+    >>> tens = CeilTo(10, (-100, 100))
+    >>> tens.front(Antichain.of(11)), tens.back(Antichain.of(20)), tens.back(Antichain.of(21))
+    (Antichain.of(20), Antichain.of(11), Antichain.of(21))
+    """
+
+    width: int
+    limits: tuple[int, int]
+
+    @property
+    def steps(self) -> tuple[int, ...] | None:
+        """None: it adds more to some times than to others."""
+        return None
+
+    def describe(self) -> str:
+        """Return the width."""
+        return f"up to multiples of {self.width}"
+
+    def forward(self, times: IntArray) -> tuple[IntArray, BoolArray]:
+        """Return where each time goes, and for which anything follows; the others stay as they are."""
+        ok = times[:, 0] <= self.limits[1] // self.width * self.width
+        over = times % self.width
+        missing = np.where((over > 0) & ok[:, None], self.width - over, 0)
+        return times + missing, ok
+
+    def front(self, frontier: Antichain) -> Antichain:
+        """Return the frontier behind the delay."""
+        times, ok = self.forward(frontier.times)
+        return Antichain.from_times(times[ok], frontier.arity)
+
+    def back(self, frontier: Antichain) -> Antichain:
+        """Return the frontier before the delay that stands for one behind it."""
+        rows = [(max((-(-time // self.width) - 1) * self.width + 1, self.limits[0]),) for (time,) in frontier]
+        return Antichain.of(*rows) if rows else frontier
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Delays, one after the other.
+
+    Attributes
+    ----------
+    parts : tuple of BoundDelay
+        Not empty.
+
+    Examples
+    --------
+    >>> window = Chain((Shift((1,), ((0, 100),)), CeilTo(10, (0, 100))))
+    >>> window.front(Antichain.of(10)), window.back(Antichain.of(20))
+    (Antichain.of(20), Antichain.of(10))
+    """
+
+    parts: tuple[BoundDelay, ...]
+
+    @property
+    def steps(self) -> tuple[int, ...] | None:
+        """What all of them add, if that is all that they do."""
+        total: tuple[int, ...] | None = None
+        for part in self.parts:
+            if part.steps is None:
+                return None
+            total = part.steps if total is None else tuple(a + b for a, b in zip(total, part.steps, strict=True))
+        return total
+
+    def describe(self) -> str:
+        """Return the delays."""
+        return ", ".join(part.describe() for part in self.parts)
+
+    def forward(self, times: IntArray) -> tuple[IntArray, BoolArray]:
+        """Return where each time goes, and for which anything follows; the others go anywhere."""
+        ok = np.ones(times.shape[0], dtype=np.bool_)
+        for part in self.parts:
+            times, fits = part.forward(times)
+            ok &= fits
+        return times, ok
+
+    def front(self, frontier: Antichain) -> Antichain:
+        """Return the frontier behind the delays."""
+        for part in self.parts:
+            frontier = part.front(frontier)
+        return frontier
+
+    def back(self, frontier: Antichain) -> Antichain:
+        """Return the frontier before the delays that stands for one behind them."""
+        for part in reversed(self.parts):
+            frontier = part.back(frontier)
+        return frontier
+
+
+@dataclass(frozen=True, slots=True)
+class _Plus:
+    steps: tuple[object, ...]
+
+    def bind(self, domain: TimeDomain) -> BoundDelay:
+        if len(self.steps) != domain.arity:
+            msg = f"could not delay times by {shown(list(self.steps))}: found {domain.arity} coordinates"
+            raise InvalidUsageError(msg, hint="give plus one step for each coordinate of the time")
+        added = tuple(kind.duration(step) for kind, step in zip(domain.types, self.steps, strict=True))
+        return Shift(added, tuple((kind.lo, kind.hi) for kind in domain.types))
+
+
+@dataclass(frozen=True, slots=True)
+class _CeilTo:
+    width: object
+
+    def bind(self, domain: TimeDomain) -> BoundDelay:
+        if domain.arity != 1:
+            msg = f"could not delay times up to multiples of {shown(self.width)}: found {domain.arity} coordinates"
+            raise InvalidUsageError(msg, hint="ceil_to is for times of one coordinate")
+        kind = domain.types[0]
+        width = kind.duration(self.width)
+        if width < 1:
+            msg = f"could not delay times up to multiples of {shown(self.width)}: found a width of {width}"
+            raise InvalidUsageError(msg, hint="give ceil_to a positive span")
+        return CeilTo(width, (kind.lo, kind.hi))
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """To the end of the window that began `place` widths before the one that begins last."""
+
+    every: object
+    place: int
+
+    def bind(self, domain: TimeDomain) -> BoundDelay:
+        last = _CeilTo(self.every).bind(domain)
+        first = _Plus((1,)).bind(domain)
+        step = domain.types[0].duration(self.every) * self.place
+        parts = (
+            [first, last] if not step else [first, last, Shift((step,), ((domain.types[0].lo, domain.types[0].hi),))]
+        )
+        return Chain(tuple(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Hopping:
+    """Ends of the windows of a size that begin at every multiple of another: as many delays as windows overlap."""
+
+    size: object
+    every: object
+
+    def delays(self, domain: TimeDomain) -> list[Delay]:
+        if domain.arity != 1:
+            msg = f"could not cut times into windows: found {domain.arity} coordinates"
+            raise InvalidUsageError(msg, hint="windows are for times of one coordinate")
+        size, every = (domain.types[0].duration(each) for each in (self.size, self.every))
+        if every < 1 or size < every or size % every:
+            msg = f"could not cut times into windows: found size={shown(self.size)}, every={shown(self.every)}"
+            raise InvalidUsageError(msg, hint="let the size be a multiple of the span between two beginnings")
+        return [_Window(self.every, place) for place in range(size // every)]
+
+
+def plus(*steps: object) -> Delay:
+    """Return the delay that adds a step to a time: one per coordinate.
+
+    Parameters
+    ----------
+    *steps : int, str or datetime.timedelta
+        In units of the time, for dates and timestamps also words: ``plus("1 hour")``. Not negative.
+
+    Examples
+    --------
+    >>> from spark_timely.timestamp import TimeDomain
+    >>> plus("2 days").bind(TimeDomain(("date",))).front(Antichain.of(5))
+    Antichain.of(7)
+    """
+    return _Plus(steps)
+
+
+def ceil_to(width: object, /) -> Delay:
+    """Return the delay that raises a time to the next multiple of a span, counted from 0 or 1970-01-01 UTC.
+
+    Multiples stay where they are: rows of the times (0, 10] come to be at 10. For windows that hold their
+    beginning and not their end, [0, 10), delay by `plus` of one unit first.
+
+    Parameters
+    ----------
+    width : int, str or datetime.timedelta
+        Positive; in units of the time, for dates and timestamps also words: ``ceil_to("1 hour")``.
+
+    Examples
+    --------
+    >>> from spark_timely.timestamp import TimeDomain
+    >>> ceil_to(10).bind(TimeDomain(("long",))).forward(np.array([[10], [11]]))[0].tolist()
+    [[10], [20]]
+    """
+    return _CeilTo(width)
+
+
+def windows(size: object, /, *, every: object | None = None) -> Delays:
+    """Return the delays that put a row at the end of each window that holds it.
+
+    A window holds its beginning and not its end: of ``windows(10)`` the rows of the times [0, 10) come to be at
+    10. Windows begin at the multiples of `every`, counted from 0 or 1970-01-01 UTC.
+
+    Parameters
+    ----------
+    size : int, str or datetime.timedelta
+        In units of the time, for dates and timestamps also words: ``windows("1 hour")``.
+    every : int, str or datetime.timedelta, optional
+        Span between the beginnings of two windows, of which the size is a multiple. The size unless given:
+        windows that do not overlap.
+
+    Examples
+    --------
+    >>> from spark_timely.testing import rows_of, stream_of
+    >>> rows = stream_of({"_time": [3, 12], "v": ["a", "b"]})
+    >>> [(row["_time"], row["v"]) for row in rows_of(rows.delay(windows(10, every=5)))]
+    [(5, 'a'), (10, 'a'), (15, 'b'), (20, 'b')]
+    """
+    return _Hopping(size, size if every is None else every)

@@ -1,0 +1,264 @@
+"""What a dataflow is and how far it is, read from its logs: from any process, while it runs or not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from spark_timely.antichain import Antichain
+from spark_timely.dataflow.cutting import paths_of
+from spark_timely.dataflow.view import Replay, View, leaves_of, ordered
+from spark_timely.errors import LogMissingError
+from spark_timely.log.delta import open_log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from spark_timely.dataflow.cutting import Files
+    from spark_timely.dataflow.scope import Scope, Sink
+    from spark_timely.log.delta import DeltaLog
+
+__all__ = ["OperatorMetrics", "OutputProgress", "OutputState", "explain", "metrics", "outputs", "progress"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputState:
+    """How far an output is.
+
+    Attributes
+    ----------
+    operator : str
+        Name of the capture.
+    log, stream : str
+    upper : Antichain
+        Everything not beyond it is in the log.
+    frontier : Antichain
+        Of the stream that is captured: everything not beyond it is complete.
+    held_by : tuple of str
+        Inputs that keep the frontier where it is: paths of their logs.
+    """
+
+    operator: str
+    log: str
+    stream: str
+    upper: Antichain
+    frontier: Antichain
+    held_by: tuple[str, ...]
+
+    @property
+    def lag(self) -> int | None:
+        """From upper to frontier, in units of the time; None for several coordinates, or where one is complete."""
+        if self.upper == self.frontier:
+            return 0
+        if self.upper.arity > 1 or self.upper.is_empty or self.frontier.is_empty:
+            return None
+        return self.frontier.elements[0][0] - self.upper.elements[0][0]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputProgress:
+    """How much of what is complete an output has done; exact.
+
+    Attributes
+    ----------
+    operator : str
+        Name of the capture.
+    done, total : int
+        Rows of the inputs at complete times, those of them that are in the output and all; once for each delay by which
+        they come.
+    """
+
+    operator: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorMetrics:
+    """What went through an operator for an output, as far as it is in the log.
+
+    Attributes
+    ----------
+    operator : str
+    output : str
+        Name of the capture that it worked for.
+    rows, size_bytes : int
+        That it gave, in Arrow's form.
+    times : int or None
+        Distinct times of what was captured; None for other operators, and where a step had too many to tell.
+    steps, tasks : int
+    lag : int or None
+        Of the output: see `OutputState`.
+    """
+
+    operator: str
+    output: str
+    rows: int
+    size_bytes: int
+    times: int | None
+    steps: int
+    tasks: int
+    lag: int | None
+
+
+def outputs(scope: Scope, /) -> list[OutputState]:
+    """Return how far each output of a dataflow is.
+
+    Examples
+    --------
+    >>> import tempfile, pyarrow as pa
+    >>> from spark_timely.dataflow.scope import Scope
+    >>> from spark_timely.log.delta import create_log
+    >>> folder = tempfile.mkdtemp()
+    >>> log = create_log(folder + "/in", pa.schema([("v", pa.int64())]), minimum=(0,))
+    >>> _ = log.writer(owner="me").advance(5)
+    >>> flow = Scope("flow")
+    >>> flow.replay(log).capture(folder + "/out")
+    >>> [(out.operator, out.upper, out.frontier, out.lag) for out in outputs(flow)]
+    [('capture_2', Antichain.of(0), Antichain.of(5), 5)]
+    """
+    frontiers = _frontiers(scope)
+    found = []
+    for sink in scope.sinks:  # one turn per output
+        leaves = leaves_of(sink.view)
+        front = sink.view.front({leaf: frontiers[leaf.path] for leaf in leaves})
+        held = []
+        for leaf in leaves:  # who holds it: without whom it would be elsewhere
+            told = {each: frontiers[each.path] for each in leaves}
+            told[leaf] = Antichain.empty(front.arity)
+            if sink.view.front(told) != front:
+                held.append(leaf.path)
+        upper = _upper(scope, sink)
+        found.append(OutputState(sink.name, sink.path, sink.stream, upper, front.join(upper), tuple(held)))
+    return found
+
+
+def explain(scope: Scope, /) -> str:
+    """Return the plan of a dataflow, operator by operator, with frontiers, uppers and what waits."""
+    frontiers = _frontiers(scope)
+    known: dict[View, Antichain] = {}
+    lines = []
+    for sink in scope.sinks:  # one turn per output
+        for view in ordered(sink.view):  # one turn per operator
+            if view in known:
+                continue
+            if isinstance(view, Replay):
+                known[view] = frontiers[view.path]
+            else:
+                known[view] = view.front_of([known[source] for source in view.inputs])
+            below = f" of {', '.join(source.name for source in view.inputs)}" if view.inputs else ""
+            frontier = view.domain.render_frontier(known[view])
+            lines.append(f"{view.name}{below}: {view.describe()}".rstrip(": ") + f" | frontier {frontier}")
+    for state, sink in zip(outputs(scope), scope.sinks, strict=True):  # one turn per output
+        domain = sink.view.domain
+        upper, front = domain.render_frontier(state.upper), domain.render_frontier(state.frontier)
+        held = f", held by {', '.join(state.held_by)}" if state.held_by else ""
+        cut = "cut by rows" if sink.view.rowwise else "cut by whole times"
+        how = f"{cut if scope.evaluation == 'arrow' else 'by DataFrames'}, in {scope.evaluation}"
+        waits = f"waits {upper} to {front}" if state.upper != state.frontier else "nothing waits"
+        place = f"{sink.path} {sink.stream}"
+        lines.append(f"{sink.name} of {sink.view.name}: {place} | upper {upper}, {waits}{held} | {how}")
+        if state.upper != state.frontier:
+            for leaf, ranges in sink.view.pre(state.upper, state.frontier).items():  # one turn per log
+                parts = (f"{domain.render_frontier(lo)} to {domain.render_frontier(hi)}" for lo, hi in ranges)
+                lines.append(f"  reads {leaf.name} {', '.join(parts)}")
+    return "\n".join([f"dataflow {scope.name!r}", *(f"  {line}" for line in lines)])
+
+
+def metrics(scope: Scope, /) -> list[OperatorMetrics]:
+    """Return what went through each operator for each output, since the output was made."""
+    found = []
+    for state, sink in zip(outputs(scope), scope.sinks, strict=True):
+        log = _opened(scope, sink.path)
+        told = [] if log is None else _told(log, sink)
+        for view in ordered(sink.view):  # one turn per operator
+            rows = sum(step["rows"].get(view.name, 0) for step in told)
+            size = sum(step["bytes"].get(view.name, 0) for step in told)
+            steps = [step for step in told if view.name in step["rows"]]
+            tasks = sum(step["tasks"] for step in steps)
+            found.append(OperatorMetrics(view.name, sink.name, rows, size, None, len(steps), tasks, state.lag))
+        times = [step["times"] for step in told]
+        last = sink.view.name
+        whole = None if None in times else sum(times)
+        rows = sum(step["rows"].get(last, 0) for step in told)
+        size = sum(step["bytes"].get(last, 0) for step in told)
+        tasks = sum(step["tasks"] for step in told)
+        found.append(OperatorMetrics(sink.name, sink.name, rows, size, whole, len(told), tasks, state.lag))
+    return found
+
+
+def progress(scope: Scope, files_of: Callable[[Replay], Files]) -> list[OutputProgress]:
+    """Return how much of what is complete each output has done.
+
+    Parameters
+    ----------
+    scope : Scope
+    files_of : callable
+        Gives the files of a log below.
+
+    Notes
+    -----
+    Cost: exact times of each file are read once, from its footer; they are kept where `files_of` keeps them.
+    """
+    found = []
+    for state, sink in zip(outputs(scope), scope.sinks, strict=True):  # one turn per output
+        done = total = 0
+        for leaf, delays in paths_of(sink.view):  # one turn per log and different delays behind it
+            upper, frontier = state.upper, state.frontier
+            for delay in reversed(delays):
+                upper, frontier = delay.back(upper), delay.back(frontier)
+            files = files_of(leaf)
+            done += _rows(files, upper)
+            total += _rows(files, frontier)
+        found.append(OutputProgress(sink.name, done, total))
+    return found
+
+
+def _rows(files: Files, upper: Antichain) -> int:
+    """Return how many rows files have at times not beyond a frontier."""
+    bounds = files.bounds
+    numbers = np.flatnonzero(~bounds.known | ~upper.beyond(bounds.minima))
+    found = 0
+    for number in numbers:  # one turn per file
+        (counts,) = files.counts(np.array([number]))
+        found += int(counts.rows[~upper.beyond(counts.times)].sum())
+    return found
+
+
+def _told(log: DeltaLog, sink: Sink) -> list[dict[str, Any]]:
+    """Return what the steps of an output said of themselves, in their order."""
+    rows = log.progress()
+    mine = rows.filter(pc.equal(rows["_stream"], sink.stream))
+    # A commit has a row for each time whose count it changed, all with the same text.
+    by_seq = dict(zip(mine["_seq"].to_pylist(), mine["_reason"].to_pylist(), strict=True))
+    said = [text.partition(" {") for text in by_seq.values() if text and text.startswith(f"{sink.owner}: ")]
+    return [json.loads("{" + numbers) for _, found, numbers in said if found]
+
+
+def _frontiers(scope: Scope) -> Mapping[str, Antichain]:
+    found = {}
+    for sink in scope.sinks:  # one turn per output
+        for leaf in leaves_of(sink.view):
+            if leaf.path not in found:
+                log = _opened(scope, leaf.path)
+                found[leaf.path] = leaf.domain.minimum_frontier if log is None else log.frontier()
+    return found
+
+
+def _upper(scope: Scope, sink: Sink) -> Antichain:
+    log = _opened(scope, sink.path)
+    state = None if log is None else log.stream(sink.stream)
+    if state is not None:
+        return state.frontier
+    return sink.view.front({leaf: leaf.domain.minimum_frontier for leaf in leaves_of(sink.view)})
+
+
+def _opened(scope: Scope, path: str) -> DeltaLog | None:
+    try:
+        return open_log(path, storage_options=scope.storage[path] or None)
+    except LogMissingError:
+        return None

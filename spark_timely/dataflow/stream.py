@@ -1,0 +1,91 @@
+"""How a dataflow is written down: streams, and the operators that make streams of them.
+
+Everything that can be refused is refused here, naming the operator: before a query is started.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_timely.dataflow.row_operators import RowOperators
+from spark_timely.dataflow.time_operators import TimeOperators
+
+if TYPE_CHECKING:
+    import os
+
+    from spark_timely.dataflow.scope import Probe
+    from spark_timely.log.delta import DeltaLog
+
+__all__ = ["Stream"]
+
+
+class Stream(RowOperators, TimeOperators):
+    """A stream of a dataflow: rows, each at a time, and a frontier. Made by `Dataflow.replay` and by operators.
+
+    Examples
+    --------
+    >>> from spark_timely.dataflow.aggregates import count
+    >>> from spark_timely.testing import rows_of, stream_of
+    >>> rows_of(stream_of({"_time": [1, 1, 2], "n": [5, 20, 30]}).filter("n > 15").aggregate(n=count()))
+    [{'_time': 1, 'n': 1}, {'_time': 2, 'n': 1}]
+    """
+
+    def capture(self, log: str | os.PathLike[str] | DeltaLog, /, *, stream: str = "main") -> None:
+        """Append the rows of complete times to a log, exactly once, and move its frontier along.
+
+        Parameters
+        ----------
+        log : path or Log
+            Made when the dataflow is started, unless it is there.
+        stream : str
+            Which stream of the log the dataflow owns.
+
+        Raises
+        ------
+        InvalidUsageError
+            If the dataflow captures into this stream already, or a column cannot be kept.
+        CyclicSummaryError
+            If the log is one that this stream is made from.
+
+        Examples
+        --------
+        ::
+
+            flow.replay("/data/flights").filter("delay > 15").capture("/data/late")
+        """
+        self._scope.add_sink(self.view, log, stream)
+
+    def spool(self, log: str | os.PathLike[str] | DeltaLog, /, *, stream: str = "main") -> Stream:
+        """Capture into a log of its own, and go on with what is replayed from it, in the same dataflow.
+
+        What was computed is read again, not computed again, by all that is made from it; and rows that a function gives
+        at later times wait in the log until their times are complete.
+
+        Parameters
+        ----------
+        log : path or Log
+            Made at once, unless it is there.
+        stream : str
+            Which stream of the log the dataflow owns.
+
+        Examples
+        --------
+        ::
+
+            hours = flow.replay("/data/flights").aggregate(by="origin", n=st.count()).spool("/data/hours")
+            hours.filter("n > 100").capture("/data/busy")
+            hours.delay(st.windows("1 day")).aggregate(by="origin", n=st.sum("n")).capture("/data/days")
+        """
+        return self._scope.spool(self.view, log, stream)
+
+    def probe(self) -> Probe:
+        """Return what tells how far the outputs made from this stream are.
+
+        Examples
+        --------
+        ::
+
+            probe = flow.replay("/data/flights").probe()
+            probe.frontier
+        """
+        return self._scope.probe_of(self.view)

@@ -1,0 +1,213 @@
+"""Which ranges wait at which output: the dataflow as a scope of the progress layer.
+
+The inputs' logs and the outputs' are operators that hold capabilities: an input at each element of its
+log's frontier, an output at its upper. Views are operators with the path summary of what they do to times.
+A view whose doing is no sum of steps (`ceil_to`) has no path through it: it holds a capability of its own,
+where the frontier of its input takes it.
+
+Invariants
+----------
+1. What a frontier is asked of was read before: uppers of outputs first, then the frontiers of inputs.
+2. Frontiers only move forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from spark_timely.antichain import Antichain
+from spark_timely.dataflow.row_views import Delayed
+from spark_timely.dataflow.view import Replay, View, ordered
+from spark_timely.errors import DataLossError
+from spark_timely.progress.frontier import MutableAntichain
+from spark_timely.progress.location import Source, Target
+from spark_timely.progress.operate import InternalSummary, Operator, PortChanges
+from spark_timely.progress.worker import Worker
+
+if TYPE_CHECKING:
+    from spark_timely.dataflow.delays import BoundDelay
+    from spark_timely.dataflow.scope import Sink
+    from spark_timely.order import Time
+
+__all__ = ["Tracking"]
+
+
+class _Passing(Operator):
+    """A view that hands times on, moved by steps or not; it holds nothing."""
+
+    def get_internal_summary(self) -> tuple[InternalSummary, PortChanges]:
+        return self.summary, PortChanges(len(self.minimum))
+
+
+class _Holding(Operator):
+    """Holds a capability at each element of a frontier that only moves forward."""
+
+    def __init__(self, name: str, inputs: int, start: Antichain, minimum: Time, summary: InternalSummary) -> None:
+        super().__init__(name, inputs=inputs, outputs=1, minimum=minimum, summary=summary)
+        self.held = start
+        self._stated = start
+        self._told = MutableAntichain(len(minimum))
+        self.busy = False
+
+    @property
+    def told(self) -> Antichain:
+        """Frontier of its input, as it was last told."""
+        return self._told.frontier
+
+    def get_internal_summary(self) -> tuple[InternalSummary, PortChanges]:
+        capabilities = PortChanges(len(self.minimum))
+        for time in self.held:
+            capabilities.update(0, time, 1)
+        return self.summary, capabilities
+
+    def move(self, frontier: Antichain) -> bool:
+        """Hold the elements of another frontier from the next turn on; refuse one that is not beyond."""
+        if not self.held.less_equal_frontier(frontier):
+            return False
+        self.held = frontier
+        return True
+
+    def push_external_progress(self, changes: PortChanges) -> None:
+        self._told.update_pairs([(time, diff) for _, time, diff in changes.drain()])
+        self.hear()
+
+    def hear(self) -> None:
+        """Do what is to be done when the frontier of the input moved."""
+
+    def pull_internal_progress(self, consumed: PortChanges, internal: PortChanges, produced: PortChanges) -> bool:
+        self.busy = self.held != self._stated
+        if self.busy:
+            for time in self._stated:
+                internal.update(0, time, -1)
+            for time in self.held:
+                internal.update(0, time, 1)
+            self._stated = self.held
+        return False
+
+
+class _Following(_Holding):
+    """A delay that is no sum of steps: holds what the frontier of its input becomes behind it."""
+
+    def __init__(self, name: str, delay: BoundDelay, start: Antichain, minimum: Time) -> None:
+        super().__init__(name, 1, start, minimum, [[[]]])
+        self._delay = delay
+
+    def hear(self) -> None:
+        self.held = self._delay.front(self.told)
+
+
+class Tracking:
+    """The frontiers of a dataflow's views, from those of its logs.
+
+    Parameters
+    ----------
+    name : str
+    sinks : sequence of Sink
+
+    Notes
+    -----
+    Cost: the scope is built once; a look costs what moved.
+    """
+
+    def __init__(self, name: str, sinks: Sequence[Sink]) -> None:
+        domain = sinks[0].view.domain
+        self._limits = [kind.hi for kind in domain.types]
+        minimum = tuple(kind.lo for kind in domain.types)
+        start = Antichain.of(minimum)
+        self._worker = Worker()
+        self._scope = self._worker.new_dataflow(name, minimum=minimum)
+        self._minimum, self._start = minimum, start
+        self._nodes: dict[View, int] = {}
+        self._inputs: dict[Replay, _Holding] = {}
+        self._holding: list[_Holding] = []
+        self._outputs: dict[Sink, _Holding] = {}
+        self._targets: dict[str, list[int]] = {}
+        made: dict[Sink, int] = {}
+        for sink in sinks:  # one turn per output
+            for view in ordered(sink.view):  # one turn per operator
+                if view not in self._nodes:
+                    self._add(view)
+            node = self._nodes[sink.view]
+            output = _Holding(sink.name, 1, start, minimum, None)
+            made[sink] = self._scope.add_child(output)
+            self._scope.connect(Source(node, 0), Target(made[sink], 0))
+            self._outputs[sink] = output
+            self._holding.append(output)
+        for sink, number in made.items():
+            for leaf in self._inputs:
+                if leaf.path == sink.path:
+                    self._scope.connect(Source(number, 0), Target(self._nodes[leaf], 0))
+        self._number = self._worker.add(self._scope)
+        self._subgraph = self._worker.dataflow(self._number)
+        self._settle()
+
+    def _add(self, view: View) -> None:
+        """Add the operator of a view whose inputs are there."""
+        operator: Operator
+        if isinstance(view, Replay):
+            # Its input is for the outputs of this very dataflow that it reads again.
+            held = _Holding(view.name, 1, self._start, self._minimum, None)
+            held.notify = False
+            self._inputs[view] = held
+            self._holding.append(held)
+            operator = held
+        elif isinstance(view, Delayed) and view.delay.steps is None:
+            follower = _Following(view.name, view.delay, self._start, self._minimum)
+            self._holding.append(follower)
+            operator = follower
+        else:
+            steps = view.delay.steps if isinstance(view, Delayed) else None
+            zero = tuple(0 for _ in self._minimum)
+            summary = [[[steps or zero]] for _ in view.inputs]
+            operator = _Passing(
+                view.name, inputs=len(view.inputs), outputs=1, minimum=self._minimum, summary=summary, notify=False
+            )
+        number = self._nodes[view] = self._scope.add_child(operator)
+        for port, source in enumerate(view.inputs):
+            self._scope.connect(Source(self._nodes[source], 0), Target(number, port))
+
+    def update(self, uppers: Mapping[Sink, Antichain], frontiers: Mapping[str, Antichain]) -> None:
+        """Take in how far outputs and inputs are.
+
+        Parameters
+        ----------
+        uppers : mapping of Sink to Antichain
+        frontiers : mapping of str to Antichain
+            Of each log that is read, by path.
+
+        Raises
+        ------
+        DataLossError
+            If a log has gone back.
+        """
+        for sink, upper in uppers.items():
+            self._moved(self._outputs[sink], upper, sink.path)
+        for leaf, held in self._inputs.items():
+            self._moved(held, frontiers[leaf.path], leaf.path)
+        self._settle()
+
+    @staticmethod
+    def _moved(held: _Holding, frontier: Antichain, path: str) -> None:
+        before = held.held
+        if not held.move(frontier):
+            msg = f"could not go on at log {path!r}: found frontier={frontier.to_json()!r} after {before.to_json()!r}"
+            raise DataLossError(
+                msg, hint="the log was replaced, or restored to an earlier state: start the dataflow again"
+            )
+
+    def _settle(self) -> None:
+        """Give turns until nobody has anything to say."""
+        while self._number in self._worker.dataflows:  # as many turns as delays behind each other, and two
+            self._worker.step_one(self._number)
+            if not any(held.busy for held in self._holding) and not self._subgraph.has_unsent:
+                return
+
+    def frontier(self, sink: Sink) -> Antichain:
+        """Return the frontier of what an output captures: times not beyond it are complete.
+
+        Steps are added without regard to the greatest time of a type; at times past it nothing follows.
+        """
+        found = self._outputs[sink].told
+        rows = [time for time in found if all(x <= high for x, high in zip(time, self._limits, strict=True))]
+        return Antichain.of(*rows) if rows else Antichain.empty(found.arity)

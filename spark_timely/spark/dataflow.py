@@ -1,0 +1,444 @@
+"""Run dataflows as a streaming query: a clock as its source, `foreachBatch` as what does the work.
+
+Spark's offsets and checkpoint decide nothing but when to look: what was done stands in the outputs' logs.
+Losing the checkpoint costs one look.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time as monotonic
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_timely.antichain import Antichain
+from spark_timely.capture.replay import Limits
+from spark_timely.dataflow import report
+from spark_timely.dataflow.cutting import KEYED_BYTES
+from spark_timely.dataflow.engine import Engine, advance_all
+from spark_timely.dataflow.report import OperatorMetrics, OutputProgress
+from spark_timely.dataflow.scope import Scope, Sink, open_outputs
+from spark_timely.dataflow.view import leaves_of, packed, unpacked
+from spark_timely.errors import InvalidUsageError, WaitTimeoutError, shown
+from spark_timely.log.delta import open_log
+from spark_timely.log.storage import normal_path
+from spark_timely.spark.dataflow_tasks import SparkTasks, catalog_of
+from spark_timely.spark.session import register
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from spark_timely.dataflow.view import Replay
+    from spark_timely.datasource.catalog import FileView
+    from spark_timely.log.delta import DeltaLog
+
+
+__all__ = ["Dataflow", "DataflowQuery"]
+
+# Between two looks at the outputs' logs, and between two questions to Spark whether the query is alive.
+_POLL_S: Final = 0.05
+_LOOK_S: Final = 2.0
+
+# Of the inputs' files that a step takes by default, of each output: tasks hold their share in memory.
+_STEP_BYTES: Final = 512 << 20
+
+
+class Dataflow(Scope):
+    """Operators over logs, run by Spark: what they give of complete times is captured into other logs.
+
+    Parameters
+    ----------
+    name : str
+        Owns the outputs. The same whenever the dataflow is started, and no other dataflow's.
+    checkpoint : str
+        Checkpoint location of the query.
+    evaluation : {"arrow", "sql"}
+        What runs it. ``arrow``: pyarrow, in one Spark task for each piece of a range. ``sql``: DataFrames, for what
+        fits no task and Spark can spill. The answers are the same.
+
+    Examples
+    --------
+    ::
+
+        flow = spark_timely.Dataflow("delays", checkpoint="/data/checkpoint")
+        late = flow.replay("/data/flights").filter("arr_delay > 15")
+        hours = late.aggregate(by="origin", n=spark_timely.count(), worst=spark_timely.max("arr_delay"))
+        hours.capture("/data/delays")
+        query = flow.start(spark, trigger={"availableNow": True})
+        query.await_termination()
+    """
+
+    def __init__(self, name: str, *, checkpoint: str, evaluation: str = "arrow") -> None:
+        super().__init__(name, evaluation=evaluation)
+        if not isinstance(checkpoint, str) or not checkpoint.strip():
+            msg = f"could not begin dataflow {name!r}: found checkpoint={shown(checkpoint)}"
+            raise InvalidUsageError(msg, hint="give the location of the query's checkpoint")
+        self.checkpoint = checkpoint
+        self._watched: dict[str, tuple[DeltaLog, Callable[[], FileView]]] = {}
+
+    def start(
+        self,
+        spark: SparkSession,
+        /,
+        *,
+        trigger: Mapping[str, object] | None = None,
+        workers: int | None = None,
+        max_times_per_step: int | None = None,
+        max_bytes_per_step: int | None = None,
+        max_bytes_per_task: int | None = None,
+        beside: Sequence[Dataflow] = (),
+        twice: bool = False,
+    ) -> DataflowQuery:
+        """Start the streaming query that runs the dataflow.
+
+        Logs of outputs are made if they are not there. A step is taken at once, whether or not an input
+        moved since the last run.
+
+        Parameters
+        ----------
+        spark : pyspark.sql.SparkSession
+            Classic or Connect.
+        trigger : mapping, optional
+            What ``DataStreamWriter.trigger`` takes; Spark's default if not given.
+        workers : int, optional
+            Tasks per output and step at most, unless they would be too large; by bytes, at most 16, if not given.
+        max_times_per_step, max_bytes_per_step : int, optional
+            How much of an output's waiting times one step takes: one commit each. 512 MiB of the inputs' files unless
+            given.
+        max_bytes_per_task : int, optional
+            There are as many tasks of whole times as keep them below. One that is not, such as one giant time, is cut
+            by rows and put together by key, where its operators allow that: an aggregate over operators that go row
+            by row. 128 MiB unless given.
+        beside : sequence of Dataflow
+            Other dataflows for the same query, which spares a query each. They take their steps in turn, so that a
+            large one does not keep the others waiting; what fails in one does not concern the others.
+        twice : bool
+            A test mode: compute everything twice, with rows and files in another order, and refuse functions that
+            give other rows the second time.
+
+        Returns
+        -------
+        DataflowQuery
+
+        Raises
+        ------
+        InvalidUsageError
+            If nothing is captured, or a number does not fit.
+        OwnershipError
+            If an output belongs to another dataflow or query.
+        SchemaMismatchError
+            If an output's log has other columns or times.
+        """
+        if not self.sinks:
+            msg = f"could not start dataflow {self.name!r}: found nothing that is captured"
+            raise InvalidUsageError(msg, hint="capture at least one stream into a log")
+        numbers = {
+            "workers": workers,
+            "max_times_per_step": max_times_per_step,
+            "max_bytes_per_step": max_bytes_per_step,
+            "max_bytes_per_task": max_bytes_per_task,
+        }
+        for what, number in numbers.items():
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+                msg = f"could not start dataflow {self.name!r}: found {what}={shown(number)}"
+                raise InvalidUsageError(msg, hint="give whole numbers from 1 on")
+        flows = [self, *beside]
+        for flow in beside:
+            if not isinstance(flow, Dataflow) or not flow.sinks:
+                msg = f"could not start dataflow {self.name!r}: found {shown(flow)} beside it"
+                raise InvalidUsageError(msg, hint="give dataflows that capture something")
+        if len({flow.name for flow in flows}) < len(flows):
+            msg = f"could not start dataflow {self.name!r}: found names {shown([flow.name for flow in flows])}"
+            raise InvalidUsageError(msg, hint="give each dataflow a name of its own: it owns the outputs")
+        if twice and any(flow.evaluation == "sql" for flow in flows):
+            msg = f"could not start dataflow {self.name!r}: found twice=True with evaluation='sql'"
+            raise InvalidUsageError(msg, hint="test functions with evaluation='arrow': both give the same answer")
+        for flow in flows:
+            open_outputs(flow.sinks, flow.storage)
+        register(spark)
+        storage = {path: options for flow in flows for path, options in flow.storage.items()}
+        # Outputs that are read again too: others may write further streams of their logs.
+        first, *others = {leaf.path: None for flow in flows for sink in flow.sinks for leaf in leaves_of(sink.view)}
+        reader = spark.readStream.format("timely").option("content", "clock").option("run", uuid.uuid4().hex)
+        if others:
+            reader = reader.option("logs", json.dumps(others))
+        for name, value in storage[first].items():
+            reader = reader.option(f"storage.{name}", value)
+        limits = Limits(times=max_times_per_step, size_bytes=max_bytes_per_step or _STEP_BYTES)
+        parts = tuple(_Part(flow.name, tuple(flow.sinks), dict(flow.storage), flow.evaluation) for flow in flows)
+        step = _MicroBatch(parts, limits, workers, max_bytes_per_task or KEYED_BYTES, twice)
+        writer = reader.load(first).writeStream.foreachBatch(step).option("checkpointLocation", self.checkpoint)
+        if trigger:
+            keywords: dict[str, Any] = dict(trigger)
+            writer = writer.trigger(**keywords)
+        return DataflowQuery(writer.start(), flows, spark)
+
+    def explain(self) -> str:
+        """Return the plan, operator by operator: frontiers, uppers, what waits and who holds it, how it is cut.
+
+        Reads the logs; the dataflow need not run.
+        """
+        return report.explain(self)
+
+    def progress(self) -> list[OutputProgress]:
+        """Return for each output how many of its inputs' complete rows it has done, of how many; exact."""
+
+        def files_of(leaf: Replay) -> FileView:
+            log, files = self._watched.get(leaf.path) or self._watch(leaf.path)
+            log.refresh()
+            return files()
+
+        return report.progress(self, files_of)
+
+    def _watch(self, path: str) -> tuple[DeltaLog, Callable[[], FileView]]:
+        log = open_log(path, storage_options=self.storage[path] or None)
+        self._watched[path] = log, catalog_of(log)
+        return self._watched[path]
+
+    def metrics(self) -> list[OperatorMetrics]:
+        """Return rows, bytes and steps of each operator, and the lag of each output.
+
+        Read from the outputs' logs: each row counts once, whatever was repeated, and over all runs.
+        """
+        return report.metrics(self)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One of the dataflows of a query."""
+
+    name: str
+    sinks: tuple[Sink, ...]
+    storage: dict[str, dict[str, str]]
+    evaluation: str
+
+    def __getstate__(self) -> dict[str, object]:
+        views = packed([sink.view for sink in self.sinks])
+        return {
+            **self.__dict__,
+            "sinks": [replace(sink, view=replace(sink.view, inputs=())) for sink in self.sinks],
+            "views": views,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        views = unpacked(state.pop("views"))
+        sinks = tuple(replace(sink, view=view) for sink, view in zip(state["sinks"], views, strict=True))
+        self.__dict__.update({**state, "sinks": sinks})
+
+
+@dataclass
+class _MicroBatch:
+    """The function for foreachBatch: takes steps until nothing is ready. Pickled by Connect."""
+
+    parts: tuple[_Part, ...]
+    limits: Limits
+    workers: int | None
+    keyed_bytes: int
+    twice: bool
+    engines: list[Engine] = field(default_factory=list, repr=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "engines": []}
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        del batch_id
+        if not self.engines:
+            self.engines = [
+                Engine(
+                    part.name,
+                    part.sinks,
+                    part.storage,
+                    files_of=catalog_of,
+                    limits=self.limits,
+                    workers=self.workers,
+                    keyed_bytes=self.keyed_bytes,
+                    twice=self.twice,
+                    evaluation=part.evaluation,
+                )
+                for part in self.parts
+            ]
+        storage = {path: options for part in self.parts for path, options in part.storage.items()}
+        advance_all(self.engines, SparkTasks(df.sparkSession, storage, self.workers))
+
+
+class DataflowQuery:
+    """A running dataflow: Spark's streaming query, and how far its outputs are. Made by `Dataflow.start`.
+
+    Parameters
+    ----------
+    query : pyspark.sql.streaming.StreamingQuery
+        Spark's own handle.
+    flows : sequence of Dataflow
+        That it runs.
+    spark : pyspark.sql.SparkSession
+
+    Examples
+    --------
+    ::
+
+        query = flow.start(spark)
+        query.await_frontier(7, timeout_s=60)
+        query.stop()
+    """
+
+    def __init__(self, query: StreamingQuery, flows: Sequence[Dataflow], spark: SparkSession) -> None:
+        self.query = query
+        self._spark = spark
+        self._flows = list(flows)
+        self._logs = {sink: log for flow in flows for sink, log in open_outputs(flow.sinks, flow.storage).items()}
+
+    @property
+    def id(self) -> str:
+        """Id of the query."""
+        return str(self.query.id)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the query still runs."""
+        return bool(self.query.isActive)
+
+    @property
+    def frontier(self) -> Antichain:
+        """The meet of the outputs' uppers: times not beyond it are complete in all of them.
+
+        Raises
+        ------
+        InvalidUsageError
+            If dataflows of the query have times of different types: ask their probes.
+        """
+        first, *others = [self._upper(sink) for sink in self._logs]
+        if len({sink.view.domain.types for sink in self._logs}) > 1:
+            msg = "could not tell the frontier of the query: found dataflows with times of different types"
+            raise InvalidUsageError(msg, hint="ask the probe of a stream")
+        for other in others:
+            first = first.meet(other)
+        return first
+
+    def _upper(self, sink: Sink) -> Antichain:
+        log = self._logs[sink]
+        log.refresh()
+        state = log.stream(sink.stream)
+        return log.domain.minimum_frontier if state is None else state.frontier
+
+    def await_frontier(self, time: object, /, *, timeout_s: float = 60.0) -> Antichain:
+        """Wait until a time is complete in all outputs.
+
+        Parameters
+        ----------
+        time : time
+        timeout_s : float
+            How long to wait, in seconds.
+
+        Returns
+        -------
+        Antichain
+            The frontier that was found.
+
+        Raises
+        ------
+        WaitTimeoutError
+            If it is not complete in time, or the query has ended before.
+        pyspark.errors.StreamingQueryException
+            If the query failed.
+        """
+        domain = next(iter(self._logs)).view.domain
+        wanted = domain.parse_time(time)
+        deadline = monotonic.monotonic() + float(timeout_s)
+        asked, active = -math.inf, True
+        while True:  # as many turns as looks
+            now = monotonic.monotonic()
+            if now - asked >= _LOOK_S or now >= deadline:
+                active, asked = self.is_active, now
+            found = self.frontier
+            if not found.less_equal(wanted):
+                return found
+            if not active or now >= deadline:
+                self._raise_failure()
+                at = domain.render_frontier(found)
+                ended = "" if active else ", and the query has ended"
+                msg = f"could not wait for time={shown(time)}: found outputs at frontier={at}{ended}"
+                raise WaitTimeoutError(msg, hint="explain() tells which input holds them back", frontier=at)
+            monotonic.sleep(min(_POLL_S, max(deadline - now, 0.0)))
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Wait until the query has ended.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            How long to wait, in seconds; for ever if not given.
+
+        Returns
+        -------
+        bool
+            Whether it has.
+
+        Raises
+        ------
+        pyspark.errors.StreamingQueryException
+            If it failed.
+        """
+        if timeout_s is None:
+            self.query.awaitTermination()
+            return True
+        return bool(self.query.awaitTermination(max(1, math.ceil(timeout_s))))
+
+    def result(self, log: str | None = None, /) -> DataFrame:
+        """Wait until the query has ended, and return what all workers together have written.
+
+        Parameters
+        ----------
+        log : str, optional
+            Path of the output; need not be given where there is one only.
+
+        Returns
+        -------
+        pyspark.sql.DataFrame
+            The rows of all complete times of the output's log, with their times. Those of an input that is still
+            open are not among them: a query that ends closes nothing.
+
+        Raises
+        ------
+        InvalidUsageError
+            If there is no such output, or several and none is named.
+        pyspark.errors.StreamingQueryException
+            If the query failed.
+        """
+        paths = {sink.path: sink for sink in self._logs}
+        if log is None and len(paths) == 1:
+            path = next(iter(paths))
+        elif log is not None and normal_path(log) in paths:
+            path = normal_path(log)
+        else:
+            msg = f"could not give the result: found outputs {shown(list(paths))}, asked for {shown(log)}"
+            raise InvalidUsageError(msg, hint="name one of them")
+        self.await_termination()
+        reader = self._spark.read.format("timely")
+        for name, value in self._logs[paths[path]].storage_options.items():
+            reader = reader.option(f"storage.{name}", value)
+        return reader.load(path)
+
+    def explain(self) -> str:
+        """Return the plans of the dataflows: see `Dataflow.explain`."""
+        return "\n".join(flow.explain() for flow in self._flows)
+
+    def progress(self) -> list[OutputProgress]:
+        """Return how far the outputs have come: see `Dataflow.progress`."""
+        return [each for flow in self._flows for each in flow.progress()]
+
+    def metrics(self) -> list[OperatorMetrics]:
+        """Return the numbers of the dataflows: see `Dataflow.metrics`. Spark's ``numInputRows`` is a clock's: 0."""
+        return [each for flow in self._flows for each in flow.metrics()]
+
+    def stop(self) -> None:
+        """Stop the query; a start goes on where its outputs are."""
+        self.query.stop()
+
+    def _raise_failure(self) -> None:
+        error = self.query.exception()
+        if error is not None:
+            raise error

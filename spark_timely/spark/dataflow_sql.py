@@ -1,0 +1,244 @@
+"""The other way to run an output: its range as DataFrames over Spark's own Parquet scan, SQL where there is SQL for it.
+
+Slower where pyarrow in one task would do, but what Spark can spill, shuffle and plan, it does: a range need not fit
+anywhere. Conditions given as text are Spark's, so are groups, exact integer sums, joins and unions; what is given as
+functions and expressions of Arrow runs in `mapInArrow`; exact sums of floats are put together by key as in
+`dataflow.keyed`. The answer is that of the Arrow evaluation, row for row.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from spark_timely.antichain import Antichain
+from spark_timely.dataflow.keyed import parcels_of, tables_of
+from spark_timely.dataflow.partial import merge_parts, part_of_rows
+from spark_timely.dataflow.row_views import Concat, Filter, Hinted
+from spark_timely.dataflow.tasks import Counts, OutputPlan, Task, TaskResult, write_result
+from spark_timely.dataflow.time_views import Aggregate, Join, Notified
+from spark_timely.dataflow.view import Replay, Step, View, steps_of
+from spark_timely.log.files import conform
+from spark_timely.log.storage import open_storage
+from spark_timely.order import unique_times
+from spark_timely.spark.arrow import spark_schema
+from spark_timely.spark.worker import settle_worker
+from spark_timely.timestamp import TimeDomain, TimeType
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+__all__ = ["run_sql"]
+
+Batches = Iterator[pa.RecordBatch]
+
+_PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
+
+
+def run_sql(
+    spark: SparkSession, task: Task, output: OutputPlan, storage_options: Mapping[str, Mapping[str, str]], n_tasks: int
+) -> TaskResult:
+    """Run a range of an output as a job of DataFrames; rows are written where they are computed.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+    task : Task
+        All of the range.
+    output : OutputPlan
+    storage_options : mapping
+        By path of the log.
+    n_tasks : int
+        For what is shuffled.
+    """
+    view = output.view
+    names = tuple(view.schema.names)
+    frames: dict[Step, DataFrame] = {}
+    run = _Run(spark, task, storage_options, n_tasks)
+    for step, sources in steps_of(view, task.lower, task.upper, names).items():  # one turn per operator and range
+        frames[step] = run.frame(step, [frames[source] for source in sources])
+    schema = _schema(view, names)
+
+    def write(batches: Batches) -> Batches:
+        settle_worker()
+        rows = _table(batches, schema)
+        counts = Counts()
+        counts.add({view.name: (rows.num_rows, rows.nbytes)})
+        result = write_result(task, output, lambda: rows, counts)
+        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], names=["result"])
+
+    found = frames[view, task.lower, task.upper, names].mapInArrow(write, "result binary").collect()
+    return _joined([pickle.loads(bytes(row["result"])) for row in found])
+
+
+def _joined(results: Sequence[TaskResult]) -> TaskResult:
+    """Return the results of the partitions as one."""
+    counts = Counts()
+    for result in results:  # one turn per partition
+        counts.add(result.counts)
+    times = [result.times for result in results if result.times is not None]
+    known = unique_times(np.concatenate(times))[0] if times and len(times) == len(results) else None
+    error = next((result.error for result in results if result.error is not None), None)
+    return TaskResult(tuple(file for result in results for file in result.files), error, counts.by_operator, known)
+
+
+class _Run:
+    """Makes the DataFrame of each step."""
+
+    def __init__(
+        self, spark: SparkSession, task: Task, storage_options: Mapping[str, Mapping[str, str]], n_tasks: int
+    ) -> None:
+        self.spark, self.task, self.storage_options, self.n_tasks = spark, task, storage_options, n_tasks
+
+    def frame(self, step: Step, sources: Sequence[DataFrame]) -> DataFrame:
+        """Return the rows of a step, from those of the steps that it needs."""
+        view, lo, hi, wanted = step
+        columns = [*view.domain.columns, *wanted]
+        if isinstance(view, Replay):
+            return self._replayed(view, lo, hi, columns)
+        if isinstance(view, Filter) and view.sql is not None:
+            return sources[0].where(view.sql).select(*columns)
+        if isinstance(view, Hinted):
+            moved = F.broadcast(sources[0]) if view.kind == "broadcast" else self._exchanged(view, sources[0])
+            return moved.select(*columns)
+        if isinstance(view, Concat):
+            return reduce(lambda one, other: one.unionByName(other), [each.select(*columns) for each in sources])
+        if isinstance(view, Join):
+            keys = [*view.domain.columns, *view.on]
+            how = "inner" if view.how == "inner" else "left"
+            return sources[0].join(sources[1], on=keys, how=how).select(*columns)
+        if isinstance(view, Aggregate):
+            return self._aggregated(step, sources[0])
+        if isinstance(view, Notified):
+            return self._notified(step, sources)
+        return self._by_batches(step, sources[0])
+
+    def _replayed(self, leaf: Replay, lo: Antichain, hi: Antichain, columns: Sequence[str]) -> DataFrame:
+        schema = spark_schema(_schema(leaf, columns[leaf.domain.arity :]))
+        storage = open_storage(leaf.path, dict(self.storage_options.get(leaf.path) or {}) or None)
+        root = f"file://{storage.uri}" if storage.local else storage.uri
+        # What Spark would take for a pattern is a name here.
+        paths = [_PATTERN.sub(r"\\\g<0>", f"{root}/{share.path}") for share in self.task.shares.get(leaf.path, ())]
+        if not paths:
+            return self.spark.createDataFrame([], schema)
+        rows = self.spark.read.schema(schema).parquet(*paths)
+        return rows.where(_beyond(leaf.domain, lo) & ~_beyond(leaf.domain, hi))
+
+    def _exchanged(self, view: Hinted, source: DataFrame) -> DataFrame:
+        return source.repartition(self.n_tasks, *view.columns)
+
+    def _by_batches(self, step: Step, source: DataFrame) -> DataFrame:
+        """Run an operator that goes row by row on record batches, as they come."""
+        view, lo, hi, wanted = step
+        (names,) = view.needs(wanted)
+        given, made = _schema(view.inputs[0], names), _schema(view, wanted)
+
+        def work(batches: Batches) -> Batches:
+            settle_worker()
+            for batch in batches:
+                rows = conform(pa.Table.from_batches([batch]), given)
+                yield from conform(view._guarded([rows], lo, hi, wanted), made).to_batches()
+
+        chosen = source.select(*given.names)
+        return chosen.mapInArrow(work, spark_schema(made))
+
+    def _notified(self, step: Step, sources: Sequence[DataFrame]) -> DataFrame:
+        view, lo, hi, wanted = step
+        times = list(view.domain.columns)
+        given = [_schema(source, names) for source, names in zip(view.inputs, view.needs(wanted), strict=True)]
+        made = _schema(view, wanted)
+
+        def call(tables: Sequence[pa.Table]) -> pa.Table:
+            rows = [conform(table, schema) for table, schema in zip(tables, given, strict=True)]
+            return conform(view._guarded(rows, lo, hi, wanted), made)
+
+        grouped = [each.select(*schema.names).groupBy(*times) for each, schema in zip(sources, given, strict=True)]
+        if len(grouped) == 1:
+            return grouped[0].applyInArrow(lambda rows: call([rows]), spark_schema(made))
+        return grouped[0].cogroup(grouped[1]).applyInArrow(lambda one, two: call([one, two]), spark_schema(made))
+
+    def _aggregated(self, step: Step, source: DataFrame) -> DataFrame:
+        view, _, _, wanted = step
+        assert isinstance(view, Aggregate)
+        keys, chosen, made = view.plan(wanted)
+        below = view.inputs[0].schema
+        names = view.names(wanted)
+        summed = [below.field(a.column).type for a in chosen.values() if a.kind == "sum"]
+        if not any(map(pa.types.is_floating, summed)):
+            values = [_value(a.kind, a.column, below).alias(name) for name, a in chosen.items()]
+            groups = source.groupBy(*keys)
+            # A group-by without values keeps its keys.
+            return (groups.agg(*values) if values else source.select(*keys).distinct()).select(*names)
+        given, n = _schema(view.inputs[0], view.needs(wanted)[0]), self.n_tasks
+
+        def part(batches: Batches) -> Batches:
+            settle_worker()
+            for bucket, content in parcels_of(part_of_rows(_table(batches, given), keys, chosen), len(keys), n):
+                arrays = [pa.array([bucket], pa.int64()), pa.array([content], pa.binary())]
+                yield pa.RecordBatch.from_arrays(arrays, names=["bucket", "content"])
+
+        def merge(batches: Batches) -> Batches:
+            settle_worker()
+            contents = [content for batch in batches for content in batch.column("content").to_pylist()]
+            if contents:
+                groups = merge_parts(tables_of(contents), keys, chosen, made)
+                yield from conform(groups.select(names), _schema(view, wanted)).to_batches()
+
+        parts = source.select(*given.names).mapInArrow(part, "bucket long, content binary")
+        return parts.repartition(n, "bucket").mapInArrow(merge, spark_schema(_schema(view, wanted)))
+
+
+def _value(kind: str, column: str | None, schema: pa.Schema) -> Column:
+    """Return the aggregate of a column as Spark has it: integer sums exact, NaN passed over, one zero."""
+    if column is None:
+        return F.count(F.lit(1))
+    values = F.col(column)
+    if kind == "count":
+        return F.count(values)
+    if kind == "sum":
+        # Wide enough on the way; what does not fit 64 bits in the end is an error.
+        return F.sum(values.cast("decimal(38, 0)")).cast("bigint")
+    function: Callable[[Column], Column] = {"min": F.min, "max": F.max}[kind]
+    if not pa.types.is_floating(schema.field(column).type):
+        return function(values)
+    zeroed = values + F.lit(0.0).cast("float" if schema.field(column).type == pa.float32() else "double")
+    return F.coalesce(function(F.when(~F.isnan(values), zeroed)), function(values))
+
+
+def _beyond(domain: TimeDomain, frontier: Antichain) -> Column:
+    """Return the condition that a row's time is beyond a frontier."""
+    found = F.lit(False)  # noqa: FBT003 - as Spark has it
+    for time in frontier:  # one turn per element
+        parts = [
+            F.col(name) >= _literal(kind, value)
+            for name, kind, value in zip(domain.columns, domain.types, time, strict=True)
+        ]
+        found = found | reduce(lambda one, other: one & other, parts)
+    return found
+
+
+def _literal(kind: TimeType, value: int) -> Column:
+    if kind.value == "timestamp":
+        return F.timestamp_micros(F.lit(value))
+    if kind.value == "date":
+        return F.date_from_unix_date(F.lit(value))
+    return F.lit(value)
+
+
+def _schema(view: View, names: Sequence[str]) -> pa.Schema:
+    """Return time columns and some payload columns, as tasks get them: anything may be null."""
+    schema = view.empty().schema
+    return pa.schema([schema.field(name).with_nullable(True) for name in (*view.domain.columns, *names)])  # noqa: FBT003
+
+
+def _table(batches: Batches, schema: pa.Schema) -> pa.Table:
+    """Return the rows of all batches in a schema."""
+    parts = [conform(pa.Table.from_batches([batch]), schema) for batch in batches]
+    return pa.concat_tables([schema.empty_table(), *parts])

@@ -1,0 +1,52 @@
+"""A dataflow through Spark Connect, started twice; run apart, classic and Connect sessions do not mix."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import spark_timely as st
+from tests.spark.connect import connect_session
+
+
+def main(folder: Path) -> dict[str, object]:
+    """Run a dataflow, go on after more input; return what came out."""
+    spark = connect_session()
+    log = st.create_log(str(folder / "in"), pa.schema([("k", pa.string()), ("n", pa.int64())]), minimum=(0,))
+    writer = log.writer(owner="test")
+    frontiers = []
+    for first, upper in ((0, 10), (10, [])):
+        times = [first + step for step in range(12)]
+        keys = [f"k{time % 2}" for time in times]
+        writer.append(pa.table({"_time": times, "k": keys, "n": times}), advance_to=upper)
+        flow = st.Dataflow("flow", checkpoint=str(folder / "checkpoint"))
+        doubled = flow.replay(log).map(lambda rows: rows.set_column(2, "n", pc.multiply(rows["n"], 2)))
+        doubled.delay(st.ceil_to(10)).aggregate(by="k", n=st.sum("n")).capture(str(folder / "out"))
+        sizes = doubled.filter("n > 20 AND k LIKE 'k%'").unary_notify(lambda time, rows: rows.slice(0, rows.num_rows))
+        sizes.capture(str(folder / "large"))
+        sql = st.Dataflow("sql", checkpoint=str(folder / "unused"), evaluation="sql")
+        few = sql.replay(log).filter("n > 5").delay(st.windows(5))
+        few.aggregate(by="k", n=st.sum("n")).capture(str(folder / "sql"))
+        query = flow.start(spark, trigger={"availableNow": True}, workers=2, max_bytes_per_task=1, beside=[sql])
+        query.await_termination()
+        frontiers.append(query.frontier.to_json())
+    rows = {each.operator: each.rows for each in flow.metrics() if each.operator == each.output}
+    large = sorted(row["n"] for row in query.result(str(folder / "large")).collect())
+    spark.stop()
+    of_sql = st.open_log(str(folder / "sql")).messages().select(["_time", "k", "n"]).to_pylist()
+    found = st.open_log(str(folder / "out")).messages().select(["_time", "k", "n"]).to_pylist()
+    return {
+        "captured": rows,
+        "large": large,
+        "sql": sorted([list(row.values()) for row in of_sql]),
+        "frontiers": frontiers,
+        "rows": sorted([list(row.values()) for row in found]),
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n" + json.dumps(main(Path(sys.argv[1]))) + "\n")

@@ -1,0 +1,264 @@
+"""Dataflows as streaming queries: AvailableNow, restart, a lost checkpoint, frontiers of their own, a failure."""
+
+from __future__ import annotations
+
+import math
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.errors import StreamingQueryException
+
+import spark_timely as st
+from spark_timely.dataflow.predicate import parse_predicate
+from spark_timely.errors import InvalidUsageError, WaitTimeoutError
+from tests.unit.dataflow.test_predicate import TABLE, TYPES, condition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = pa.schema([("origin", pa.string()), ("delay", pa.int64())])
+NOW = {"availableNow": True}
+
+
+class Flights:
+    """A log of flights and what a sequential program makes of it."""
+
+    def __init__(self, path: Path, seed: int = 0) -> None:
+        self.rng = random.Random(seed)
+        self.log = st.create_log(str(path), SCHEMA, minimum=(0,))
+        self.writer = self.log.writer(owner="test")
+        self.rows: list[tuple[int, str, int]] = []
+
+    def write(self, frontier: int, n: int = 200) -> None:
+        now = self.writer.frontier.elements[0][0]
+        rows = [
+            (self.rng.randrange(now, frontier + 3), self.rng.choice("abc"), self.rng.randrange(40)) for _ in range(n)
+        ]
+        times, origins, delays = zip(*rows, strict=True)
+        self.writer.append(pa.table({"_time": times, "origin": origins, "delay": delays}), advance_to=frontier)
+        self.rows += rows
+
+    def late(self, upper: int | None = None) -> Counter[tuple[int, str]]:
+        """Count late flights per window of five, its end, and origin; windows that end before `upper`."""
+        ends = [(-(-time // 5) * 5, origin) for time, origin, delay in self.rows if delay > 15]
+        return Counter(each for each in ends if upper is None or each[0] < upper)
+
+
+def flow_of(folder: Path, flights: Flights) -> st.Dataflow:
+    flow = st.Dataflow("delays", checkpoint=str(folder / "checkpoint"))
+    late = flow.replay(flights.log).filter(pc.field("delay") > 15)
+    late.delay(st.ceil_to(5)).aggregate(by="origin", n=st.count()).capture(str(folder / "windows"))
+    return flow
+
+
+def windows(folder: Path) -> Counter[tuple[int, str]]:
+    found = st.open_log(str(folder / "windows")).messages().to_pylist()
+    counted = Counter({(row["_time"], row["origin"]): row["n"] for row in found})
+    assert len(counted) == len(found), "a group twice"
+    return counted
+
+
+def test_dataflow_goes_on_after_restarts_and_without_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    flights = Flights(tmp_path / "flights")
+    flights.write(12)
+    query = flow_of(tmp_path, flights).start(spark, trigger=NOW, workers=2)
+    assert query.await_termination(120)
+    assert query.frontier.to_json() == [15]
+    assert windows(tmp_path) == flights.late(15)
+    flights.write(21)
+    assert flow_of(tmp_path, flights).start(spark, trigger=NOW, workers=3).await_termination(120)
+    assert windows(tmp_path) == flights.late(25)
+    # An output that is gone is made again although no input moved; so it is without a checkpoint.
+    shutil.rmtree(tmp_path / "windows")
+    assert flow_of(tmp_path, flights).start(spark, trigger=NOW).await_termination(120)
+    assert windows(tmp_path) == flights.late(25)
+    shutil.rmtree(tmp_path / "checkpoint")
+    flights.writer.close()
+    query = flow_of(tmp_path, flights).start(spark, trigger=NOW)
+    assert query.await_termination(120)
+    assert query.frontier.is_empty
+    assert windows(tmp_path) == flights.late()
+    assert st.open_log(str(tmp_path / "windows")).verify().legal
+
+
+def test_two_inputs_have_frontiers_of_their_own_and_the_query_follows_them(spark: SparkSession, tmp_path: Path) -> None:
+    one, two = Flights(tmp_path / "one", 1), Flights(tmp_path / "two", 2)
+    one.write(8)
+    two.write(3)
+    flow = st.Dataflow("both", checkpoint=str(tmp_path / "checkpoint"))
+    left, right = flow.replay(one.log), flow.replay(two.log)
+    left.aggregate(by="origin", n=st.count()).capture(str(tmp_path / "alone"))
+    pairs = left.join(right.select("origin", other=pc.field("delay")), on="origin")
+    pairs.aggregate(by="origin", n=st.count()).capture(str(tmp_path / "joined"))
+    probe = left.probe()
+    query = flow.start(spark, trigger={"processingTime": "0 seconds"})
+    try:
+        assert query.await_frontier(2, timeout_s=120).to_json() == [3]
+        st.wait(str(tmp_path / "alone"), time=7)
+        assert probe.frontier.to_json() == [3], "the join waits for the slower input, the other output does not"
+        two.write(6)
+        query.await_frontier(5, timeout_s=120)
+        with pytest.raises(WaitTimeoutError, match=r"found outputs at frontier=\[6\]"):
+            query.await_frontier(6, timeout_s=0.2)
+    finally:
+        query.stop()
+    expected: Counter[tuple[int, str]] = Counter()
+    per_time = Counter((time, origin) for time, origin, _ in two.rows)
+    for time, origin, _ in one.rows:
+        if time < 6 and per_time[time, origin]:
+            expected[time, origin] += per_time[time, origin]
+    found = {(r["_time"], r["origin"]): r["n"] for r in st.open_log(str(tmp_path / "joined")).messages().to_pylist()}
+    assert found == dict(expected)
+
+
+def test_query_hosts_several_dataflows_and_tells_result_plan_and_numbers(spark: SparkSession, tmp_path: Path) -> None:
+    flights = Flights(tmp_path / "flights", 3)
+    flights.write(12)
+    flights.writer.close()
+    flow = flow_of(tmp_path, flights)
+    other = st.Dataflow("by origin", checkpoint=str(tmp_path / "unused"))
+    halves = other.replay(flights.log).filter("delay BETWEEN 2 AND 30").select("origin", half=pc.field("delay") / 2.0)
+    halves.delay(st.windows(8, every=4)).aggregate(by="origin", n=st.count(), mean=st.sum("half")).capture(
+        str(tmp_path / "hopping")
+    )
+    # So small that the groups of all pieces are put together by key; everything is computed twice.
+    query = flow.start(spark, trigger=NOW, workers=2, max_bytes_per_task=1, beside=[other], twice=True)
+    with pytest.raises(InvalidUsageError, match="found outputs"):
+        query.result()
+    found = query.result(str(tmp_path / "hopping")).collect()
+    assert windows(tmp_path) == flights.late()
+    expected: dict[tuple[int, str], list[float]] = {}
+    for time, origin, delay in flights.rows:
+        for end in range(time + 1, time + 9):
+            if end % 4 == 0 and 2 <= delay <= 30:
+                expected.setdefault((end, origin), []).append(delay / 2)
+    log = st.open_log(str(tmp_path / "hopping"))
+    got = {(row["_time"], row["origin"]): (row["n"], row["mean"]) for row in log.messages().to_pylist()}
+    assert got == {key: (len(values), sum(values)) for key, values in expected.items()}
+    assert Counter((row["origin"], row["n"], row["mean"]) for row in found) == Counter(
+        (origin, len(values), sum(values)) for (_, origin), values in expected.items()
+    )
+    told = {(each.operator, each.output): each.rows for each in query.metrics()}
+    assert told["replay_1", "capture_5"] == len(flights.rows)
+    assert told["capture_5", "capture_5"] == len(flights.late())
+    assert "nothing waits" in query.explain()
+    assert [(each.done, each.total) for each in query.progress()] == [(200, 200), (400, 400)]
+
+
+WORDS = pa.schema([("k", pa.string()), ("n", pa.int64()), ("v", pa.float64())])
+
+
+def in_words(folder: Path, seed: int) -> str:
+    """Write a closed log of rows with nulls, zeros and NaN, in three files."""
+    rng = random.Random(seed)
+    log = st.create_log(str(folder), WORDS, minimum=(0,))
+    writer = log.writer(owner="test")
+    schema = pa.schema([("_time", pa.int64()), *WORDS])
+    for first, upper in ((0, 4), (4, 8), (8, [])):
+        times = [rng.randrange(first, first + 6) for _ in range(80)]
+        columns = {
+            "k": [rng.choice(["a", "b", "c", None]) for _ in times],
+            "n": [rng.choice([None, 0, 1, 5, (1 << 62) // 90]) for _ in times],
+            "v": [rng.choice([None, 0.1, 1e16, -1e16, 0.0, -0.0, math.nan]) for _ in times],
+        }
+        writer.append(pa.table({"_time": times, **columns}, schema=schema), advance_to=upper)
+    return str(folder)
+
+
+def twice_each(rows: pa.Table) -> pa.Table:
+    places = pa.array([i for i in range(rows.num_rows) for _ in range(2)], pa.int64())
+    return rows.select(["k"]).take(places).append_column("_row", places)
+
+
+def widest(time: int, rows: pa.Table) -> pa.Table:
+    return pa.table({"rows": pa.array([rows.num_rows], pa.int64()), "time": pa.array([time], pa.int64())})
+
+
+def difference(time: int, left: pa.Table, right: pa.Table) -> pa.Table:
+    return pa.table({"more": pa.array([left.num_rows - right.num_rows], pa.int64())})
+
+
+def with_every_operator(name: str, folder: Path, logs: list[str], evaluation: str) -> st.Dataflow:
+    flow = st.Dataflow(name, checkpoint=str(folder / name / "checkpoint"), evaluation=evaluation)
+    left, right = (flow.replay(log) for log in logs)
+    some, others = left.branch("n > 0 AND k <> 'c'")
+    words = right.select("k", m=pc.field("n"))
+    values = {"n": st.count(), "known": st.count("v"), "s": st.sum("n"), "hi": st.max("v"), "lo": st.min("v")}
+    streams = {
+        "filter": left.filter("v >= 0 OR k IS NULL"),
+        "expression": left.filter(pc.field("n") == 1),
+        "holds": some,
+        "others": others,
+        "select": left.select("k", half=pc.field("v") / 2.0),
+        "map": left.map(lambda rows: pa.table({"double": pc.multiply(rows["v"], 2.0)})),
+        "flat_map": left.flat_map(twice_each),
+        "concat": left.concat(right),
+        "windows": left.delay(st.windows(6, every=3)).select("k"),
+        "counts": left.aggregate(by="k", **values),
+        "sums": left.delay(st.ceil_to(4)).aggregate(by="k", s=st.sum("v"), n=st.sum("n")).filter("s IS NOT NULL"),
+        "inner": left.exchange("k").join(words.broadcast(), on="k"),
+        "left": left.filter("n = 5").join(words.filter("m = 1"), on="k", how="left"),
+        "unary": left.unary_notify(widest),
+        "binary": left.binary_notify(right.filter("n IS NULL"), difference),
+        "times": left.times_extract()[1].times_reduce(),
+    }
+    for output, stream in streams.items():
+        stream.capture(str(folder / name / output))
+    return flow
+
+
+def test_sql_and_arrow_give_the_same_operator_by_operator(spark: SparkSession, tmp_path: Path) -> None:
+    logs = [in_words(tmp_path / "the left [1]*", 1), in_words(tmp_path / "right", 2)]
+    arrow = with_every_operator("arrow", tmp_path, logs, "arrow")
+    sql = with_every_operator("sql", tmp_path, logs, "sql")
+    assert arrow.start(spark, trigger=NOW, workers=2, beside=[sql]).await_termination(240)
+    for output in [sink.path.rsplit("/", 1)[1] for sink in arrow.sinks]:
+        one, other = (st.open_log(str(tmp_path / name / output)) for name in ("arrow", "sql"))
+        assert one.messages().num_rows > 0, output
+        assert one.verify().digest == other.verify().digest, output
+        assert other.verify().legal
+        assert other.frontier().is_empty
+    assert sql.explain().endswith("by DataFrames, in sql")
+
+
+def test_condition_as_text_means_what_it_means_to_spark(spark: SparkSession) -> None:
+    texts = [condition(random.Random(seed))[0] for seed in range(150)]
+    rows = spark.createDataFrame(TABLE).selectExpr(
+        "`Mixed Case`", *(f"({text}) AS c{i}" for i, text in enumerate(texts))
+    )
+    found = rows.toArrow()
+    for i, text in enumerate(texts):
+        holds = found.filter(pc.field(f"c{i}"))["Mixed Case"].to_pylist()
+        assert sorted(holds) == TABLE.filter(parse_predicate(text, TYPES, what="filter"))["Mixed Case"].to_pylist(), (
+            text
+        )
+
+
+def test_failure_of_a_function_names_operator_and_times_in_the_querys_error(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    flights = Flights(tmp_path / "flights")
+    flights.write(4)
+
+    def broken(rows: pa.Table) -> pa.Table:
+        return rows.select(["delay"]) if rows.num_rows == 0 else rows.select(["nonsense"])
+
+    flow = st.Dataflow("broken", checkpoint=str(tmp_path / "checkpoint"))
+    stream = flow.replay(flights.log)
+    stream.map(broken).capture(str(tmp_path / "bad"))
+    stream.capture(str(tmp_path / "good"))
+    query = flow.start(spark, trigger=NOW)
+    with pytest.raises(StreamingQueryException, match=r"could not run operator 'map_2' at times from \[0\] to \[4\]"):
+        query.await_termination(120)
+    assert st.open_log(str(tmp_path / "bad")).frontier().to_json() == [0]
+    assert st.open_log(str(tmp_path / "good")).frontier().to_json() == [4]
+    with pytest.raises(StreamingQueryException, match="operator 'map_2'"):
+        query.await_frontier(3, timeout_s=5)

@@ -1,0 +1,140 @@
+"""Aggregates: exact, and the same in whatever order the rows come."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import random
+from collections import defaultdict
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as s
+
+from spark_timely.dataflow.aggregates import Aggregation, aggregate_rows, count, max_of, min_of, sum_of
+from spark_timely.dataflow.exact_sum import digits_of, round_digits
+from spark_timely.errors import SchemaMismatchError
+from tests.support import examples
+
+finite = s.floats(allow_nan=False, allow_infinity=False) | s.sampled_from([1e16, 1.0, -1e16, 2.0**-1074, 0.1])
+groups = s.lists(s.lists(finite, max_size=6), min_size=1, max_size=4)
+
+
+def fsum(values: list[float]) -> float | None:
+    try:
+        return math.fsum(values)
+    except OverflowError:  # raised for sums that pass the greatest double on the way only
+        return None
+
+
+@examples(300)
+@given(groups)
+def test_digits_give_the_sum_that_fsum_gives(drawn: list[list[float]]) -> None:
+    values = np.array([value for group in drawn for value in group], dtype=np.float64)
+    ids = np.repeat(np.arange(len(drawn)), [len(group) for group in drawn])
+    digits, place = digits_of(values)
+    if not digits:
+        return
+    sums = [np.array([digit[ids == i].sum() for i in range(len(drawn))], dtype=np.int64) for digit in digits]
+    for group, found in zip(drawn, round_digits(sums, place).tolist(), strict=True):
+        assert fsum(group) in (None, found)
+
+
+def test_halfway_cases_go_to_the_even_double() -> None:
+    for values in (
+        [2.0**53, 1.0],
+        [2.0**53, 3.0],
+        [2.0**53, 1.0, 2.0**-500],
+        [-(2.0**53), -1.0],
+        [2.0**53, 1.0, -(2.0**-99)],
+    ):
+        digits, place = digits_of(np.array(values))
+        assert round_digits([np.array([digit.sum()]) for digit in digits], place).tolist() == [math.fsum(values)]
+
+
+def table(rows: list[tuple[str | None, float | None, int | None]]) -> pa.Table:
+    k, x, n = zip(*rows, strict=True)
+    return pa.table({"k": pa.array(k, pa.string()), "x": pa.array(x, pa.float64()), "n": pa.array(n, pa.int64())})
+
+
+VALUES: dict[str, Aggregation] = {
+    "rows": count(),
+    "xs": count("x"),
+    "sx": sum_of("x"),
+    "sn": sum_of("n"),
+    "lo": min_of("x"),
+    "hi": max_of("n"),
+}
+
+
+def aggregated(rows: pa.Table) -> dict[str | None, dict[str, object]]:
+    schema = pa.schema(
+        [pa.field("k", pa.string()), *(value.field(name, rows.schema) for name, value in VALUES.items())]
+    )
+    made = aggregate_rows(rows, ["k"], VALUES, schema)
+    assert made.schema.equals(schema)
+    return {row.pop("k"): row for row in made.to_pylist()}
+
+
+special = finite | s.sampled_from([math.inf, -math.inf, math.nan, -0.0])
+drawn_rows = s.lists(
+    s.tuples(s.sampled_from(["a", "b", None]), s.none() | special, s.none() | s.integers(-(2**60), 2**60)), min_size=1
+)
+
+
+@examples(150)
+@given(drawn_rows, s.randoms(use_true_random=False))
+def test_groups_are_those_of_plain_python_in_any_order(
+    rows: list[tuple[str | None, float | None, int | None]], rng: random.Random
+) -> None:
+    found = aggregated(table(rows))
+    shuffled = list(rows)
+    rng.shuffle(shuffled)
+    assert repr(sorted(aggregated(table(shuffled)).items(), key=repr)) == repr(sorted(found.items(), key=repr))
+    by_key: dict[str | None, list[tuple[float | None, int | None]]] = defaultdict(list)
+    for k, x, n in rows:
+        by_key[k].append((x, n))
+    assert found.keys() == by_key.keys()
+    for k, members in by_key.items():
+        xs = [x for x, _ in members if x is not None]
+        ns = [n for _, n in members if n is not None]
+        assert found[k]["rows"] == len(members)
+        assert found[k]["xs"] == len(xs)
+        assert found[k]["sn"] == (sum(ns) if ns else None)
+        assert found[k]["hi"] == (max(ns) if ns else None)
+        real = [x for x in xs if not math.isnan(x)]
+        if real:
+            assert found[k]["lo"] == min(real)
+        else:
+            assert str(found[k]["lo"]) == ("nan" if xs else "None")
+        if not xs:
+            assert found[k]["sx"] is None
+        elif all(map(math.isfinite, xs)):
+            assert fsum(xs) in (None, found[k]["sx"])
+        else:
+            assert str(found[k]["sx"]) == str(sum(x for x in xs if not math.isfinite(x)))
+
+
+def test_sum_of_integers_beyond_64_bits_is_refused_and_at_the_bound_exact() -> None:
+    big = 2**63 - 1
+    assert aggregated(table([("a", 0.0, big), ("a", 0.0, 1), ("a", 0.0, -1), ("b", 0.0, -big - 1)]))["a"]["sn"] == big
+    with pytest.raises(OverflowError, match="sum of column 'n'"):
+        aggregated(table([("a", 0.0, big), ("a", 0.0, 1)]))
+
+
+def test_least_and_greatest_of_texts_dates_and_booleans() -> None:
+    days = [dt.date(2013, 1, 1), dt.date(2012, 1, 1)]
+    rows = pa.table({"d": days, "t": ["b", "a"], "f": [True, False]})
+    values = {"d0": min_of("d"), "t1": max_of("t"), "f0": min_of("f")}
+    schema = pa.schema([rows.schema.field("d"), *(value.field(name, rows.schema) for name, value in values.items())])
+    found = aggregate_rows(rows.set_column(0, "d", pa.array([days[0]] * 2)), ["d"], values, schema).to_pylist()
+    assert found == [{"d": days[0], "d0": days[0], "t1": "b", "f0": False}]
+
+
+@pytest.mark.parametrize("value", [sum_of("t"), sum_of("missing"), min_of("list"), count("missing")])
+def test_aggregation_of_a_type_or_column_that_does_not_fit_is_refused(value: Aggregation) -> None:
+    schema = pa.schema([("t", pa.string()), ("list", pa.list_(pa.int64()))])
+    with pytest.raises(SchemaMismatchError, match="could not aggregate 'x'"):
+        value.field("x", schema)
