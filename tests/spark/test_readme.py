@@ -95,7 +95,7 @@ def test_completeness_is_handed_on_and_cut(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     here = str(tmp_path)
-    handover, cut = (_at(here, block) for block in BLOCKS[4:])
+    handover, cut = (_at(here, block) for block in BLOCKS[4:6])
     schema = pa.schema([("hour", pa.timestamp("us", "UTC")), ("customer", pa.int64()), ("amount", pa.float64())])
     pq.write_table(pa.table({"customer": [1, 2], "name": ["Ada", "Grace"]}), f"{here}/customers.parquet")
     (tmp_path / "customers").mkdir()
@@ -118,13 +118,39 @@ def test_completeness_is_handed_on_and_cut(
     assert main(["wait", "--cut", f"{here}/cut.json", "--timeout", "0"]) == 0
 
 
+@pytest.mark.spark
+def test_dataflow_gives_what_its_complete_times_hold(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = str(tmp_path)
+    (dataflow,) = (_at(here, block) for block in BLOCKS[6:])
+    schema = pa.schema([("hour", pa.timestamp("us", "UTC")), ("origin", pa.string()), ("dep_delay", pa.int32())])
+    rows = [(hour(n // 2), "EWR" if n % 2 else "JFK", n % 50) for n in range(96)]
+    columns = dict(zip(("hour", "origin", "dep_delay"), map(list, zip(*rows, strict=True)), strict=True))
+    table = pa.table({"_time": columns["hour"], **columns}).cast(_with_time(schema))
+    log = spark_timely.create_log(f"{here}/log", schema, times=("timestamp",))
+    log.writer(owner="airport").append(table, advance_to=hour(36))
+    names: dict[str, object] = {"spark_timely": spark_timely, "spark": spark}
+    exec(dataflow, names)
+    delays = spark_timely.open_log(f"{here}/delays")
+    wanted = {}
+    for origin in ("EWR", "JFK"):
+        late = [delay for when, place, delay in rows if place == origin and when < hour(24) and delay > 15]
+        wanted[origin] = (len(late), max(late))
+    # The first day has ended; the second is open from its thirteenth hour on.
+    assert {row["origin"]: (row["n"], row["worst"]) for row in delays.messages().to_pylist()} == wanted
+    assert delays.frontier() == delays.domain.parse_frontier([hour(48)])
+    assert "delays" in capsys.readouterr().out
+
+
 def _with_time(schema: pa.Schema) -> pa.Schema:
     return schema.insert(0, pa.field("_time", pa.timestamp("us", "UTC")))
 
 
 def _at(here: str, block: str) -> str:
     """Return a block with absolute paths."""
-    names = r'"(inbox|log|checkpoint/\w+|numbers|orders|returns|customers|clean|cut\.json)"'
+    names = r'"(inbox|log|checkpoint/\w+|numbers|orders|returns|customers|clean|delays|cut\.json)"'
     return re.sub(names, lambda found: repr(f"{here}/{found[1]}"), block)
 
 
