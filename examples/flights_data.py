@@ -82,7 +82,7 @@ def load_flights() -> pd.DataFrame:
 
     day = pd.to_datetime(table[["year", "month", "day"]])
     scheduled = to_utc(day + clock_minutes(table.sched_dep_time), NEW_YORK)
-    left = scheduled + pd.to_timedelta(table.dep_delay, unit="min")
+    left = scheduled + minutes(table.dep_delay)
     landed = next_clock_time(left, table.arr_time, table.dest.map(zones))
     due = next_clock_time(scheduled, table.sched_arr_time, table.dest.map(zones))
 
@@ -91,7 +91,7 @@ def load_flights() -> pd.DataFrame:
     known = landed.where(landed.notna(), left + (due - scheduled))
     known = known.where(~cancelled, hour + HOUR)
 
-    taxi = (landed - left) - pd.to_timedelta(table.air_time, unit="min")
+    taxi = (landed - left) - minutes(table.air_time)
     if (taxi <= pd.Timedelta(0)).any() or hour.isna().any() or known.isna().any():
         raise SystemExit("could not order the flights: landing times contradict air times")
     flights = pd.DataFrame(
@@ -114,7 +114,15 @@ def load_flights() -> pd.DataFrame:
 
 def clock_minutes(clock: pd.Series) -> pd.Series:
     """Return the time since midnight of wall-clock numbers: 517 is 5:17."""
-    return pd.to_timedelta((clock // 100) * 60 + clock % 100, unit="min")
+    return minutes((clock // 100) * 60 + clock % 100)
+
+
+def minutes(numbers: pd.Series) -> pd.Series:
+    """Return whole minutes, some of them missing, as durations.
+
+    Not from floats: there pandas 2 rounds memory that it has not set for the missing ones, and now and then warns.
+    """
+    return pd.to_timedelta(numbers.astype("Int64"), unit="min")
 
 
 def to_utc(local: pd.Series, zone: str) -> pd.Series:

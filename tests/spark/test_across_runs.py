@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -17,14 +15,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
 
 @pytest.fixture
-def story() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(EXAMPLES))
-    yield importlib.import_module("across_runs")
-    sys.path.remove(str(EXAMPLES))
+def story(example: Callable[[str], ModuleType]) -> ModuleType:
+    return example("across_runs")
 
 
 def test_example_knows_what_is_complete_where_spark_stalls_or_errs(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -21,26 +19,17 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 HOUR = pd.Timedelta(hours=1)
 
 
 @pytest.fixture(scope="module")
-def examples() -> Iterator[None]:
-    """Make the modules of the examples importable."""
-    sys.path.insert(0, str(EXAMPLES))
-    yield
-    sys.path.remove(str(EXAMPLES))
+def data(example: Callable[[str], ModuleType]) -> ModuleType:
+    return example("flights_data")
 
 
 @pytest.fixture(scope="module")
-def data(examples: None) -> ModuleType:
-    return importlib.import_module("flights_data")
-
-
-@pytest.fixture(scope="module")
-def story(examples: None) -> ModuleType:
-    return importlib.import_module("flights")
+def story(example: Callable[[str], ModuleType]) -> ModuleType:
+    return example("flights")
 
 
 @pytest.fixture(scope="module")

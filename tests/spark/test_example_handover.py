@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -17,14 +15,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
 
 @pytest.fixture
-def story() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(EXAMPLES))
-    yield importlib.import_module("handover")
-    sys.path.remove(str(EXAMPLES))
+def story(example: Callable[[str], ModuleType]) -> ModuleType:
+    return example("handover")
 
 
 def test_example_hands_completeness_on_through_silence_and_failure(

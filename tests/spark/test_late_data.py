@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -16,14 +14,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
 
 @pytest.fixture
-def story() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(EXAMPLES))
-    yield importlib.import_module("late_data")
-    sys.path.remove(str(EXAMPLES))
+def story(example: Callable[[str], ModuleType]) -> ModuleType:
+    return example("late_data")
 
 
 def test_answer_of_spark_depends_on_the_batch_size_and_that_of_a_dataflow_does_not(
