@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 __all__ = ["Appended", "Engine", "RunTasks", "advance_all"]
 
 _log = logging.getLogger("spark_timely.dataflow")
+
+# What Spark says of a job that was cancelled, classic and Connect. Other errors may have the word too: a column's name.
+_CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled|OPERATION_CANCELED")
 
 RunTasks = Callable[[Sequence[OutputPlan], Sequence[Task]], Sequence[TaskResult]]
 """Runs tasks, as one job, and gives their results in the same order."""
@@ -260,8 +264,7 @@ class Engine:
             try:
                 results = run_tasks(outputs, together)
             except Exception as error:
-                # A query that is stopped cancels its jobs: nothing is to be tried again.
-                if "cancel" in str(error).lower():
+                if _is_cancelled(error):
                     raise
                 if len(concerned) > 1:
                     _log.warning("a step of %d outputs failed, each is run apart: %s", len(concerned), error)
@@ -320,12 +323,17 @@ def advance_all(engines: Sequence[Engine], run_tasks: RunTasks) -> list[Appended
             except StopIteration:
                 running.remove(steps)
             except Exception as error:
-                if "cancel" in str(error).lower():
+                if _is_cancelled(error):
                     raise
                 failures.append(error)
                 running.remove(steps)
     _raise_all(failures)
     return done
+
+
+def _is_cancelled(error: Exception) -> bool:
+    """Whether a job did not fail but was cancelled, as a query that is stopped does: nothing is to be tried again."""
+    return _CANCELLED.search(str(error)) is not None
 
 
 def _raise_all(failures: Sequence[Exception]) -> None:

@@ -221,10 +221,14 @@ class Inspected(View):
         """Return all columns: the function is shown all."""
         return (tuple(self.schema.names),)
 
+    def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
+        """Hand the rows on."""
+        return tables[0].select(self._times(wanted))
+
     def apply_range(self, tables: Sequence[pa.Table], wanted: Names, lo: Antichain, hi: Antichain) -> pa.Table:
         """Show the rows, and hand them on."""
         self.function(tables[0], lo, hi)
-        return tables[0].select(self._times(wanted))
+        return self.apply(tables, wanted)
 
 
 @dataclass(frozen=True, eq=False)

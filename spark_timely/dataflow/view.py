@@ -14,6 +14,7 @@ Invariants
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +48,7 @@ Read = Callable[["Replay", Antichain, Antichain, Names], pa.Table]
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class View(ABC):
     """A stream of a dataflow, as a value.
 
     Attributes
@@ -98,9 +99,9 @@ class View:
         """Return the columns needed of each input for those wanted of the view."""
         return tuple(wanted for _ in self.inputs)
 
+    @abstractmethod
     def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
         """Compute the rows from those of the inputs: time columns first, then the columns wanted."""
-        raise NotImplementedError
 
     def apply_range(self, tables: Sequence[pa.Table], wanted: Names, lo: Antichain, hi: Antichain) -> pa.Table:
         """Compute the rows of a range, where the operator wants to know it."""
@@ -248,6 +249,12 @@ class Replay(View):
     def describe(self) -> str:
         """Return where the log is."""
         return self.path
+
+    def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
+        """Refuse: `run` reads the rows of a log, nothing computes them."""
+        del tables, wanted
+        msg = f"could not compute the rows of log {self.path!r}: found no inputs"
+        raise TimelyInternalError(msg)
 
 
 Step = tuple[View, Antichain, Antichain, Names]

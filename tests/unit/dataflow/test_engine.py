@@ -17,22 +17,11 @@ from spark_timely.dataflow.cutting import cut_range
 from spark_timely.dataflow.engine import Engine
 from spark_timely.dataflow.scope import Scope
 from spark_timely.errors import OperatorError, OwnershipError, SchemaMismatchError
-from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log.delta import DeltaLog, open_log
 from spark_timely.spark.dataflow_tasks import catalog_of
 from tests.property.test_dataflow import runner
 
 SCHEMA = pa.schema([("n", pa.int64())])
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> DeltaLog:
-    made = create_log(str(tmp_path / "in"), SCHEMA, minimum=(0,))
-    writer = made.writer(owner="test")
-    for first in (0, 10, 20):
-        times = np.arange(first, first + 10).repeat(3)
-        writer.append(pa.table({"_time": times, "n": times}), advance_to=first + 10)
-    made.refresh()
-    return made
 
 
 def engine(scope: Scope, **settings: object) -> Engine:

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -26,17 +25,6 @@ from spark_timely.spark.dataflow_tasks import catalog_of
 from tests.property.test_dataflow import runner
 
 SCHEMA = pa.schema([("n", pa.int64())])
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> DeltaLog:
-    made = create_log(str(tmp_path / "in"), SCHEMA, minimum=(0,))
-    writer = made.writer(owner="test")
-    for first in (0, 10, 20):
-        times = np.arange(first, first + 10).repeat(3)
-        writer.append(pa.table({"_time": times, "n": times}), advance_to=first + 10)
-    made.refresh()
-    return made
 
 
 def engine(scope: Scope, **settings: object) -> Engine:
@@ -157,6 +145,23 @@ def test_job_that_was_cancelled_is_not_tried_again(tmp_path: Path, log: DeltaLog
     with pytest.raises(RuntimeError, match="cancelled"):
         advance_all([engine(scope)], stopped)
     assert len(jobs) == 1
+
+
+def test_job_that_failed_over_a_column_named_cancelled_is_run_apart(tmp_path: Path, log: DeltaLog) -> None:
+    scope = Scope("flow")
+    for name in ("one", "two"):
+        scope.replay(log).capture(str(tmp_path / name))
+    jobs: list[int] = []
+
+    def failing(plans: Sequence[OutputPlan], tasks: Sequence[Task]) -> list[TaskResult]:
+        del plans
+        jobs.append(len({task.output for task in tasks}))
+        msg = "could not cast column 'cancelled'"
+        raise RuntimeError(msg)
+
+    with pytest.raises(RuntimeError, match="cast column"):
+        advance_all([engine(scope)], failing)
+    assert jobs == [2, 1, 1]
 
 
 def test_rule_001_16_inputs_left_open_at_the_end_complete_nothing_and_lose_nothing(
