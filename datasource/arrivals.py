@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_timely.capture.replay import Limits, admit_commits, default_splits
+from spark_timely.capture.replay import Limits, admit_commits
+from spark_timely.capture.splits import default_splits
 from spark_timely.datasource.events import opening_changes, progress_table, to_bytes
 from spark_timely.datasource.partitions import FilePiece, Split
 from spark_timely.datasource.reader import sorted_schema

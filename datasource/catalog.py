@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_timely.capture.replay import FileBounds, TimeCounts, cut_times, within
+from spark_timely.capture.replay import FileBounds, TimeCounts, within
+from spark_timely.capture.splits import cut_times
 from spark_timely.datasource.columns import conform_array
 from spark_timely.datasource.reader import open_data
 from spark_timely.log.files import corrupt, file_times

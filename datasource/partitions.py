@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from spark_timely.capture.replay import WHOLE
+from spark_timely.capture.splits import WHOLE
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.timestamp import TimeDomain
 

@@ -22,14 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spark_timely.antichain import Antichain
-from spark_timely.capture.replay import (
-    Admission,
-    Limits,
-    admit,
-    cut_bytes,
-    default_splits,
-    may_hold,
-)
+from spark_timely.capture.replay import Admission, Limits, admit, may_hold
+from spark_timely.capture.splits import cut_bytes, default_splits
 from spark_timely.datasource.alignment import aligned, alignment_of
 from spark_timely.datasource.arrivals import Arrivals
 from spark_timely.datasource.catalog import Catalog

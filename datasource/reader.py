@@ -27,7 +27,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_timely.capture.replay import Piece, lexicographically_below, part_of, surely_holds, within
+from spark_timely.capture.replay import lexicographically_below, surely_holds, within
+from spark_timely.capture.splits import Piece, part_of
 from spark_timely.datasource.columns import conform_array
 from spark_timely.datasource.partitions import Layout, Split
 from spark_timely.errors import DataLossError, InvalidUsageError

@@ -21,19 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_timely.antichain import Antichain
-from spark_timely.capture.replay import (
-    WHOLE,
-    FileBounds,
-    Limits,
-    TimeCounts,
-    admit,
-    cut_bytes,
-    cut_times,
-    default_splits,
-    lexicographically_below,
-    may_hold,
-    within,
-)
+from spark_timely.capture.replay import FileBounds, Limits, TimeCounts, admit, lexicographically_below, may_hold, within
+from spark_timely.capture.splits import WHOLE, cut_bytes, cut_times, default_splits
 from spark_timely.dataflow.delays import BoundDelay
 from spark_timely.dataflow.keyed import keyed_aggregate
 from spark_timely.dataflow.row_views import Delayed

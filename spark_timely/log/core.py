@@ -286,17 +286,6 @@ class LogCore:
             rows = pa.concat_tables(kept.values()) if kept else self.format.progress_schema.empty_table()
         return distinct_rows(self.format, rows)
 
-    def progress_rows(self, paths: Iterable[str]) -> pa.Table:
-        """Return the rows of some of the progress files, sorted by stream, seq and time, each once.
-
-        Notes
-        -----
-        For who follows a log: nothing is remembered.
-        """
-        with self._lock:
-            found = [self._progress_rows(path) for path in paths]
-        return distinct_rows(self.format, pa.concat_tables([self.format.progress_schema.empty_table(), *found]))
-
     def recorded(self, stream: str, batch: int, step: int | None = None) -> StreamState | None:
         """Return the state right after the commit of a micro-batch, None if it is not in the log.
 

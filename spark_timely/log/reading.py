@@ -30,11 +30,11 @@ from spark_timely.log.decide import closed_stream, missing_stream
 from spark_timely.log.files import TARGET_FILE_BYTES, read_file
 from spark_timely.log.history import history_of
 from spark_timely.log.snapshot import snapshot_of
-from spark_timely.log.state import states_by_seq
+from spark_timely.log.state import distinct_rows, states_by_seq
 from spark_timely.log.writer import StreamWriter, downgrade_to
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from spark_timely.log.verify import VerifyReport
 
@@ -196,6 +196,19 @@ class ReadableLog(LogCore):
         """Merge small files into larger ones; changes no answer. See `spark_timely.log.compaction`."""
         with self._lock:
             return compact(self, target_file_size=target_file_size, min_files=min_files)
+
+    # Progress ------------------------------------------------------------------------------------
+
+    def progress_rows(self, paths: Iterable[str]) -> pa.Table:
+        """Return the rows of some of the progress files, sorted by stream, seq and time, each once.
+
+        Notes
+        -----
+        For who follows a log: nothing is remembered.
+        """
+        with self._lock:
+            found = [self._progress_rows(path) for path in paths]
+        return distinct_rows(self.format, pa.concat_tables([self.format.progress_schema.empty_table(), *found]))
 
     # Messages ------------------------------------------------------------------------------------
 

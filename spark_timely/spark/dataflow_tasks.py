@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.antichain import Antichain
-from spark_timely.capture.replay import default_splits
+from spark_timely.capture.splits import default_splits
 from spark_timely.dataflow.keyed import merge_parcels, run_part
 from spark_timely.dataflow.tasks import OutputPlan, ReadRange, Share, Task, TaskResult, run_task
 from spark_timely.dataflow.view import Names, Replay

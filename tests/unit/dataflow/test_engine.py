@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_timely.antichain import Antichain
-from spark_timely.capture.replay import WHOLE, FileBounds, Limits, TimeCounts
+from spark_timely.capture.replay import FileBounds, Limits, TimeCounts
+from spark_timely.capture.splits import WHOLE
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.cutting import cut_range
 from spark_timely.dataflow.engine import Engine
