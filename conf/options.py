@@ -358,6 +358,13 @@ class SourceOptions(Options):
     )
     include_time: bool = _source("includeTime", "bool", "false", "Adds the column or columns of the time.")
     columns: tuple[str, ...] | None = _source("columns", "names", None, "Payload columns to read; all if not given.")
+    where: str | None = _source(
+        "where",
+        "str",
+        None,
+        "A condition on payload columns, as SQL text: rows for which it is not true are left out where the files are "
+        "read. Progress, offsets and limits are the same without it; it may change at any restart.",
+    )
     stream_filter: tuple[str, ...] | None = _source("streamFilter", "names", None, "Streams to read; all if not given.")
     fail_on_data_loss: bool = _source(
         "failOnDataLoss", "bool", "true", "Whether a missing data file fails the read or is passed over."

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from spark_timely.capture.splits import WHOLE
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
+from spark_timely.predicate import Predicate, parse_predicate
 from spark_timely.timestamp import TimeDomain
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ __all__ = [
     "split_batch",
 ]
 
-_SPLIT_FORMAT: Final = 1
+_SPLIT_FORMAT: Final = 2
 
 SPLIT_SCHEMA: Final = pa.schema(
     [
@@ -154,6 +156,33 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class Where:
+    """Which rows come out.
+
+    It travels as text, which every executor reads anew: what Arrow makes of it would have to be unpickled.
+
+    Attributes
+    ----------
+    text : str
+        The condition.
+    schema : pyarrow.Schema
+        The columns that it needs.
+    """
+
+    text: str
+    schema: pa.Schema
+
+    def predicate(self) -> Predicate:
+        """Return the condition; read once per process."""
+        return _predicate(self.text, self.schema)
+
+
+@lru_cache(maxsize=16)
+def _predicate(text: str, schema: pa.Schema) -> Predicate:
+    return parse_predicate(text, {field.name: field.type for field in schema}, what="read the log")
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """Which columns come out, and what is needed to make them.
 
@@ -171,6 +200,8 @@ class Layout:
         The option of that name.
     fail_on_data_loss : bool
         Whether a missing file is an error.
+    where : Where or None
+        Which rows come out at all.
     """
 
     schema: pa.Schema
@@ -179,20 +210,22 @@ class Layout:
     content: str = "messages"
     delivery: str = "complete"
     fail_on_data_loss: bool = True
+    where: Where | None = None
 
     def with_schema(self, schema: pa.Schema) -> Layout:
         """Return this layout with other columns."""
-        return Layout(schema, self.domain, self.collection, self.content, self.delivery, self.fail_on_data_loss)
+        return replace(self, schema=schema)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
             "format": _SPLIT_FORMAT,
-            "schema": base64.b64encode(self.schema.serialize().to_pybytes()).decode("ascii"),
+            "schema": _packed(self.schema),
             "domain": self.domain.to_json(),
             "collection": self.collection,
             "delivery": self.delivery,
             "fail_on_data_loss": self.fail_on_data_loss,
+            "where": None if self.where is None else [self.where.text, _packed(self.where.schema)],
         }
 
     @classmethod
@@ -205,12 +238,21 @@ class Layout:
                 hint="driver and executors need the same version of spark-timely",
             )
         return cls(
-            schema=pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"]))),
+            schema=_unpacked(found["schema"]),
             domain=TimeDomain.from_json(found["domain"]),
             collection=found["collection"],
             delivery=found["delivery"],
             fail_on_data_loss=found["fail_on_data_loss"],
+            where=None if found["where"] is None else Where(found["where"][0], _unpacked(found["where"][1])),
         )
+
+
+def _packed(schema: pa.Schema) -> str:
+    return base64.b64encode(schema.serialize().to_pybytes()).decode("ascii")
+
+
+def _unpacked(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
 def split_batch(split: Split, layout: Layout, /) -> pa.RecordBatch:
@@ -244,6 +286,7 @@ def make_layout(
     content: str = "messages",
     delivery: str = "complete",
     columns: Sequence[str] | None = None,
+    where: str | None = None,
     include_time: bool = False,
     include_metadata: bool = False,
     fail_on_data_loss: bool = True,
@@ -261,7 +304,7 @@ def make_layout(
         Of the log.
     collection : bool
         Whether the log has diffs; they are always given out.
-    content, delivery, columns, include_time, include_metadata, fail_on_data_loss
+    content, delivery, columns, where, include_time, include_metadata, fail_on_data_loss
         The options of these names.
 
     Returns
@@ -273,6 +316,8 @@ def make_layout(
     ------
     InvalidOptionError
         If a column is wanted that the log does not have.
+    InvalidUsageError
+        If `where` is no condition on payload columns, or names none.
 
     Examples
     --------
@@ -307,7 +352,16 @@ def make_layout(
         content=content,
         delivery=delivery,
         fail_on_data_loss=fail_on_data_loss,
+        where=None if where is None else _where(where, payload),
     )
+
+
+def _where(text: str, payload: pa.Schema) -> Where:
+    found = _predicate(text, payload)
+    if not found.columns:
+        msg = f"could not read the log: found no column in condition {shown(text)}"
+        raise InvalidUsageError(msg, hint="leave `where` out to read all rows", context={"option": "where"})
+    return Where(text, pa.schema([pa.field(name, payload.field(name).type) for name in found.columns]))
 
 
 def _field(payload: pa.Schema, name: str) -> pa.Field:

@@ -72,6 +72,7 @@ def layout_of(log: CaptureLog, options: SourceOptions, /) -> Layout:
         content=options.content,
         delivery=options.delivery,
         columns=options.columns,
+        where=options.where,
         include_time=options.include_time,
         include_metadata=options.include_metadata,
         fail_on_data_loss=options.fail_on_data_loss,

@@ -388,6 +388,9 @@ class _Shape:
             wanted |= {"_stream", "_seq"}
         if self._moved:
             wanted |= set(files.times)
+        self._where = layout.where
+        if self._where is not None:
+            wanted |= set(self._where.schema.names)
         # Parquet gives columns in the order of the file, whatever is asked for.
         self.columns = [name for name in found.names if name in wanted]
 
@@ -397,21 +400,12 @@ class _Shape:
         times: IntArray | None = None
         if self._moved or (self._select and files.range is not None):
             times = self._times(batch)
-        mask: BoolArray | None = None
         if self._select:
-            mask = self._mask(batch, times)
-            n = int(np.count_nonzero(mask))
-            if n < batch.num_rows:
-                if n == 0:
-                    return batch.slice(0, 0)
-                first = int(mask.argmax())
-                # Files are sorted by time: mostly the rows wanted lie together, and need no copy.
-                if mask[first : first + n].all():
-                    batch = batch.slice(first, n)
-                    times = None if times is None else times[first : first + n]
-                else:
-                    batch = batch.filter(pa.array(mask))
-                    times = None if times is None else times[mask]
+            batch, times = _chosen(batch, times, self._mask(batch, times))
+        if self._where is not None:
+            needed = [self._column(batch, field, {}, batch.num_rows) for field in self._where.schema]
+            holds = self._where.predicate().holds(pa.RecordBatch.from_arrays(needed, schema=self._where.schema))
+            batch, times = _chosen(batch, times, holds.to_numpy(zero_copy_only=False))
         n = batch.num_rows
         moved = {}
         if self._moved and times is not None:
@@ -459,6 +453,18 @@ class _Shape:
         if place < 0 or field.name == "_delta":
             return pa.nulls(n, field.type)
         return conform_array(batch.column(place), field.type)
+
+
+def _chosen(batch: pa.RecordBatch, times: IntArray | None, mask: BoolArray) -> tuple[pa.RecordBatch, IntArray | None]:
+    """Return some of the rows, and their times."""
+    n = int(np.count_nonzero(mask))
+    if n == batch.num_rows:
+        return batch, times
+    first = int(mask.argmax())
+    # Files are sorted by time: mostly the rows wanted lie together, and need no copy.
+    if mask[first : first + n].all():
+        return batch.slice(first, n), None if times is None else times[first : first + n]
+    return batch.filter(pa.array(mask)), None if times is None else times[mask]
 
 
 _SORT_FIELDS: Final = {

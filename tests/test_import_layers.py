@@ -17,6 +17,7 @@ LEVELS = {
     "conf": 1,
     "order": 1,
     "timestamp": 1,
+    "predicate": 2,
     "antichain": 1,
     "trace": 2,
     "progress": 2,
@@ -50,6 +51,7 @@ THIRD_PARTY = {
     "deltalake": ("spark_timely.log.delta", "spark_timely.log.storage"),
     "hypothesis": ("spark_timely.testing.strategies",),
     "numba": ("spark_timely.progress.kernels",),
+    "sqlglot": ("spark_timely.predicate",),
 }
 
 

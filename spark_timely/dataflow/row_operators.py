@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.dataflow.building import Building, types_of
-from spark_timely.dataflow.predicate import parse_predicate
 from spark_timely.dataflow.row_views import (
     Concat,
     Filter,
@@ -22,6 +21,7 @@ from spark_timely.dataflow.row_views import (
     check_mapped,
 )
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
+from spark_timely.predicate import parse_predicate
 
 if TYPE_CHECKING:
     from spark_timely.antichain import Antichain
@@ -96,7 +96,7 @@ class RowOperators(Building):
     def _condition(self, name: str, condition: object) -> tuple[pc.Expression, tuple[str, ...], str]:
         if isinstance(condition, str):
             types = {field.name: field.type for field in self.view.empty().schema}
-            expression = parse_predicate(condition, types, what=f"add operator {name!r}")
+            expression = parse_predicate(condition, types, what=f"add operator {name!r}").expression
         elif isinstance(condition, pc.Expression):
             expression = condition
         else:

@@ -15,9 +15,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import spark_timely as st
-from spark_timely.dataflow.predicate import parse_predicate
 from spark_timely.errors import InvalidUsageError, WaitTimeoutError
-from tests.unit.dataflow.test_predicate import TABLE, TYPES, condition
+from spark_timely.predicate import parse_predicate
+from tests.unit.test_predicate import TABLE, TYPES, condition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -237,9 +237,10 @@ def test_condition_as_text_means_what_it_means_to_spark(spark: SparkSession) -> 
     found = rows.toArrow()
     for i, text in enumerate(texts):
         holds = found.filter(pc.field(f"c{i}"))["Mixed Case"].to_pylist()
-        assert sorted(holds) == TABLE.filter(parse_predicate(text, TYPES, what="filter"))["Mixed Case"].to_pylist(), (
-            text
-        )
+        assert (
+            sorted(holds)
+            == TABLE.filter(parse_predicate(text, TYPES, what="filter").expression)["Mixed Case"].to_pylist()
+        ), text
 
 
 def test_failure_of_a_function_names_operator_and_times_in_the_querys_error(

@@ -188,6 +188,33 @@ def test_batch_read_takes_the_same_options(spark: SparkSession, log_path: str) -
     assert counted.groupBy("word").count().count() == 3
 
 
+def test_where_leaves_rows_out_as_sparks_filter_does(spark: SparkSession, log_path: str, tmp_path: Path) -> None:
+    log = make_log(log_path)
+    options = {"maxTimesPerTrigger": 2, "includeTime": True}
+    first, progress = run(replay(spark, log, where="word = 'w1' AND key < 200", **options), tmp_path / "checkpoint")
+    plain, same = run(replay(spark, log, **options).where("word = 'w1' AND key < 200"), tmp_path / "plain")
+    assert first.tables.keys() == plain.tables.keys()
+    for number, rows in plain.tables.items():
+        assert_same_rows(first.tables[number], rows)
+    assert sum(rows.num_rows for rows in first.tables.values()) > 0
+    assert [each["endOffset"] for each in progress] == [each["endOffset"] for each in same]
+    # What was left out has been read: another condition begins where the one before it stopped.
+    log.writer("a", owner="a").append(pa.table({"_time": [9], "key": [9], "word": ["late"]}), advance_to=10)
+    log.writer("b", owner="b").advance(10)
+    second, _ = run(replay(spark, log, where="key = 9", **options), tmp_path / "checkpoint")
+    assert sorted(second.rows().column("word").to_pylist()) == ["late", "open", "open"]
+
+    def kernel(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for rows in spark_timely.read_splits(batches, columns=["key"]):
+            yield from rows.to_batches()
+
+    splits = spark.read.format("timely").options(content="splits", where="word = 'w2'", columns="key").load(log.path)
+    found = splits.mapInArrow(kernel, "key long").toArrow()["key"].to_pylist()
+    assert sorted(found) == sorted(
+        row.key for row in spark.read.format("timely").load(log.path).where("word='w2'").collect()
+    )
+
+
 def test_contents_of_a_collection_and_their_changes(spark: SparkSession, log_path: str, tmp_path: Path) -> None:
     log = spark_timely.create_log(log_path, PAYLOAD, minimum=(0,), kind="collection")
     writer = log.writer(owner="o")

@@ -1,43 +1,98 @@
 """Conditions as SQL text, for rows in Arrow: what Spark's ``where`` makes of the same text.
 
-A small part of Spark's SQL, and only what means the same here: three-valued logic; NaN equal to itself and greater
-than all other numbers; integers that overflow are errors; decimals compared exactly. Whatever else is found is refused
-by name: what is taken for something else would drop rows in silence. (No parser that is well kept comes with Arrow.)
-
-Grammar: ``OR`` < ``AND`` < ``NOT`` < comparison, ``IS NULL``, ``IN``, ``BETWEEN``, ``LIKE`` < ``+ -`` < ``*`` < ``-x``.
+sqlglot reads the text as Spark's parser does. What it means is said here, for a small part of SQL: what means the same
+in Arrow, that is, three-valued logic; NaN equal to itself and greater than all other numbers; integers that overflow
+are errors; decimals compared exactly. Whatever else is found is refused by name: what is taken for something else
+would drop rows in silence.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Final
+from functools import reduce
+from operator import and_, or_
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, TimelyError, shown
 from spark_timely.timestamp import TimeType
 
-__all__ = ["parse_predicate"]
+if TYPE_CHECKING:
+    from sqlglot import exp
 
-_TOKEN: Final = re.compile(
-    r"""\s*(?:(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?(?!\w)|\.\d+(?:[eE][+-]?\d+)?(?!\w))
-    |(?P<name>[A-Za-z_]\w*|`[^`]+`)
-    |(?P<text>'[^'\\]*'(?!')|"[^"\\]*"(?!"))
-    |(?P<sign><=|>=|<>|!=|==|=|<|>|\(|\)|,|\+|-|\*))""",
-    re.VERBOSE,
-)
-_WORDS: Final = frozenset(
-    [
-        *("AND", "OR", "NOT", "IS", "NULL", "IN", "BETWEEN", "LIKE", "TRUE", "FALSE", "DATE", "TIMESTAMP"),
-        *("CASE", "CAST", "EXISTS", "INTERVAL", "ESCAPE"),
-    ]
-)
-_COMPARISONS: Final = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+__all__ = ["Predicate", "parse_predicate"]
+
 _BOOL: Final = pa.bool_()
+
+_SIGNS: Final = {"EQ": "=", "NEQ": "<>", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
+_ARITHMETIC: Final = {"Add": "+", "Sub": "-", "Mul": "*"}
+# As sqlglot calls the types of Spark's typed literals.
+_MOMENTS: Final = {"DATE": pa.date32(), "TIMESTAMPTZ": pa.timestamp("us", "UTC")}
+# Kinds of parts and what they may have: whatever else sqlglot notes of a part says something that is not known here.
+_PARTS: Final = {
+    **{kind: {"this", "expression"} for kind in ["And", "Or", "Is", *_SIGNS, *_ARITHMETIC]},
+    **{kind: {"this"} for kind in ["Not", "Neg", "Paren", "Column", "Boolean"]},
+    "Like": {"this", "expression", "negate"},
+    "Between": {"this", "low", "high"},
+    "In": {"this", "expressions"},
+    "Cast": {"this", "to"},
+    "Literal": {"this", "is_string"},
+    "Null": set[str](),
+}
+_KNOWN: Final = (
+    "conditions here are comparisons, AND, OR, NOT, IS NULL, IN, BETWEEN, LIKE, +, -, *, columns and literals; give "
+    "anything else as an expression of pyarrow.compute"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """A condition on rows.
+
+    Attributes
+    ----------
+    text : str
+        As it was given.
+    expression : pyarrow.compute.Expression
+        True, false or null for each row.
+    columns : tuple of str
+        Columns that it needs.
+    """
+
+    text: str
+    expression: pc.Expression
+    columns: tuple[str, ...]
+
+    def holds(self, rows: pa.RecordBatch, /) -> pa.BooleanArray:
+        """Tell for which rows the condition is true, in their order; for those for which it is null it is not.
+
+        Raises
+        ------
+        InvalidUsageError
+            If it cannot be computed, as where integers overflow.
+
+        Examples
+        --------
+        >>> found = parse_predicate("n > 1", {"n": pa.int64()}, what="filter")
+        >>> found.holds(pa.record_batch({"n": [1, None, 2]})).to_pylist()
+        [False, False, True]
+        """
+        source = Declaration("table_source", TableSourceNodeOptions(pa.Table.from_batches([rows])))
+        computed = Declaration("project", ProjectNodeOptions([self.expression], ["holds"]))
+        try:
+            # Several threads would not keep the order.
+            found = Declaration.from_sequence([source, computed]).to_table(use_threads=False)
+        except pa.ArrowInvalid as error:
+            msg = f"could not compute condition {shown(self.text)}: {error}"
+            raise InvalidUsageError(msg, hint="leave out, or write differently, what goes beyond its type") from error
+        return pc.fill_null(found["holds"], False).combine_chunks()  # noqa: FBT003 - as Arrow has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +113,7 @@ class _Value:
     literal: object = None
 
 
-def parse_predicate(text: str, types: Mapping[str, pa.DataType], /, *, what: str) -> pc.Expression:
+def parse_predicate(text: str, types: Mapping[str, pa.DataType], /, *, what: str) -> Predicate:
     """Return the condition that SQL text says, over columns of these types.
 
     Parameters
@@ -72,7 +127,7 @@ def parse_predicate(text: str, types: Mapping[str, pa.DataType], /, *, what: str
     Raises
     ------
     InvalidUsageError
-        If the text is no condition, or has parts that are not known here.
+        If the text is no condition, or has parts that are not known here; if sqlglot is not installed.
     SchemaMismatchError
         If it names no column, or compares what cannot be compared.
 
@@ -80,155 +135,125 @@ def parse_predicate(text: str, types: Mapping[str, pa.DataType], /, *, what: str
     --------
     >>> rows = pa.table({"n": [5, 20, None], "k": ["a", "b", "b"]})
     >>> types = {"n": pa.int64(), "k": pa.string()}
-    >>> condition = parse_predicate("n BETWEEN 1 AND 9 OR k LIKE 'b%' AND n IS NULL", types, what="filter")
-    >>> rows.filter(condition)["n"].to_pylist()
+    >>> found = parse_predicate("n BETWEEN 1 AND 9 OR k LIKE 'b%' AND n IS NULL", types, what="filter")
+    >>> rows.filter(found.expression)["n"].to_pylist()
     [5, None]
+    >>> found.columns
+    ('n', 'k')
     """
-    return _Parser(text, types, what).condition()
+    meaning = _Meaning(text, types, what)
+    try:
+        expression = meaning.condition(_read(text, what))
+    except RecursionError as error:
+        raise _refused(text, what, "too many brackets") from error
+    return Predicate(text, expression, tuple(meaning.columns))
 
 
-class _Parser:
-    """One text, read from left to right."""
+def _read(text: str, what: str) -> exp.Expr:
+    """Let sqlglot read the text."""
+    try:
+        import sqlglot
+        from sqlglot.errors import ParseError, SqlglotError
+    except ImportError as error:
+        msg = f"could not {what}: found a condition as text, and no package sqlglot"
+        raise InvalidUsageError(msg, hint="pip install 'spark-timely[sql]'") from error
+    if "\\" in text:
+        raise _refused(text, what, "a backslash")
+    try:
+        found = [each for each in sqlglot.parse(text, dialect="spark") if each is not None]
+    except ParseError as error:
+        first = error.errors[0] if error.errors else {}
+        said = f"{str(first.get('description', error)).rstrip('.')} at line {first.get('line')}, col {first.get('col')}"
+        raise _refused(text, what, said) from error
+    except SqlglotError as error:
+        raise _refused(text, what, str(error)) from error
+    if len(found) != 1:
+        raise _refused(text, what, f"{len(found)} conditions")
+    return found[0]
+
+
+def _refused(text: str, what: str, found: str) -> InvalidUsageError:
+    return InvalidUsageError(f"could not {what}: found {found} in condition {shown(text)}", hint=_KNOWN)
+
+
+class _Meaning:
+    """What one condition means for columns of these types."""
 
     def __init__(self, text: str, types: Mapping[str, pa.DataType], what: str) -> None:
         self._text, self._types, self._what = text, types, what
-        self._tokens: list[tuple[str, str, int]] = []
-        at = 0
-        while text[at:].strip():
-            match = _TOKEN.match(text, at)
-            if match is None or match.lastgroup is None:
-                start = at + len(text[at:]) - len(text[at:].lstrip())
-                msg = f"{text[start : start + 20]!r}"
-                raise self._error(msg, start)
-            self._tokens.append((match.lastgroup, match.group(match.lastgroup), match.start(match.lastgroup)))
-            at = match.end()
-        self._at = 0
+        self.columns: dict[str, None] = {}
 
-    def condition(self) -> pc.Expression:
-        """Read all of the text."""
-        value = self._or()
-        if self._at < len(self._tokens):
-            _, token, place = self._tokens[self._at]
-            raise self._error(repr(token), place)
-        return self._bool(value).expression
-
-    # Tokens ------------------------------------------------------------------------------------------
-
-    def _word(self) -> str:
-        """Return the next token if it is a word of SQL or a sign, in upper case."""
-        if self._at >= len(self._tokens):
-            return ""
-        kind, token, _ = self._tokens[self._at]
-        if kind == "sign":
-            return token
-        return token.upper() if kind == "name" and token.upper() in _WORDS else ""
-
-    def _take(self, *words: str) -> bool:
-        """Go past words if they come next."""
-        start = self._at
-        for word in words:
-            if self._word() != word:
-                self._at = start
-                return False
-            self._at += 1
-        return True
-
-    def _expect(self, word: str) -> None:
-        if not self._take(word):
-            found = repr(self._tokens[self._at][1]) if self._at < len(self._tokens) else "the end"
-            place = self._tokens[self._at][2] if self._at < len(self._tokens) else len(self._text)
-            msg = f"{found} where {word!r} belongs"
-            raise self._error(msg, place)
-
-    def _error(self, found: str, place: int) -> InvalidUsageError:
-        msg = f"could not {self._what}: found {found} at place {place} of condition {shown(self._text)}"
-        return InvalidUsageError(
-            msg,
-            hint="conditions here are comparisons, AND, OR, NOT, IS NULL, IN, BETWEEN, LIKE, +, -, *, columns and "
-            "literals; give anything else as an expression of pyarrow.compute",
-        )
+    def condition(self, node: exp.Expr) -> pc.Expression:
+        """Return what is true or false."""
+        return self._bool(self._any(node)).expression
 
     def _mismatch(self, found: str, hint: str) -> SchemaMismatchError:
         return SchemaMismatchError(f"could not {self._what}: found {found} in condition {shown(self._text)}", hint=hint)
 
-    # Grammar -----------------------------------------------------------------------------------------
+    # What stands where ---------------------------------------------------------------------------------
 
-    def _or(self) -> _Value:
-        value = self._and()
-        while self._take("OR"):
-            value = _Value(self._bool(value).expression | self._bool(self._and()).expression, _BOOL)
-        return value
+    def _any(self, node: exp.Expr) -> _Value:
+        """Return what a part means, wherever it stands."""
+        kind = self._kind(node)
+        if kind in ("And", "Or"):
+            # A chain may be longer than Python's stack is deep.
+            parts = [self.condition(part) for part in node.flatten(unnest=False)]
+            return _Value(_paired(parts, and_ if kind == "And" else or_), _BOOL)
+        if kind == "Not":
+            return _Value(~self.condition(node.this), _BOOL)
+        if kind in _SIGNS:
+            return self._compared(self._one(node.this), _SIGNS[kind], self._one(node.expression))
+        if kind == "Is" and self._kind(node.expression) == "Null":
+            return _Value(pc.is_null(self._one(node.this).expression), _BOOL)
+        if kind == "Between":
+            value, low, high = (self._one(node.args[name]) for name in ("this", "low", "high"))
+            above = self._compared(value, ">=", low).expression
+            return _Value(above & self._compared(value, "<=", high).expression, _BOOL)
+        if kind == "In" and node.expressions:
+            value = self._one(node.this)
+            equal = [self._compared(value, "=", self._one(each)).expression for each in node.expressions]
+            return _Value(_paired(equal, or_), _BOOL)
+        if kind == "Like":
+            found = self._like(self._one(node.this), self._one(node.expression))
+            return _Value(~found if node.args.get("negate") else found, _BOOL)
+        return self._one(node)
 
-    def _and(self) -> _Value:
-        value = self._not()
-        while self._take("AND"):
-            value = _Value(self._bool(value).expression & self._bool(self._not()).expression, _BOOL)
-        return value
+    def _one(self, node: exp.Expr) -> _Value:
+        """Return what a part means that stands beside an operator: without brackets, parsers differ on others."""
+        kind = self._kind(node)
+        if kind == "Paren":
+            return self._any(node.this)
+        if kind == "Column":
+            return self._column(node.name)
+        if kind in ("Boolean", "Null"):
+            return self._literal(node.this) if kind == "Boolean" else _Value(pc.scalar(pa.scalar(None)), pa.null())
+        if kind == "Literal":
+            return self._literal(node.this if node.is_string else self._number(node.this))
+        if kind == "Neg":
+            return self._negated(self._one(node.this))
+        if kind in _ARITHMETIC:
+            return self._computed(self._one(node.this), _ARITHMETIC[kind], self._one(node.expression))
+        if kind == "Cast" and node.this.is_string and (type_ := _MOMENTS.get(node.args["to"].sql())):
+            return self._moment(node.this.this, type_)
+        raise self._unknown(node)
 
-    def _not(self) -> _Value:
-        if self._take("NOT"):
-            return _Value(~self._bool(self._not()).expression, _BOOL)
-        return self._predicate()
+    def _kind(self, node: exp.Expr) -> str:
+        """Return what kind of part this is, one that is known."""
+        kind = type(node).__name__
+        if kind not in _PARTS or any(value and name not in _PARTS[kind] for name, value in node.args.items()):
+            raise self._unknown(node)
+        return kind
 
-    def _predicate(self) -> _Value:
-        left = self._sum()
-        sign = _COMPARISONS.get(self._word())
-        if sign is not None:
-            self._at += 1
-            return self._compared(left, sign, self._sum())
-        if self._take("IS", "NOT", "NULL"):
-            return _Value(pc.is_valid(left.expression), _BOOL)
-        if self._take("IS", "NULL"):
-            return _Value(pc.is_null(left.expression), _BOOL)
-        negated = self._take("NOT")
-        if self._take("IN"):
-            found = self._in(left)
-        elif self._take("BETWEEN"):
-            low = self._sum()
-            self._expect("AND")
-            high = self._sum()
-            found = self._compared(left, ">=", low).expression & self._compared(left, "<=", high).expression
-        elif self._take("LIKE"):
-            found = self._like(left)
-        elif negated:
-            self._expect("IN")
-        else:
-            return left
-        return _Value(~found if negated else found, _BOOL)
+    def _unknown(self, node: exp.Expr) -> InvalidUsageError:
+        return _refused(self._text, self._what, shown(node.sql(dialect="spark")))
 
-    def _in(self, left: _Value) -> pc.Expression:
-        self._expect("(")
-        found = self._compared(left, "=", self._sum()).expression
-        while self._take(","):
-            found = found | self._compared(left, "=", self._sum()).expression
-        self._expect(")")
-        return found
-
-    def _like(self, left: _Value) -> pc.Expression:
-        pattern = self._sum()
+    def _like(self, left: _Value, pattern: _Value) -> pc.Expression:
         if not pa.types.is_string(left.type) or not isinstance(pattern.literal, str):
             found = f"LIKE of type={left.type} and {pattern.expression}"
             raise self._mismatch(found, "LIKE takes a column of texts and a text")
         return pc.match_like(left.expression, pattern.literal)
 
-    def _sum(self) -> _Value:
-        value = self._product()
-        while self._word() in ("+", "-"):
-            sign = self._word()
-            self._at += 1
-            value = self._computed(value, sign, self._product())
-        return value
-
-    def _product(self) -> _Value:
-        value = self._signed()
-        while self._take("*"):
-            value = self._computed(value, "*", self._signed())
-        return value
-
-    def _signed(self) -> _Value:
-        if not self._take("-"):
-            return self._primary()
-        value = self._signed()
+    def _negated(self, value: _Value) -> _Value:
         if isinstance(value.literal, int | float | Decimal) and not isinstance(value.literal, bool):
             return self._literal(-value.literal)
         if pa.types.is_integer(value.type) or pa.types.is_floating(value.type):
@@ -236,32 +261,14 @@ class _Parser:
         msg = f"minus of type={value.type}"
         raise self._mismatch(msg, "negate numbers")
 
-    def _primary(self) -> _Value:
-        if self._take("("):
-            value = self._or()
-            self._expect(")")
-            return value
-        if self._at >= len(self._tokens):
-            msg = "the end"
-            raise self._error(msg, len(self._text))
-        kind, token, place = self._tokens[self._at]
-        word = self._word()
-        self._at += 1
-        if kind == "number":
-            return self._literal(int(token) if token.isdigit() else _number(token))
-        if kind == "text":
-            return self._literal(token[1:-1])
-        if word in ("TRUE", "FALSE"):
-            return self._literal(word == "TRUE")
-        if word == "NULL":
-            return _Value(pc.scalar(pa.scalar(None)), pa.null())
-        if word in ("DATE", "TIMESTAMP") and self._at < len(self._tokens) and self._tokens[self._at][0] == "text":
-            text = self._tokens[self._at][1][1:-1]
-            self._at += 1
-            return self._moment(text, pa.date32() if word == "DATE" else pa.timestamp("us", "UTC"))
-        if kind == "name" and word in ("", "DATE", "TIMESTAMP") and self._word() != "(":
-            return self._column(token.strip("`"))
-        raise self._error(repr(token), place)
+    def _number(self, text: str) -> float | Decimal:
+        if text.isdigit():
+            return int(text)
+        number = float(text) if "e" in text.lower() else Decimal(text)
+        if math.isinf(number):
+            msg = f"number {text}"
+            raise self._mismatch(msg, "doubles end at 1.8e308")
+        return number
 
     # Meaning -----------------------------------------------------------------------------------------
 
@@ -273,6 +280,7 @@ class _Parser:
         type_ = self._types[found[0]]
         if pa.types.is_large_string(type_):
             type_ = pa.string()
+        self.columns[found[0]] = None
         return _Value(pc.field(found[0]), type_)
 
     def _literal(self, value: float | Decimal | str) -> _Value:
@@ -382,6 +390,13 @@ class _Parser:
         return left, right
 
 
+def _paired(parts: list[pc.Expression], join: Callable[[pc.Expression, pc.Expression], pc.Expression]) -> pc.Expression:
+    """Join pairs of neighbours until one is left: a long chain is not nested deeply."""
+    while len(parts) > 1:
+        parts = [reduce(join, parts[at : at + 2]) for at in range(0, len(parts), 2)]
+    return parts[0]
+
+
 def _is_number(type_: pa.DataType) -> bool:
     return bool(pa.types.is_signed_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_))
 
@@ -389,10 +404,6 @@ def _is_number(type_: pa.DataType) -> bool:
 def _has_order(type_: pa.DataType) -> bool:
     tests = (pa.types.is_string, pa.types.is_date, pa.types.is_timestamp, pa.types.is_boolean)
     return any(test(type_) for test in tests)
-
-
-def _number(text: str) -> float | Decimal:
-    return float(text) if "e" in text.lower() else Decimal(text)
 
 
 def _cast(value: _Value, type_: pa.DataType) -> _Value:
