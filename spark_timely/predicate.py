@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, TimelyError, shown
 from spark_timely.timestamp import TimeType
@@ -84,6 +83,9 @@ class Predicate:
         >>> found.holds(pa.record_batch({"n": [1, None, 2]})).to_pylist()
         [False, False, True]
         """
+        # Loads pandas, which most processes do without.
+        from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
+
         source = Declaration("table_source", TableSourceNodeOptions(pa.Table.from_batches([rows])))
         computed = Declaration("project", ProjectNodeOptions([self.expression], ["holds"]))
         try:
