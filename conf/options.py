@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from spark_timely.conf.kinds import Duration, JsonValue, Kind, Option, parse_value
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, shown
@@ -576,10 +576,18 @@ def _key(name: str) -> str:
     return name.replace("_", "").lower()
 
 
+# What users of other connectors look for, and what there is for it here.
+_ELSEWHERE: Final = {
+    "tablename": "give the path that spark_timely.table_path(spark, name) gives",
+    "pushdown": "say what is to be left out by `where`, `columns`, `streamFilter`, `startingFrontier` and `upTo`",
+}
+
+
 def _unknown_option(attempt: str, name: str, table: OptionTable[ParsedT]) -> InvalidOptionError:
     names = {_key(option.name): option.name for option in table.options.values()}
     near = difflib.get_close_matches(_key(name), names, n=1, cutoff=0.6)
-    hint = f"did you mean {names[near[0]]!r}?" if near else "known options: " + ", ".join(names.values())
+    elsewhere = _ELSEWHERE.get(_key(name))
+    hint = elsewhere or (f"did you mean {names[near[0]]!r}?" if near else "known options: " + ", ".join(names.values()))
     return InvalidOptionError(f"{attempt}: found unknown option {shown(name)}", hint=hint, context={"option": name})
 
 

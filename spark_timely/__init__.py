@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from spark_timely.spark.source_frontier import batch_frontier as batch_frontier
     from spark_timely.spark.start import CaptureQuery as CaptureQuery
     from spark_timely.spark.start import start as start
+    from spark_timely.spark.tables import table_path as table_path
 
 __version__ = "0.1.0"
 
@@ -82,6 +83,7 @@ _EXPORTS: dict[str, str] = {
     "snapshot_at": "spark_timely.spark.collection",
     "start": "spark_timely.spark.start",
     "sum": "spark_timely.dataflow.aggregates:sum_of",
+    "table_path": "spark_timely.spark.tables",
     "wait": "spark_timely.log.waiting",
     "windows": "spark_timely.dataflow.delays",
 }
@@ -113,6 +115,7 @@ __all__ = [
     "snapshot_at",
     "start",
     "sum",
+    "table_path",
     "wait",
     "windows",
 ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 import spark_timely
+from spark_timely.errors import InvalidUsageError, LogFormatError, LogMissingError
 from spark_timely.testing import assert_same_rows
 
 if TYPE_CHECKING:
@@ -79,6 +81,45 @@ def test_delta_sql_schema_has_our_columns_first(spark: SparkSession, path: str) 
     assert all(name.startswith("_") for name in names[:first])
     assert names[first:] == ["t", "word", "n"]
     assert first + 1 <= 32, "Delta keeps statistics for the first 32 columns only"
+
+
+def test_log_with_a_name_in_the_catalog_is_captured_replayed_and_read_by_it(
+    spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    folder = str(tmp_path / "100% a log ü")
+    log = spark_timely.create_log(folder, ROWS.schema, times=("timestamp",))
+    spark.sql("CREATE SCHEMA IF NOT EXISTS raw_logs")
+    request.addfinalizer(lambda: spark.sql("DROP SCHEMA raw_logs CASCADE"))
+    spark.sql(f"CREATE TABLE raw_logs.`by_name` USING delta LOCATION '{folder}'")
+    for name in ("raw_logs.by_name", "spark_catalog.raw_logs.`by_name`"):
+        assert spark_timely.table_path(spark, name) == log.path
+    writer = spark_timely.open_log(spark_timely.table_path(spark, "raw_logs.by_name")).writer(owner="me")
+    writer.append(ROWS.append_column("_time", ROWS["t"]))
+    writer.close()
+    replayed = spark.read.format("timely").load(spark_timely.table_path(spark, "raw_logs.by_name"))
+    assert_same_rows(replayed.toArrow(), ROWS)
+    named = spark.sql(f"SELECT t, word, n FROM raw_logs.by_name WHERE {documented_filter()}")
+    assert_same_rows(named.toArrow(), ROWS)
+
+    spark.sql("CREATE TABLE raw_logs.files (n INT) USING parquet")
+    with pytest.raises(LogMissingError, match=r"could not use table 'raw_logs.files' as a log: found format='parquet'"):
+        spark_timely.table_path(spark, "raw_logs.files")
+    with pytest.raises(
+        LogMissingError, match=r"could not look up table 'raw_logs.nope': found .*TABLE_OR_VIEW_NOT_FOUND"
+    ):
+        spark_timely.table_path(spark, "raw_logs.nope")
+    for name in ("", "a; DROP TABLE b", "a.b.c.d", "`a", "a b"):
+        with pytest.raises(InvalidUsageError, match="could not look up a table: found name="):
+            spark_timely.table_path(spark, name)
+
+
+def test_table_whose_commits_are_its_catalogs_is_refused() -> None:
+    detail = {"format": "delta", "tableFeatures": ["appendOnly", "catalogManaged"], "location": "s3://managed/x"}
+    session = SimpleNamespace(sql=lambda _: SimpleNamespace(collect=lambda: [detail]))
+    with pytest.raises(
+        LogFormatError, match=r"found table features \['catalogManaged'\], its commits are its catalog's"
+    ):
+        spark_timely.table_path(cast("SparkSession", session), "main.raw.managed")
 
 
 def test_deltalake_and_pyarrow_read_the_same_rows(path: str) -> None:

@@ -452,3 +452,9 @@ def test_tables_are_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFi
     file.write_text("a\n<!-- options: sink -->\n<!-- end -->\n<!-- options: source -->\n<!-- end -->\nb\n")
     assert render(["--write", str(file)]) == 0
     assert file.read_text() == f"a\n{printed}b\n"
+
+
+@pytest.mark.parametrize(("name", "hint"), [("tableName", r"table_path\(spark, name\)"), ("pushdown", "by `where`")])
+def test_options_of_other_connectors_name_what_there_is_instead(name: str, hint: str) -> None:
+    with pytest.raises(InvalidOptionError, match=f"found unknown option '{name}' — hint: .*{hint}"):
+        parse_options(SOURCE_OPTIONS, {"path": "log", name: "x"})
