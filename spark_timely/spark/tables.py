@@ -24,7 +24,7 @@ def table_path(spark: SparkSession, name: str, /) -> str:
     """Return where the log is that a catalog knows by this name.
 
     Everything that takes the path of a log takes what this gives. Logs are written beside Spark, so a table whose
-    commits only its catalog may make is refused. A log gets a name by ``CREATE TABLE name USING delta LOCATION 'path'``.
+    commits only its catalog may make is refused. ``CREATE TABLE name USING delta LOCATION 'path'`` gives a log its name.
 
     Parameters
     ----------
