@@ -27,6 +27,7 @@ from spark_timely.capture.splits import cut_bytes, default_splits
 from spark_timely.datasource.alignment import aligned, alignment_of
 from spark_timely.datasource.arrivals import Arrivals
 from spark_timely.datasource.catalog import Catalog
+from spark_timely.datasource.commit_bound import CommitBound
 from spark_timely.datasource.events import frontier_changes
 from spark_timely.datasource.offsets import (
     Begin,
@@ -169,6 +170,7 @@ class ReplayPlanner:
         self._poll_s = options.poll_interval.seconds
         self._catalog = Catalog(log, fail_on_data_loss=options.fail_on_data_loss, pause=pause)
         self._arrivals = Arrivals(log, self._catalog, self.layout)
+        self._bounds: dict[tuple[str, int, tuple[str, ...] | None], CommitBound] = {}
         self._refreshed: float | None = None
         self._pinned: _Pin | None = None
         self._asked = False
@@ -276,7 +278,7 @@ class ReplayPlanner:
         if offset.scope.delivery == "arrival":
             origin = self._arrivals.origin(begin, scope.streams, self._pinned_seqs())
             scope = replace(scope, start=begin) if by_commits else scope
-        elif by_commits and not self._arrivals.history.reached(begin.kind, int(str(begin.value)), scope.streams):
+        elif by_commits and not self._commits(begin.kind, int(str(begin.value)), scope.streams).reached():
             return None
         else:
             origin = self._origin(begin, scope)
@@ -287,7 +289,7 @@ class ReplayPlanner:
             return self._reached(scope.streams)
         if begin.kind in ("version", "timestamp"):
             # The frontier just before: the commits with a lower number, or an earlier moment.
-            return self._arrivals.history.frontier(begin.kind, int(str(begin.value)), scope.streams)
+            return self._commits(begin.kind, int(str(begin.value)), scope.streams).frontier()
         assert isinstance(begin.value, Antichain)
         if begin.kind == "as_of" and not scope.snapshot:
             return self._domain.successors(begin.value.elements[0])
@@ -315,13 +317,20 @@ class ReplayPlanner:
     def _end(self, until: Bound, streams: tuple[str, ...] | None) -> Antichain:
         if isinstance(until.value, Antichain):
             return until.value
-        return self._arrivals.history.frontier(until.kind, until.value + 1, streams)
+        return self._commits(until.kind, until.value + 1, streams).frontier()
 
     def _settled(self, until: Bound, streams: tuple[str, ...] | None) -> bool:
         """Return whether an end stays where it is, whatever is committed from now on."""
         if isinstance(until.value, Antichain):
             return True
-        return self._arrivals.history.reached(until.kind, until.value + 1, streams)
+        return self._commits(until.kind, until.value + 1, streams).reached()
+
+    def _commits(self, kind: str, bound: int, streams: tuple[str, ...] | None) -> CommitBound:
+        """Return what is followed up to a bound: that of the beginning, and that of the end."""
+        key = (kind, bound, streams)
+        if key not in self._bounds:
+            self._bounds[key] = CommitBound(self._log, kind, bound, streams)
+        return self._bounds[key]
 
     def _reached(self, streams: tuple[str, ...] | None) -> Antichain:
         return self._closed(streams) if self._pinned is None else self._pinned.closed(streams)

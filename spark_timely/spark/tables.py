@@ -23,8 +23,9 @@ _CATALOG_FEATURES: Final = frozenset({"catalogManaged", "catalogOwned", "catalog
 def table_path(spark: SparkSession, name: str, /) -> str:
     """Return where the log is that a catalog knows by this name.
 
-    Everything that takes the path of a log takes what this gives. Logs are written beside Spark, so a table whose
-    commits only its catalog may make is refused. ``CREATE TABLE name USING delta LOCATION 'path'`` gives a log its name.
+    Everything that takes the path of a log takes what this gives. A log gets its name by
+    ``CREATE TABLE name USING delta LOCATION 'path'``. Logs are written beside Spark, so a table whose commits only its
+    catalog may make is refused.
 
     Parameters
     ----------

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_timely.datasource import arrivals, recent
+from spark_timely.datasource.commit_bound import CommitBound
 from spark_timely.log.base import OPEN_STREAM
 from spark_timely.log.history import history_of
 from spark_timely.log.memory import MemoryLog
@@ -159,6 +160,50 @@ def test_history_since_a_position_is_that_of_the_whole_log(rng: random.Random, m
                 assert part.before("timestamp", bound) == end
         if rng.random() < 0.7:
             position = {name: rng.randint(position.get(name, 0), seq) for name, seq in high.items()}
+
+
+@some
+@given(
+    st.randoms(use_true_random=False),
+    st.sampled_from(["version", "timestamp"]),
+    st.sampled_from([None, ("s0",), ("s1", "s2")]),
+)
+def test_a_bound_ahead_is_followed_as_the_whole_history_tells_it(
+    rng: random.Random, kind: str, streams: tuple[str, ...] | None
+) -> None:
+    growing = Growing(rng, back=rng.random() < 0.5)
+    bound = rng.randrange(1, 12) if kind == "version" else 1_600_000_000_000_000 + rng.randrange(80) * 1_000_000
+    followed = CommitBound(growing.log, kind, bound, streams)
+    for _ in range(30):
+        growing.step()
+        if rng.random() < 0.4:
+            continue
+        whole = history_of(growing.log)
+        expected = whole.frontier(kind, bound, streams), whole.reached(kind, bound, streams)
+        assert (followed.frontier(), followed.reached()) == expected
+        if expected[1]:
+            return
+
+
+def test_an_end_that_lies_ahead_costs_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    growing = Growing(random.Random(7), back=False)
+    growing.log = MemoryLog.create(PAYLOAD, minimum=(0,), merge_every=None)
+    growing.log.open_stream("s0", owner="s0")
+    growing.upper["s0"] = 0
+    read: list[str] = []
+    rows_of = MemoryLog.progress_rows
+    monkeypatch.setattr(MemoryLog, "progress", lambda _: pytest.fail("read all progress"))
+    monkeypatch.setattr(MemoryLog, "progress_rows", lambda log, paths: rows_of(log, read.extend(paths) or paths))
+    for option in ({"endingTimestamp": "2999-01-01"}, {"endingVersion": "1000"}):
+        driver = drive(growing.log, **option)
+        for _ in range(30):
+            growing.append("s0")
+        driver.run_one()
+        for _ in range(10):
+            growing.append("s0")
+            read.clear()
+            driver.run_one()
+            assert len(read) == 1
 
 
 def test_a_micro_batch_reads_only_the_progress_that_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
