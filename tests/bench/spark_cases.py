@@ -39,6 +39,7 @@ NAMES = (
     "capture_foreach_batch_vs_delta_sink",
     "capture_sink_vs_delta_sink",
     "replay_messages_vs_delta_stream",
+    "replay_where_vs_filter",
     "complete_aggregate_splits_vs_stateful",
     "complete_aggregate_splits_vs_stateful_into_parquet",
 )
@@ -62,6 +63,7 @@ class SparkCases:
             self.capture_foreach_batch,
             self.capture_sink,
             self.replay_messages,
+            self.replay_where,
             self.complete_aggregate,
             self.complete_aggregate_parquet,
         )
@@ -254,6 +256,40 @@ class SparkCases:
             case,
             lambda: self._to_noop(self.spark.readStream.format("timely").option("workers", 2).load(str(log))),
             lambda: self._to_noop(self.spark.readStream.format("delta").load(str(table))),
+            self.repeats,
+        )
+        return case
+
+    def replay_where(self) -> Case:
+        """Compare a batch read with the option `where` with Spark's own filter after the same read."""
+        log, table = self.captured()
+        wanted = f"key < {N_KEYS // 20}"
+        read = self.spark.read.format("timely").option("workers", 2)
+        expected = self.spark.read.format("delta").load(str(table)).where(wanted).count()
+
+        def run(rows: DataFrame) -> float:
+            counted = []
+
+            def work() -> None:
+                found = rows.agg(F.count("*").alias("n"), F.sum("value"), F.max("text")).first()
+                counted.append(None if found is None else found["n"])
+
+            took = seconds(work)
+            if counted != [expected]:
+                message = f"rows where {wanted}: expected {expected}, counted {counted}"
+                raise AssertionError(message)
+            return took
+
+        case = Case(
+            "replay_where_vs_filter",
+            "a twentieth of the rows, aggregated, read as a batch with `where`; peer: with Spark's filter",
+            None,
+            settings={"workers": 2, **PEER_SETTINGS},
+        )
+        alternate(
+            case,
+            lambda: run(read.option("where", wanted).load(str(log))),
+            lambda: run(self.spark.read.format("timely").option("workers", 2).load(str(log)).where(wanted)),
             self.repeats,
         )
         return case
