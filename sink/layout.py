@@ -22,7 +22,8 @@ from spark_timely.capture.policy import FrontierPolicy, LateData, Policy
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log.format import METADATA_KEY, LogFormat, canonical_type
 from spark_timely.spark.arrow import arrow_schema
-from spark_timely.timestamp import TimeDomain, TimeType
+from spark_timely.time_type import TimeType
+from spark_timely.timestamp import TimeDomain
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

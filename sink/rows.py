@@ -26,7 +26,7 @@ from spark_timely.order import IntArray, consolidate_rows, is_sorted, lexsort, m
 from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, Standing
-from spark_timely.timestamp import plain_value
+from spark_timely.time_type import plain_value
 
 __all__ = ["write_rows"]
 

@@ -16,6 +16,7 @@ LEVELS = {
     "errors": 1,
     "conf": 1,
     "order": 1,
+    "time_type": 1,
     "timestamp": 1,
     "predicate": 2,
     "antichain": 1,
@@ -34,7 +35,8 @@ LEVELS = {
 BESIDE = {
     "conf": {"errors"},
     "order": {"errors"},
-    "timestamp": {"errors", "order", "antichain"},
+    "time_type": {"errors"},
+    "timestamp": {"errors", "order", "antichain", "time_type"},
     "antichain": {"errors", "order"},
     "log": {"capture"},
     "datasource": {"sink", "spark"},

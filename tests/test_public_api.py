@@ -43,6 +43,7 @@ PUBLIC = [
     "snapshot_at",
     "start",
     "sum",
+    "table_path",
     "wait",
     "windows",
 ]

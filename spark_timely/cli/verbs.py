@@ -24,7 +24,8 @@ from spark_timely.log.delta import DeltaLog, open_log
 from spark_timely.log.files import TARGET_FILE_BYTES
 from spark_timely.log.index import FileIndex
 from spark_timely.log.place import promised
-from spark_timely.timestamp import TimeDomain, TimeType
+from spark_timely.time_type import TimeType
+from spark_timely.timestamp import TimeDomain
 
 __all__ = ["VERBS", "Verb", "asked_log", "frontier_text", "plain_frontier", "storage_options"]
 

@@ -23,7 +23,8 @@ from spark_timely.exchange.layout import check_nanos
 from spark_timely.exchange.places import Body, Bytes, Fault, Places, put
 from spark_timely.exchange.schema import UNIT, Record, Scalar, Type, parse_type, type_text
 from spark_timely.order import IntArray
-from spark_timely.timestamp import TimeDomain, TimeType
+from spark_timely.time_type import TimeType
+from spark_timely.timestamp import TimeDomain
 
 __all__ = ["TimeLayout", "time_layout", "time_text_of"]
 

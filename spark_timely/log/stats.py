@@ -22,7 +22,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_timely.timestamp import TimeDomain, TimeType
+from spark_timely.time_type import TimeType
+from spark_timely.timestamp import TimeDomain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_timely.sink.plan import CapturePlan, Standing
-    from spark_timely.timestamp import TimeType
+    from spark_timely.time_type import TimeType
 
 __all__ = ["Classified", "RowClass", "classify"]
 

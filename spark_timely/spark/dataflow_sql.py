@@ -30,7 +30,8 @@ from spark_timely.log.storage import open_storage
 from spark_timely.order import unique_times
 from spark_timely.spark.arrow import spark_schema
 from spark_timely.spark.worker import settle_worker
-from spark_timely.timestamp import TimeDomain, TimeType
+from spark_timely.time_type import TimeType
+from spark_timely.timestamp import TimeDomain
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -48,7 +48,7 @@ from spark_timely.sink.plan import BatchId, CapturePlan, Standing, find_log, mak
 from spark_timely.spark.checkpoint import checkpoint_state
 from spark_timely.spark.classify import Classified, RowClass, classify
 from spark_timely.spark.settings import changed_settings
-from spark_timely.timestamp import plain_value
+from spark_timely.time_type import plain_value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

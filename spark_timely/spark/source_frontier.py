@@ -26,7 +26,8 @@ from spark_timely.antichain import Antichain
 from spark_timely.datasource.offsets import read_offset
 from spark_timely.errors import InvalidUsageError, StorageError, TimelyError, shown
 from spark_timely.log.storage import FileStorage, open_storage
-from spark_timely.timestamp import TimeDomain, TimeType
+from spark_timely.time_type import TimeType
+from spark_timely.timestamp import TimeDomain
 
 __all__ = ["SourceFrontier", "batch_frontier", "source_frontier"]
 

@@ -11,7 +11,8 @@ from spark_timely.antichain import Antichain
 from spark_timely.dataflow.scope import Scope
 from spark_timely.dataflow.stream import Stream
 from spark_timely.dataflow.view import Names, Replay
-from spark_timely.timestamp import TimeDomain, TimeType
+from spark_timely.time_type import TimeType
+from spark_timely.timestamp import TimeDomain
 
 if TYPE_CHECKING:
     from spark_timely.dataflow.view import View

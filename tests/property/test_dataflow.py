@@ -40,7 +40,7 @@ from spark_timely.dataflow.view import leaves_of
 from spark_timely.errors import TimelyError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.spark.dataflow_tasks import buckets_of, catalog_of, pieces_of, reader_of, run_one
-from spark_timely.timestamp import TimeType
+from spark_timely.time_type import TimeType
 from tests.oracles.dataflow_model import DONE, Row, Spec, frontier_of, rows_of
 from tests.support import examples
 

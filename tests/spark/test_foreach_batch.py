@@ -15,7 +15,7 @@ import pytest
 from spark_timely import errors
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.spark.foreach_batch import capture
-from spark_timely.timestamp import TimeType
+from spark_timely.time_type import TimeType
 from tests.unit.sink.driver import SinkDriver, rows
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from spark_timely.antichain import Antichain
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
-from spark_timely.timestamp import TimeDomain, TimeType
+from spark_timely.time_type import TimeType
+from spark_timely.timestamp import TimeDomain
 
 LONG, INT, SHORT, DATE, TIMESTAMP = TimeType
 DAY_US = 86_400_000_000

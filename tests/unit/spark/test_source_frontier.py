@@ -10,7 +10,7 @@ import pytest
 from spark_timely.antichain import Antichain
 from spark_timely.errors import InvalidUsageError, LogFormatError, StorageError
 from spark_timely.spark.source_frontier import SourceFrontier, batch_frontier, source_frontier
-from spark_timely.timestamp import TimeType
+from spark_timely.time_type import TimeType
 
 LONG = (TimeType.LONG,)
 

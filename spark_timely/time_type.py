@@ -1,0 +1,489 @@
+"""Types of one coordinate of a time: how a time column, a number and a text for people belong together.
+
+Only this module knows that an integer may be a date.
+
+Invariants
+----------
+1. `long`, `int`, `short` are the number itself; `date` counts days and `timestamp` microseconds
+   since 1970-01-01 in UTC. No conversion looks at a time zone of the session or the machine.
+2. Every time that gets in can be held by its column, and is not above `TimeType.hi`. A date or
+   timestamp below `TimeType.lo` gets in: it lies behind every frontier, and is treated as late.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import re
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_timely.errors import InvalidUsageError
+
+__all__ = ["TimeType", "plain_value"]
+
+_UNIX_DATE = dt.date(1970, 1, 1)
+_UNIX_TIME = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
+_DAY_US = 86_400_000_000
+_INTEGER = re.compile(r"[+-]?\d+")
+_FRACTION = re.compile(r"\.(\d+)")
+_ISO_DURATION = re.compile(
+    r"P(?:(?P<weeks>\d+(?:\.\d+)?)W)?(?:(?P<days>\d+(?:\.\d+)?)D)?"
+    r"(?:T(?:(?P<hours>\d+(?:\.\d+)?)H)?(?:(?P<minutes>\d+(?:\.\d+)?)M)?"
+    r"(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?",
+    re.IGNORECASE,
+)
+_WORDS_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zµ]+)", re.IGNORECASE)
+_UNIT_US = {
+    name: size
+    for size, names in {
+        1: "us µs microsecond microseconds",
+        1_000: "ms millisecond milliseconds",
+        1_000_000: "s sec secs second seconds",
+        60_000_000: "m min mins minute minutes",
+        3_600_000_000: "h hour hours",
+        _DAY_US: "d day days",
+        7 * _DAY_US: "w week weeks",
+    }.items()
+    for name in names.split()
+}
+_UNITS_OF_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+class TimeType(enum.Enum):
+    """Type of one coordinate of a time: `long`, `int`, `short`, `date` or `timestamp`.
+
+    Examples
+    --------
+    >>> TimeType("date").parse("2013-01-01")
+    15706
+    >>> TimeType.TIMESTAMP.render(0)
+    '1970-01-01T00:00:00.000000Z'
+    """
+
+    LONG = "long"
+    INT = "int"
+    SHORT = "short"
+    DATE = "date"
+    TIMESTAMP = "timestamp"
+
+    @classmethod
+    def from_arrow_type(cls, type_: pa.DataType) -> TimeType:
+        """Return the time type for a column of an Arrow type.
+
+        Unsigned and narrow integers map to the signed type that holds them; uint64 to `long`,
+        where values of 2**63 or more are refused when they come.
+
+        Raises
+        ------
+        InvalidUsageError
+            If times cannot be of that type: among others a timestamp without zone.
+
+        Examples
+        --------
+        >>> TimeType.from_arrow_type(pa.timestamp("ms", "Europe/Berlin"))
+        <TimeType.TIMESTAMP: 'timestamp'>
+        """
+        if pa.types.is_date(type_):
+            return cls.DATE
+        if pa.types.is_timestamp(type_) and type_.tz is not None:
+            return cls.TIMESTAMP
+        if pa.types.is_integer(type_):
+            if type_ in (pa.int8(), pa.uint8(), pa.int16()):
+                return cls.SHORT
+            return cls.INT if type_ in (pa.uint16(), pa.int32()) else cls.LONG
+        raise _wrong_type(type_, "a time column")
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """Arrow type of the time column of a log."""
+        return _ARROW[self]
+
+    @property
+    def lo(self) -> int:
+        """Least time: the least number of the type; 1700-01-01 for date and timestamp."""
+        return _BOUNDS[self][0]
+
+    @property
+    def hi(self) -> int:
+        """Greatest time: the greatest number of the type; the end of 9999 for date and timestamp."""
+        return _BOUNDS[self][1]
+
+    @property
+    def minimum(self) -> int:
+        """Where a log of this type starts unless it declares otherwise; equal to `lo`."""
+        return self.lo
+
+    def from_arrow(
+        self, array: pa.Array | pa.ChunkedArray, *, name: str = "time", first_row: int = 0
+    ) -> npt.NDArray[np.int64]:
+        """Read a column of times.
+
+        Parameters
+        ----------
+        array : pyarrow.Array or ChunkedArray
+            Any integer column for the integer types; date32 or date64 for `date`; a timestamp with
+            a zone, of any unit, for `timestamp`.
+        name : str
+            Name of the column, for errors.
+        first_row : int
+            Number of the first row, for errors.
+
+        Returns
+        -------
+        ndarray of int64, shape (n,)
+            Without a copy where the column's buffer allows it; then it is read-only.
+
+        Raises
+        ------
+        InvalidUsageError
+            If the column has another type, holds a null, or a time that the type cannot hold, is
+            above `hi`, or is finer than a microsecond. The message names the row.
+
+        Examples
+        --------
+        >>> TimeType.DATE.from_arrow(pa.array(["2013-01-01"]).cast(pa.date32())).tolist()
+        [15706]
+        """
+        if isinstance(array, pa.ChunkedArray):
+            array = array.combine_chunks() if array.num_chunks != 1 else array.chunk(0)
+        if isinstance(array, pa.ChunkedArray):  # combine_chunks keeps several above 2 GB
+            array = pa.concat_arrays(array.chunks)
+        self._check_type(array.type, name)
+        if array.null_count:
+            row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+            msg = f"could not read time column {name!r}: found null in row={first_row + row}"
+            raise InvalidUsageError(
+                msg,
+                hint="every row needs a time; filter such rows out or fill the column",
+                context={"column": name, "row": first_row + row},
+            )
+        values, fits = self._integers(array)
+        fits &= values <= self.hi
+        if self.minimum_is_of_type:
+            fits &= values >= self.lo
+        if not fits.all():
+            row = int(np.flatnonzero(~fits)[0])
+            msg = (
+                f"could not read time column {name!r}: found {plain_value(array[row])!r} in "
+                f"row={first_row + row}, not a time of type {self.value} up to {self.render(self.hi)}"
+            )
+            raise InvalidUsageError(
+                msg,
+                hint="keep times within the type's bounds, timestamps in whole microseconds",
+                context={"column": name, "row": first_row + row},
+            )
+        return values
+
+    @property
+    def minimum_is_of_type(self) -> bool:
+        """Whether `lo` is what the column's type itself can hold: true of the integer types."""
+        return self in (TimeType.LONG, TimeType.INT, TimeType.SHORT)
+
+    def _check_type(self, type_: pa.DataType, name: str) -> None:
+        fits = {
+            TimeType.DATE: pa.types.is_date,
+            TimeType.TIMESTAMP: lambda t: pa.types.is_timestamp(t) and t.tz is not None,
+        }.get(self, pa.types.is_integer)
+        if not fits(type_):
+            raise _wrong_type(type_, f"time column {name!r} of type {self.value}")
+
+    def _integers(self, array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Return the numbers, and which of them say exactly what the column said."""
+        type_ = array.type
+        if pa.types.is_date32(type_):
+            return array.view(pa.int32()).to_numpy().astype(np.int64), _all_true(len(array))
+        if pa.types.is_date64(type_):
+            days, rest = np.divmod(array.view(pa.int64()).to_numpy(), 86_400_000)
+            return days, rest == 0
+        if pa.types.is_timestamp(type_):
+            values = array.view(pa.int64()).to_numpy()
+            if type_.unit == "ns":
+                micros, rest = np.divmod(values, 1000)
+                return micros, rest == 0
+            factor = 1_000_000 // _UNITS_OF_SECOND[type_.unit]
+            if factor == 1:
+                return values, _all_true(len(array))
+            limit = (1 << 63) // factor - 1
+            return values * factor, (values <= limit) & (values >= -limit)
+        values = array.to_numpy()
+        if values.dtype == np.uint64:
+            return values.view(np.int64), values < np.uint64(1 << 63)
+        return values.astype(np.int64, copy=False), _all_true(len(array))
+
+    def to_arrow(self, times: npt.ArrayLike) -> pa.Array:
+        """Return times as a column of the type.
+
+        Raises
+        ------
+        InvalidUsageError
+            If a time does not fit the type.
+
+        Examples
+        --------
+        >>> TimeType.DATE.to_arrow([0]).to_pylist()
+        [datetime.date(1970, 1, 1)]
+        """
+        values = np.ascontiguousarray(np.asarray(times, dtype=np.int64))
+        if self in (TimeType.LONG, TimeType.TIMESTAMP):
+            return pa.array(values, pa.int64()).view(self.arrow)
+        width = np.int16 if self is TimeType.SHORT else np.int32
+        narrow = values.astype(width)
+        if not np.array_equal(narrow, values):
+            found = int(values[np.flatnonzero(narrow != values)[0]])
+            msg = f"could not write a time of type {self.value}: found {found!r}"
+            raise InvalidUsageError(
+                msg,
+                hint=f"times of this type lie in [{self.lo}, {self.hi}]",
+            )
+        return pa.array(narrow).view(self.arrow)
+
+    def parse(self, value: object) -> int:
+        """Read one time from an option or a command line.
+
+        Parameters
+        ----------
+        value : int, str, datetime.date or datetime.datetime
+            The number in the type's own units, or its text; an ISO-8601 date for `date`; an ISO-8601
+            date and time with `Z` or an offset for `timestamp`.
+
+        Raises
+        ------
+        InvalidUsageError
+            If it is no time of the type, or outside [`lo`, `hi`].
+
+        Examples
+        --------
+        >>> TimeType.TIMESTAMP.parse("1970-01-01T01:00:00+01:00")
+        0
+        >>> TimeType.LONG.parse("17")
+        17
+        """
+        number = self._number(value)
+        if number is None:
+            forms = {
+                TimeType.DATE: "an ISO date such as 2013-01-31, or days since 1970-01-01",
+                TimeType.TIMESTAMP: "an ISO time with zone such as 2013-01-31T08:00:00Z, "
+                "or microseconds since 1970-01-01",
+            }
+            msg = f"could not read a time of type {self.value}: found {value!r:.200}"
+            raise InvalidUsageError(
+                msg,
+                hint=f"give {forms.get(self, 'a whole number')}",
+            )
+        if not self.lo <= number <= self.hi:
+            msg = f"could not read a time of type {self.value}: found {value!r:.200}"
+            raise InvalidUsageError(
+                msg,
+                hint=f"times lie between {self.render(self.lo)} and {self.render(self.hi)}",
+            )
+        return number
+
+    def _number(self, value: object) -> int | None:
+        if isinstance(value, bool):
+            return None
+        if isinstance(value, int | np.integer):
+            return int(value)
+        if isinstance(value, str):
+            text = value.strip()
+            if _INTEGER.fullmatch(text):
+                return int(text)
+            try:
+                if self is TimeType.DATE:
+                    return (dt.date.fromisoformat(text) - _UNIX_DATE).days
+                if self is TimeType.TIMESTAMP and not _finer_than_microseconds(text):
+                    value = dt.datetime.fromisoformat(text)
+            except ValueError:
+                return None
+        if self is TimeType.TIMESTAMP and isinstance(value, dt.datetime):
+            return None if value.tzinfo is None else (value - _UNIX_TIME) // _MICROSECOND
+        if self is TimeType.DATE and isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+            return (value - _UNIX_DATE).days
+        return None
+
+    def render(self, time: int) -> str | int:
+        """Return a time as people read it: the number, or ISO-8601 (microseconds and Z).
+
+        A number outside the calendar is returned as it is.
+
+        Examples
+        --------
+        >>> TimeType.DATE.render(15706)
+        '2013-01-01'
+        """
+        time = int(time)
+        try:
+            if self is TimeType.DATE:
+                return (_UNIX_DATE + dt.timedelta(days=time)).isoformat()
+            if self is TimeType.TIMESTAMP:
+                moment = _UNIX_TIME.replace(tzinfo=None) + time * _MICROSECOND
+                return moment.isoformat(timespec="microseconds") + "Z"
+        except OverflowError:
+            return time
+        return time
+
+    def duration(self, value: object) -> int:
+        """Read a span of time in the type's own units: microseconds, days, or a plain number.
+
+        Parameters
+        ----------
+        value : int, str or datetime.timedelta
+            A number in the type's own units, or its text; for `date` and `timestamp` also
+            words ("10 minutes", "1h 30m") or ISO-8601 ("PT10M"). Months and years have no fixed
+            length, and are refused.
+
+        Returns
+        -------
+        int
+            Zero or more.
+
+        Raises
+        ------
+        InvalidUsageError
+            If it is no span of this type, negative, or not a whole number of units.
+
+        Examples
+        --------
+        >>> TimeType.TIMESTAMP.duration("10 minutes")
+        600000000
+        >>> TimeType.DATE.duration("P2W")
+        14
+        >>> TimeType.LONG.duration("3")
+        3
+        """
+        micros: Fraction | None = None
+        number: int | None = None
+        if isinstance(value, bool):
+            pass
+        elif isinstance(value, int | np.integer):
+            number = int(value)
+        elif isinstance(value, dt.timedelta):
+            micros = Fraction(value // _MICROSECOND)
+        elif isinstance(value, str):
+            text = value.strip()
+            if _INTEGER.fullmatch(text):
+                number = int(text)
+            else:
+                micros = _microseconds(text)
+        if number is None and micros is not None and not self.minimum_is_of_type:
+            whole = micros / _DAY_US if self is TimeType.DATE else micros
+            if whole.denominator == 1:
+                number = whole.numerator
+        if number is None or number < 0:
+            forms = {
+                TimeType.DATE: "whole days, such as '2 days', 'P1W' or 2",
+                TimeType.TIMESTAMP: "a span such as '10 minutes', 'PT10M' or microseconds",
+            }
+            msg = f"could not read a duration for times of type {self.value}: found {value!r:.200}"
+            raise InvalidUsageError(
+                msg,
+                hint=f"give {forms.get(self, 'a whole number, in units of the time')}, not negative",
+            )
+        return number
+
+
+_ARROW = {
+    TimeType.LONG: pa.int64(),
+    TimeType.INT: pa.int32(),
+    TimeType.SHORT: pa.int16(),
+    TimeType.DATE: pa.date32(),
+    TimeType.TIMESTAMP: pa.timestamp("us", "UTC"),
+}
+_FIRST_DAY = (dt.date(1700, 1, 1) - _UNIX_DATE).days
+_LAST_DAY = (dt.date(9999, 12, 31) - _UNIX_DATE).days
+_BOUNDS = {
+    TimeType.LONG: (-(1 << 63), (1 << 63) - 1),
+    TimeType.INT: (-(1 << 31), (1 << 31) - 1),
+    TimeType.SHORT: (-(1 << 15), (1 << 15) - 1),
+    TimeType.DATE: (_FIRST_DAY, _LAST_DAY),
+    TimeType.TIMESTAMP: (_FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1),
+}
+
+
+def plain_value(scalar: pa.Scalar) -> object:
+    """Return an Arrow value as a Python one for messages: never raises, whatever the value.
+
+    Parameters
+    ----------
+    scalar : pyarrow.Scalar
+
+    Returns
+    -------
+    object
+        Timestamps with a zone in UTC; what lies outside of Python's calendar as its number; of lists and
+        maps the first hundred elements.
+
+    Examples
+    --------
+    >>> plain_value(pa.scalar(-721_000, pa.int32()).cast(pa.date32()))
+    -721000
+    >>> plain_value(pa.scalar([{"x": 1}]))
+    [{'x': 1}]
+    """
+    type_ = scalar.type
+    if not scalar.is_valid:
+        return None
+    if pa.types.is_struct(type_):
+        return {type_.field(i).name: plain_value(scalar[i]) for i in range(type_.num_fields)}
+    if pa.types.is_map(type_):
+        pairs = scalar.values.slice(0, _MAX_SHOWN)
+        return [(plain_value(k), plain_value(v)) for k, v in zip(pairs.field(0), pairs.field(1), strict=True)]
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        return [plain_value(item) for item in scalar.values.slice(0, _MAX_SHOWN)]
+    if pa.types.is_dictionary(type_):
+        return plain_value(scalar.value)
+    try:
+        if pa.types.is_timestamp(type_) and type_.tz is not None:
+            # Python knows fewer names of zones than Spark does.
+            return pa.scalar(scalar.value, pa.timestamp(type_.unit, "UTC")).as_py()
+        return scalar.as_py()
+    except (OverflowError, ValueError, KeyError, pa.ArrowException):  # Python's calendar ends before Arrow's
+        return getattr(scalar, "value", str(type_))
+
+
+_MAX_SHOWN = 100
+
+
+def _all_true(n: int) -> npt.NDArray[np.bool_]:
+    return np.ones(n, dtype=np.bool_)
+
+
+def _wrong_type(type_: pa.DataType, what: str) -> InvalidUsageError:
+    hint = "times are integers, dates, or timestamps with a zone"
+    if pa.types.is_timestamp(type_):
+        hint = (
+            "a timestamp without zone names no point in time; "
+            "cast it to a timestamp with zone first (in Spark: TIMESTAMP, not TIMESTAMP_NTZ)"
+        )
+    return InvalidUsageError(f"could not read {what}: found type={type_!s}", hint=hint)
+
+
+def _finer_than_microseconds(text: str) -> bool:
+    digits = _FRACTION.search(text)
+    return digits is not None and digits.group(1)[6:].strip("0") != ""
+
+
+def _microseconds(text: str) -> Fraction | None:
+    """Read a duration in words or ISO-8601, in microseconds; None if it is neither."""
+    iso = _ISO_DURATION.fullmatch(text)
+    if iso is not None:
+        parts = {unit: Fraction(size) for unit, size in iso.groupdict().items() if size is not None}
+        if not parts or text[-1] in "Tt":
+            return None
+        return sum((size * _UNIT_US[unit] for unit, size in parts.items()), Fraction(0))
+    total, at = Fraction(0), 0
+    words = text.removeprefix("interval ").replace(",", " ").strip()
+    while at < len(words):
+        match = _WORDS_DURATION.match(words, at)
+        unit = None if match is None else _UNIT_US.get(match.group(2).lower())
+        if match is None or unit is None:
+            return None
+        total += Fraction(match.group(1)) * unit
+        at = match.end()
+        while at < len(words) and words[at].isspace():
+            at += 1
+    return total if words else None
