@@ -6,38 +6,41 @@ is nothing to recover, and outputs at different uppers each go on from their own
 
 Invariants
 ----------
-1. An output is written by comparing and appending at its upper. Who lost a race throws its files away, looks
-   again, and goes on.
+1. Who lost a race for an output throws its files away, looks again, and goes on.
 2. The driver sees names and statistics of files, never rows.
 3. How far the inputs are is read once per `advance`: it comes to an end however fast they move.
-4. An output that failed is left where it is; the others go on.
+4. An output that failed is left where it is, with what depends on it; the others go on.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from spark_timely.antichain import Antichain
 from spark_timely.capture.replay import Limits
 from spark_timely.dataflow.cutting import KEYED_BYTES, Files, cut_range
+from spark_timely.dataflow.inputs import Inputs, other_log
+from spark_timely.dataflow.notes import Note, newest_note
+from spark_timely.dataflow.outputs import Outputs
 from spark_timely.dataflow.scope import Sink, open_outputs
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.tracking import Tracking
 from spark_timely.dataflow.view import leaves_of
-from spark_timely.errors import ClosedError, DataLossError, TimelyInternalError, UpperMismatchError
+from spark_timely.errors import DataLossError, LogMissingError, TimelyError
 from spark_timely.log.delta import DeltaLog, open_log
-from spark_timely.log.writer import StreamWriter
 from spark_timely.order import unique_times
 
 if TYPE_CHECKING:
     from spark_timely.log.base import DataFile, StreamState
+
+    Ready = tuple[Sink, StreamState, Antichain]
 
 __all__ = ["Appended", "Engine", "RunTasks", "advance_all"]
 
@@ -97,6 +100,8 @@ class Engine:
         What runs the outputs.
     keyed_bytes : int
         A piece of whole times with more is computed by key, where its operators allow that.
+    run, known
+        As of `Outputs`.
 
     Raises
     ------
@@ -118,6 +123,8 @@ class Engine:
         twice: bool = False,
         evaluation: str = "arrow",
         keyed_bytes: int = KEYED_BYTES,
+        run: str = "",
+        known: Mapping[tuple[str, str], int] | None = None,
     ) -> None:
         self.name = name
         self._sinks = list(sinks)
@@ -136,6 +143,33 @@ class Engine:
         self._own_inputs = [path for path in leaves if path in own]
         self._files = {path: files_of(self._logs[path]) for path in leaves}
         self._tracking = Tracking(name, sinks)
+        self._from = Inputs(sinks, self._logs)
+        self._outputs = Outputs(sinks, self._logs, run, known or {})
+        self._states: dict[Sink, StreamState] = {}
+
+    @property
+    def failures(self) -> list[Exception]:
+        """Why outputs stand still."""
+        return list(self._outputs.failures.values())
+
+    @property
+    def untold(self) -> list[Exception]:
+        """Those of the failures that could not be written into their output's log."""
+        return self._outputs.untold
+
+    @property
+    def dropped(self) -> bool:
+        """Whether somebody has dropped the dataflow from this run of the query."""
+        return self._outputs.dropped
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether any output may move again by itself: it is not complete, and depends on none that stands still."""
+        failed = self._outputs.failures
+        return not self.dropped and any(
+            not state.closed and sink not in failed and not any(spool in failed for spool in self._from.spools(sink))
+            for sink, state in self._states.items()
+        )
 
     def advance(self, run_tasks: RunTasks, /) -> list[Appended]:
         """Take steps until no output is ready.
@@ -155,102 +189,157 @@ class Engine:
         OperatorError
             If a function of the user failed: after all that does not depend on it is done.
         DataLossError
-            If an input has gone back behind what was made from it.
+            If an input was replaced, or has gone back behind what was made from it.
         """
-        return [done for step in self.steps(run_tasks) for done in step]
+        return advance_all([self], run_tasks)
 
     def steps(self, run_tasks: RunTasks, /) -> Iterator[list[Appended]]:
-        """Take the steps of `advance` one by one."""
-        failed: dict[Sink, Exception] = {}
-        ready = self._ready(failed, fresh=True)
-        while ready:  # each step moves an upper, or learns that another copy did
-            yield self._step(ready, failed, run_tasks)
-            ready = self._ready(failed, fresh=False)
-        _raise_all(list(failed.values()))
+        """Take the steps of `advance` one by one; what failed is in `failures` afterwards."""
+        self._outputs.begin()
+        ready = self._ready(fresh=True)
+        while ready:  # each step moves an upper, lets an output stand still, or learns that another copy was first
+            yield self._step(ready, run_tasks)
+            ready = self._ready(fresh=False)
+        if not self.dropped:
+            self._check_remade()
 
-    def _ready(self, failed: dict[Sink, Exception], *, fresh: bool) -> list[tuple[Sink, StreamState, Antichain]]:
+    def _ready(self, *, fresh: bool) -> list[Ready]:
         """Read uppers, then frontiers; return the outputs behind their views, each with how far it can go."""
-        for path in {sink.path: None for sink in self._sinks}:
-            self._logs[path].refresh()
-        states = {sink: self._state(sink) for sink in self._sinks}
-        # After all uppers: what another copy wrote was made from no more than what is found now.
-        for path in self._inputs if fresh else self._own_inputs:
-            self._logs[path].refresh()
-        frontiers = {path: self._logs[path].frontier() for path in self._inputs}
-        self._tracking.update({sink: state.frontier for sink, state in states.items()}, frontiers)
+        self._look(self._inputs if fresh else self._own_inputs)
+        if self.dropped:
+            return []
         found = []
-        for sink, state in states.items():  # one turn per output
+        for sink, state in self._states.items():  # one turn per output
+            if sink in self._outputs.failures:
+                continue
+            changed = self._from.changed(sink, newest_note(self._logs[sink.path], sink))
+            if changed is not None:
+                self._outputs.fail(sink, state, changed)
+                continue
             upper = self._tracking.frontier(sink)
             if state.frontier.less_equal_frontier(upper):
-                if upper != state.frontier and sink not in failed:
+                if upper != state.frontier:
                     found.append((sink, state, upper))
-            elif fresh:
-                failed[sink] = self._gone_back(sink, state.frontier, upper)
+            elif fresh and not self._from.spools(sink):
+                self._outputs.fail(sink, state, _gone_back(sink, state.frontier, upper))
         return found
 
-    def _gone_back(self, sink: Sink, upper: Antichain, frontier: Antichain) -> DataLossError:
-        domain = sink.view.domain
-        msg = (
-            f"could not go on at operator {sink.name!r}: found its output at {domain.render_frontier(upper)}, "
-            f"and what it captures at {domain.render_frontier(frontier)} only"
-        )
-        return DataLossError(
-            msg,
-            hint="an input was replaced or restored to an earlier state, the output was moved by hand, or the dataflow "
-            "was changed: rows would be missed; capture into another log, or remove this output to make it anew",
-            context={"path": sink.path},
-        )
+    def _look(self, inputs: Sequence[str]) -> None:
+        """Read the uppers, and after all of them the frontiers of logs that are read.
 
-    def _state(self, sink: Sink) -> StreamState:
-        state = self._logs[sink.path].stream(sink.stream)
-        if state is None:
-            msg = f"output {sink.name!r} has no stream {sink.stream!r} in log {sink.path!r} any more"
-            raise TimelyInternalError(msg)
-        return state
+        What another copy wrote was made from no more than what is found so.
+        """
+        broken = self._refreshed({sink.path: None for sink in self._sinks})
+        self._states = self._outputs.states(broken)
+        broken = self._refreshed(inputs)
+        frontiers = {path: self._logs[path].frontier() for path in self._inputs if path not in broken}
+        uppers = {sink: state.frontier for sink, state in self._states.items()}
+        refused = self._tracking.update(uppers, frontiers)
+        for sink in self._sinks:  # one turn per output
+            found: Exception | None = refused.get(sink)
+            for leaf in leaves_of(sink.view):
+                error = broken.get(leaf.path) or refused.get(leaf.path)
+                if isinstance(error, LogMissingError):
+                    error = self._missing(sink, leaf.path, error)
+                found = found or error
+            if found is not None:
+                self._outputs.fail(sink, self._states.get(sink), found)
 
-    def _step(
-        self,
-        ready: Sequence[tuple[Sink, StreamState, Antichain]],
-        failed: dict[Sink, Exception],
-        run_tasks: RunTasks,
-    ) -> list[Appended]:
-        outputs, tasks, ends = [], [], []
-        for number, (sink, state, upper) in enumerate(ready):  # one turn per output
+    def _refreshed(self, paths: Iterable[str]) -> dict[str, Exception]:
+        """Take notice of what others did to logs; return those where that failed."""
+        broken: dict[str, Exception] = {}
+        for path in paths:  # one turn per log
+            try:
+                self._logs[path].refresh()
+                self._logs[path].frontier()
+            except TimelyError as error:
+                broken[path] = error
+        return broken
+
+    def _missing(self, sink: Sink, path: str, error: Exception) -> Exception:
+        """Return what is to be said of an input that is gone: another log may be in its place."""
+        log = self._logs[path]
+        try:
+            found = open_log(path, storage_options=log.storage_options or None).log_id
+        except TimelyError:
+            return error
+        return other_log(sink, path, found, log.log_id)
+
+    def _check_remade(self) -> None:
+        """Refuse outputs past what they capture, where that was made anew: after all has been made.
+
+        An output of this dataflow that was removed is made again from its start; who reads it waits meanwhile.
+        """
+        if not self._past_what_they_read():
+            return
+        # Another copy may have been further than the inputs were when this one looked.
+        self._look(self._inputs)
+        for sink in self._past_what_they_read():
+            state = self._states[sink]
+            self._outputs.fail(sink, state, _gone_back(sink, state.frontier, self._tracking.frontier(sink)))
+
+    def _past_what_they_read(self) -> list[Sink]:
+        failed = self._outputs.failures
+        return [
+            sink
+            for sink, state in self._states.items()
+            if sink not in failed
+            and not any(spool in failed for spool in self._from.spools(sink))
+            and not state.frontier.less_equal_frontier(self._tracking.frontier(sink))
+        ]
+
+    def _step(self, ready: Sequence[Ready], run_tasks: RunTasks) -> list[Appended]:
+        # As of the snapshots that files are taken from: an output that is read again may be looked at before the end.
+        inputs = {sink: self._from.ids(sink) for sink, _, _ in ready}
+        outputs: list[OutputPlan] = []
+        tasks: list[Task] = []
+        planned: list[Ready] = []
+        for sink, state, upper in ready:  # one turn per output
             log = self._logs[sink.path]
+            try:
+                end, pieces = cut_range(
+                    sink.view,
+                    lambda leaf: self._files[leaf.path](),
+                    state.frontier,
+                    upper,
+                    output=len(outputs),
+                    seq=state.seq + 1,
+                    limits=self._limits,
+                    workers=self._workers,
+                    # Spark cuts by itself what it runs.
+                    whole=self._evaluation == "sql",
+                    keyed_bytes=self._keyed_bytes,
+                )
+            except (TimelyError, pa.ArrowException, OSError) as error:
+                self._outputs.fail(sink, state, error)
+                continue
             outputs.append(
                 OutputPlan(sink.name, sink.view, sink.stream, log.format, log.storage, self._twice, self._evaluation)
             )
-            end, pieces = cut_range(
-                sink.view,
-                lambda leaf: self._files[leaf.path](),
-                state.frontier,
-                upper,
-                output=number,
-                seq=state.seq + 1,
-                limits=self._limits,
-                workers=self._workers,
-                # Spark cuts by itself what it runs.
-                whole=self._evaluation == "sql",
-                keyed_bytes=self._keyed_bytes,
-            )
-            ends.append(end)
+            planned.append((sink, state, end))
             tasks += pieces
         found = self._run(outputs, tasks, run_tasks)
         done = []
-        for (sink, state, _), end, mine in zip(ready, ends, found, strict=True):
+        for (sink, state, end), mine in zip(planned, found, strict=True):
             if isinstance(mine, Exception):
-                failed[sink] = mine
+                self._outputs.fail(sink, state, mine)
                 continue
             files = [file for result in mine for file in result.files]
-            error = next((result.error for result in mine if result.error is not None), None)
-            if error is not None:
-                failed[sink] = error
+            failed = next((result.error for result in mine if result.error is not None), None)
+            if failed is not None:
                 self._logs[sink.path]._discard_refused(files)
+                self._outputs.fail(sink, state, failed)
                 continue
-            won = self._append(sink, state, files, end, f"{sink.owner}: {sink.name} {json.dumps(self._told(mine))}")
-            n_rows = sum(file.n_rows for file in files)
-            done.append(Appended(sink.name, state.frontier, end, n_rows, len(files), len(mine), won))
+            won = self._append(sink, state, files, end, Note(inputs[sink], self._told(mine)))
+            if won is not None:
+                n_rows = sum(file.n_rows for file in files)
+                done.append(Appended(sink.name, state.frontier, end, n_rows, len(files), len(mine), won))
         return done
+
+    def _append(
+        self, sink: Sink, state: StreamState, files: Sequence[DataFile], upper: Antichain, note: Note
+    ) -> bool | None:
+        return self._outputs.append(sink, state, files, upper, note)
 
     def _run(
         self, outputs: Sequence[OutputPlan], tasks: Sequence[Task], run_tasks: RunTasks
@@ -294,19 +383,32 @@ class Engine:
             n_times = unique_times(np.concatenate(known))[0].shape[0] if known else 0
         return {"tasks": len(results), "times": n_times, "rows": rows, "bytes": sizes}
 
-    def _append(self, sink: Sink, state: StreamState, files: Sequence[DataFile], upper: Antichain, reason: str) -> bool:
-        """Compare and append; return False if another copy was first."""
-        writer = StreamWriter(self._logs[sink.path], sink.stream, sink.owner)
-        try:
-            writer.compare_and_append_files(files, expected=state, upper=upper, reason=reason)
-        except (UpperMismatchError, ClosedError) as error:
-            _log.info("output %r: another copy of the dataflow was first: %s", sink.name, error)
-            return False
-        return True
+
+def _gone_back(sink: Sink, upper: Antichain, frontier: Antichain) -> DataLossError:
+    domain = sink.view.domain
+    msg = (
+        f"could not go on at operator {sink.name!r}: found its output at {domain.render_frontier(upper)}, "
+        f"and what it captures at {domain.render_frontier(frontier)} only"
+    )
+    return DataLossError(
+        msg,
+        hint="an input was replaced or restored to an earlier state, the output was moved by hand, or the dataflow "
+        "was changed: rows would be missed; capture into another log, or remove this output to make it anew",
+        context={"path": sink.path},
+    )
 
 
-def advance_all(engines: Sequence[Engine], run_tasks: RunTasks) -> list[Appended]:
+def advance_all(engines: Sequence[Engine], run_tasks: RunTasks, *, lives: bool = False) -> list[Appended]:
     """Advance several dataflows, a step of each in turn: a large one does not make the others wait for its end.
+
+    Parameters
+    ----------
+    engines : sequence of Engine
+    run_tasks : callable
+        As for `Engine.advance`.
+    lives : bool
+        Whether the query shall live on as long as anything does not depend on what failed, and all failures are told
+        in the outputs' logs.
 
     Raises
     ------
@@ -314,20 +416,24 @@ def advance_all(engines: Sequence[Engine], run_tasks: RunTasks) -> list[Appended
         As `Engine.advance`: after all that does not depend on it is done.
     """
     done: list[Appended] = []
-    failures: list[Exception] = []
-    running = [engine.steps(run_tasks) for engine in engines]
+    broken: list[Exception] = []
+    running = [(engine, engine.steps(run_tasks)) for engine in engines]
     while running:  # one turn per step of the dataflow that has most to do
-        for steps in list(running):
+        for each in list(running):
             try:
-                done += next(steps)
+                done += next(each[1])
             except StopIteration:
-                running.remove(steps)
+                running.remove(each)
             except Exception as error:
                 if _is_cancelled(error):
                     raise
-                failures.append(error)
-                running.remove(steps)
-    _raise_all(failures)
+                broken.append(error)
+                running.remove(each)
+    kept = [engine for engine in engines if not engine.dropped]
+    failures = [*broken, *(error for engine in kept for error in engine.failures)]
+    ends = broken or any(engine.untold for engine in kept) or not any(engine.goes_on for engine in kept)
+    if failures and (ends or not lives):
+        _raise_all(failures)
     return done
 
 

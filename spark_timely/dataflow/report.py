@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.compute as pc
 
 from spark_timely.antichain import Antichain
 from spark_timely.dataflow.cutting import paths_of
+from spark_timely.dataflow.notes import OutputFailure, failure_of, notes_of
 from spark_timely.dataflow.view import Replay, View, leaves_of, ordered
 from spark_timely.errors import LogMissingError
 from spark_timely.log.delta import open_log
@@ -40,6 +39,8 @@ class OutputState:
         Of the stream that is captured: everything not beyond it is complete.
     held_by : tuple of str
         Inputs that keep the frontier where it is: paths of their logs.
+    failure : OutputFailure or None
+        Why it stands still, if the dataflow failed there and nobody got past since.
     """
 
     operator: str
@@ -48,6 +49,7 @@ class OutputState:
     upper: Antichain
     frontier: Antichain
     held_by: tuple[str, ...]
+    failure: OutputFailure | None
 
     @property
     def lag(self) -> int | None:
@@ -93,6 +95,8 @@ class OperatorMetrics:
     steps, tasks : int
     lag : int or None
         Of the output: see `OutputState`.
+    failure : str or None
+        Why the output stands still: see `OutputState`.
     """
 
     operator: str
@@ -103,6 +107,7 @@ class OperatorMetrics:
     steps: int
     tasks: int
     lag: int | None
+    failure: str | None = None
 
 
 def outputs(scope: Scope, /) -> list[OutputState]:
@@ -132,8 +137,9 @@ def outputs(scope: Scope, /) -> list[OutputState]:
             told[leaf] = Antichain.empty(front.arity)
             if sink.view.front(told) != front:
                 held.append(leaf.path)
-        upper = _upper(scope, sink)
-        found.append(OutputState(sink.name, sink.path, sink.stream, upper, front.join(upper), tuple(held)))
+        log = _opened(scope, sink.path)
+        upper, failure = _upper(log, sink), None if log is None else failure_of(log, sink)
+        found.append(OutputState(sink.name, sink.path, sink.stream, upper, front.join(upper), tuple(held), failure))
     return found
 
 
@@ -162,6 +168,8 @@ def explain(scope: Scope, /) -> str:
         waits = f"waits {upper} to {front}" if state.upper != state.frontier else "nothing waits"
         place = f"{sink.path} {sink.stream}"
         lines.append(f"{sink.name} of {sink.view.name}: {place} | upper {upper}, {waits}{held} | {how}")
+        if state.failure is not None:
+            lines.append(f"  stands still: {state.failure.error}")
         if state.upper != state.frontier:
             for leaf, ranges in sink.view.pre(state.upper, state.frontier).items():  # one turn per log
                 parts = (f"{domain.render_frontier(lo)} to {domain.render_frontier(hi)}" for lo, hi in ranges)
@@ -175,19 +183,20 @@ def metrics(scope: Scope, /) -> list[OperatorMetrics]:
     for state, sink in zip(outputs(scope), scope.sinks, strict=True):
         log = _opened(scope, sink.path)
         told = [] if log is None else _told(log, sink)
+        ends = state.lag, None if state.failure is None else state.failure.message
         for view in ordered(sink.view):  # one turn per operator
             rows = sum(step["rows"].get(view.name, 0) for step in told)
             size = sum(step["bytes"].get(view.name, 0) for step in told)
             steps = [step for step in told if view.name in step["rows"]]
             tasks = sum(step["tasks"] for step in steps)
-            found.append(OperatorMetrics(view.name, sink.name, rows, size, None, len(steps), tasks, state.lag))
+            found.append(OperatorMetrics(view.name, sink.name, rows, size, None, len(steps), tasks, *ends))
         times = [step["times"] for step in told]
         last = sink.view.name
         whole = None if None in times else sum(times)
         rows = sum(step["rows"].get(last, 0) for step in told)
         size = sum(step["bytes"].get(last, 0) for step in told)
         tasks = sum(step["tasks"] for step in told)
-        found.append(OperatorMetrics(sink.name, sink.name, rows, size, whole, len(told), tasks, state.lag))
+        found.append(OperatorMetrics(sink.name, sink.name, rows, size, whole, len(told), tasks, *ends))
     return found
 
 
@@ -229,14 +238,9 @@ def _rows(files: Files, upper: Antichain) -> int:
     return found
 
 
-def _told(log: DeltaLog, sink: Sink) -> list[dict[str, Any]]:
-    """Return what the steps of an output said of themselves, in their order."""
-    rows = log.progress()
-    mine = rows.filter(pc.equal(rows["_stream"], sink.stream))
-    # A commit has a row for each time whose count it changed, all with the same text.
-    by_seq = dict(zip(mine["_seq"].to_pylist(), mine["_reason"].to_pylist(), strict=True))
-    said = [text.partition(" {") for text in by_seq.values() if text and text.startswith(f"{sink.owner}: ")]
-    return [json.loads("{" + numbers) for _, found, numbers in said if found]
+def _told(log: DeltaLog, sink: Sink) -> list[Mapping[str, Any]]:
+    """Return the numbers of the steps of an output."""
+    return [note.step for _, note in notes_of(log, sink) if note.step is not None]
 
 
 def _frontiers(scope: Scope) -> Mapping[str, Antichain]:
@@ -249,8 +253,7 @@ def _frontiers(scope: Scope) -> Mapping[str, Antichain]:
     return found
 
 
-def _upper(scope: Scope, sink: Sink) -> Antichain:
-    log = _opened(scope, sink.path)
+def _upper(log: DeltaLog | None, sink: Sink) -> Antichain:
     state = None if log is None else log.stream(sink.stream)
     if state is not None:
         return state.frontier

@@ -167,34 +167,31 @@ class Tracking:
         for port, source in enumerate(view.inputs):
             self._scope.connect(Source(self._nodes[source], 0), Target(number, port))
 
-    def update(self, uppers: Mapping[Sink, Antichain], frontiers: Mapping[str, Antichain]) -> None:
-        """Take in how far outputs and inputs are.
+    def update(
+        self, uppers: Mapping[Sink, Antichain], frontiers: Mapping[str, Antichain]
+    ) -> dict[Sink | str, DataLossError]:
+        """Take in how far outputs and inputs are; what is not given stays where it is.
 
         Parameters
         ----------
         uppers : mapping of Sink to Antichain
         frontiers : mapping of str to Antichain
-            Of each log that is read, by path.
+            Of logs that are read, by path.
 
-        Raises
-        ------
-        DataLossError
-            If a log has gone back.
+        Returns
+        -------
+        dict
+            Outputs and inputs that have gone back, with what is to be said of it; they stay where they were.
         """
+        refused: dict[Sink | str, DataLossError] = {}
         for sink, upper in uppers.items():
-            self._moved(self._outputs[sink], upper, sink.path)
+            if not self._outputs[sink].move(upper):
+                refused[sink] = _went_back(sink.path, upper, self._outputs[sink].held)
         for leaf, held in self._inputs.items():
-            self._moved(held, frontiers[leaf.path], leaf.path)
+            if leaf.path in frontiers and not held.move(frontiers[leaf.path]):
+                refused[leaf.path] = _went_back(leaf.path, frontiers[leaf.path], held.held)
         self._settle()
-
-    @staticmethod
-    def _moved(held: _Holding, frontier: Antichain, path: str) -> None:
-        before = held.held
-        if not held.move(frontier):
-            msg = f"could not go on at log {path!r}: found frontier={frontier.to_json()!r} after {before.to_json()!r}"
-            raise DataLossError(
-                msg, hint="the log was replaced, or restored to an earlier state: start the dataflow again"
-            )
+        return refused
 
     def _settle(self) -> None:
         """Give turns until nobody has anything to say."""
@@ -211,3 +208,9 @@ class Tracking:
         found = self._outputs[sink].told
         rows = [time for time in found if all(x <= high for x, high in zip(time, self._limits, strict=True))]
         return Antichain.of(*rows) if rows else Antichain.empty(found.arity)
+
+
+def _went_back(path: str, frontier: Antichain, before: Antichain) -> DataLossError:
+    msg = f"could not go on at log {path!r}: found frontier={frontier.to_json()!r} after {before.to_json()!r}"
+    hint = "the log was replaced, or restored to an earlier state: start the dataflow again"
+    return DataLossError(msg, hint=hint, context={"path": path})

@@ -7,14 +7,11 @@ Losing the checkpoint costs one look.
 from __future__ import annotations
 
 import json
-import math
-import time as monotonic
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_timely.antichain import Antichain
 from spark_timely.capture.replay import Limits
 from spark_timely.dataflow import report
 from spark_timely.dataflow.cutting import KEYED_BYTES
@@ -22,26 +19,24 @@ from spark_timely.dataflow.engine import Engine, advance_all
 from spark_timely.dataflow.report import OperatorMetrics, OutputProgress
 from spark_timely.dataflow.scope import Scope, Sink, open_outputs
 from spark_timely.dataflow.view import leaves_of, packed, unpacked
-from spark_timely.errors import InvalidUsageError, WaitTimeoutError, shown
+from spark_timely.errors import InvalidUsageError, shown
 from spark_timely.log.delta import open_log
-from spark_timely.log.storage import normal_path
+from spark_timely.spark.dataflow_query import DataflowQuery
 from spark_timely.spark.dataflow_tasks import SparkTasks, catalog_of
 from spark_timely.spark.session import register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
     from spark_timely.dataflow.view import Replay
     from spark_timely.datasource.catalog import FileView
     from spark_timely.log.delta import DeltaLog
 
 
-__all__ = ["Dataflow", "DataflowQuery"]
+__all__ = ["Dataflow"]
 
-# Between two looks at the outputs' logs, and between two questions to Spark whether the query is alive.
-_POLL_S: Final = 0.05
-_LOOK_S: Final = 2.0
+# Triggers with which a query ends by itself.
+_ENDING: Final = ("availableNow", "once")
 
 # Of the inputs' files that a step takes by default, of each output: tasks hold their share in memory.
 _STEP_BYTES: Final = 512 << 20
@@ -97,6 +92,10 @@ class Dataflow(Scope):
 
         Logs of outputs are made if they are not there. A step is taken at once, whether or not an input
         moved since the last run.
+
+        An output whose function fails stands still, with what is made from it; `DataflowQuery.failures` and `explain`
+        say why. The others go on as long as the query lives. It ends with the error where nothing can go on any more,
+        and with the triggers ``availableNow`` and ``once`` after all else is done. The next start tries again.
 
         Parameters
         ----------
@@ -157,25 +156,29 @@ class Dataflow(Scope):
         if twice and any(flow.evaluation == "sql" for flow in flows):
             msg = f"could not start dataflow {self.name!r}: found twice=True with evaluation='sql'"
             raise InvalidUsageError(msg, hint="test functions with evaluation='arrow': both give the same answer")
+        known = {}
         for flow in flows:
-            open_outputs(flow.sinks, flow.storage)
+            for sink, log in open_outputs(flow.sinks, flow.storage).items():  # one turn per output
+                known[sink.path, sink.stream] = log.positions()[sink.stream] - 1
         register(spark)
+        run = uuid.uuid4().hex
         storage = {path: options for flow in flows for path, options in flow.storage.items()}
         # Outputs that are read again too: others may write further streams of their logs.
         first, *others = {leaf.path: None for flow in flows for sink in flow.sinks for leaf in leaves_of(sink.view)}
-        reader = spark.readStream.format("timely").option("content", "clock").option("run", uuid.uuid4().hex)
+        reader = spark.readStream.format("timely").option("content", "clock").option("run", run)
         if others:
             reader = reader.option("logs", json.dumps(others))
         for name, value in storage[first].items():
             reader = reader.option(f"storage.{name}", value)
         limits = Limits(times=max_times_per_step, size_bytes=max_bytes_per_step or _STEP_BYTES)
         parts = tuple(_Part(flow.name, tuple(flow.sinks), dict(flow.storage), flow.evaluation) for flow in flows)
-        step = _MicroBatch(parts, limits, workers, max_bytes_per_task or KEYED_BYTES, twice)
+        lives = not any((trigger or {}).get(kind) for kind in _ENDING)
+        step = _MicroBatch(parts, limits, workers, max_bytes_per_task or KEYED_BYTES, twice, run, known, lives)
         writer = reader.load(first).writeStream.foreachBatch(step).option("checkpointLocation", self.checkpoint)
         if trigger:
             keywords: dict[str, Any] = dict(trigger)
             writer = writer.trigger(**keywords)
-        return DataflowQuery(writer.start(), flows, spark)
+        return DataflowQuery(writer.start(), flows, spark, run=run, lives=lives)
 
     def explain(self) -> str:
         """Return the plan, operator by operator: frontiers, uppers, what waits and who holds it, how it is cut.
@@ -239,6 +242,9 @@ class _MicroBatch:
     workers: int | None
     keyed_bytes: int
     twice: bool
+    run: str
+    known: dict[tuple[str, str], int]
+    lives: bool
     engines: list[Engine] = field(default_factory=list, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
@@ -258,187 +264,10 @@ class _MicroBatch:
                     keyed_bytes=self.keyed_bytes,
                     twice=self.twice,
                     evaluation=part.evaluation,
+                    run=self.run,
+                    known=self.known,
                 )
                 for part in self.parts
             ]
         storage = {path: options for part in self.parts for path, options in part.storage.items()}
-        advance_all(self.engines, SparkTasks(df.sparkSession, storage, self.workers))
-
-
-class DataflowQuery:
-    """A running dataflow: Spark's streaming query, and how far its outputs are. Made by `Dataflow.start`.
-
-    Parameters
-    ----------
-    query : pyspark.sql.streaming.StreamingQuery
-        Spark's own handle.
-    flows : sequence of Dataflow
-        That it runs.
-    spark : pyspark.sql.SparkSession
-
-    Examples
-    --------
-    ::
-
-        query = flow.start(spark)
-        query.await_frontier(7, timeout_s=60)
-        query.stop()
-    """
-
-    def __init__(self, query: StreamingQuery, flows: Sequence[Dataflow], spark: SparkSession) -> None:
-        self.query = query
-        self._spark = spark
-        self._flows = list(flows)
-        self._logs = {sink: log for flow in flows for sink, log in open_outputs(flow.sinks, flow.storage).items()}
-
-    @property
-    def id(self) -> str:
-        """Id of the query."""
-        return str(self.query.id)
-
-    @property
-    def is_active(self) -> bool:
-        """Whether the query still runs."""
-        return bool(self.query.isActive)
-
-    @property
-    def frontier(self) -> Antichain:
-        """The meet of the outputs' uppers: times not beyond it are complete in all of them.
-
-        Raises
-        ------
-        InvalidUsageError
-            If dataflows of the query have times of different types: ask their probes.
-        """
-        first, *others = [self._upper(sink) for sink in self._logs]
-        if len({sink.view.domain.types for sink in self._logs}) > 1:
-            msg = "could not tell the frontier of the query: found dataflows with times of different types"
-            raise InvalidUsageError(msg, hint="ask the probe of a stream")
-        for other in others:
-            first = first.meet(other)
-        return first
-
-    def _upper(self, sink: Sink) -> Antichain:
-        log = self._logs[sink]
-        log.refresh()
-        state = log.stream(sink.stream)
-        return log.domain.minimum_frontier if state is None else state.frontier
-
-    def await_frontier(self, time: object, /, *, timeout_s: float = 60.0) -> Antichain:
-        """Wait until a time is complete in all outputs.
-
-        Parameters
-        ----------
-        time : time
-        timeout_s : float
-            How long to wait, in seconds.
-
-        Returns
-        -------
-        Antichain
-            The frontier that was found.
-
-        Raises
-        ------
-        WaitTimeoutError
-            If it is not complete in time, or the query has ended before.
-        pyspark.errors.StreamingQueryException
-            If the query failed.
-        """
-        domain = next(iter(self._logs)).view.domain
-        wanted = domain.parse_time(time)
-        deadline = monotonic.monotonic() + float(timeout_s)
-        asked, active = -math.inf, True
-        while True:  # as many turns as looks
-            now = monotonic.monotonic()
-            if now - asked >= _LOOK_S or now >= deadline:
-                active, asked = self.is_active, now
-            found = self.frontier
-            if not found.less_equal(wanted):
-                return found
-            if not active or now >= deadline:
-                self._raise_failure()
-                at = domain.render_frontier(found)
-                ended = "" if active else ", and the query has ended"
-                msg = f"could not wait for time={shown(time)}: found outputs at frontier={at}{ended}"
-                raise WaitTimeoutError(msg, hint="explain() tells which input holds them back", frontier=at)
-            monotonic.sleep(min(_POLL_S, max(deadline - now, 0.0)))
-
-    def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until the query has ended.
-
-        Parameters
-        ----------
-        timeout_s : float, optional
-            How long to wait, in seconds; for ever if not given.
-
-        Returns
-        -------
-        bool
-            Whether it has.
-
-        Raises
-        ------
-        pyspark.errors.StreamingQueryException
-            If it failed.
-        """
-        if timeout_s is None:
-            self.query.awaitTermination()
-            return True
-        return bool(self.query.awaitTermination(max(1, math.ceil(timeout_s))))
-
-    def result(self, log: str | None = None, /) -> DataFrame:
-        """Wait until the query has ended, and return what all workers together have written.
-
-        Parameters
-        ----------
-        log : str, optional
-            Path of the output; need not be given where there is one only.
-
-        Returns
-        -------
-        pyspark.sql.DataFrame
-            The rows of all complete times of the output's log, with their times. Those of an input that is still
-            open are not among them: a query that ends closes nothing.
-
-        Raises
-        ------
-        InvalidUsageError
-            If there is no such output, or several and none is named.
-        pyspark.errors.StreamingQueryException
-            If the query failed.
-        """
-        paths = {sink.path: sink for sink in self._logs}
-        if log is None and len(paths) == 1:
-            path = next(iter(paths))
-        elif log is not None and normal_path(log) in paths:
-            path = normal_path(log)
-        else:
-            msg = f"could not give the result: found outputs {shown(list(paths))}, asked for {shown(log)}"
-            raise InvalidUsageError(msg, hint="name one of them")
-        self.await_termination()
-        reader = self._spark.read.format("timely")
-        for name, value in self._logs[paths[path]].storage_options.items():
-            reader = reader.option(f"storage.{name}", value)
-        return reader.load(path)
-
-    def explain(self) -> str:
-        """Return the plans of the dataflows: see `Dataflow.explain`."""
-        return "\n".join(flow.explain() for flow in self._flows)
-
-    def progress(self) -> list[OutputProgress]:
-        """Return how far the outputs have come: see `Dataflow.progress`."""
-        return [each for flow in self._flows for each in flow.progress()]
-
-    def metrics(self) -> list[OperatorMetrics]:
-        """Return the numbers of the dataflows: see `Dataflow.metrics`. Spark's ``numInputRows`` is a clock's: 0."""
-        return [each for flow in self._flows for each in flow.metrics()]
-
-    def stop(self) -> None:
-        """Stop the query; a start goes on where its outputs are."""
-        self.query.stop()
-
-    def _raise_failure(self) -> None:
-        error = self.query.exception()
-        if error is not None:
-            raise error
+        advance_all(self.engines, SparkTasks(df.sparkSession, storage, self.workers), lives=self.lives)

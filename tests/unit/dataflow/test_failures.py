@@ -1,0 +1,277 @@
+"""What fails stands still with what depends on it, is told in its log, and keeps nothing else from going on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from spark_timely.antichain import Antichain
+from spark_timely.dataflow.aggregates import count
+from spark_timely.dataflow.engine import Engine, advance_all
+from spark_timely.dataflow.notes import OutputFailure, failure_of
+from spark_timely.dataflow.outputs import drop_output
+from spark_timely.dataflow.report import explain, metrics, outputs
+from spark_timely.dataflow.scope import Scope
+from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
+from spark_timely.errors import LogMissingError, OperatorError, StorageError
+from spark_timely.log.delta import DeltaLog, open_log
+from spark_timely.spark.dataflow_tasks import catalog_of, run_one
+from tests.property.test_dataflow import runner
+
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+def engine(scope: Scope, run: str = "run") -> Engine:
+    return Engine(scope.name, scope.sinks, scope.storage, files_of=catalog_of, run=run)
+
+
+def more(log: DeltaLog, upper: int | None) -> None:
+    """Let the input go on by a row, and close it if no upper is given."""
+    at = log.frontier().elements[0][0]
+    log.refresh()
+    log.writer(owner="test").append(pa.table({"_time": [at], "n": [at]}), advance_to=[] if upper is None else upper)
+    log.refresh()
+
+
+def frontier(path: Path) -> Antichain:
+    return open_log(str(path)).frontier()
+
+
+class Broken:
+    """A function that fails until it is mended, and counts its calls with rows."""
+
+    def __init__(self) -> None:
+        self.calls, self.mended = 0, False
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        if rows.num_rows:
+            self.calls += 1
+            if not self.mended and pc.max(rows["n"]).as_py() >= 15:
+                msg = "fifteen"
+                raise ValueError(msg)
+        return rows.select(["n"])
+
+
+def flow_of(log: str, folder: Path, function: Callable[[pa.Table], pa.Table]) -> Scope:
+    """Return a dataflow of an output that fails, one made from it, and one that is not."""
+    scope = Scope("flow")
+    rows = scope.replay(log)
+    rows.map(function).spool(folder / "bad").aggregate(n=count()).capture(str(folder / "below"))
+    rows.aggregate(n=count()).capture(str(folder / "good"))
+    return scope
+
+
+def in_process(scope: Scope) -> Callable[[Sequence[OutputPlan], Sequence[Task]], list[TaskResult]]:
+    """Run tasks here, with the functions themselves: copies would not count their calls."""
+    return lambda plans, tasks: [run_one(task, plans[task.output], scope.storage) for task in tasks]
+
+
+def test_others_go_on_as_long_as_the_query_lives_and_what_failed_is_not_tried_again(
+    tmp_path: Path, log: DeltaLog
+) -> None:
+    function = Broken()
+    scope = flow_of(log.path, tmp_path, function)
+    made = engine(scope)
+    for upper in (30, 31, 32):
+        advance_all([made], in_process(scope), lives=True)
+        assert (frontier(tmp_path / "bad"), frontier(tmp_path / "below")) == (Antichain.of(0), Antichain.of(0))
+        assert frontier(tmp_path / "good") == Antichain.of(upper)
+        assert [str(error) for error in made.failures] == [str(made.failures[0])]
+        more(log, upper + 1)
+    assert function.calls == 1
+    bad = open_log(str(tmp_path / "bad"))
+    assert bad.files().paths.size == 0
+    assert list(bad.storage.names("_event=message")) == []
+    assert bad.verify().legal
+    # A restart tries again, and goes on where the outputs are.
+    function.mended = True
+    scope = flow_of(log.path, tmp_path, function)
+    assert failure_of(open_log(str(tmp_path / "bad")), scope.sinks[0]) is not None
+    advance_all([engine(scope, "next")], in_process(scope), lives=True)
+    assert {frontier(tmp_path / name) for name in ("bad", "below", "good")} == {Antichain.of(33)}
+    assert failure_of(open_log(str(tmp_path / "bad")), scope.sinks[0]) is None
+    assert open_log(str(tmp_path / "bad")).messages().num_rows == 93
+
+
+def test_failure_is_told_in_plan_and_numbers_from_any_process(tmp_path: Path, log: DeltaLog) -> None:
+    scope = flow_of(log.path, tmp_path, Broken())
+    with pytest.raises(OperatorError, match="'map_2' at times from \\[0\\] to \\[30\\]: found ValueError: fifteen"):
+        engine(scope).advance(runner(scope.storage))
+    told = flow_of(log.path, tmp_path, lambda rows: rows)
+    failure = failure_of(open_log(str(tmp_path / "bad")), told.sinks[0], run="run")
+    assert failure is not None
+    assert (failure.output, failure.operator, failure.lower, failure.upper) == ("capture_3", "map_2", "[0]", "[30]")
+    assert isinstance(failure.error, OperatorError)
+    assert failure_of(open_log(str(tmp_path / "bad")), told.sinks[0], run="another") is None
+    assert [state.failure for state in outputs(told)] == [failure, None, None]
+    lines = [line for line in explain(told).splitlines() if "stands still" in line]
+    assert lines == [f"    stands still: {failure.error}"]
+    assert "found ValueError: fifteen" in lines[0]
+    found = {(each.operator, each.output): each.failure for each in metrics(told)}
+    assert found["map_2", "capture_3"] == found["capture_3", "capture_3"] == failure.message
+    assert found["capture_8", "capture_8"] is None
+
+
+def test_query_ends_where_nothing_is_left_that_could_go_on(tmp_path: Path, log: DeltaLog) -> None:
+    function = Broken()
+    scope = flow_of(log.path, tmp_path, function)
+    made = engine(scope)
+    advance_all([made], in_process(scope), lives=True)
+    assert made.goes_on
+    more(log, None)
+    with pytest.raises(OperatorError, match="fifteen"):  # the one that did not fail is complete
+        advance_all([made], in_process(scope), lives=True)
+    assert not made.goes_on
+    assert frontier(tmp_path / "good").is_empty
+
+
+def test_other_dataflows_of_the_query_go_on_and_one_that_gets_past_is_followed(tmp_path: Path, log: DeltaLog) -> None:
+    broken, fine = Scope("broken"), Scope("fine")
+    function = Broken()
+    broken.replay(log).map(function).capture(str(tmp_path / "bad"))
+    fine.replay(log).capture(str(tmp_path / "good"))
+    engines = [engine(broken), engine(fine)]
+    both = Scope("both")
+    both.storage = {**broken.storage, **fine.storage}
+    for upper in (30, 31):
+        advance_all(engines, in_process(both), lives=True)
+        assert (frontier(tmp_path / "bad"), frontier(tmp_path / "good")) == (Antichain.of(0), Antichain.of(upper))
+        more(log, upper + 1)
+    # Another copy, with the function mended, gets past: this one goes on behind it.
+    again = Scope("broken")
+    again.replay(log).map(lambda rows: rows.select(["n"])).capture(str(tmp_path / "bad"))
+    engine(again, "other").advance(runner(again.storage))
+    assert frontier(tmp_path / "bad") == Antichain.of(32)
+    more(log, 33)
+    function.mended = True
+    advance_all(engines, in_process(both), lives=True)
+    assert (frontier(tmp_path / "bad"), frontier(tmp_path / "good")) == (Antichain.of(33), Antichain.of(33))
+    assert engines[0].failures == []
+
+
+def test_two_copies_that_fail_are_told_each(tmp_path: Path, log: DeltaLog) -> None:
+    scope = flow_of(log.path, tmp_path, Broken())
+    for run in ("one", "two"):
+        with pytest.raises(OperatorError):
+            engine(scope, run).advance(runner(scope.storage))
+    bad = open_log(str(tmp_path / "bad"))
+    found = [failure_of(bad, scope.sinks[0], run=run) for run in ("one", "two", "three")]
+    assert [None if each is None else each.run for each in found] == ["one", "two", None]
+
+
+def test_failure_of_a_job_is_tried_again_and_told_once(tmp_path: Path, log: DeltaLog) -> None:
+    scope = Scope("flow")
+    rows = scope.replay(log)
+    rows.filter("n >= 0").capture(str(tmp_path / "bad"))
+    rows.aggregate(n=count()).capture(str(tmp_path / "good"))
+    run, killed = runner(scope.storage), [True]
+
+    def dying(plans: Sequence[OutputPlan], tasks: Sequence[Task]) -> list[TaskResult]:
+        if killed[0] and any(plans[task.output].name == "capture_3" for task in tasks):
+            msg = "a worker process was killed"
+            raise RuntimeError(msg)
+        found: list[TaskResult] = run(plans, tasks)
+        return found
+
+    made = engine(scope)
+    for _ in range(2):
+        advance_all([made], dying, lives=True)
+    bad = open_log(str(tmp_path / "bad"))
+    state = bad.stream("main")
+    assert state is not None
+    assert state.seq == 1, "told once"
+    failure = failure_of(bad, scope.sinks[0])
+    assert failure is not None
+    assert (failure.kind, failure.operator) == ("RuntimeError", "capture_3")
+    killed[0] = False
+    advance_all([made], dying, lives=True)
+    assert frontier(tmp_path / "bad") == Antichain.of(30)
+
+
+def test_failure_that_cannot_be_told_ends_the_query(tmp_path: Path, log: DeltaLog) -> None:
+    scope = flow_of(log.path, tmp_path, lambda rows: rows.select(["n"]))
+    made = engine(scope)
+    advance_all([made], runner(scope.storage), lives=True)
+    shutil.rmtree(tmp_path / "below")
+    more(log, 31)
+    with pytest.raises(LogMissingError, match="below"):
+        advance_all([made], runner(scope.storage), lives=True)
+    assert frontier(tmp_path / "good") == frontier(tmp_path / "bad") == Antichain.of(31)
+
+
+def test_failure_beside_another_copy_that_commits_is_still_told(tmp_path: Path, log: DeltaLog) -> None:
+    scope = flow_of(log.path, tmp_path, Broken())
+    made = engine(scope)
+    append = made._outputs._tell
+
+    def raced(sink: object, state: object, error: Exception) -> bool:
+        open_log(str(tmp_path / "bad")).advance("main", [0], reason="by hand")
+        return append(sink, state, error)  # type: ignore[arg-type]
+
+    made._outputs._tell = raced  # type: ignore[method-assign, assignment]
+    advance_all([made], runner(scope.storage), lives=True)
+    assert failure_of(open_log(str(tmp_path / "bad")), scope.sinks[0], run="run") is not None
+    assert made.untold == []
+
+
+def test_dropped_dataflow_appends_nothing_more_and_the_others_go_on(tmp_path: Path, log: DeltaLog) -> None:
+    gone, stays = Scope("gone"), Scope("stays")
+    for name in ("one", "two"):
+        gone.replay(log).capture(str(tmp_path / name))
+    stays.replay(log).capture(str(tmp_path / "other"))
+    engines = [engine(gone), engine(stays)]
+    storage = {**gone.storage, **stays.storage}
+    advance_all(engines, runner(storage), lives=True)
+    more(log, 31)
+
+    def drop() -> None:  # while the job runs
+        for sink in gone.sinks:
+            drop_output(open_log(sink.path), sink, "run")
+
+    advance_all(engines, runner(storage, drop), lives=True)
+    assert engines[0].dropped
+    assert not engines[1].dropped
+    assert {frontier(tmp_path / name) for name in ("one", "two")} == {Antichain.of(30)}
+    assert frontier(tmp_path / "other") == Antichain.of(31)
+    out = open_log(str(tmp_path / "one"))
+    assert {f"_event=message/{name}" for name in out.storage.names("_event=message")} == set(out.files().paths.tolist())
+    assert out.verify().legal
+    # Another run goes on with it, and the one that it was dropped from does not come back.
+    engine(gone, "next").advance(runner(gone.storage))
+    more(log, 32)
+    advance_all(engines, runner(storage), lives=True)
+    assert {frontier(tmp_path / name) for name in ("one", "two")} == {Antichain.of(31)}
+    assert frontier(tmp_path / "other") == Antichain.of(32)
+
+
+def test_drop_is_seen_behind_commits_of_another_run(tmp_path: Path, log: DeltaLog) -> None:
+    gone = Scope("gone")
+    gone.replay(log).capture(str(tmp_path / "one"))
+    made = engine(gone)
+    drop_output(open_log(str(tmp_path / "one")), gone.sinks[0], "run")
+    engine(gone, "next").advance(runner(gone.storage))
+    more(log, 31)
+    # Also by an engine that is made after it: it is told how far the outputs were when its run began.
+    known = {(gone.sinks[0].path, "main"): 0}
+    late = Engine("gone", gone.sinks, gone.storage, files_of=catalog_of, run="run", known=known)
+    for each in (made, late):
+        assert each.advance(runner(gone.storage)) == []
+        assert each.dropped
+    assert frontier(tmp_path / "one") == Antichain.of(30)
+
+
+def test_failure_is_written_and_read_as_it_is() -> None:
+    failure = OutputFailure("capture_2", "map_1", "[0]", "[4]", "OperatorError", "could not", None, "run")
+    error = failure.error
+    assert isinstance(error, OperatorError)
+    assert (error.operator, error.lower, error.upper) == ("map_1", "[0]", "[4]")
+    stored = OutputFailure(
+        "capture_2", "capture_2", None, None, "DataLossError", "could not", "restore it", "run"
+    ).error
+    assert isinstance(stored, StorageError)
+    assert stored.hint == "restore it"
