@@ -46,8 +46,11 @@ __all__ = ["Appended", "Engine", "RunTasks", "advance_all"]
 
 _log = logging.getLogger("spark_timely.dataflow")
 
-# What Spark says of a job that was cancelled, classic and Connect. Other errors may have the word too: a column's name.
-_CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled|OPERATION_CANCELED")
+# What Spark says of a job that was cancelled, classic and Connect; who waits for it may be interrupted before. Other
+# errors may have the word too: a column's name.
+_CANCELLED = re.compile(
+    r"SPARK_JOB_CANCELLED|Job \d+ cancelled|OPERATION_CANCELED|java\.lang\.InterruptedException|ClosedByInterruptException"
+)
 
 RunTasks = Callable[[Sequence[OutputPlan], Sequence[Task]], Sequence[TaskResult]]
 """Runs tasks, as one job, and gives their results in the same order."""

@@ -266,9 +266,11 @@ class DataflowQuery:
         if len(names) == 1:
             msg = f"could not drop dataflow {name!r}: found nothing else in the query"
             raise InvalidUsageError(msg, hint="stop the query")
-        dropped = self._flows.pop(names.index(name))
+        dropped = self._flows[names.index(name)]
         for sink in dropped.sinks:  # one turn per output
-            drop_output(self._logs.pop(sink), sink, self._run)
+            drop_output(self._logs[sink], sink, self._run)
+        self._flows.remove(dropped)
+        self._logs = {sink: log for sink, log in self._logs.items() if sink not in dropped.sinks}
 
     def stop(self) -> None:
         """Stop the query; a start goes on where its outputs are.

@@ -15,7 +15,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import spark_timely as st
-from spark_timely.errors import InvalidUsageError, WaitTimeoutError
+from spark_timely.errors import InvalidUsageError, OperatorError, WaitTimeoutError
 from spark_timely.predicate import parse_predicate
 from tests.unit.test_predicate import TABLE, TYPES, condition
 
@@ -263,3 +263,57 @@ def test_failure_of_a_function_names_operator_and_times_in_the_querys_error(
     assert st.open_log(str(tmp_path / "good")).frontier().to_json() == [4]
     with pytest.raises(StreamingQueryException, match="operator 'map_2'"):
         query.await_frontier(3, timeout_s=5)
+
+
+def test_query_lives_on_beside_a_failure_and_without_a_dataflow_that_is_dropped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    flights = Flights(tmp_path / "flights")
+    flights.write(4)
+
+    def failing(mended: bool) -> st.Dataflow:
+        def broken(rows: pa.Table) -> pa.Table:
+            return rows.select(["delay"] if mended or rows.num_rows == 0 else ["nonsense"])
+
+        flow = st.Dataflow("broken", checkpoint=str(tmp_path / "checkpoint"))
+        rows = flow.replay(flights.log)
+        rows.map(broken).capture(str(tmp_path / "bad"))
+        rows.capture(str(tmp_path / "good"))
+        return flow
+
+    def beside() -> st.Dataflow:
+        other = st.Dataflow("other", checkpoint=str(tmp_path / "other's checkpoint"))
+        other.replay(flights.log).capture(str(tmp_path / "other"))
+        return other
+
+    hosted = beside()
+    query = failing(mended=False).start(spark, trigger={"processingTime": "0 seconds"}, beside=[hosted])
+    try:
+        with pytest.raises(OperatorError, match=r"could not run operator 'map_2' at times from \[0\] to \[4\]"):
+            query.await_frontier(3, timeout_s=120)
+        for name in ("good", "other"):
+            st.wait(str(tmp_path / name), time=3, timeout=120)
+        assert [(each.output, each.operator) for each in query.failures()] == [("capture_3", "map_2")]
+        assert "stands still: could not run operator 'map_2'" in query.explain()
+        flights.write(6)
+        for name in ("good", "other"):
+            st.wait(str(tmp_path / name), time=5, timeout=120)
+        query.drop(hosted)
+        with pytest.raises(InvalidUsageError, match=r"could not drop 'other': found dataflows \['broken'\]"):
+            query.drop("other")
+        with pytest.raises(InvalidUsageError, match="found nothing else in the query"):
+            query.drop("broken")
+        flights.write(8)
+        st.wait(str(tmp_path / "good"), time=7, timeout=120)
+        assert query.is_active
+    finally:
+        query.stop()
+    with pytest.raises(OperatorError, match="operator 'map_2'"):
+        query.await_termination(60)
+    assert [st.open_log(str(tmp_path / name)).frontier().to_json() for name in ("bad", "other")] == [[0], [6]]
+    query = failing(mended=True).start(spark, trigger=NOW, beside=[beside()])
+    assert query.await_termination(120)
+    assert query.failures() == []
+    for name in ("bad", "good", "other"):
+        log = st.open_log(str(tmp_path / name))
+        assert (log.frontier().to_json(), log.messages().num_rows) == ([8], sum(time < 8 for time, *_ in flights.rows))
