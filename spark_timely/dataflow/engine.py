@@ -49,7 +49,8 @@ _log = logging.getLogger("spark_timely.dataflow")
 # What Spark says of a job that was cancelled, classic and Connect; who waits for it may be interrupted before. Other
 # errors may have the word too: a column's name.
 _CANCELLED = re.compile(
-    r"SPARK_JOB_CANCELLED|Job \d+ cancelled|OPERATION_CANCELED|java\.lang\.InterruptedException|ClosedByInterruptException"
+    r"SPARK_JOB_CANCELLED|Job \d+ cancelled|OPERATION_CANCELED"
+    r"|java\.lang\.InterruptedException|ClosedByInterruptException"
 )
 
 RunTasks = Callable[[Sequence[OutputPlan], Sequence[Task]], Sequence[TaskResult]]
