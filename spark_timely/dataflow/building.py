@@ -53,6 +53,14 @@ class Building:
                 raise InvalidUsageError(
                     msg, hint="only a log can keep rows until their time: capture the stream, and replay the log"
                 )
+        names = view.schema.names
+        doubled = [name for name in names if names.count(name) > 1 or name in view.domain.columns]
+        if self._scope.evaluation == "sql" and not doubled:  # Spark tells no names apart by case
+            lowered = [name.lower() for name in names]
+            doubled = [name for name in names if lowered.count(name.lower()) > 1]
+        if doubled:
+            msg = f"could not add operator {view.name!r}: found columns {shown(names)} beside {view.domain.columns!r}"
+            raise SchemaMismatchError(msg, hint="give each column a name of its own", context={"column": doubled[0]})
         return type(self)(self._scope, view)
 
     def _check_stream(self, name: str, other: object) -> None:

@@ -11,7 +11,7 @@ Invariants
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from spark_timely.timestamp import TimeDomain
 
 __all__ = ["BoundDelay", "CeilTo", "Chain", "Delay", "Delays", "Shift", "ceil_to", "plus", "windows"]
+
+
+# Each window that a time is in is an operator of its own.
+_MOST_WINDOWS: Final = 1_000
 
 
 class BoundDelay(Protocol):
@@ -235,9 +239,9 @@ class _CeilTo:
             raise InvalidUsageError(msg, hint="ceil_to is for times of one coordinate")
         kind = domain.types[0]
         width = kind.duration(self.width)
-        if width < 1:
+        if not 1 <= width <= max(kind.hi, 1):
             msg = f"could not delay times up to multiples of {shown(self.width)}: found a width of {width}"
-            raise InvalidUsageError(msg, hint="give ceil_to a positive span")
+            raise InvalidUsageError(msg, hint=f"give ceil_to a positive span up to the greatest time, {kind.hi}")
         return CeilTo(width, (kind.lo, kind.hi))
 
 
@@ -273,6 +277,9 @@ class _Hopping:
         if every < 1 or size < every or size % every:
             msg = f"could not cut times into windows: found size={shown(self.size)}, every={shown(self.every)}"
             raise InvalidUsageError(msg, hint="let the size be a multiple of the span between two beginnings")
+        if size // every > _MOST_WINDOWS:
+            msg = f"could not cut times into windows: found each time in {size // every} of them"
+            raise InvalidUsageError(msg, hint=f"let them begin less often: at most {_MOST_WINDOWS} may overlap")
         return [_Window(self.every, place) for place in range(size // every)]
 
 

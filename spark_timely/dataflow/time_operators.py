@@ -207,7 +207,7 @@ class TimeOperators(Building):
         """
         name = self._scope.next_name("join")
         self._check_stream(name, other)
-        keys = (on,) if isinstance(on, str) else tuple(on)
+        keys = (on,) if isinstance(on, str) else tuple(dict.fromkeys(on))
         how_arrow = {"inner": "inner", "left": "left outer"}.get(how)
         if how_arrow is None:
             msg = f"could not add operator {name!r}: found how={shown(how)}"

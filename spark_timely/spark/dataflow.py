@@ -156,6 +156,12 @@ class Dataflow(Scope):
         if twice and any(flow.evaluation == "sql" for flow in flows):
             msg = f"could not start dataflow {self.name!r}: found twice=True with evaluation='sql'"
             raise InvalidUsageError(msg, hint="test functions with evaluation='arrow': both give the same answer")
+        sql = [flow.name for flow in flows if flow.evaluation == "sql"]
+        if sql and str(spark.conf.get("spark.sql.ansi.enabled")).lower() != "true":
+            msg = f"could not start dataflow {sql[0]!r}: found evaluation='sql' and spark.sql.ansi.enabled=false"
+            raise InvalidUsageError(
+                msg, hint="set it to true in this session: else numbers that do not fit are other numbers"
+            )
         known = {}
         for flow in flows:
             for sink, log in open_outputs(flow.sinks, flow.storage).items():  # one turn per output

@@ -10,12 +10,19 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
+from pyspark.errors import (
+    AnalysisException,
+    ArithmeticException,
+    NumberFormatException,
+    PythonException,
+    SparkRuntimeException,
+)
 from pyspark.sql import functions as F
 
 from spark_timely.antichain import Antichain
@@ -25,6 +32,7 @@ from spark_timely.dataflow.row_views import Concat, Filter, Hinted
 from spark_timely.dataflow.tasks import Counts, OutputPlan, Task, TaskResult, write_result
 from spark_timely.dataflow.time_views import Aggregate, Join, Notified
 from spark_timely.dataflow.view import Replay, Step, View, steps_of
+from spark_timely.errors import OperatorError
 from spark_timely.log.files import conform
 from spark_timely.log.storage import open_storage
 from spark_timely.order import unique_times
@@ -35,10 +43,27 @@ from spark_timely.timestamp import TimeDomain
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 __all__ = ["run_sql"]
 
 Batches = Iterator[pa.RecordBatch]
+
+# What Spark says of conditions and data, not of itself.
+_USER_ERRORS: Final = (AnalysisException, ArithmeticException, NumberFormatException, SparkRuntimeException)
+
+# An operator's own error, as the text of a job's failure repeats it.
+_TOLD: Final = re.compile(
+    r"OperatorError: (?P<message>could not run operator '(?P<operator>[^']*)' at times from (?P<lower>\[.*?\]) to "
+    r"(?P<upper>\[.*?\]): .*?)(?: — hint: (?P<hint>.*))?$",
+    re.MULTILINE,
+)
+
+_READ_OPTIONS: Final = {
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "datetimeRebaseMode": "CORRECTED",
+}
 
 _PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
 
@@ -59,10 +84,33 @@ def run_sql(
     n_tasks : int
         For what is shuffled.
     """
+    try:
+        return _run(spark, task, output, storage_options, n_tasks)
+    except (PythonException, *_USER_ERRORS) as error:
+        raise _named(error, task, output) from error
+
+
+def _named(error: Exception, task: Task, output: OutputPlan) -> Exception:
+    """Return the error of the operator that a job failed of; the error itself where none did."""
+    text = str(error)
+    told = _TOLD.search(text)
+    if told is not None:
+        message, operator, lower, upper, hint = told.group("message", "operator", "lower", "upper", "hint")
+        return OperatorError(message, hint=hint, operator=operator, lower=lower, upper=upper)
+    if isinstance(error, _USER_ERRORS):
+        line = text.strip().partition("\n")[0]
+        hint = "correct the condition, the columns or the data; nothing of these times was written"
+        return output.view.failure(f"{type(error).__name__}: {line}", task.lower, task.upper, hint=hint)
+    return error
+
+
+def _run(
+    spark: SparkSession, task: Task, output: OutputPlan, storage_options: Mapping[str, Mapping[str, str]], n_tasks: int
+) -> TaskResult:
     view = output.view
     names = tuple(view.schema.names)
     frames: dict[Step, DataFrame] = {}
-    run = _Run(spark, task, storage_options, n_tasks)
+    run = _Frames(spark, task, storage_options, n_tasks)
     for step, sources in steps_of(view, task.lower, task.upper, names).items():  # one turn per operator and range
         frames[step] = run.frame(step, [frames[source] for source in sources])
     schema = _schema(view, names)
@@ -75,7 +123,7 @@ def run_sql(
         result = write_result(task, output, lambda: rows, counts)
         yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], names=["result"])
 
-    found = frames[view, task.lower, task.upper, names].mapInArrow(write, "result binary").collect()
+    found = _plain(frames[view, task.lower, task.upper, names]).mapInArrow(write, "result binary").collect()
     return _joined([pickle.loads(bytes(row["result"])) for row in found])
 
 
@@ -90,7 +138,7 @@ def _joined(results: Sequence[TaskResult]) -> TaskResult:
     return TaskResult(tuple(file for result in results for file in result.files), error, counts.by_operator, known)
 
 
-class _Run:
+class _Frames:
     """Makes the DataFrame of each step."""
 
     def __init__(
@@ -105,16 +153,18 @@ class _Run:
         if isinstance(view, Replay):
             return self._replayed(view, lo, hi, columns)
         if isinstance(view, Filter) and view.sql is not None:
-            return sources[0].where(view.sql).select(*columns)
+            return sources[0].where(view.sql).select(*_quoted(columns))
         if isinstance(view, Hinted):
             moved = F.broadcast(sources[0]) if view.kind == "broadcast" else self._exchanged(view, sources[0])
-            return moved.select(*columns)
+            return moved.select(*_quoted(columns))
         if isinstance(view, Concat):
-            return reduce(lambda one, other: one.unionByName(other), [each.select(*columns) for each in sources])
+            return reduce(
+                lambda one, other: one.unionByName(other), [each.select(*_quoted(columns)) for each in sources]
+            )
         if isinstance(view, Join):
             keys = [*view.domain.columns, *view.on]
             how = "inner" if view.how == "inner" else "left"
-            return sources[0].join(sources[1], on=keys, how=how).select(*columns)
+            return sources[0].join(sources[1], on=keys, how=how).select(*_quoted(columns))
         if isinstance(view, Aggregate):
             return self._aggregated(step, sources[0])
         if isinstance(view, Notified):
@@ -129,11 +179,13 @@ class _Run:
         paths = [_PATTERN.sub(r"\\\g<0>", f"{root}/{share.path}") for share in self.task.shares.get(leaf.path, ())]
         if not paths:
             return self.spark.createDataFrame([], schema)
-        rows = self.spark.read.schema(schema).parquet(*paths)
+        # A file that is gone is an error, and days are what they are, whatever the session says.
+        reader = self.spark.read.schema(schema).options(**_READ_OPTIONS)
+        rows = reader.parquet(*paths)
         return rows.where(_beyond(leaf.domain, lo) & ~_beyond(leaf.domain, hi))
 
     def _exchanged(self, view: Hinted, source: DataFrame) -> DataFrame:
-        return source.repartition(self.n_tasks, *view.columns)
+        return source.repartition(self.n_tasks, *_quoted(view.columns))
 
     def _by_batches(self, step: Step, source: DataFrame) -> DataFrame:
         """Run an operator that goes row by row on record batches, as they come."""
@@ -144,11 +196,11 @@ class _Run:
         def work(batches: Batches) -> Batches:
             settle_worker()
             for batch in batches:
-                rows = conform(pa.Table.from_batches([batch]), given)
-                yield from conform(view._guarded([rows], lo, hi, wanted), made).to_batches()
+                rows = _table([batch], given)
+                yield from _numbered(conform(view._guarded([rows], lo, hi, wanted), made)).to_batches()
 
-        chosen = source.select(*given.names)
-        return chosen.mapInArrow(work, spark_schema(made))
+        chosen = _plain(source.select(*_quoted(given.names)))
+        return chosen.mapInArrow(work, _numbered_schema(made)).toDF(*made.names)
 
     def _notified(self, step: Step, sources: Sequence[DataFrame]) -> DataFrame:
         view, lo, hi, wanted = step
@@ -157,13 +209,18 @@ class _Run:
         made = _schema(view, wanted)
 
         def call(tables: Sequence[pa.Table]) -> pa.Table:
-            rows = [conform(table, schema) for table, schema in zip(tables, given, strict=True)]
-            return conform(view._guarded(rows, lo, hi, wanted), made)
+            rows = [_table(table.to_batches(), schema) for table, schema in zip(tables, given, strict=True)]
+            return _numbered(conform(view._guarded(rows, lo, hi, wanted), made))
 
-        grouped = [each.select(*schema.names).groupBy(*times) for each, schema in zip(sources, given, strict=True)]
+        plain = [_plain(each.select(*_quoted(schema.names))) for each, schema in zip(sources, given, strict=True)]
+        grouped = [each.groupBy(*each.columns[: len(times)]) for each in plain]
         if len(grouped) == 1:
-            return grouped[0].applyInArrow(lambda rows: call([rows]), spark_schema(made))
-        return grouped[0].cogroup(grouped[1]).applyInArrow(lambda one, two: call([one, two]), spark_schema(made))
+            called = grouped[0].applyInArrow(lambda rows: call([rows]), _numbered_schema(made))
+        else:
+            called = (
+                grouped[0].cogroup(grouped[1]).applyInArrow(lambda one, two: call([one, two]), _numbered_schema(made))
+            )
+        return called.toDF(*made.names)
 
     def _aggregated(self, step: Step, source: DataFrame) -> DataFrame:
         view, _, _, wanted = step
@@ -174,10 +231,11 @@ class _Run:
         summed = [below.field(a.column).type for a in chosen.values() if a.kind == "sum"]
         if not any(map(pa.types.is_floating, summed)):
             values = [_value(a.kind, a.column, below).alias(name) for name, a in chosen.items()]
-            groups = source.groupBy(*keys)
+            named = _quoted(keys)
+            groups = source.groupBy(*named)
             # A group-by without values keeps its keys.
-            return (groups.agg(*values) if values else source.select(*keys).distinct()).select(*names)
-        given, n = _schema(view.inputs[0], view.needs(wanted)[0]), self.n_tasks
+            return (groups.agg(*values) if values else source.select(*named).distinct()).select(*_quoted(names))
+        given, given_out, n = _schema(view.inputs[0], view.needs(wanted)[0]), _schema(view, wanted), self.n_tasks
 
         def part(batches: Batches) -> Batches:
             settle_worker()
@@ -190,27 +248,36 @@ class _Run:
             contents = [content for batch in batches for content in batch.column("content").to_pylist()]
             if contents:
                 groups = merge_parts(tables_of(contents), keys, chosen, made)
-                yield from conform(groups.select(names), _schema(view, wanted)).to_batches()
+                yield from _numbered(conform(groups.select(names), given_out)).to_batches()
 
-        parts = source.select(*given.names).mapInArrow(part, "bucket long, content binary")
-        return parts.repartition(n, "bucket").mapInArrow(merge, spark_schema(_schema(view, wanted)))
+        parts = _plain(source.select(*_quoted(given.names))).mapInArrow(part, "bucket long, content binary")
+        merged = parts.repartition(n, "bucket").mapInArrow(merge, _numbered_schema(given_out))
+        return merged.toDF(*given_out.names)
 
 
 def _value(kind: str, column: str | None, schema: pa.Schema) -> Column:
     """Return the aggregate of a column as Spark has it: integer sums exact, NaN passed over, one zero."""
     if column is None:
         return F.count(F.lit(1))
-    values = F.col(column)
+    (values,) = _quoted([column])
     if kind == "count":
         return F.count(values)
     if kind == "sum":
-        # Wide enough on the way; what does not fit 64 bits in the end is an error.
-        return F.sum(values.cast("decimal(38, 0)")).cast("bigint")
+        # Wide enough on the way; what does not fit 64 bits in the end is an error, whatever the session says of casts.
+        total = F.sum(values.cast("decimal(38, 0)"))
+        msg = f"the sum of column {column!r} does not fit 64 bits"
+        fits = total.isNull() | total.between(F.lit(-(1 << 63)), F.lit((1 << 63) - 1))
+        return F.when(fits, total.cast("bigint")).otherwise(F.raise_error(F.lit(msg)).cast("bigint"))
     function: Callable[[Column], Column] = {"min": F.min, "max": F.max}[kind]
     if not pa.types.is_floating(schema.field(column).type):
         return function(values)
     zeroed = values + F.lit(0.0).cast("float" if schema.field(column).type == pa.float32() else "double")
     return F.coalesce(function(F.when(~F.isnan(values), zeroed)), function(values))
+
+
+def _quoted(names: Sequence[str]) -> list[Column]:
+    """Return columns by name: a dot in it is no field of a struct."""
+    return [F.col("`" + name.replace("`", "``") + "`") for name in names]
 
 
 def _beyond(domain: TimeDomain, frontier: Antichain) -> Column:
@@ -239,7 +306,23 @@ def _schema(view: View, names: Sequence[str]) -> pa.Schema:
     return pa.schema([schema.field(name).with_nullable(True) for name in (*view.domain.columns, *names)])  # noqa: FBT003
 
 
-def _table(batches: Batches, schema: pa.Schema) -> pa.Table:
-    """Return the rows of all batches in a schema."""
-    parts = [conform(pa.Table.from_batches([batch]), schema) for batch in batches]
+def _table(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """Return the rows of all batches in a schema; columns come in its order, whatever they are called."""
+    parts = [conform(pa.Table.from_batches([batch]).rename_columns(schema.names), schema) for batch in batches]
     return pa.concat_tables([schema.empty_table(), *parts])
+
+
+# `mapInArrow` and its like look columns up by name as SQL would, and take "a.b" for a field of a struct (tried): on the
+# way through functions columns have numbers.
+
+
+def _plain(frame: DataFrame) -> DataFrame:
+    return frame.toDF(*(f"c{place}" for place in range(len(frame.columns))))
+
+
+def _numbered(table: pa.Table) -> pa.Table:
+    return table.rename_columns([f"c{place}" for place in range(table.num_columns)])
+
+
+def _numbered_schema(schema: pa.Schema) -> StructType:
+    return spark_schema(pa.schema([field.with_name(f"c{place}") for place, field in enumerate(schema)]))

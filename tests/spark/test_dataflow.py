@@ -229,6 +229,56 @@ def test_sql_and_arrow_give_the_same_operator_by_operator(spark: SparkSession, t
     assert sql.explain().endswith("by DataFrames, in sql")
 
 
+def test_sql_takes_any_column_name_and_names_the_operator_that_fails(spark: SparkSession, tmp_path: Path) -> None:
+    names = ["a.b", "q`q", "äö", "_c"]
+    log = st.create_log(str(tmp_path / "in"), pa.schema([(name, pa.int64()) for name in names]), minimum=(0,))
+    rows = {name: [place, None, 2 * place] for place, name in enumerate(names)}
+    log.writer(owner="test").append(pa.table({"_time": [1, 1, 2], **rows}), advance_to=[])
+
+    def flow_of(name: str, evaluation: str) -> st.Dataflow:
+        flow = st.Dataflow(name, checkpoint=str(tmp_path / name / "checkpoint"), evaluation=evaluation)
+        rows = flow.replay(log)
+        halves = rows.filter("`a.b` IS NOT NULL").select("a.b", **{"x.y": pc.field("_c") / 2.0})
+        streams = {
+            "sums": rows.aggregate(by=["a.b", "äö"], **{"q`q": st.sum("q`q"), "a": st.count()}),
+            "floats": halves.aggregate(by="a.b", **{"x.y": st.sum("x.y")}),
+            "pairs": rows.exchange("a.b").join(rows.select("a.b", w=pc.field("äö")), on="a.b"),
+            "notified": rows.binary_notify(rows, lambda time, one, two: one.select(["q`q"])),
+        }
+        for output, stream in streams.items():
+            stream.capture(str(tmp_path / name / output))
+        return flow
+
+    arrow, sql = flow_of("arrow", "arrow"), flow_of("sql", "sql")
+    bad = st.Dataflow("bad", checkpoint=str(tmp_path / "unused"), evaluation="sql")
+    bad.replay(log).map(lambda rows: rows.slice(min(rows.num_rows, 1))).capture(str(tmp_path / "fewer"))
+    bad.replay(log).filter("_c + 9223372036854775807 > 0").capture(str(tmp_path / "large"))
+    query = arrow.start(spark, trigger=NOW, beside=[sql, bad])
+    with pytest.raises(StreamingQueryException, match=r"could not run operator 'map_\d+' at times from .*: found"):
+        query.await_termination(240)
+    for output in [sink.path.rsplit("/", 1)[1] for sink in arrow.sinks]:
+        one, other = (st.open_log(str(tmp_path / name / output)) for name in ("arrow", "sql"))
+        assert one.messages().num_rows > 0, output
+        assert one.verify().digest == other.verify().digest, output
+    fewer, large = query.failures()
+    assert [fewer.operator, large.operator] == [sink.view.name for sink in bad.sinks]
+    assert all(isinstance(each.error, OperatorError) and each.lower == "[0]" for each in (fewer, large))
+    assert "overflow" in large.message
+
+
+def test_sql_without_ansi_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    flights = Flights(tmp_path / "flights")
+    flow = st.Dataflow("flow", checkpoint=str(tmp_path / "checkpoint"), evaluation="sql")
+    flow.replay(flights.log).capture(str(tmp_path / "out"))
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        with pytest.raises(InvalidUsageError, match=r"found evaluation='sql' and spark\.sql\.ansi\.enabled=false"):
+            flow.start(spark, trigger=NOW)
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+    assert not (tmp_path / "out").exists()
+
+
 def test_condition_as_text_means_what_it_means_to_spark(spark: SparkSession) -> None:
     texts = [condition(random.Random(seed))[0] for seed in range(150)]
     rows = spark.createDataFrame(TABLE).selectExpr(

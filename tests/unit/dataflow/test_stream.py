@@ -12,14 +12,15 @@ from pyspark import cloudpickle
 
 from spark_timely.antichain import Antichain
 from spark_timely.dataflow.aggregates import count, max_of, sum_of
-from spark_timely.dataflow.delays import ceil_to, plus
+from spark_timely.dataflow.delays import ceil_to, plus, windows
 from spark_timely.dataflow.scope import Scope
 from spark_timely.dataflow.stream import Stream
 from spark_timely.dataflow.tasks import OutputPlan
 from spark_timely.dataflow.tracking import Tracking
 from spark_timely.dataflow.view import Replay, View, leaves_of
-from spark_timely.errors import CyclicSummaryError, InvalidUsageError, OperatorError
+from spark_timely.errors import CyclicSummaryError, InvalidUsageError, OperatorError, SchemaMismatchError
 from spark_timely.log.delta import DeltaLog, create_log
+from spark_timely.testing import rows_of, stream_of
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("v", pa.float64()), ("tags", pa.list_(pa.string()))])
 ROWS = pa.table(
@@ -257,3 +258,42 @@ def test_a_thousand_operators_in_a_row_are_pickled_and_run(log: DeltaLog) -> Non
     plan = OutputPlan("capture", stream.view, "main", log.format, log.storage)
     view = cloudpickle.loads(cloudpickle.dumps(plan)).view
     assert sorted(row["_time"] for row in run(view, 1002, 1003)) == [1002]
+
+
+COLLIDING = {
+    "time computed": lambda x: x.select("k", _time=pc.field("n")),
+    "time aggregated": lambda x: x.aggregate(by="k", _time=count()),
+    "time given": lambda x: x.flat_map(
+        lambda rows: rows.append_column("_row", pa.array(range(rows.num_rows), pa.int64()))
+    ),
+    "given twice": lambda x: x.map(lambda rows: pa.Table.from_arrays([rows["n"], rows["n"]], names=["m", "m"])),
+}
+
+
+@pytest.mark.parametrize("what", COLLIDING)
+def test_columns_that_could_not_be_told_apart_are_refused_where_they_are_made(what: str) -> None:
+    rows = stream_of({"_time": [1], "k": ["a"], "n": [5]})
+    with pytest.raises(SchemaMismatchError, match=r"could not add operator '\w+_2': found columns .* beside"):
+        COLLIDING[what](rows)
+
+
+def test_join_on_a_column_named_twice_is_a_join_on_it() -> None:
+    rows = stream_of({"_time": [1], "k": ["a"], "n": [5]})
+    assert rows_of(rows.join(rows.select("k", m=pc.field("n")), on=["k", "k"])) == [
+        {"_time": 1, "k": "a", "n": 5, "m": 5}
+    ]
+
+
+def test_spark_tells_no_columns_apart_by_case(log: DeltaLog) -> None:
+    assert Scope("flow").replay(log).select("n", N=pc.field("n")).schema.names == ["n", "N"]
+    with pytest.raises(SchemaMismatchError, match=r"'select_2': found columns \['n', 'N'\]"):
+        Scope("flow", evaluation="sql").replay(log).select("n", N=pc.field("n"))
+
+
+def test_spans_past_all_bounds_are_refused() -> None:
+    rows = stream_of({"_time": [1]})
+    with pytest.raises(InvalidUsageError, match="found a width of 9223372036854775808"):
+        rows.delay(ceil_to(1 << 63))
+    with pytest.raises(InvalidUsageError, match="found each time in 1000000000 of them"):
+        rows.delay(windows(10**9, every=1))
+    assert rows_of(rows.delay(windows((1 << 63) - 1))) == [{"_time": (1 << 63) - 1}]
