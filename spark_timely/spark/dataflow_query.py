@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from spark_timely.antichain import Antichain
     from spark_timely.dataflow.report import OperatorMetrics, OutputProgress
+    from spark_timely.order import Time
     from spark_timely.spark.dataflow import Dataflow
 
 __all__ = ["DataflowQuery"]
@@ -104,8 +105,13 @@ class DataflowQuery:
             log.refresh()
         return self._seen_failures()
 
-    def _seen_failures(self) -> list[OutputFailure]:
-        found = [failure_of(log, sink, run=self._run) for sink, log in self._logs.items()]  # one turn per output
+    def _seen_failures(self, wanted: Time | None = None) -> list[OutputFailure]:
+        """Return failures as of the last look; of outputs only in which a time is not complete, if one is given."""
+        found = []
+        for sink, log in self._logs.items():  # one turn per output
+            state = log.stream(sink.stream)
+            if wanted is None or state is None or state.frontier.less_equal(wanted):
+                found.append(failure_of(log, sink, run=self._run))
         return [each for each in found if each is not None]
 
     def _upper(self, sink: Sink) -> Antichain:
@@ -148,8 +154,8 @@ class DataflowQuery:
             found = self.frontier
             if not found.less_equal(wanted):
                 return found
-            if self._lives:
-                _raise(self._seen_failures())
+            if self._lives:  # one that failed past the time keeps nobody waiting
+                _raise(self._seen_failures(wanted))
             if not active or now >= deadline:
                 self._raise_exception()
                 at = domain.render_frontier(found)

@@ -323,7 +323,8 @@ def test_query_lives_on_beside_a_failure_and_without_a_dataflow_that_is_dropped(
 
     def failing(mended: bool) -> st.Dataflow:
         def broken(rows: pa.Table) -> pa.Table:
-            return rows.select(["delay"] if mended or rows.num_rows == 0 else ["nonsense"])
+            at = pc.max(rows["_time"]).as_py()
+            return rows.select(["delay"] if mended or at is None or at < 4 else ["nonsense"])
 
         flow = st.Dataflow("broken", checkpoint=str(tmp_path / "checkpoint"))
         rows = flow.replay(flights.log)
@@ -339,10 +340,13 @@ def test_query_lives_on_beside_a_failure_and_without_a_dataflow_that_is_dropped(
     hosted = beside()
     query = failing(mended=False).start(spark, trigger={"processingTime": "0 seconds"}, beside=[hosted])
     try:
-        with pytest.raises(OperatorError, match=r"could not run operator 'map_2' at times from \[0\] to \[4\]"):
-            query.await_frontier(3, timeout_s=120)
+        query.await_frontier(3, timeout_s=120)
+        flights.write(5)
+        with pytest.raises(OperatorError, match=r"could not run operator 'map_2' at times from \[4\] to \[5\]"):
+            query.await_frontier(4, timeout_s=120)
+        assert query.await_frontier(3, timeout_s=120).to_json() == [4], "it failed past this time"
         for name in ("good", "other"):
-            st.wait(str(tmp_path / name), time=3, timeout=120)
+            st.wait(str(tmp_path / name), time=4, timeout=120)
         assert [(each.output, each.operator) for each in query.failures()] == [("capture_3", "map_2")]
         assert "stands still: could not run operator 'map_2'" in query.explain()
         flights.write(6)
@@ -360,7 +364,7 @@ def test_query_lives_on_beside_a_failure_and_without_a_dataflow_that_is_dropped(
         query.stop()
     with pytest.raises(OperatorError, match="operator 'map_2'"):
         query.await_termination(60)
-    assert [st.open_log(str(tmp_path / name)).frontier().to_json() for name in ("bad", "other")] == [[0], [6]]
+    assert [st.open_log(str(tmp_path / name)).frontier().to_json() for name in ("bad", "other")] == [[4], [6]]
     query = failing(mended=True).start(spark, trigger=NOW, beside=[beside()])
     assert query.await_termination(120)
     assert query.failures() == []
