@@ -3,7 +3,8 @@
 Invariants
 ----------
 1. Monotone: t ≤ u implies g(t) ≤ g(u), and g(t) ≥ t. Where g(t) would be past the greatest time of its
-   type, nothing follows.
+   type, nothing can follow: such a row is an error. It may still come, so only the end of what is delayed ends what
+   is behind the delay; until then that stays at the greatest time.
 2. `back` is exact: g(t) is beyond F exactly when t is beyond ``back(F)``; a g(t) past the greatest time
    counts as beyond every frontier but the empty one.
 """
@@ -80,7 +81,7 @@ class Shift:
     --------
     >>> hour = Shift((3,), ((0, 10),))
     >>> hour.front(Antichain.of(4)), hour.front(Antichain.of(9)), hour.back(Antichain.of(4))
-    (Antichain.of(7), Antichain.empty(1), Antichain.of(1))
+    (Antichain.of(7), Antichain.of(10), Antichain.of(1))
     """
 
     added: tuple[int, ...]
@@ -104,8 +105,11 @@ class Shift:
 
     def front(self, frontier: Antichain) -> Antichain:
         """Return the frontier behind the delay."""
-        times, ok = self.forward(frontier.times)
-        return Antichain.from_times(times[ok], frontier.arity)
+        moved = [
+            tuple(min(x + step, high) for x, step, (_, high) in zip(time, self.added, self.limits, strict=True))
+            for time in frontier
+        ]
+        return Antichain.of(*moved) if moved else frontier
 
     def back(self, frontier: Antichain) -> Antichain:
         """Return the frontier before the delay that stands for one behind it."""
@@ -155,8 +159,8 @@ class CeilTo:
 
     def front(self, frontier: Antichain) -> Antichain:
         """Return the frontier behind the delay."""
-        times, ok = self.forward(frontier.times)
-        return Antichain.from_times(times[ok], frontier.arity)
+        times, ok = self.forward(np.minimum(frontier.times, self.limits[1]))
+        return Antichain.from_times(np.where(ok[:, None], times, self.limits[1]), frontier.arity)
 
     def back(self, frontier: Antichain) -> Antichain:
         """Return the frontier before the delay that stands for one behind it."""

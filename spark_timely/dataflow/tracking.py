@@ -203,11 +203,11 @@ class Tracking:
     def frontier(self, sink: Sink) -> Antichain:
         """Return the frontier of what an output captures: times not beyond it are complete.
 
-        Steps are added without regard to the greatest time of a type; at times past it nothing follows.
+        Steps are added without regard to the greatest time of a type; what is past it stays there.
         """
         found = self._outputs[sink].told
-        rows = [time for time in found if all(x <= high for x, high in zip(time, self._limits, strict=True))]
-        return Antichain.of(*rows) if rows else Antichain.empty(found.arity)
+        rows = [tuple(min(x, high) for x, high in zip(time, self._limits, strict=True)) for time in found]
+        return Antichain.of(*rows) if rows else found
 
 
 def _went_back(path: str, frontier: Antichain, before: Antichain) -> DataLossError:

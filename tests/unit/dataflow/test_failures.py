@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +13,7 @@ import pytest
 
 from spark_timely.antichain import Antichain
 from spark_timely.dataflow.aggregates import count
+from spark_timely.dataflow.delays import ceil_to, plus, windows
 from spark_timely.dataflow.engine import Engine, advance_all
 from spark_timely.dataflow.notes import OutputFailure, failure_of
 from spark_timely.dataflow.outputs import drop_output
@@ -19,7 +21,7 @@ from spark_timely.dataflow.report import explain, metrics, outputs
 from spark_timely.dataflow.scope import Scope
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.errors import LogMissingError, OperatorError, StorageError
-from spark_timely.log.delta import DeltaLog, open_log
+from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.spark.dataflow_tasks import catalog_of, run_one
 from tests.property.test_dataflow import runner
 
@@ -96,6 +98,26 @@ def test_others_go_on_as_long_as_the_query_lives_and_what_failed_is_not_tried_ag
     assert {frontier(tmp_path / name) for name in ("bad", "below", "good")} == {Antichain.of(33)}
     assert failure_of(open_log(str(tmp_path / "bad")), scope.sinks[0]) is None
     assert open_log(str(tmp_path / "bad")).messages().num_rows == 93
+
+
+@pytest.mark.parametrize("delay", [plus(10), ceil_to(1000), windows(40, every=20)])
+def test_row_that_cannot_be_delayed_is_refused_however_late_it_comes(tmp_path: Path, delay: Any) -> None:
+    """The output does not close before its input does: else nobody would look at what comes then."""
+    log = create_log(tmp_path / "in", pa.schema([("n", pa.int64())]), times=("short",), minimum=(0,))
+    writer = log.writer(owner="o")
+    scope = Scope("late")
+    scope.replay(log).delay(delay).capture(tmp_path / "out")
+    high = (1 << 15) - 1
+    writer.append(pa.table({"_time": pa.array([5], pa.int16()), "n": [1]}), advance_to=high - 2)
+    engine(scope).advance(runner(scope.storage))
+    out = open_log(str(tmp_path / "out"))
+    assert out.frontier() == Antichain.of(high)
+    writer.append(pa.table({"_time": pa.array([high - 1], pa.int16()), "n": [2]}), advance_to=high)
+    writer.close()
+    with pytest.raises(OperatorError, match=f"time={high - 1}, which it would delay past the greatest time"):
+        engine(scope).advance(runner(scope.storage))
+    out.refresh()
+    assert out.frontier() == Antichain.of(high)
 
 
 def test_failure_is_told_in_plan_and_numbers_from_any_process(tmp_path: Path, log: DeltaLog) -> None:

@@ -147,7 +147,7 @@ def test_the_progress_layer_sees_the_frontiers_that_views_say(log: DeltaLog, tmp
     assert {sink: tracking.frontier(sink) for sink in scope.sinks} == uppers, "what has gone back stays where it was"
 
 
-def test_frontier_past_the_greatest_time_is_complete(tmp_path: Path) -> None:
+def test_frontier_past_the_greatest_time_stays_there_until_the_input_is_complete(tmp_path: Path) -> None:
     log = create_log(str(tmp_path / "short"), pa.schema([("n", pa.int64())]), times=["short"], minimum=(0,))
     scope = Scope("flow")
     scope.replay(log).delay(plus(100)).capture(str(tmp_path / "out"))
@@ -155,6 +155,8 @@ def test_frontier_past_the_greatest_time_is_complete(tmp_path: Path) -> None:
     tracking.update({}, {log.path: Antichain.of(32_667)})
     assert tracking.frontier(scope.sinks[0]) == Antichain.of(32_767)
     tracking.update({}, {log.path: Antichain.of(32_668)})
+    assert tracking.frontier(scope.sinks[0]) == Antichain.of(32_767)
+    tracking.update({}, {log.path: Antichain.empty()})
     assert tracking.frontier(scope.sinks[0]).is_empty
 
 
