@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.dataflow.exact_sum import MAX_ROWS, digits_of, round_digits
+from spark_timely.dataflow.exact_sum import MAX_ROWS, digits_of, round_digits, widest
+from spark_timely.dataflow.grouping import group_rows
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, TimelyInternalError, shown
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def aggregate_rows(
         finished.append(part)
     if not wanted:  # a group-by without aggregates drops nothing
         wanted.append(([], "count_all"))
-    groups = pa.table(work).group_by([f"k{i}" for i in range(len(keys))], use_threads=False).aggregate(wanted)
+    groups = group_rows(pa.table(work), [f"k{i}" for i in range(len(keys))], wanted)
     columns = [groups.column(f"k{i}") for i in range(len(keys))]
     columns += [part.finish(groups) for part in finished]
     return pa.Table.from_arrays(columns, schema=schema)
@@ -231,7 +232,7 @@ class _Part:
         self.column = aggregation.column
         self.type = type_
         self.digits = 0
-        self.place = 0
+        self.bits = self.unit = 0
         self.special = False
         self.halves = False
 
@@ -283,7 +284,8 @@ class _Part:
             work[self.label + "s"] = pa.chunked_array([np.where(finite, 0.0, numbers)])
             wanted.append((self.label + "s", "sum"))
             numbers = np.where(finite, numbers, 0.0)
-        digits, self.place = digits_of(numbers)
+        self.bits = widest(numbers.shape[0])
+        digits, self.unit = digits_of(numbers, self.bits)
         self.digits = len(digits)
         for i, digit in enumerate(digits):
             work[f"{self.label}d{i}"] = pa.chunked_array([digit])
@@ -307,7 +309,7 @@ class _Part:
         sums: npt.NDArray[np.float64] = np.zeros(n)
         if self.digits:
             parts = [_numbers(groups, f"{self.label}d{i}_sum") for i in range(self.digits)]
-            sums = round_digits(parts, self.place)
+            sums = round_digits(parts, self.unit, self.bits)
         if self.special:
             special = np.asarray(groups.column(f"{self.label}s_sum").to_numpy(), dtype=np.float64)
             sums = np.where(np.isfinite(special), sums, special)

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.dataflow.aggregates import Aggregation, check_rows, from_halves, halves_of
-from spark_timely.dataflow.exact_sum import carried, digits_of, round_digits
+from spark_timely.dataflow.exact_sum import BITS, carried, digits_of, round_digits
+from spark_timely.dataflow.grouping import group_rows
 
 __all__ = ["merge_parts", "part_of_rows"]
 
@@ -71,13 +72,14 @@ def part_of_rows(table: pa.Table, keys: Sequence[str], aggregations: Mapping[str
             # Infinities and NaN add up among themselves, whatever is finite beside them.
             work[label + "s"] = pa.chunked_array([np.where(finite, 0.0, numbers)])
             wanted += [(label + "c", "count"), (label + "s", "sum")]
-            digits, floats[label] = digits_of(np.where(finite, numbers, 0.0))
+            digits, unit = digits_of(np.where(finite, numbers, 0.0))
+            floats[label] = unit // BITS
             for place, digit in enumerate(digits):
                 work[f"{label}{_DIGIT}{place}"] = pa.chunked_array([digit])
                 wanted.append((f"{label}{_DIGIT}{place}", "sum"))
     if not wanted:  # a group-by without aggregates drops nothing
         wanted.append(([], "count_all"))
-    groups = pa.table(work).group_by([f"k{i}" for i in range(len(keys))], use_threads=False).aggregate(wanted)
+    groups = group_rows(pa.table(work), [f"k{i}" for i in range(len(keys))], wanted)
     made = {f"k{i}": groups.column(f"k{i}") for i in range(len(keys))}
     for i, aggregation in enumerate(aggregations.values()):
         label = f"v{i}"
@@ -144,7 +146,7 @@ def merge_parts(
     ]
     if not wanted:
         wanted.append(([], "count_all"))
-    groups = table.group_by([f"k{i}" for i in range(len(keys))], use_threads=False).aggregate(wanted)
+    groups = group_rows(table, [f"k{i}" for i in range(len(keys))], wanted)
     columns = [groups.column(f"k{i}") for i in range(len(keys))]
     for i, aggregation in enumerate(aggregations.values()):  # one turn per value
         label = f"v{i}"
@@ -168,7 +170,7 @@ def _float_sums(groups: pa.Table, label: str) -> pa.Array:
             np.asarray(groups.column(names[place]).fill_null(0).to_numpy(), dtype=np.int64) if place in names else zero
             for place in range(max(names), min(names) - 1, -1)
         ]
-        sums = round_digits(digits, max(names))
+        sums = round_digits(digits, max(names) * BITS)
     special = np.asarray(groups.column(f"{label}s_sum").to_numpy(), dtype=np.float64)
     sums = np.where(np.isfinite(special), sums, special)
     return pa.array(sums, mask=np.asarray(groups.column(f"{label}c_sum").to_numpy()) == 0)

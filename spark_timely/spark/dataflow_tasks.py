@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from spark_timely.antichain import Antichain
 from spark_timely.capture.splits import default_splits
@@ -30,6 +31,15 @@ if TYPE_CHECKING:
 __all__ = ["SparkTasks", "buckets_of", "catalog_of", "pieces_of", "reader_of", "run_one"]
 
 StorageOptions = Mapping[str, Mapping[str, str]]
+
+# Not as text: Spark would parse it for each job, 10 ms of 100.
+_RESULTS: Final = StructType([StructField("task", LongType()), StructField("result", BinaryType())])
+_PARCELS: Final = StructType(
+    [StructField("piece", LongType()), StructField("bucket", LongType()), StructField("content", BinaryType())]
+)
+_BUCKETS: Final = StructType(
+    [StructField("piece", LongType()), StructField("bucket", LongType()), StructField("result", BinaryType())]
+)
 
 
 def catalog_of(log: DeltaLog, /) -> Callable[[], FileView]:
@@ -121,7 +131,7 @@ class SparkTasks:
                     yield pa.RecordBatch.from_arrays(arrays, names=["task", "result"])
 
         n = len(todo)
-        found = self._spark.range(0, n, 1, n).mapInArrow(work, "task long, result binary").collect()
+        found = self._spark.range(0, n, 1, n).mapInArrow(work, _RESULTS).collect()
         results = {int(row["task"]): pickle.loads(bytes(row["result"])) for row in found}
         if len(found) != n or len(results) != n:
             msg = f"a job of {n} tasks gave {len(found)} results, invariant 1 of dataflow.tasks"
@@ -165,9 +175,9 @@ class SparkTasks:
                 yield pa.RecordBatch.from_arrays(arrays, names=["piece", "bucket", "result"])
 
         n = len(todo)
-        parts = self._spark.range(0, n, 1, n).mapInArrow(part, "piece long, bucket long, content binary")
+        parts = self._spark.range(0, n, 1, n).mapInArrow(part, _PARCELS)
         spread = parts.repartition(n, "piece", "bucket")
-        found = spread.mapInArrow(merge, "piece long, bucket long, result binary").collect()
+        found = spread.mapInArrow(merge, _BUCKETS).collect()
         results = {(row["piece"], row["bucket"]): pickle.loads(bytes(row["result"])) for row in found}
         if len(results) != len(found):
             msg = f"a job of {n} tasks gave a bucket twice, invariant 1 of dataflow.keyed"

@@ -70,12 +70,13 @@ def seconds(run: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def alternate(case: Case, ours: Callable[[], float], peer: Callable[[], float], repeats: int) -> None:
+def alternate(case: Case, ours: Callable[[], float], peer: Callable[[], float], repeats: int, warm: int = 2) -> None:
     """Measure both sides in turn, changing who goes first, so that a noisy minute hits both.
 
-    Two pairs before are not counted: whoever runs first in a JVM pays for loading its classes and compiling them.
+    The pairs before, `warm` of them, are not counted: whoever runs first in a JVM pays for loading its classes and
+    compiling them.
     """
-    for _ in range(2):
+    for _ in range(warm):
         ours()
         peer()
     for number in range(repeats):

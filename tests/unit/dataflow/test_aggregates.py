@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as s
 
 from spark_timely.dataflow.aggregates import Aggregation, aggregate_rows, count, max_of, min_of, sum_of
-from spark_timely.dataflow.exact_sum import digits_of, round_digits
+from spark_timely.dataflow.exact_sum import digits_of, round_digits, widest
 from spark_timely.errors import SchemaMismatchError
 from tests.support import examples
 
@@ -29,16 +29,19 @@ def fsum(values: list[float]) -> float | None:
         return None
 
 
+near = s.floats(-1e9, 1e9, allow_subnormal=False).map(lambda value: value if abs(value) > 1e-3 else 0.0)
+
+
 @examples(300)
-@given(groups)
-def test_digits_give_the_sum_that_fsum_gives(drawn: list[list[float]]) -> None:
+@given(groups | s.lists(s.lists(near, max_size=6), min_size=1, max_size=4), s.none() | s.integers(32, 43))
+def test_digits_give_the_sum_that_fsum_gives(drawn: list[list[float]], bits: int | None) -> None:
     values = np.array([value for group in drawn for value in group], dtype=np.float64)
     ids = np.repeat(np.arange(len(drawn)), [len(group) for group in drawn])
-    digits, place = digits_of(values)
+    digits, unit = digits_of(values, bits)
     if not digits:
         return
     sums = [np.array([digit[ids == i].sum() for i in range(len(drawn))], dtype=np.int64) for digit in digits]
-    for group, found in zip(drawn, round_digits(sums, place).tolist(), strict=True):
+    for group, found in zip(drawn, round_digits(sums, unit, bits).tolist(), strict=True):
         assert fsum(group) in (None, found)
 
 
@@ -50,8 +53,21 @@ def test_halfway_cases_go_to_the_even_double() -> None:
         [-(2.0**53), -1.0],
         [2.0**53, 1.0, -(2.0**-99)],
     ):
-        digits, place = digits_of(np.array(values))
-        assert round_digits([np.array([digit.sum()]) for digit in digits], place).tolist() == [math.fsum(values)]
+        for bits in (None, 32, 43):
+            digits, unit = digits_of(np.array(values), bits)
+            sums = [np.array([digit.sum()]) for digit in digits]
+            assert round_digits(sums, unit, bits).tolist() == [math.fsum(values)]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("n", [1, 3, 1023, 100_000])
+def test_wide_digits_of_many_rows_in_a_group_are_exact(n: int, sign: int) -> None:
+    values = sign * np.random.default_rng(n).random(n) * 7.0
+    values[0] = 2.0**-40
+    digits, unit = digits_of(values, widest(n))
+    assert len(digits) == (1 if n == 1 else 2)
+    found = round_digits([np.array([digit.sum()]) for digit in digits], unit, widest(n))
+    assert found.tolist() == [math.fsum(values)]
 
 
 def table(rows: list[tuple[str | None, float | None, int | None]]) -> pa.Table:
