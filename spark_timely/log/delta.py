@@ -23,7 +23,7 @@ from spark_timely.log.format import LogFormat
 from spark_timely.log.place import check_place, promised
 from spark_timely.log.reading import ReadableLog
 from spark_timely.log.state import batch_rows, initial_state
-from spark_timely.log.storage import has_table, normal_path, open_storage
+from spark_timely.log.storage import foreign_names, has_table, normal_path, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -148,7 +148,7 @@ def create_log(
     names = storage.names()
     if "_delta_log" not in names or not has_table(storage):
         # Left behind by a creation that was killed: files of data, a table's log without entries.
-        foreign = [n for n in names if n != "_delta_log" and not n.startswith("_event=")]
+        foreign = foreign_names(names)
         if foreign:
             msg = f"could not create log {where!r}: found {foreign[0]!r} in the directory"
             raise InvalidUsageError(

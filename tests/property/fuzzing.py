@@ -1,8 +1,9 @@
 """Inputs mutated at random for what reads foreign bytes: captures, events as JSON lines, CDCv2 messages.
 
-Run by itself, ``python -m tests.property.fuzzing --inputs N``, within a bound of memory that the system enforces; prints
-what came out as a line of JSON. A reader may refuse with its own error and the place, or read: then what it gives
-is written again and must say the same. Anything else, a crash, another error or more memory, ends the run.
+Run by itself, ``python -m tests.property.fuzzing --inputs N``, within a bound of memory that the system
+enforces; it prints what came of them as a line of JSON. A reader may refuse with its own error and the place, or
+read: then what it gives is written again and must say the same. Anything else, a crash, another error or more
+memory, ends the run.
 """
 
 from __future__ import annotations

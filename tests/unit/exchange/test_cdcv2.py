@@ -40,6 +40,10 @@ def progress(lower: list[int], upper: list[int], counts: dict[int, int]) -> dict
         ([updates(("a", 1, 1)), progress([0], [5], {2: 1})], "1 updates where 0 were stated"),
         ([progress([0], [5], {1: 1}), progress([0], [3], {1: 2})], "statements of 1 and of 2 updates"),
         ([progress([0], [5], {1: 2}), progress([1], [9], {1: 1})], "statements of 2 and of 1 updates"),
+        # Silence is a statement too: of none.
+        ([progress([0], [5], {1: 2}), progress([0], [9], {7: 1})], "statements of 2 and of 0 updates"),
+        ([progress([0], [5], {2: 1}), progress([1], [9], {2: 1, 3: 1})], "statements of 0 and of 1 updates"),
+        ([progress([5], [9], {6: 1}), progress([0], [], {1: 1})], "statements of 0 and of 1 updates"),
     ],
 )
 @pytest.mark.parametrize("together", [True, False])
