@@ -71,7 +71,7 @@ def create_log(
     schema: pa.Schema,
     *,
     times: Sequence[str] = ("long",),
-    minimum: Sequence[int] | None = None,
+    minimum: int | Sequence[int] | None = None,
     kind: str = "stream",
     streams: int = 1,
     exist_ok: bool = False,
@@ -92,7 +92,7 @@ def create_log(
     times : sequence of str
         Type of each time coordinate: `long`, `int`, `short`, `date` or `timestamp`. More than one makes
         a product order.
-    minimum : sequence of int, optional
+    minimum : int or sequence of int, optional
         Time at which the log starts; the types' minima if not given (1700-01-01 for date, timestamp).
     kind : str
         `stream`: messages are events. `collection`: messages are updates with a `_diff`.
