@@ -13,7 +13,7 @@ PYTEST := $(RUN) -m pytest
 # More arguments for pytest: make test ARGS="-k frontier -x"
 ARGS ?=
 
-.PHONY: help setup env fmt lint types layers unit check test test-spark long golden-update bench demo across-runs handover late-data docs clean
+.PHONY: help setup env fmt lint types layers unit check test test-spark long fuzz golden-update bench demo across-runs handover late-data docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' "$(ROOT)/Makefile" | column -t -s '|' 2>/dev/null || \
@@ -52,6 +52,9 @@ test-spark: setup ## the tests that need Spark
 
 long: setup ## everything, with many kills and large random tests; hours
 	@SPARK_TIMELY_LONG=1 $(PYTEST) -m "not bench" --durations=15 tests $(ARGS)
+
+fuzz: env ## a million mutated captures, JSON lines and CDCv2 messages in bounded memory; about 20 minutes
+	@$(RUN) -m tests.property.fuzzing --inputs 1000000 $(ARGS)
 
 golden-update: setup ## rewrite the expected texts under tests/golden; read the difference before you commit it
 	@$(PYTEST) -q --golden-update -m golden tests

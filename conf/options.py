@@ -180,6 +180,15 @@ class SinkOptions(Options):
         unit="bytes",
         minimum=1,
     )
+    dialect: str = _sink(
+        "dialect",
+        "enum",
+        "timely",
+        "`timely`: rows are captured as they come. `cdcv2`: they are the messages of Differential's CDCv2, updates and "
+        "statements in columns `_lower`, `_upper`, `_counts`, in any order and any number of copies; they alone move "
+        "the frontier. Only in foreachBatch: `spark_timely.capture`, or `spark_timely.start` with `through`.",
+        choices=("timely", "cdcv2"),
+    )
     single_writer: bool = _sink(
         "singleWriter",
         "bool",

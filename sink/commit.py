@@ -76,6 +76,8 @@ class TaskReport:
         Changes of counts found in the data; ``events`` only.
     files : tuple of DataFile
         Written, and not yet part of the log.
+    note : str
+        Recorded in the log's ``_reason``, where the commit has something of its own to remember.
     """
 
     ident: BatchId
@@ -94,6 +96,7 @@ class TaskReport:
     progress_times: IntArray
     progress_deltas: IntArray
     files: tuple[DataFile, ...]
+    note: str = ""
 
 
 def merge_reports(reports: Sequence[TaskReport], /) -> TaskReport:
@@ -153,6 +156,7 @@ def merge_reports(reports: Sequence[TaskReport], /) -> TaskReport:
         progress_times=times,
         progress_deltas=deltas,
         files=tuple(file for report in reports for file in report.files),
+        note=first.note,
     )
 
 
@@ -444,7 +448,7 @@ def _untold(plan: CapturePlan, error: NegativeCountError) -> NegativeCountError:
 
 
 def _reason(reason: str, whole: TaskReport) -> str:
-    return "; ".join([reason, *_counted(whole)])
+    return "; ".join([reason, *([whole.note] if whole.note else []), *_counted(whole)])
 
 
 def _counted(whole: TaskReport) -> list[str]:

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from spark_timely.capture.policy import FrontierPolicy, LateData, Policy
+from spark_timely.conf.options import SinkOptions
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log.format import METADATA_KEY, LogFormat, canonical_type
+from spark_timely.sink.statements import check_statement_columns, statement_columns
 from spark_timely.spark.arrow import arrow_schema
 from spark_timely.time_type import TimeType
 from spark_timely.timestamp import TimeDomain
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-    from spark_timely.conf.options import SinkOptions
 
 __all__ = ["Layout", "fingerprint", "layout_of", "policy_of", "resolve_frontier"]
 
@@ -53,6 +53,8 @@ class Layout:
         Whether the events say at which time their log begins; True without events.
     added : tuple of str
         Payload fields that the log does not have yet: the commit adds them first.
+    statements : tuple of str
+        Columns of CDCv2's statements; ``dialect=cdcv2`` only.
 
     Examples
     --------
@@ -70,6 +72,7 @@ class Layout:
     delta: str | None = None
     minimum_told: bool = True
     added: tuple[str, ...] = ()
+    statements: tuple[str, ...] = ()
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -167,6 +170,8 @@ def resolve_frontier(options: SinkOptions, /) -> FrontierPolicy:
     >>> resolve_frontier(parse_options(SINK_OPTIONS, {"path": "log"}))
     <FrontierPolicy.BATCH: 'batch'>
     """
+    if options.dialect == "cdcv2":
+        return _statements_alone(options)
     named = options.frontier
     if named is None and options.time_column:
         msg = "option 'timeColumn' without option 'frontier'"
@@ -208,6 +213,19 @@ def resolve_frontier(options: SinkOptions, /) -> FrontierPolicy:
             "maxFutureSkew",
         )
     return policy
+
+
+def _statements_alone(options: SinkOptions) -> FrontierPolicy:
+    """Refuse options that say otherwise than CDCv2's statements what happens to rows and frontier."""
+    given = {"frontier", "lateness", "max_future_skew", "late_data"} & options.given
+    for name in sorted(given | ({"merge_schema"} if options.merge_schema else set())):
+        spelled = SinkOptions.__dataclass_fields__[name].metadata["option"].name
+        msg = f"option {spelled!r} together with dialect='cdcv2'"
+        hint = (
+            "leave it out: statements alone move the frontier, what comes behind it is a copy, and a record is all its"
+        )
+        raise _conflict(msg, f"{hint} columns", spelled)
+    return FrontierPolicy.STATEMENTS
 
 
 def policy_of(options: SinkOptions, form: LogFormat, /) -> Policy:
@@ -294,9 +312,16 @@ def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | 
         minimum_told = minimum is not None
     else:
         times = tuple(_find(name, names, "timeColumn") for name in options.time_column)
+    statements: tuple[str, ...] = ()
+    if frontier is FrontierPolicy.STATEMENTS:
+        statements = statement_columns(schema)
+        taken |= set(statements)
+        times = times or _own_times(schema, "dialect='cdcv2'")
+        # Differential's times begin at 0; those of a type with a sign need a log that was made for them.
+        minimum = (0,) * len(times)
     if frontier is FrontierPolicy.BATCH:
         minimum = (0,)
-    diff = _diff_column(schema, options, events=event is not None)
+    diff = _diff_column(schema, options, events=event is not None, updates=bool(statements))
     if diff is not None:
         taken.add(diff)
     # `_time`, as the replay gives it, is the log's own column: it is not stored a second time.
@@ -315,14 +340,18 @@ def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | 
     types = _time_types(schema, times, form)
     if form is None:
         form = LogFormat.build(arrow, times=types, minimum=minimum, kind="stream" if diff is None else "collection")
-        return Layout(form, tuple(arrow.names), times, diff, event, delta, minimum_told)
+        if statements:
+            check_statement_columns(schema, statements, form.domain)
+        return Layout(form, tuple(arrow.names), times, diff, event, delta, minimum_told, (), statements)
     if diff is not None and form.kind != "collection":
         msg = f"could not capture column {diff!r} as diff: found a log of kind {form.kind!r}"
         raise SchemaMismatchError(msg, hint="leave out diffColumn, or capture into a new log", context={"column": diff})
+    if statements:
+        check_statement_columns(schema, statements, form.domain)
     sources, extra = _match(arrow, form, merge=options.merge_schema)
     if extra:
         form = form.extended(pa.schema([arrow.field(name) for name in extra]))
-    return Layout(form, (*sources, *extra), times, diff, event, delta, minimum_told, tuple(extra))
+    return Layout(form, (*sources, *extra), times, diff, event, delta, minimum_told, tuple(extra), statements)
 
 
 def _match(arrow: pa.Schema, form: LogFormat, *, merge: bool) -> tuple[tuple[str | None, ...], list[str]]:
@@ -365,26 +394,16 @@ def _fits(found: pa.DataType, stored: pa.DataType) -> bool:
     return bool(pa.types.is_float32(found) and pa.types.is_float64(stored))
 
 
+_EVENTS = "frontier='events'"
+
+
 def _event_columns(schema: StructType) -> tuple[str, str, tuple[str, ...]]:
     """Return the columns of ``content=events``: event, delta, times."""
     lower = {name.lower(): name for name in schema.names}
     missing = [name for name in ("_event", "_delta") if name not in lower]
-    times: tuple[str, ...]
-    if "_time" in lower:
-        times = (lower["_time"],)
-    else:
-        n = 0
-        while f"_time_{n}" in lower:  # as many turns as the time has coordinates
-            n += 1
-        times = tuple(lower[f"_time_{i}"] for i in range(n))
-    if missing or not times:
-        column = missing[0] if missing else "_time"
-        msg = f"could not capture with frontier='events': found no column {column!r}"
-        raise SchemaMismatchError(
-            msg,
-            hint="give the columns of a replay with content='events': '_event', '_delta', '_time' and the payload",
-            context={"column": column},
-        )
+    if missing:
+        raise _no_own_column(_EVENTS, missing[0])
+    times = _own_times(schema, _EVENTS)
     event, delta = lower["_event"], lower["_delta"]
     # One turn per column of the two.
     for name, wanted in ((event, "string"), (delta, "integer")):
@@ -395,14 +414,35 @@ def _event_columns(schema: StructType) -> tuple[str, str, tuple[str, ...]]:
     return event, delta, times
 
 
+def _own_times(schema: StructType, why: str) -> tuple[str, ...]:
+    """Return the columns that bear the names that a log gives to the coordinates of its times."""
+    lower = {name.lower(): name for name in schema.names}
+    if "_time" in lower:
+        return (lower["_time"],)
+    n = 0
+    while f"_time_{n}" in lower:  # as many turns as the time has coordinates
+        n += 1
+    if not n:
+        raise _no_own_column(why, "_time")
+    return tuple(lower[f"_time_{i}"] for i in range(n))
+
+
+def _no_own_column(why: str, column: str) -> SchemaMismatchError:
+    msg = f"could not capture with {why}: found no column {column!r}"
+    hint = "give the columns of a replay with content='events': '_event', '_delta', '_time' and the payload"
+    if why != _EVENTS:
+        hint = "name the time's column with timeColumn, or call it '_time' ('_time_0', '_time_1' … for a product time)"
+    return SchemaMismatchError(msg, hint=hint, context={"column": column})
+
+
 def _declared_minimum(schema: StructType, event: str) -> tuple[int, ...] | None:
     """Return the minimum of the log that the events come from, where the column still tells it."""
     facts = schema[event].metadata.get(METADATA_KEY)
     return None if facts is None else TimeDomain.from_json(facts).minimum
 
 
-def _diff_column(schema: StructType, options: SinkOptions, *, events: bool) -> str | None:
-    name = options.diff_column
+def _diff_column(schema: StructType, options: SinkOptions, *, events: bool, updates: bool) -> str | None:
+    name = options.diff_column or ("_diff" if updates else None)
     column = _lookup("_diff", schema.names) if name is None and events else None
     if name is not None:
         column = _find(name, schema.names, "diffColumn")

@@ -28,9 +28,10 @@ from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import ClosedError, LogMissingError, OwnershipError, RolledBackError, shown
 from spark_timely.log.format import LogFormat
 from spark_timely.log.place import check_place, promised
-from spark_timely.log.storage import Storage, has_table, normal_path, open_storage
+from spark_timely.log.storage import Storage, foreign_names, has_table, normal_path, open_storage
 from spark_timely.sink.layout import Layout, layout_of, policy_of
 from spark_timely.sink.source import end_of_sources
+from spark_timely.sink.statements import note_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -198,8 +199,7 @@ class CapturePlan:
         self.check_owner(state, ident.query)
         if ident.query is not None and state.owner != ident.query:
             # Taken over: micro-batches of the owner before say nothing about this query's.
-            if state.closed:
-                raise _closed(self.options.path, state.stream)
+            self._check_open(state)
             return self.fresh
         known = self.recorded
         if known is not None and (known.batch, known.step) == (ident.batch, ident.step):
@@ -208,9 +208,13 @@ class CapturePlan:
             newest = (state.batch, state.step or 0)
             if (ident.batch, ident.step) <= newest:
                 raise _rolled_back(self.options, ident, state)
-        if state.closed:
-            raise _closed(self.options.path, state.stream)
+        self._check_open(state)
         return self.fresh
+
+    def _check_open(self, state: StreamState) -> None:
+        """Refuse a closed stream; but one that was closed by CDCv2's statements may hear everything again."""
+        if state.closed and not (self.options.dialect == "cdcv2" and note_of(state.reason) is not None):
+            raise _closed(self.options.path, state.stream)
 
 
 def find_log(path: str, storage_options: dict[str, str]) -> ReadableLog | None:
@@ -380,7 +384,7 @@ def _check_free(storage: Storage) -> None:
     """Refuse a directory that holds something else: its files would lie about inside the log."""
     # What a first micro-batch leaves behind which was killed before the log was made: data files, a
     # table's log without entries.
-    other = [name for name in storage.names() if name != "_delta_log" and not name.startswith("_event=")]
+    other = foreign_names(storage.names())
     if other:
         msg = f"could not make a log at {storage.uri!r}: found {shown(other[0])}, and no log"
         raise LogMissingError(

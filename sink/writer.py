@@ -170,7 +170,15 @@ def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite
 
 
 def _refuse_unseen(options: SinkOptions) -> None:
-    """Refuse options about what a sink does not see: the end of its query, and that nothing comes."""
+    """Refuse options about what a sink does not see: the end of its query, that nothing comes, rows of other tasks."""
+    if options.dialect == "cdcv2":
+        msg = "could not use option dialect='cdcv2' with format('timely')"
+        raise InvalidOptionError(
+            msg,
+            hint="a task of a sink sees neither the rows of other tasks nor the log, so it cannot tell a copy: use"
+            " spark_timely.start(…, dialect='cdcv2', through='foreachBatch'), or spark_timely.capture in foreachBatch",
+            context={"option": "dialect"},
+        )
     if options.idle_timeout is not None:
         msg = "could not use option 'idleTimeout' with format('timely')"
         raise InvalidOptionError(

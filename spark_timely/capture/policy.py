@@ -62,6 +62,8 @@ class FrontierPolicy(StrEnum):
     SOURCE = "source"
     EVENTS = "events"
     HOLD = "hold"
+    # Not an option of its own: what `dialect=cdcv2` means.
+    STATEMENTS = "statements"
 
 
 class LateData(StrEnum):
@@ -321,7 +323,8 @@ class Policy:
             Greatest time of the rows that may move the frontier (`Judgement.moving`); None when
             there are none. ``bounded`` only.
         events : pair of ndarrays, shapes (m, k) and (m,), or None
-            Times and changes of the progress rows in the data. ``events`` only.
+            Times and changes of the progress rows in the data, or of what its statements come to. ``events``
+            and ``statements`` only.
         source : Antichain or None
             Frontier of what the query reads, at the micro-batch's end; None while it is not known.
             ``source`` only.
@@ -350,6 +353,9 @@ class Policy:
         if self.frontier is FrontierPolicy.EVENTS:
             times, deltas = events if events is not None else (empty, still)
             return Downgrade(times, deltas, "events")
+        if self.frontier is FrontierPolicy.STATEMENTS:
+            times, deltas = events if events is not None else (empty, still)
+            return Downgrade(times, deltas, "cdcv2")
         held = counts.frontier
         if self.frontier is FrontierPolicy.SOURCE:
             # Never back: where the stream has been moved on by hand, it stays there.

@@ -14,8 +14,8 @@ from spark_timely.cli.bar import Bar
 from spark_timely.cli.output import Console, count_text, printable, size_text
 from spark_timely.cli.verbs import Verb, asked_log, frontier_text, plain_frontier, storage_options
 from spark_timely.cli.wait import seconds
-from spark_timely.errors import InvalidOptionError, LogMissingError, shown
-from spark_timely.exchange.cdcv2 import read_message
+from spark_timely.errors import CaptureFormatError, InvalidOptionError, LogMissingError, shown
+from spark_timely.exchange.cdcv2 import Statement, Updates, read_message
 from spark_timely.exchange.collections import CdcImport, export_collection
 from spark_timely.exchange.declared import CaptureTypes
 from spark_timely.exchange.exporting import Exported, default_types, export_log
@@ -133,13 +133,21 @@ def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, console: Con
     task = CdcImport(log, options.stream[0] if options.stream else "cdcv2", types)
     events = 0
     before = log.files().rows.sum()
+
+    def read(file: str, number: int, line: bytes) -> Updates | Statement:
+        try:
+            return read_message(line, time=types.time, record=types.record)
+        except CaptureFormatError as error:
+            msg = f"{error.message}, in line {number} of {shown(file)}"
+            raise CaptureFormatError(msg, hint=error.hint, event=number - 1) from error
+
     with Bar("import", sum(os.path.getsize(file) for file in options.captures)) as bar:
         for file in options.captures:
+            first = 1
             with open(file, "rb") as lines:
                 while block := lines.readlines(_BLOCK_BYTES):
-                    messages = [
-                        read_message(line, time=types.time, record=types.record) for line in block if line.strip()
-                    ]
+                    messages = [read(file, n, line) for n, line in enumerate(block, first) if line.strip()]
+                    first += len(block)
                     events += len(messages)
                     task.extend(messages)
                     bar.add(sum(map(len, block)))

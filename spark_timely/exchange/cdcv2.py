@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +27,10 @@ from spark_timely.antichain import Antichain
 from spark_timely.errors import CaptureFormatError, InvalidUsageError, ProtocolError, shown
 from spark_timely.exchange.jsonl import found_by, records_to_rows, rows_to_records
 from spark_timely.exchange.schema import Type, arrow_schema, parse_type
+from spark_timely.exchange.statements import Ledger, Statement, Time
 from spark_timely.exchange.times import TimeLayout, time_layout
 from spark_timely.exchange.writer import CaptureEncoder
-from spark_timely.order import DiffArray, IntArray, as_times, beyond, minimal, unique_times
+from spark_timely.order import DiffArray, IntArray, beyond, unique_times
 
 __all__ = [
     "CdcReader",
@@ -42,8 +42,6 @@ __all__ = [
     "read_message",
     "statement_of",
 ]
-
-Time = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,23 +58,6 @@ class Updates:
     records: pa.RecordBatch
     times: IntArray
     diffs: DiffArray
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """How many updates there are at the times of a range.
-
-    Parameters
-    ----------
-    lower, upper : Antichain
-        Times beyond `lower` and not beyond `upper`.
-    counts : mapping
-        Number of updates at those times that have any.
-    """
-
-    lower: Antichain
-    upper: Antichain
-    counts: Mapping[Time, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,13 +104,14 @@ class CdcReader:
         self._encoder = CaptureEncoder(time=time, record=record)
         self.times = self._encoder.times
         minimum = Antichain.of(self.times.domain.minimum)
-        self.frontier = minimum if frontier is None else frontier
-        # Up to here it is known how many updates there are.
-        self._known = self.frontier
-        self._expected: dict[Time, int] = {}
-        self._waiting: list[Statement] = []
+        self._ledger = Ledger(minimum if frontier is None else frontier, shown=self.times.to_json)
         self._kept = self._table(empty_updates(self._encoder.record, self.times.arity))
         self._new: list[pa.Table] = []
+
+    @property
+    def frontier(self) -> Antichain:
+        """All times not beyond it are complete."""
+        return self._ledger.frontier
 
     @property
     def pending(self) -> int:
@@ -148,12 +130,13 @@ class CdcReader:
         -----
         Cost: O(n log n) for n updates kept and new. Many messages at once cost less than one by one.
         """
+        statements = []
         for message in messages:  # as many turns as messages
             if isinstance(message, Statement):
-                self._waiting.append(message)
+                statements.append(message)
             else:
                 self._new.append(self._table(message))
-        self._apply()
+        self._ledger.take(statements)
         return self._advance()
 
     def _table(self, updates: Updates) -> pa.Table:
@@ -174,39 +157,6 @@ class CdcReader:
         open_ = self.frontier.beyond(updates.times)
         return table if open_.all() else table.filter(pa.array(open_))
 
-    def _apply(self) -> None:
-        """Apply the statements that join on to what is known, as long as there is one."""
-        waiting = self._waiting
-        while waiting:
-            left = []
-            for statement in waiting:
-                if statement.upper.less_equal_frontier(self._known):
-                    self._agree(statement)
-                elif statement.lower.less_equal_frontier(self._known):
-                    for time, count in statement.counts.items():
-                        if self._known.less_equal(time):
-                            self._expected[time] = count
-                    self._agree(statement)
-                    self._known = self._known.join(statement.upper)
-                else:
-                    left.append(statement)
-            if len(left) == len(waiting):
-                break
-            waiting = left
-        self._waiting = waiting
-
-    def _agree(self, statement: Statement) -> None:
-        """Compare a statement with what was stated before of times that are still open."""
-        for time, count in statement.counts.items():
-            known = self._expected.get(time)
-            if known is not None and known != count:
-                raise self._wrong(time, f"statements of {known} and of {count} updates")
-
-    def _wrong(self, time: Time, found: str) -> ProtocolError:
-        msg = f"could not read CDCv2 messages at time={self.times.to_json(time)!r}: found {found}"
-        hint = "messages may come twice and in any order, but say the same; updates must be consolidated before"
-        return ProtocolError(msg, hint=hint, context={"time": time})
-
     def _distinct(self) -> IntArray:
         """Put what is new to what is kept, each update once, and return the times of all of it."""
         columns = [f"t{i}" for i in range(self.times.arity)]
@@ -221,7 +171,7 @@ class CdcReader:
             if (low != high).any():
                 i = int(np.flatnonzero(low != high)[0])
                 time = tuple(groups.column(name)[i].as_py() for name in columns)
-                raise self._wrong(time, f"diffs {low[i]} and {high[i]} of one record, which is not consolidated")
+                raise self._ledger.wrong(time, f"diffs {low[i]} and {high[i]} of one record, which is not consolidated")
             self._kept = table.take(pa.array(np.sort(groups.column("row_min").to_numpy())))
         return np.stack([self._kept.column(name).to_numpy() for name in columns], axis=1)
 
@@ -229,26 +179,15 @@ class CdcReader:
         """Find how far everything is complete, and give out what is."""
         times = self._distinct()
         unique, counts = unique_times(times)
-        stated = ~self._known.beyond(unique)
+        stated = ~self._ledger.known.beyond(unique)
         present = dict(zip(map(tuple, unique[stated].tolist()), counts[stated].tolist(), strict=True))
-        for time, count in present.items():  # as many turns as open times of which the number of updates is known
-            if count > (expected := self._expected.get(time, 0)):
-                raise self._wrong(time, f"{count} updates where {expected} were stated")
-        missing = [time for time, expected in self._expected.items() if present.get(time, 0) < expected]
-        bounds = [*missing, *self._known.elements]
-        frontier = (
-            Antichain.from_times(minimal(np.array(bounds, np.int64)), self.times.arity)
-            if bounds
-            else (Antichain.empty(self.times.arity))
-        )
-        if frontier == self.frontier:
+        before = self.frontier
+        frontier = self._ledger.advance(present)
+        if frontier == before:
             return None
-        self.frontier = frontier
         done = ~beyond(times, frontier.times.reshape(-1, self.times.arity))
         output = self._updates(self._kept.filter(pa.array(done)), times[done])
         self._kept = self._kept.filter(pa.array(~done))
-        kept = frontier.beyond(as_times(list(self._expected), self.times.arity)).tolist()
-        self._expected = {time: self._expected[time] for time in compress(list(self._expected), kept)}
         return Output(output, frontier)
 
     def _updates(self, table: pa.Table, times: IntArray) -> Updates:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.antichain import Antichain
-from spark_timely.errors import InvalidUsageError
+from spark_timely.errors import InvalidUsageError, ProtocolError, SchemaMismatchError
 from spark_timely.exchange.cdcv2 import CdcReader, Statement, Updates, message_lines, statement_of
 from spark_timely.exchange.declared import CaptureTypes
 from spark_timely.exchange.exporting import (
@@ -29,10 +29,11 @@ from spark_timely.exchange.exporting import (
     stretches,
     times_of,
 )
+from spark_timely.exchange.schema import type_text
 from spark_timely.exchange.writer import CaptureEncoder
 from spark_timely.log.base import CommitOutcome
 from spark_timely.log.reading import ReadableLog
-from spark_timely.order import IntArray
+from spark_timely.order import IntArray, as_times
 
 __all__ = ["CdcImport", "collection_messages", "export_collection"]
 
@@ -213,6 +214,13 @@ class CdcImport:
         if log.kind != "collection":
             msg = f"could not import CDCv2 into log {log.path!r}: found kind={log.kind!r}"
             raise InvalidUsageError(msg, hint="CDCv2 tells of collections: create the log with kind='collection'")
+        wanted = types.layout.domain
+        if log.domain.arity != wanted.arity:
+            msg = f"could not import CDCv2 into log {log.path!r}: found times of {log.domain.arity} coordinates"
+            hint = (
+                f"times of type {type_text(types.time)} have {wanted.arity}; declare another type, or use another log"
+            )
+            raise SchemaMismatchError(msg, hint=hint)
         self._writer = log.writer(stream, owner=f"cdcv2 {types.owner}", at=list(log.domain.minimum))
         self._reader = CdcReader(time=types.time, record=types.record, frontier=self._writer.frontier)
 
@@ -232,13 +240,17 @@ class CdcImport:
         Raises
         ------
         ProtocolError
-            If messages contradict one another, or are not consolidated. The log is as it was.
+            If messages contradict one another, are not consolidated, or tell of updates before the log's least time.
+            The log is as it was.
         UpperMismatchError, StorageError
             If somebody else appended to the stream meanwhile, or the log cannot be written: begin again with a new
             import, which hears everything once more.
         """
         if self._reader.frontier.is_empty:
             return None
+        messages = list(messages)
+        for message in messages:  # as many turns as messages
+            self._check_beginning(message)
         before = self._reader.frontier
         output = self._reader.extend(messages)
         if output is None:
@@ -250,3 +262,17 @@ class CdcImport:
         return self._writer.compare_and_append(
             pa.table(columns), expected=before.to_json(), upper=output.frontier.to_json(), reason="cdcv2"
         )
+
+    def _check_beginning(self, message: Updates | Statement) -> None:
+        """Refuse what would come before the log's least time: it would be passed over as if the log had it."""
+        domain = self._writer.log.domain
+        if isinstance(message, Updates):
+            times = message.times
+        else:
+            times = as_times([time for time, count in message.counts.items() if count], domain.arity)
+        early = np.flatnonzero(~domain.minimum_frontier.beyond(times))
+        if early.shape[0]:
+            time = domain.render_time(times[early[0]].tolist())
+            msg = f"could not import CDCv2 into log {self._writer.log.path!r}: found an update at time={time!r}"
+            least = domain.render_time(domain.minimum)
+            raise ProtocolError(msg, hint=f"the log begins at {least!r}: import into one that begins earlier")

@@ -23,7 +23,7 @@ from spark_timely.log.format import LogFormat
 from spark_timely.log.place import check_place, promised
 from spark_timely.log.reading import ReadableLog
 from spark_timely.log.state import batch_rows, initial_state
-from spark_timely.log.storage import has_table, normal_path, open_storage
+from spark_timely.log.storage import foreign_names, has_table, normal_path, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -71,7 +71,7 @@ def create_log(
     schema: pa.Schema,
     *,
     times: Sequence[str] = ("long",),
-    minimum: Sequence[int] | None = None,
+    minimum: int | Sequence[int] | None = None,
     kind: str = "stream",
     streams: int = 1,
     exist_ok: bool = False,
@@ -92,7 +92,7 @@ def create_log(
     times : sequence of str
         Type of each time coordinate: `long`, `int`, `short`, `date` or `timestamp`. More than one makes
         a product order.
-    minimum : sequence of int, optional
+    minimum : int or sequence of int, optional
         Time at which the log starts; the types' minima if not given (1700-01-01 for date, timestamp).
     kind : str
         `stream`: messages are events. `collection`: messages are updates with a `_diff`.
@@ -148,7 +148,7 @@ def create_log(
     names = storage.names()
     if "_delta_log" not in names or not has_table(storage):
         # Left behind by a creation that was killed: files of data, a table's log without entries.
-        foreign = [n for n in names if n != "_delta_log" and not n.startswith("_event=")]
+        foreign = foreign_names(names)
         if foreign:
             msg = f"could not create log {where!r}: found {foreign[0]!r} in the directory"
             raise InvalidUsageError(

@@ -188,7 +188,7 @@ class LogFormat:
         schema: pa.Schema,
         *,
         times: Sequence[str] = ("long",),
-        minimum: Sequence[int] | None = None,
+        minimum: int | Sequence[int] | None = None,
         kind: str = "stream",
     ) -> LogFormat:
         """Return the format for a payload, checked.
@@ -211,7 +211,9 @@ class LogFormat:
                 msg,
                 hint=f"a time has at most {MAX_ARITY} coordinates",
             )
-        domain = TimeDomain.from_json({"times": list(types), "minimum": list(minimum or ())})
+        # One time is also written without its list, as everywhere; 0 is one.
+        least = [] if minimum is None else [minimum] if isinstance(minimum, int) else list(minimum)
+        domain = TimeDomain.from_json({"times": list(types), "minimum": least})
         fields = [pa.field(f.name, canonical_type(f.type, f.name), f.nullable) for f in schema]
         form = cls(domain, kind, pa.schema(fields))
         form.check_names(schema.names)

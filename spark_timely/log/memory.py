@@ -41,7 +41,7 @@ class MemoryLog(ReadableLog):
         schema: pa.Schema,
         *,
         times: Sequence[str] = ("long",),
-        minimum: Sequence[int] | None = None,
+        minimum: int | Sequence[int] | None = None,
         kind: str = "stream",
         streams: int = 1,
         clock: Callable[[], float] = time.time,

@@ -23,9 +23,18 @@ from pyarrow import fs as pafs
 from spark_timely.errors import DataLossError, InvalidUsageError, StorageError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-__all__ = ["FileStorage", "MemoryStorage", "Storage", "has_table", "normal_path", "open_storage", "plain"]
+__all__ = [
+    "FileStorage",
+    "MemoryStorage",
+    "Storage",
+    "foreign_names",
+    "has_table",
+    "normal_path",
+    "open_storage",
+    "plain",
+]
 
 _BUFFER_BYTES = 1 << 20
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -405,6 +414,17 @@ def open_storage(path: str | os.PathLike[str], storage_options: Mapping[str, str
     True
     """
     return FileStorage(normal_path(path), storage_options)
+
+
+def foreign_names(names: Iterable[str]) -> list[str]:
+    """Return what in a log's directory is no part of a log, nor left behind by the making of one.
+
+    Examples
+    --------
+    >>> foreign_names(["_delta_log", "_event=message", "_cdcv2", "notes.txt"])
+    ['notes.txt']
+    """
+    return [name for name in names if name not in ("_delta_log", "_cdcv2") and not name.startswith("_event=")]
 
 
 def has_table(storage: Storage) -> bool:

@@ -20,14 +20,15 @@ from spark_timely.capture.policy import FrontierPolicy, LateData
 from spark_timely.spark.arrow import spark_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql.types import StructType
 
     from spark_timely.sink.plan import CapturePlan, Standing
     from spark_timely.time_type import TimeType
+    from spark_timely.timestamp import TimeDomain
 
-__all__ = ["Classified", "RowClass", "classify"]
+__all__ = ["SQL_TYPES", "Classified", "RowClass", "beyond_sql", "classify", "quoted"]
 
 
 class RowClass(StrEnum):
@@ -49,6 +50,10 @@ class RowClass(StrEnum):
     NO_TIME = "no_time"
     OVER = "over"
     UNFIT = "unfit"
+    # Of CDCv2's updates alone.
+    BEFORE = "before"
+    ZERO = "zero"
+    UNCONSOLIDATED = "unconsolidated"
     UNKNOWN = "unknown"
 
     @classmethod
@@ -113,20 +118,20 @@ def classify(plan: CapturePlan, standing: Standing, schema: StructType, *, seq: 
         late = skewed = no_time = over = "false"
     else:
         own = tuple(
-            f"CAST({_quoted(name)} AS {_SQL_TYPES[kind.value]})"
+            f"CAST({quoted(name)} AS {SQL_TYPES[kind.value]})"
             for name, kind in zip(layout.times, domain.types, strict=True)
         )
         literals = [[_time_literal(kind, x) for kind, x in zip(domain.types, e, strict=True)] for e in held]
-        late = "NOT (" + _any(_all(f"{t} >= {f}" for t, f in zip(own, e, strict=True)) for e in literals) + ")"
+        late = f"NOT ({beyond_sql(own, domain, held)})"
         limit = policy.skew_limit(standing.counts, standing.at)
         skewed = "false" if limit is None else f"{own[0]} > {_time_literal(domain.types[0], limit)}"
-        no_time = _any(f"{_quoted(name)} IS NULL" for name in layout.times)
+        no_time = _any(f"{quoted(name)} IS NULL" for name in layout.times)
         over = _any(
             f"{t} > {_time_literal(kind, kind.hi)}"
             for t, kind in zip(own, domain.types, strict=True)
             if not kind.minimum_is_of_type
         )
-    unfit = _any(f"{_quoted(name)} IS NULL" for name in _must_not_be_null(plan, schema))
+    unfit = _any(f"{quoted(name)} IS NULL" for name in _must_not_be_null(plan, schema))
     outcast = {LateData.ERROR: None, LateData.DEAD_LETTER: RowClass.DEAD, LateData.ADVANCE: None}[policy.late_data]
     advance = policy.late_data is LateData.ADVANCE
     cases = [
@@ -136,8 +141,8 @@ def classify(plan: CapturePlan, standing: Standing, schema: StructType, *, seq: 
         (skewed, outcast or (RowClass.KEPT if advance else RowClass.SKEWED)),
     ]
     if layout.event is not None:
-        event = _quoted(layout.event)
-        no_delta = f"{event} = 'progress' AND {_quoted(str(layout.delta))} IS NULL"
+        event = quoted(layout.event)
+        no_delta = f"{event} = 'progress' AND {quoted(str(layout.delta))} IS NULL"
         cases = [
             (f"{event} IS NULL OR {event} NOT IN ('message', 'progress') OR ({no_delta})", RowClass.UNKNOWN),
             *cases[:2],
@@ -158,6 +163,21 @@ def classify(plan: CapturePlan, standing: Standing, schema: StructType, *, seq: 
     return Classified(row_class, times, columns, uniform, sort_by)
 
 
+def beyond_sql(times: Sequence[str], domain: TimeDomain, elements: Iterable[tuple[int, ...]]) -> str:
+    """Return the expression for whether a time is beyond some of the elements.
+
+    Parameters
+    ----------
+    times : sequence of str
+        SQL expressions of the coordinates.
+    domain : TimeDomain
+    elements : iterable of tuple of int
+        Of an antichain; none: nothing is beyond it.
+    """
+    literals = [[_time_literal(kind, x) for kind, x in zip(domain.types, e, strict=True)] for e in elements]
+    return _any(_all(f"{t} >= {f}" for t, f in zip(times, e, strict=True)) for e in literals)
+
+
 def _columns(
     plan: CapturePlan,
     standing: Standing,
@@ -171,15 +191,15 @@ def _columns(
     layout, policy = plan.layout, plan.policy
     form = layout.form
     columns = [f"'{plan.options.stream}' AS `_stream`", f"CAST({seq} AS BIGINT) AS `_seq`"]
-    columns += [f"{t} AS {_quoted(name)}" for t, name in zip(times, form.domain.columns, strict=True)]
+    columns += [f"{t} AS {quoted(name)}" for t, name in zip(times, form.domain.columns, strict=True)]
     if form.kind == "collection":
         columns.append(
             "CAST(1 AS BIGINT) AS `_diff`"
             if layout.diff is None
-            else f"CAST({_quoted(layout.diff)} AS BIGINT) AS `_diff`"
+            else f"CAST({quoted(layout.diff)} AS BIGINT) AS `_diff`"
         )
     if layout.delta is not None:
-        columns.append(f"CAST({_quoted(layout.delta)} AS BIGINT) AS `_delta`")
+        columns.append(f"CAST({quoted(layout.delta)} AS BIGINT) AS `_delta`")
     if row_class is not None:
         columns.append(f"{row_class} AS `_event`")
         if policy.late_data is LateData.DEAD_LETTER:
@@ -189,10 +209,10 @@ def _columns(
         if source is None:
             # A column that a file does not have is null in the table.
             continue
-        value, wanted = _quoted(source), spark_type(field.type, column=field.name).simpleString()
+        value, wanted = quoted(source), spark_type(field.type, column=field.name).simpleString()
         if wanted in _WIDENED and schema[source].dataType.simpleString() != wanted:
             value = f"CAST({value} AS {wanted})"
-        columns.append(f"{value} AS {_quoted(field.name)}")
+        columns.append(f"{value} AS {quoted(field.name)}")
     return tuple(columns)
 
 
@@ -203,7 +223,7 @@ def _dead_columns(plan: CapturePlan, standing: Standing, row_class: str) -> list
     reason = f"'{late}'"
     if limit is not None:
         kind = plan.policy.domain.types[0]
-        own = f"CAST({_quoted(plan.layout.times[0])} AS {_SQL_TYPES[kind.value]})"
+        own = f"CAST({quoted(plan.layout.times[0])} AS {SQL_TYPES[kind.value]})"
         reason = f"CASE WHEN {own} > {_time_literal(kind, limit)} THEN '{skewed}' ELSE '{late}' END"
     is_dead = f"{row_class} = 'dead'"
     return [
@@ -235,7 +255,7 @@ def _must_not_be_null(plan: CapturePlan, schema: StructType) -> list[str]:
     return [name for name in wanted if schema[name].nullable]
 
 
-_SQL_TYPES = {"long": "BIGINT", "int": "INT", "short": "SMALLINT", "date": "DATE", "timestamp": "TIMESTAMP_LTZ"}
+SQL_TYPES = {"long": "BIGINT", "int": "INT", "short": "SMALLINT", "date": "DATE", "timestamp": "TIMESTAMP_LTZ"}
 _WIDENED = frozenset({"bigint", "int", "smallint", "double"})
 
 
@@ -246,10 +266,17 @@ def _time_literal(kind: TimeType, value: int) -> str:
         return f"timestamp_micros({number})"
     if kind.value == "date":
         return f"date_from_unix_date(CAST('{value}' AS INT))"
-    return f"CAST('{value}' AS {_SQL_TYPES[kind.value]})"
+    return f"CAST('{value}' AS {SQL_TYPES[kind.value]})"
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return a column's name as an expression.
+
+    Examples
+    --------
+    >>> quoted("a`b")
+    '`a``b`'
+    """
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from spark_timely.log.cut import Cut
     from spark_timely.log.delta import DeltaLog
 
-__all__ = ["consolidate", "snapshot", "snapshot_at"]
+__all__ = ["consolidate", "has_map", "snapshot", "snapshot_at"]
 
 _DIFF = "_diff"
 
@@ -57,7 +57,7 @@ def consolidate(df: DataFrame, /, *, diff: str = _DIFF) -> DataFrame:
     if diff not in df.columns:
         msg = f"could not consolidate a DataFrame: found no column {diff!r} in {df.columns!r:.200}"
         raise InvalidUsageError(msg, hint="only updates of a collection log have diffs")
-    maps = [field.name for field in df.schema.fields if field.name != diff and _has_map(field.dataType)]
+    maps = [field.name for field in df.schema.fields if field.name != diff and has_map(field.dataType)]
     if maps:
         msg = f"could not consolidate a DataFrame: found column {maps[0]!r}, which is or contains a map"
         raise InvalidUsageError(
@@ -208,10 +208,10 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _has_map(kind: DataType) -> bool:
+def has_map(kind: DataType) -> bool:
     """Whether a type is a map or contains one."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(kind, StructType):
-        return any(_has_map(field.dataType) for field in kind.fields)
-    return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and _has_map(kind.elementType))
+        return any(has_map(field.dataType) for field in kind.fields)
+    return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and has_map(kind.elementType))

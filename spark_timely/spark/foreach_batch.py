@@ -14,54 +14,31 @@ Invariants
 
 from __future__ import annotations
 
-import json
-import os
-import secrets
-import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
-from spark_timely.capture.policy import FrontierPolicy, late_error
-from spark_timely.capture.protocol import StreamCounts
 from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
 from spark_timely.errors import (
     InvalidOptionError,
     InvalidUsageError,
-    ProtocolError,
-    SchemaMismatchError,
-    StorageError,
-    TimelyError,
-    shown,
 )
-from spark_timely.log.base import CommitOutcome, DataFile
-from spark_timely.log.files import ROW_GROUP_ROWS, describe_file, open_parquet
-from spark_timely.log.storage import FileStorage, open_storage
-from spark_timely.order import IntArray, beyond, consolidate_rows, minimal
+from spark_timely.log.base import CommitOutcome
+from spark_timely.log.storage import open_storage
 from spark_timely.sink.commit import TaskReport, commit_reports, is_refusal
 from spark_timely.sink.layout import fingerprint
-from spark_timely.sink.plan import BatchId, CapturePlan, Standing, find_log, make_plan
+from spark_timely.sink.plan import BatchId, CapturePlan, Standing, make_plan
+from spark_timely.spark.cdcv2 import capture_messages
 from spark_timely.spark.checkpoint import checkpoint_state
 from spark_timely.spark.classify import Classified, RowClass, classify
-from spark_timely.spark.settings import changed_settings
-from spark_timely.time_type import plain_value
+from spark_timely.spark.staging import Staged, base_of, discard, remove, staging_folder, tidy, write_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["capture"]
-
-# Without microseconds Spark writes INT96, which has no statistics; rebasing would move old dates.
-_CONF = {
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    # One open file per class of rows, instead of a sort of all rows by class.
-    "spark.sql.maxConcurrentOutputFileWriters": str(2 * len(RowClass)),
-}
 
 
 def capture(
@@ -116,6 +93,9 @@ def capture(
 
     Notes
     -----
+    With ``dialect="cdcv2"`` rows are CDCv2's messages; see `spark_timely.spark.cdcv2`. Copies and other orders of
+    them do no harm, and `committed` is False too once the stream is complete.
+
     Cost: one Spark job that writes, and one footer read per file. While it runs, three settings of
     `df.sparkSession` are changed, and restored after it; after the last one where several captures share a
     session. Inside ``foreachBatch`` that session is the query's own.
@@ -132,27 +112,30 @@ def capture(
     parsed = replace(parsed, checkpoint_location=parsed.checkpoint_location if checkpoint is None else checkpoint)
     ident = _ident(batch_id, step, app_id, parsed)
     plan = make_plan(df.schema, parsed, ident)
+    if parsed.dialect == "cdcv2":
+        return capture_messages(df, plan, ident)
     standing = plan.standing(ident)
     seq = 1 if standing.seq is None else standing.seq + 1
     rows = classify(plan, standing, df.schema, seq=seq)
     if standing.repeated is not None:
         return commit_reports(plan, ident, [_recount(df, plan, ident, standing, rows)])
     storage = open_storage(parsed.path, parsed.storage_options)
-    staging = f"_event=message/{parsed.stream}-{seq:012d}-{secrets.token_hex(8)}"
+    staging = staging_folder(parsed.stream, seq)
     try:
-        _write(df, storage, staging, rows, parsed)
-        report = _Staged(plan, ident, standing, storage, staging, uniform=rows.uniform).report()
+        data = df.selectExpr(*rows.columns)
+        write_files(data, storage, staging, parsed, sort_by=rows.sort_by, by_class=not rows.uniform)
+        report = Staged(plan, ident, standing, storage, staging, uniform=rows.uniform).report()
     except BaseException:
         # The log was not asked yet.
-        _remove(storage, staging)
+        remove(storage, staging)
         raise
     try:
         outcome = commit_reports(plan, ident, [report])
     except BaseException as error:
         if is_refusal(error):
-            _discard(plan, storage, staging, report)
+            discard(plan, storage, staging, report)
         raise
-    _tidy(storage, staging, {file.path for file in report.files} if outcome.committed else set())
+    tidy(storage, staging, {file.path for file in report.files} if outcome.committed else set())
     return outcome
 
 
@@ -212,223 +195,6 @@ def _nonempty(app_id: str) -> str:
     return app_id
 
 
-def _write(df: DataFrame, storage: FileStorage, staging: str, rows: Classified, options: SinkOptions) -> None:
-    """Run the write job."""
-    target = storage.full(staging)
-    data = df.selectExpr(*rows.columns)
-    if rows.sort_by:
-        # Measured: a sixth more work for the write; a replay of a tenth of the times then reads a tenth.
-        data = data.sortWithinPartitions(*rows.sort_by)
-    writer = (
-        data.write.option("compression", "uncompressed" if options.compression == "none" else options.compression)
-        .option("parquet.block.row.count.limit", str(ROW_GROUP_ROWS))
-        # A marker file would stay in the log for ever.
-        .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-    )
-    if not rows.uniform:
-        writer = writer.partitionBy("_event")
-    with changed_settings(df.sparkSession, _CONF, purpose="capture"):
-        writer.parquet(f"file://{target}" if storage.local else f"{storage.uri}/{staging}")
-
-
-@dataclass(slots=True)
-class _Staged:
-    """Files that the job wrote, and what their footers say."""
-
-    plan: CapturePlan
-    ident: BatchId
-    standing: Standing
-    storage: FileStorage
-    staging: str
-    uniform: bool
-
-    def report(self) -> TaskReport:
-        """Refuse what may not be captured, else describe what was written."""
-        found = self._files()
-        if self.uniform and not found.get(RowClass.MESSAGE):
-            # Spark writes a file even for no rows.
-            msg = f"could not capture into log {self.plan.options.path!r}: found none of the files that Spark wrote"
-            raise StorageError(
-                msg,
-                hint="give a path that driver and executors share: a mounted directory, or a cloud URL",
-                determinate=True,
-                context={"path": self.plan.options.path},
-            )
-        self._check_classes(found)
-        domain = self.plan.policy.domain
-        files: dict[RowClass, list[DataFile]] = {}
-        # One turn per file: as many as tasks, times classes.
-        for row_class, paths in found.items():
-            if row_class in RowClass.stored():
-                event = "dead" if row_class is RowClass.DEAD else "message"
-                described = [self._described(path, event) for path in paths]
-                files[row_class] = [file for file in described if file.n_rows]
-        if self.uniform:
-            self._check_uniform(files.get(RowClass.MESSAGE, []))
-        messages = [file for kind in RowClass.messages() for file in files.get(kind, [])]
-        moving = [file for file in messages if file not in files.get(RowClass.KEPT, [])]
-        bounds = [file.bounds for file in messages if file.bounds is not None]
-        tops = [int(file.bounds[1, 0]) for file in moving if file.bounds is not None]
-        times, deltas = self._progress(found.get(RowClass.PROGRESS, []))
-        bounded = self.plan.policy.frontier is FrontierPolicy.BOUNDED
-        empty = np.zeros((0, domain.arity), dtype=np.int64)
-        return TaskReport(
-            ident=self.ident,
-            seq=self.standing.seq,
-            repeated=False,
-            form=fingerprint(self.plan.layout),
-            at=self.standing.at,
-            base=_base(self.standing),
-            n_rows=sum(file.n_rows for file in messages),
-            n_dead=_n_rows(files, RowClass.DEAD),
-            n_advanced=_n_rows(files, RowClass.ADVANCED),
-            n_skewed=_n_rows(files, RowClass.KEPT),
-            minima=minimal(np.concatenate([file.minima for file in messages])) if messages else empty,
-            bounds=np.stack([np.min([b[0] for b in bounds], axis=0), np.max([b[1] for b in bounds], axis=0)])
-            if bounds
-            else None,
-            greatest=max(tops, default=None) if bounded else None,
-            progress_times=times,
-            progress_deltas=deltas,
-            files=(*messages, *files.get(RowClass.DEAD, [])),
-        )
-
-    def _described(self, path: str, event: str) -> DataFile:
-        """Describe a file; where its times cannot be read, name the row and the user's column."""
-        domain = self.plan.policy.domain
-        try:
-            return describe_file(self.storage, path, domain=domain, event=event)
-        except InvalidUsageError as error:
-            highs = np.array([kind.hi for kind in domain.types], dtype=np.int64)
-            for row_class in (RowClass.NO_TIME, RowClass.OVER):
-                rows = self._find(path, row_class, highs)
-                if rows.num_rows:
-                    raise self._refusal(row_class, rows) from error
-            raise
-
-    def _files(self) -> dict[RowClass, list[str]]:
-        """List the files of the job by class."""
-        found: dict[RowClass, list[str]] = {}
-        folders = [(RowClass.MESSAGE, self.staging)]
-        if not self.uniform:
-            names = [name for name in self.storage.names(self.staging) if name.startswith("_event=")]
-            folders = [(RowClass(name.partition("=")[2]), f"{self.staging}/{name}") for name in names]
-        for row_class, folder in folders:  # as many turns as classes
-            found[row_class] = [f"{folder}/{name}" for name in self.storage.names(folder) if name.endswith(".parquet")]
-        return found
-
-    def _check_classes(self, found: Mapping[RowClass, list[str]]) -> None:
-        """Refuse the micro-batch for the first row of a class that has no place in the log."""
-        for row_class in _REFUSED:  # as many turns as classes
-            for path in found.get(row_class, []):
-                with open_parquet(self.storage, path) as file:
-                    rows = next(iter(file.iter_batches(batch_size=1)), None)
-                if rows is not None:
-                    raise self._refusal(row_class, pa.Table.from_batches([rows]))
-
-    def _check_uniform(self, files: list[DataFile]) -> None:
-        """Judge by the footers what the job did not set apart."""
-        policy, standing = self.plan.policy, self.standing
-        if policy.frontier is FrontierPolicy.BATCH:
-            return
-        held = standing.counts.frontier.times
-        limit = policy.skew_limit(standing.counts, standing.at)
-        highs = np.array([kind.hi for kind in policy.domain.types], dtype=np.int64)
-        for file in files:  # as many turns as files
-            nulls = json.loads(file.stats)["nullCount"]
-            if any(nulls.get(name, 0) for name in policy.domain.columns):
-                raise self._refusal(RowClass.NO_TIME, self._find(file.path, RowClass.NO_TIME, highs))
-            if file.bounds is not None and (file.bounds[1] > highs).any():
-                raise self._refusal(RowClass.OVER, self._find(file.path, RowClass.OVER, highs))
-            if not beyond(file.minima, held).all():
-                raise self._refusal(RowClass.LATE, self._find(file.path, RowClass.LATE, held))
-            if limit is not None and file.bounds is not None and file.bounds[1, 0] > limit:
-                raise self._refusal(RowClass.SKEWED, self._find(file.path, RowClass.SKEWED, np.array([[limit]])))
-
-    def _find(self, path: str, row_class: RowClass, bound: IntArray) -> pa.Table:
-        """Return the first row of a class in a file that holds one; for errors only."""
-        names = self.plan.policy.domain.columns
-        tests: dict[RowClass, Callable[[IntArray], object]] = {
-            RowClass.OVER: lambda times: (times > bound).any(axis=1),
-            RowClass.LATE: lambda times: ~beyond(times, bound),
-            RowClass.SKEWED: lambda times: times[:, 0] > bound[0, 0],
-        }
-        with open_parquet(self.storage, path) as parquet:
-            for batch in parquet.iter_batches():  # until the row is found
-                table = pa.Table.from_batches([batch])
-                if row_class is RowClass.NO_TIME:
-                    hits = np.any([table.column(n).is_null().to_numpy() for n in names], axis=0)
-                else:
-                    hits = np.asarray(tests[row_class](_numbers(table, names)))
-                if hits.any():
-                    return table.slice(int(np.flatnonzero(hits)[0]), 1)
-        return table.slice(0, 0)
-
-    def _refusal(self, row_class: RowClass, rows: pa.Table) -> TimelyError:
-        """Return the error for a row that forbids the micro-batch."""
-        plan, layout = self.plan, self.plan.layout
-        names = layout.form.payload.names
-        row = shown(_row(rows, names))
-        context = {"stream": plan.options.stream}
-        if row_class in (RowClass.LATE, RowClass.SKEWED):
-            return late_error(
-                plan.policy,
-                self.standing.counts,
-                at=self.standing.at,
-                time=tuple(int(x) for x in _numbers(rows, plan.policy.domain.columns)[0]),
-                skewed=row_class is RowClass.SKEWED,
-                row=_row(rows, names),
-                stream=plan.options.stream,
-            )
-        if row_class is RowClass.NO_TIME:
-            msg = f"could not read time column {', '.join(map(repr, layout.times))}: found null in row {row}"
-            return InvalidUsageError(
-                msg, hint="every row needs a time; filter such rows out or fill the column", context=context
-            )
-        if row_class is RowClass.OVER:
-            high = plan.policy.domain.render_time([kind.hi for kind in plan.policy.domain.types])
-            msg = f"could not read time column {', '.join(map(repr, layout.times))}: found a time later than {high}"
-            msg = f"{msg} in row {row}"
-            return InvalidUsageError(msg, hint="keep times within the type's bounds", context=context)
-        if row_class is RowClass.UNFIT:
-            null = [name for name in (*layout.required, "_diff") if rows.schema.get_field_index(name) >= 0]
-            bad = [name for name in null if rows.column(name).null_count]
-            msg = f"could not fit rows to the log: found null in column {', '.join(map(repr, bad))}, row {row}"
-            return SchemaMismatchError(
-                msg, hint="the log holds no null there; fill or drop such rows", context={**context, "columns": bad}
-            )
-        msg = f"could not capture events: found row {row}, neither a message nor a progress row with a change"
-        return ProtocolError(
-            msg,
-            hint="with frontier='events' a row is a 'message' or a 'progress'; filter other rows out",
-            context=context,
-        )
-
-    def _progress(self, paths: list[str]) -> tuple[IntArray, IntArray]:
-        """Read the changes of counts that came in the data."""
-        domain = self.plan.policy.domain
-        times: IntArray = np.zeros((0, domain.arity), dtype=np.int64)
-        deltas: IntArray = np.zeros(0, dtype=np.int64)
-        for path in paths:  # as many turns as files
-            with open_parquet(self.storage, path) as file:
-                table = file.read(columns=[*domain.columns, "_delta"])
-            times, deltas = consolidate_rows(
-                np.concatenate([times, domain.from_columns(table)]),
-                np.concatenate([deltas, table.column("_delta").to_numpy()]),
-            )
-        return times, deltas
-
-
-_REFUSED = (
-    RowClass.UNKNOWN,
-    RowClass.NO_TIME,
-    RowClass.OVER,
-    RowClass.UNFIT,
-    RowClass.LATE,
-    RowClass.SKEWED,
-)
-
-
 def _recount(df: DataFrame, plan: CapturePlan, ident: BatchId, standing: Standing, rows: Classified) -> TaskReport:
     """Count and bound the messages of a repeated micro-batch, writing nothing."""
     domain = plan.policy.domain
@@ -455,7 +221,7 @@ def _recount(df: DataFrame, plan: CapturePlan, ident: BatchId, standing: Standin
         repeated=True,
         form=fingerprint(plan.layout),
         at=standing.at,
-        base=_base(standing),
+        base=base_of(standing),
         n_rows=n,
         n_dead=int(found[RowClass.DEAD]),
         n_advanced=int(found[RowClass.ADVANCED]),
@@ -475,64 +241,3 @@ def _number(expression: str, kind: str) -> str:
     if kind == "date":
         return f"CAST(unix_date({expression}) AS BIGINT)"
     return f"CAST({expression} AS BIGINT)"
-
-
-def _numbers(table: pa.Table, names: tuple[str, ...]) -> IntArray:
-    """Return time columns as numbers, bounds unchecked: they are what is to be looked at."""
-    columns = []
-    for name in names:  # as many turns as coordinates
-        column = table.column(name).combine_chunks()
-        if pa.types.is_date32(column.type):
-            column = column.cast(pa.int32())
-        elif pa.types.is_timestamp(column.type):
-            column = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-        columns.append(np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64))
-    return np.stack(columns, axis=1)
-
-
-def _row(rows: pa.Table, names: list[str]) -> dict[str, object]:
-    """Return the first row's payload, as it can be shown."""
-    return {name: plain_value(rows.column(name)[0]) for name in names if name in rows.column_names}
-
-
-def _n_rows(files: Mapping[RowClass, list[DataFile]], row_class: RowClass) -> int:
-    return sum(file.n_rows for file in files.get(row_class, []))
-
-
-def _base(standing: Standing) -> StreamCounts | None:
-    return standing.counts if standing.seq is None else None
-
-
-def _discard(plan: CapturePlan, storage: FileStorage, staging: str, report: TaskReport) -> None:
-    """Delete a staging directory but for files that the log knows; where that cannot be told, nothing."""
-    try:
-        log = find_log(plan.options.path, plan.options.storage_options)
-        known = set() if log is None else log.live_paths({file.path for file in report.files})
-    except (TimelyError, OSError):
-        return
-    _tidy(storage, staging, known)
-
-
-def _remove(storage: FileStorage, staging: str) -> None:
-    """Delete a staging directory whose files the log surely does not know."""
-    _tidy(storage, staging, set())
-
-
-def _tidy(storage: FileStorage, staging: str, keep: set[str]) -> None:
-    """Delete everything in a staging directory but the files of the log: checksums, progress rows, leftovers."""
-    try:
-        # One turn per file of the job, each class in a directory of its own.
-        for name in storage.names(staging):
-            folder = f"{staging}/{name}"
-            leaves = storage.names(folder) if name.startswith("_event=") else []
-            for path in [f"{folder}/{leaf}" for leaf in leaves] or [folder]:
-                if path not in keep and not (storage.local and os.path.isdir(storage.full(path))):
-                    storage.delete(path)
-            if storage.local and not any(path.startswith(f"{folder}/") for path in keep):
-                with suppress(OSError):  # a file, or not empty
-                    os.rmdir(storage.full(folder))
-        if storage.local and not keep:
-            shutil.rmtree(storage.full(staging), ignore_errors=True)
-    except (StorageError, OSError):
-        # What stays is no part of the log.
-        return

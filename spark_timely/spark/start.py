@@ -320,6 +320,14 @@ def start(
     if through not in ("sink", "foreachBatch"):
         msg = f"could not start the capture: found through={through!r}"
         raise InvalidOptionError(msg, hint="use 'sink' or 'foreachBatch'", context={"option": "through"})
+    if parsed.dialect == "cdcv2" and through == "sink":
+        msg = "could not start the capture: found dialect='cdcv2' with through='sink'"
+        raise InvalidOptionError(
+            msg,
+            hint="give through='foreachBatch': a task of the sink sees neither the rows of other tasks nor the log, so"
+            " it cannot tell a copy",
+            context={"option": "dialect"},
+        )
     if not df.isStreaming:
         msg = "could not start the capture: found a DataFrame that is not streaming"
         raise InvalidUsageError(msg, hint="read it with spark.readStream, or append rows with open_log(…).writer()")
@@ -401,6 +409,14 @@ def _ending(on_finish: str, trigger: Mapping[str, object], options: SinkOptions)
         raise InvalidOptionError(msg, hint="use 'hold' or 'close'", context={"option": "onFinish"})
     if on_finish == "hold":
         return None
+    if options.dialect == "cdcv2":
+        msg = "could not start the capture: found on_finish='close' with dialect='cdcv2'"
+        raise InvalidOptionError(
+            msg,
+            hint="leave on_finish out: a statement with an empty upper closes the stream; that the query has used up"
+            " what there is does not say so",
+            context={"option": "onFinish"},
+        )
     if options.frontier == "source":
         msg = "could not start the capture: found on_finish='close' with frontier='source'"
         raise InvalidOptionError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import resource
 import subprocess
 import sys
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_timely.errors import CaptureFormatError
 from spark_timely.exchange.chunk import concat_chunks
 from spark_timely.exchange.jsonl import chunk_lines, json_chunk, records_to_rows
 from spark_timely.exchange.reader import CaptureReader
@@ -22,6 +20,7 @@ from spark_timely.exchange.schema import UNIT, Choice, Option, Record, Scalar, T
 from spark_timely.exchange.times import TimeLayout
 from spark_timely.exchange.writer import CaptureEncoder, build_chunk
 from tests.modules import ROOT
+from tests.property import fuzzing
 
 SCALARS = ["u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "bool", "f32", "f64", "string", "bytes"]
 NAMES = ("a", "b", "c", "d")
@@ -146,118 +145,35 @@ def test_events_of_lengths_that_repeat_are_found_where_they_are(
         assert reader.unfinished < 28 + (sizes[len(counts)] if len(counts) < len(sizes) else 1)
 
 
-FUZZED = [
-    ("u64", "u64"),
-    ("u64", "(string, u64)"),
-    ("product<u64, u64>", "(option<u64>, vec<u8>, bool)"),
-    ("u32", "enum{A, B(string), C({n: vec<string>})}"),
-    ("duration", "(duration, vec<option<(u8, string)>>)"),
-]
-
-
-FUZZ_CHUNKS = [4096] * 8 + [64, 200]  # small ones cost many times as much, and find no more than where events are cut
-
-
-def seeds() -> list[tuple[str, str, bytes]]:
-    rows = {
-        "u64": [1, 2, 3],
-        "(string, u64)": [("a", 1), ("naïve", 1 << 63), ("", 0)],
-        "(option<u64>, vec<u8>, bool)": [(None, [], True), (5, [1, 2, 3], False)],
-        "enum{A, B(string), C({n: vec<string>})}": ["A", {"B": "x"}, {"C": {"n": ["y", ""]}}, "A"],
-        "(duration, vec<option<(u8, string)>>)": [([1, 2], [None, (1, "z")]), ([0, 0], [])],
-    }
-    times = {"u64": [0, 5], "u32": [0, 5], "product<u64, u64>": [[0, 0], [1, 2]], "duration": [[0, 0], [1, 5]]}
-    found = []
-    for time, record in FUZZED:
-        low, high = times[time]
-        events: list[Any] = [(low, rows[record]), [[low, -1], [high, 1]], (high, []), (high, rows[record] * 2), []]
-        chunk = build_chunk(events * 3, time=time, record=record)
-        found.append((time, record, CaptureEncoder(time=time, record=record).encode(chunk)))
-    return found
-
-
-def mutated(data: bytes, rng: random.Random) -> bytes:
-    out = bytearray(data)
-    for _ in range(rng.choice([1, 1, 1, 2, 3, 8])):
-        at = rng.randrange(len(out) + 1)
-        kind = rng.randrange(6)
-        if kind == 0 and out:
-            out[at % len(out)] = rng.randrange(256)
-        elif kind == 1 and out:
-            out[at % len(out)] ^= 1 << rng.randrange(8)
-        elif kind == 2:
-            del out[at : at + rng.randrange(1, 30)]
-        elif kind == 3:
-            out[at:at] = bytes(rng.randrange(256) for _ in range(rng.randrange(1, 12)))
-        elif kind == 4:
-            number = rng.choice([0, 1, 2, 255, 1 << 31, 1 << 32, 1 << 62, 1 << 63, (1 << 64) - 1, rng.getrandbits(64)])
-            out[at : at + 8] = number.to_bytes(8, "little")
-        else:
-            low = rng.randrange(len(out) + 1)
-            out[at:at] = out[low : low + rng.randrange(1, 60)]
-    return bytes(out)
-
-
-def harmless(time: str, record: str, data: bytes, chunk_bytes: int | None) -> bool:
-    """Read whatever it is; whole events are written again as they were, others refused with their place."""
-    reader = CaptureReader(io.BytesIO(data), time=time, record=record, chunk_bytes=chunk_bytes)
-    encoder = CaptureEncoder(time=time, record=record)
-    done = 0
-    try:
-        for chunk in reader:
-            low, high = int(chunk.positions[0]), int(chunk.positions[-1])
-            assert (low, encoder.encode(chunk)) == (done, data[low:high])
-            done = high
-    except CaptureFormatError as refused:
-        error = refused
-    else:
-        assert done + reader.unfinished == len(data)
-        return True
-    assert isinstance(error.position, int)
-    assert isinstance(error.event, int)
-    assert done <= error.position <= len(data)
-    return False
-
-
-@pytest.mark.parametrize("case", range(len(FUZZED)))
+@pytest.mark.parametrize("case", range(len(fuzzing.FUZZED)))
 def test_mutated_captures_are_refused_with_their_place_or_read_as_they_are(case: int) -> None:
-    time, record, data = seeds()[case]
+    time, record, data = fuzzing.seeds()[case]
     rng = random.Random(case)
-    read = [harmless(time, record, mutated(data, rng), rng.choice(FUZZ_CHUNKS)) for _ in range(100)]
+    read = [fuzzing.harmless(time, record, fuzzing.mutated(data, rng), rng.choice(fuzzing.CHUNKS)) for _ in range(100)]
     assert 0 < sum(read) < len(read)  # some of both, or the mutations are no test
 
 
-@given(st.sampled_from(FUZZED), st.binary(max_size=200))
+@given(st.sampled_from(fuzzing.FUZZED), st.binary(max_size=200))
 @settings(max_examples=max(100, settings().max_examples))
 def test_any_bytes_at_all_are_refused_or_read(types_: tuple[str, str], data: bytes) -> None:
-    harmless(*types_, data, None)
+    fuzzing.harmless(*types_, data, None)
 
 
-@pytest.mark.long
-def test_a_million_mutated_captures_in_bounded_memory() -> None:
-    # In a process that may have no more memory than this.
-    code = "from tests.property.test_capture_codec import fuzz; fuzz(1_000_000)"
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=6 * 3600)
-    assert run.returncode == 0, run.stderr[-3000:]
-    read = int(run.stdout)
-    assert 0 < read < 1_000_000
+@pytest.mark.parametrize("kind", ["captures", "lines", "messages"])
+def test_mutated_inputs_of_every_kind_are_refused_or_read(kind: str) -> None:
+    fuzzer = fuzzing.Fuzzer(seed=7)
+    for _ in range(150):
+        fuzzer.one(kind)
+    assert set(fuzzer.counts) == {f"{kind} read", f"{kind} refused"}  # some of both, or the mutations are no test
 
 
-FUZZ_BYTES = 64 << 20
-"""What a million inputs of some hundred bytes may take beyond what the process has at the start."""
-
-
-def fuzz(n: int, seed: int = 20_261_121) -> None:
-    """Read n mutated captures within `FUZZ_BYTES` of memory, and print how many were no error."""
-    cases = seeds()
-    for time, record, data in cases:
-        harmless(time, record, data, None)
-    with open("/proc/self/statm", encoding="ascii") as statm:
-        size = int(statm.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (size + FUZZ_BYTES, size + FUZZ_BYTES))
-    rng = random.Random(seed)
-    read = 0
-    for i in range(n):
-        time, record, data = cases[i % len(cases)]
-        read += harmless(time, record, mutated(data, rng), rng.choice(FUZZ_CHUNKS))
-    print(read)  # noqa: T201 - the answer of this process
+@pytest.mark.parametrize("n", [2_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+def test_many_mutated_inputs_in_bounded_memory(n: int) -> None:
+    # In a process that may have no more memory than `FUZZ_BYTES` beyond what it begins with.
+    code = [sys.executable, "-m", "tests.property.fuzzing", "--inputs", str(n)]
+    run = subprocess.run(code, cwd=ROOT, capture_output=True, text=True, timeout=6 * 3600)
+    assert run.returncode == 0, run.stdout[-300:] + run.stderr[-3000:]
+    found = json.loads(run.stdout)
+    assert sum(found["counts"].values()) == n
+    assert found["resident_growth"] <= fuzzing.FUZZ_BYTES
+    assert found["arrow_left"] < 1 << 20

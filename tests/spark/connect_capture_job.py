@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 import spark_timely
 from spark_timely.errors import LogMissingError, StreamMissingError
@@ -46,8 +46,39 @@ def main(folder: Path) -> dict[str, object]:
         keywords |= {"late_data": "deadLetter", "on_finish": "close"}
         spark_timely.start(rows, **keywords).await_termination()
     idle = _silent(rows, folder)
+    messages = _messages(spark, folder)
     spark.stop()
-    return {"errors": errors, "idle": idle}
+    return {"errors": errors, "idle": idle, "messages": messages}
+
+
+def _messages(spark: SparkSession, folder: Path) -> list[str]:
+    """Capture CDCv2's messages out of order and twice, with a product time; return the frontiers after each run."""
+    incoming = folder / "messages"
+    time = "struct<a: bigint, b: bigint>"
+    columns = f"word string, a bigint, b bigint, n int, _lower array<{time}>, _upper array<{time}>, "
+    columns += f"_counts array<struct<time: {time}, n: bigint>>"
+    last = (None, None, None, None, [(1, 0), (0, 2)], [], [((1, 1), 1)])
+    parts = [
+        [("x", 0, 1, 1, None, None, None), last],
+        [(None, None, None, None, [(0, 0)], [(1, 0), (0, 2)], [((0, 1), 1)]), ("x", 0, 1, 1, None, None, None)],
+        [("y", 1, 1, -2, None, None, None), last, ("x", 0, 1, 1, None, None, None)],
+    ]
+    frontiers = []
+    for part in parts:
+        spark.createDataFrame(part, schema=columns).coalesce(1).write.mode("append").parquet(str(incoming))
+        spark_timely.start(
+            spark.readStream.schema(columns).parquet(str(incoming)),
+            path=str(folder / "collection"),
+            checkpoint=str(folder / "messages-checkpoint"),
+            through="foreachBatch",
+            trigger="availableNow",
+            dialect="cdcv2",
+            time_column="a,b",
+            diff_column="n",
+        ).await_termination()
+        log = spark_timely.open_log(str(folder / "collection"))
+        frontiers.append(log.domain.render_frontier(log.frontier()))
+    return frontiers
 
 
 def _silent(rows: DataFrame, folder: Path) -> list[str]:

@@ -28,6 +28,13 @@ def test_captures_through_connect_give_the_same_log(tmp_path: Path) -> None:
         assert log.dead()["word"].to_pylist() == ["w3"]
         assert log.verify().legal
     assert logs[0].messages().drop_columns("_seq") == logs[1].messages().drop_columns("_seq")
+    assert found["messages"] == ["[[0, 0]]", "[[1, 1]]", "[]"]
+    collection = spark_timely.open_log(tmp_path / "collection")
+    assert collection.messages(columns=["word", "_diff"]).to_pylist() == [
+        {"word": "x", "_diff": 1},
+        {"word": "y", "_diff": -2},
+    ]
+    assert collection.verify().legal
     assert found["idle"][-1] == "idle: no micro-batch for 0:00:01, all rows up to 9 are complete"
     idle = spark_timely.open_log(tmp_path / "idle")
     assert idle.frontier().elements == ((10,),)

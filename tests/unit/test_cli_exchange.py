@@ -205,3 +205,11 @@ def test_collection_comes_and_goes_as_cdcv2(run: Run, log_path: str, tmp_path: P
     assert "which is not consolidated" in err
     assert run("export", log_path, str(tmp_path / "two"), "--format", "timely")[0] == 2
     assert run("import", log_path, str(file), *TYPES)[0] == 2
+
+
+def test_line_that_is_no_message_is_named(run: Run, log_path: str, tmp_path: Path) -> None:
+    file = tmp_path / "messages.jsonl"
+    file.write_bytes(b'{"updates": []}\n\n{"updates": [["a", -1, 1]]}\n')
+    code, _, err = run("import", log_path, str(file), "--time", "u64", "--record", "string", "--format", "cdcv2")
+    assert code == 4
+    assert "in line 3 of" in err

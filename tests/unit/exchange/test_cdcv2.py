@@ -9,7 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_timely.errors import CaptureFormatError, InvalidUsageError, OwnershipError, ProtocolError
+from spark_timely.errors import (
+    CaptureFormatError,
+    InvalidUsageError,
+    OwnershipError,
+    ProtocolError,
+    SchemaMismatchError,
+)
 from spark_timely.exchange.cdcv2 import CdcReader, Statement, Updates, message_lines, read_message
 from spark_timely.exchange.collections import CdcImport, collection_messages, export_collection
 from spark_timely.exchange.declared import CaptureTypes
@@ -40,6 +46,10 @@ def progress(lower: list[int], upper: list[int], counts: dict[int, int]) -> dict
         ([updates(("a", 1, 1)), progress([0], [5], {2: 1})], "1 updates where 0 were stated"),
         ([progress([0], [5], {1: 1}), progress([0], [3], {1: 2})], "statements of 1 and of 2 updates"),
         ([progress([0], [5], {1: 2}), progress([1], [9], {1: 1})], "statements of 2 and of 1 updates"),
+        # Silence is a statement too: of none.
+        ([progress([0], [5], {1: 2}), progress([0], [9], {7: 1})], "statements of 2 and of 0 updates"),
+        ([progress([0], [5], {2: 1}), progress([1], [9], {2: 1, 3: 1})], "statements of 0 and of 1 updates"),
+        ([progress([5], [9], {6: 1}), progress([0], [], {1: 1})], "statements of 0 and of 1 updates"),
     ],
 )
 @pytest.mark.parametrize("together", [True, False])
@@ -178,3 +188,25 @@ def test_stream_that_is_no_import_of_these_types_is_refused() -> None:
 def test_messages_are_lines_and_lines_are_messages() -> None:
     line = {"progress": {"lower": [0], "upper": [], "counts": [[1, 2], [5, 1]]}}
     assert [json.loads(each) for each in message_lines([message(line)], **TYPES)] == [line]
+
+
+def test_log_that_begins_later_refuses_what_it_could_not_hold() -> None:
+    # It was passed over as a copy, and the log was complete without it.
+    types = CaptureTypes.parse("u64", "string")
+    lines = [updates(("a", 5, 1)), progress([0], [], {5: 1})]
+    for line in lines:
+        log = MemoryLog.create(types.payload, minimum=100, kind="collection")
+        with pytest.raises(ProtocolError, match="found an update at time=5") as caught:
+            CdcImport(log, "main", types).extend([message(line)])
+        assert "begins at 100" in caught.value.hint
+        assert log.frontier().elements == ((100,),)
+    task = CdcImport(log, "main", types)
+    task.extend([message(progress([0], [101], {})), message(progress([101], [], {}))])
+    assert task.frontier.is_empty
+
+
+def test_log_with_times_of_more_coordinates_is_refused() -> None:
+    types = CaptureTypes.parse("u64", "string")
+    log = MemoryLog.create(types.payload, times=("long", "long"), minimum=(0, 0), kind="collection")
+    with pytest.raises(SchemaMismatchError, match="times of 2 coordinates"):
+        CdcImport(log, "main", types)

@@ -170,3 +170,9 @@ def test_stream_names() -> None:
     assert check_stream_name("A_1") == "A_1"
     with pytest.raises(InvalidUsageError):
         check_stream_name("ünïcode")
+
+
+@pytest.mark.parametrize("least", [0, 7])
+def test_least_time_without_a_list_is_a_time_too(least: int) -> None:
+    # 0 was taken for none, and the log began at the least of its type.
+    assert LogFormat.build(pa.schema([("v", pa.int64())]), minimum=least).domain.minimum == (least,)

@@ -16,14 +16,13 @@ from spark_timely import errors
 from spark_timely.conf.options import SINK_OPTIONS, parse_options
 from spark_timely.log.delta import open_log
 from spark_timely.log.storage import open_storage
-from spark_timely.spark import foreach_batch
+from spark_timely.spark import foreach_batch, staging
 from spark_timely.spark.arrow import spark_schema
-from spark_timely.spark.classify import Classified
 from tests.unit.sink.driver import rows
 from tests.unit.spark.test_source_frontier import offset
 from tests.unit.spark.test_start import Session
 
-REAL_WRITE = foreach_batch._write  # before the fixture takes its place
+REAL_WRITE = foreach_batch.write_files  # before the fixture takes its place
 BOUNDED = {"timeColumn": "t", "frontier": "bounded", "lateness": "1"}
 
 
@@ -34,13 +33,18 @@ class Frame:
         self.table = table
         self.schema = spark_schema(table.schema)
 
+    def selectExpr(self, *columns: str) -> Frame:
+        """Return the frame as it is: what the columns are is Spark's to compute."""
+        assert columns
+        return self
+
 
 @pytest.fixture(autouse=True)
 def write_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write the rows of a micro-batch as the job does where all rows are messages."""
 
-    def write(df: Any, storage: Any, staging: str, classified: Any, options: Any) -> None:
-        assert classified.uniform
+    def write(df: Any, storage: Any, staging: str, options: Any, *, sort_by: Any, by_class: bool) -> None:
+        assert (list(sort_by), by_class) == (["_time"] if len(options.time_column) == 1 else list(sort_by), False)
         n, table = df.table.num_rows, df.table
         for i, time in enumerate(options.time_column):
             table = table.append_column("_time" if len(options.time_column) == 1 else f"_time_{i}", df.table[time])
@@ -52,7 +56,7 @@ def write_job(monkeypatch: pytest.MonkeyPatch) -> None:
         pq.write_table(table, folder / "part-0.parquet")
         (folder / ".part-0.parquet.crc").write_bytes(b"")
 
-    monkeypatch.setattr(foreach_batch, "_write", write)
+    monkeypatch.setattr(foreach_batch, "write_files", write)
 
 
 def run(path: Path, table: pa.Table, batch: int, **options: object) -> Any:
@@ -107,7 +111,7 @@ def test_nothing_is_deleted_where_it_cannot_be_told_what_the_log_knows(
         raise errors.StorageError(msg, hint="none")
 
     monkeypatch.setattr(foreach_batch, "commit_reports", refuse)
-    monkeypatch.setattr(foreach_batch, "find_log", unreachable)
+    monkeypatch.setattr(staging, "find_log", unreachable)
     with pytest.raises(errors.UpperMismatchError):
         run(tmp_path / "log", rows([10]), 1)
     assert files(tmp_path / "log").count("part-0.parquet") == 2
@@ -159,9 +163,8 @@ def test_two_captures_of_one_session_keep_their_settings_and_restore_the_session
 
     def write(job: Callable[[], None]) -> None:
         options: Any = parse_options(SINK_OPTIONS, {"path": str(tmp_path)})
-        expressions: Any = Classified("", (), (), uniform=True, sort_by=())
         frame: Any = Job(session, job)
-        REAL_WRITE(frame, open_storage(str(tmp_path), {}), "staging", expressions, options)
+        REAL_WRITE(frame, open_storage(str(tmp_path), {}), "staging", options, sort_by=(), by_class=False)
 
     with ThreadPoolExecutor(2) as pool:
         one = pool.submit(write, first)

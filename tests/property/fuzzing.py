@@ -1,0 +1,327 @@
+"""Inputs mutated at random for what reads foreign bytes: captures, events as JSON lines, CDCv2 messages.
+
+Run by itself, ``python -m tests.property.fuzzing --inputs N``, within a bound of memory that the system
+enforces; it prints what came of them as a line of JSON. A reader may refuse with its own error and the place, or
+read: then what it gives is written again and must say the same. Anything else, a crash, another error or more
+memory, ends the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import random
+import resource
+import time as clock
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from spark_timely.errors import CaptureFormatError, ProtocolError
+from spark_timely.exchange.cdcv2 import CdcReader, message_lines, read_message
+from spark_timely.exchange.chunk import CaptureChunk
+from spark_timely.exchange.jsonl import chunk_lines, json_chunk
+from spark_timely.exchange.reader import CaptureReader
+from spark_timely.exchange.times import time_layout
+from spark_timely.exchange.writer import CaptureEncoder, build_chunk
+from tests.oracles.golden import captures, golden_bytes, types_of, vectors
+
+FUZZ_BYTES = 64 << 20
+"""What a million inputs, of some hundred bytes to 60 kB, may take beyond what the process has at the start."""
+
+WINDOW = 1500
+NUMBERS = [0, 1, 2, 7, 8, 255, 1 << 20, 1 << 28, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 62, (1 << 63) - 1, 1 << 63]
+NUMBERS += [(1 << 64) - 1, (1 << 64) - 8, (1 << 64) - 20]
+CHUNKS = [4096] * 8 + [64, 200]  # small ones cost many times as much, and find no more than where events are cut
+TOKENS = [str(n) for n in (*NUMBERS, -1, -(1 << 63), -(1 << 63) - 1)]
+TOKENS += ["1.5", "1e400", "-0", "NaN", "Infinity", "null", "true", '""', '"a"', "[]", "{}", "[[]]", '"\\ud800"']
+TOKENS += ["9" * 5000, "[" * 3000, '{"updates": ', '"progress"', '"messages"', '"lower"', "{", "}", "[", "]", ",", ":"]
+
+FUZZED = [
+    ("u64", "u64"),
+    ("u64", "(string, u64)"),
+    ("product<u64, u64>", "(option<u64>, vec<u8>, bool)"),
+    ("u32", "enum{A, B(string), C({n: vec<string>})}"),
+    ("duration", "(duration, vec<option<(u8, string)>>)"),
+]
+
+Types = tuple[str, str]
+
+
+def seeds() -> list[tuple[str, str, bytes]]:
+    """Return small captures of types that timely's own have not."""
+    rows = {
+        "u64": [1, 2, 3],
+        "(string, u64)": [("a", 1), ("naïve", 1 << 63), ("", 0)],
+        "(option<u64>, vec<u8>, bool)": [(None, [], True), (5, [1, 2, 3], False)],
+        "enum{A, B(string), C({n: vec<string>})}": ["A", {"B": "x"}, {"C": {"n": ["y", ""]}}, "A"],
+        "(duration, vec<option<(u8, string)>>)": [([1, 2], [None, (1, "z")]), ([0, 0], [])],
+    }
+    times = {"u64": [0, 5], "u32": [0, 5], "product<u64, u64>": [[0, 0], [1, 2]], "duration": [[0, 0], [1, 5]]}
+    found = []
+    for time, record in FUZZED:
+        low, high = times[time]
+        events: list[Any] = [(low, rows[record]), [[low, -1], [high, 1]], (high, []), (high, rows[record] * 2), []]
+        chunk = build_chunk(events * 3, time=time, record=record)
+        found.append((time, record, CaptureEncoder(time=time, record=record).encode(chunk)))
+    return found
+
+
+def lengths_of(data: bytes, width: int) -> list[int]:
+    """Return where the lengths in a capture stand: those of events, and the counts of what they hold."""
+    places, at = [], 0
+    while at + 28 <= len(data):
+        places += [at, at + 12 + (width if data[at + 8] == 1 else 0)]
+        at += 8 + int.from_bytes(data[at : at + 8], "little")
+    return places
+
+
+def mutated(data: bytes, rng: random.Random, *, lengths: list[int] | None = None, other: bytes = b"") -> bytes:
+    """Change bytes in one to eight ways: bits, bytes, pieces left out, cut off, doubled, put in, extreme lengths."""
+    out = bytearray(data)
+    for _ in range(rng.choice([1, 1, 1, 2, 3, 8])):
+        at = rng.randrange(len(out) + 1)
+        kind = rng.randrange(9)
+        if kind == 0 and out:
+            out[at % len(out)] = rng.randrange(256)
+        elif kind == 1 and out:
+            out[at % len(out)] ^= 1 << rng.randrange(8)
+        elif kind == 2:
+            del out[at : at + rng.randrange(1, 30)]
+        elif kind == 3:
+            out[at:at] = rng.randbytes(rng.randrange(1, 12))
+        elif kind in (4, 5):
+            place = rng.choice(lengths) if lengths else at
+            number = rng.choice([*NUMBERS, rng.getrandbits(64), rng.randrange(64)])
+            out[place : place + 8] = number.to_bytes(8, "little")
+        elif kind == 6:
+            del out[at:]
+        else:
+            source = other if other and kind == 7 else bytes(out)
+            low = rng.randrange(len(source) + 1)
+            out[at:at] = source[low : low + rng.randrange(1, 60)]
+    return bytes(out)
+
+
+def mutated_text(line: str, rng: random.Random) -> str:
+    """Change a line of JSON in one to three ways: characters, and whole tokens."""
+    for _ in range(rng.choice([1, 1, 2, 3])):
+        at = rng.randrange(len(line) + 1)
+        kind = rng.randrange(5)
+        if kind == 0:
+            line = line[:at] + chr(rng.choice([rng.randrange(32, 127), 0, 0xFFFF, 0x1F600])) + line[at + 1 :]
+        elif kind == 1:
+            line = line[:at]
+        elif kind == 2:
+            line = line[:at] + line[at + rng.randrange(1, 12) :]
+        else:
+            # In place of a number, if there is one from here on: what is well-formed gets further.
+            while kind == 3 and at < len(line) and not line[at].isdigit():
+                at += 1
+            end = at
+            while end < len(line) and line[end].isdigit():
+                end += 1
+            line = line[:at] + rng.choice(TOKENS) + line[end:]
+    return line
+
+
+def harmless(time: str, record: str, data: bytes, chunk_bytes: int | None) -> bool:
+    """Read whatever it is; whole events are written again as they were, others refused with their place."""
+    reader = CaptureReader(io.BytesIO(data), time=time, record=record, chunk_bytes=chunk_bytes)
+    encoder = CaptureEncoder(time=time, record=record)
+    done = 0
+    try:
+        for chunk in reader:
+            low, high = int(chunk.positions[0]), int(chunk.positions[-1])
+            assert (low, encoder.encode(chunk)) == (done, data[low:high])
+            chunk.records.validate(full=True)
+            done = high
+    except CaptureFormatError as refused:
+        error = refused
+    else:
+        assert done + reader.unfinished == len(data)
+        return True
+    assert isinstance(error.position, int)
+    assert isinstance(error.event, int)
+    assert done <= error.position <= len(data)
+    return False
+
+
+def harmless_lines(time: str, record: str, lines: list[str]) -> bool:
+    """Read lines as events; what is read has bytes, and its own lines have the same."""
+    try:
+        chunk = json_chunk(lines, time=time, record=record)
+    except CaptureFormatError as refused:
+        error = refused
+    else:
+        return _same_bytes(time, record, chunk)
+    assert isinstance(error.event, int)
+    return False
+
+
+def _same_bytes(time: str, record: str, chunk: CaptureChunk) -> bool:
+    encoder = CaptureEncoder(time=time, record=record)
+    again = json_chunk(chunk_lines(chunk, time=time, record=record), time=time, record=record)
+    assert encoder.encode(again) == encoder.encode(chunk)
+    return True
+
+
+def harmless_messages(time: str, record: str, lines: list[str], cut: int) -> bool:
+    """Take messages in two parts; what comes out is complete, comes once, and the frontier only moves forward."""
+    try:
+        messages = [read_message(line, time=time, record=record) for line in lines]
+    except CaptureFormatError:
+        return False
+    again = [read_message(line, time=time, record=record) for line in message_lines(messages, time=time, record=record)]
+    said = [list(message_lines([message], time=time, record=record)) for message in messages]
+    assert said == [list(message_lines([message], time=time, record=record)) for message in again]
+    reader = CdcReader(time=time, record=record)
+    given: set[tuple[object, ...]] = set()
+    try:
+        for part in (messages[:cut], messages[cut:]):
+            before = reader.frontier
+            output = reader.extend(part)
+            if output is None:
+                continue
+            assert before.less_equal_frontier(output.frontier)
+            times = output.updates.times
+            assert before.beyond(times).all()
+            assert not output.frontier.beyond(times).any()
+            rows = zip(map(str, output.updates.records.to_pylist()), map(tuple, times.tolist()), strict=True)
+            new = list(rows)
+            assert len(set(new)) == len(new)
+            assert given.isdisjoint(new)
+            given.update(new)
+    except ProtocolError:
+        return False
+    return True
+
+
+def capture_inputs() -> list[tuple[str, str, bytes, list[int]]]:
+    """Return stretches of the golden captures, whole events each, and the small ones of `seeds`."""
+    found = [(time, record, data, lengths_of(data, time_layout(time).width)) for time, record, data in seeds()]
+    for name in captures():
+        time, record = types_of(name)
+        data, width = golden_bytes(f"capture_{name}.bin"), time_layout(time).width
+        starts, at = [], 0
+        while at + 8 <= len(data):
+            starts.append(at)
+            at += 8 + int.from_bytes(data[at : at + 8], "little")
+        for i in range(0, len(starts), max(1, len(starts) // 12)):
+            end = next((start for start in starts[i:] if start >= starts[i] + WINDOW), len(data))
+            window = data[starts[i] : min(end, starts[i] + 8 * WINDOW)]
+            found.append((time, record, window, lengths_of(window, width)))
+    return found
+
+
+def line_inputs() -> list[tuple[Types, list[str]]]:
+    """Return a few events at a time of the golden captures, as lines."""
+    found = []
+    for name in captures():
+        lines = [json.dumps(line) for line in vectors(f"capture_{name}.expected.jsonl")][:60]
+        short = [line for line in lines if len(line) < 2 * WINDOW]
+        found += [(types_of(name), short[i : i + 4]) for i in range(0, len(short), 12)]
+    return found
+
+
+def message_inputs() -> list[tuple[Types, list[str]]]:
+    """Return the messages of the golden cases, as lines."""
+    times = {"u64": "u64", "product": "product<u64, u64>"}
+    cases = [case for file in ("cdcv2_iter", "cdcv2_sink") for case in vectors(f"{file}.jsonl")]
+    return [((times[case["time"]], "string"), [json.dumps(m) for m in case["messages"]][:24]) for case in cases]
+
+
+class Fuzzer:
+    """Draws inputs of the three kinds, and counts how many were read and how many refused."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._captures = capture_inputs()
+        self._lines = line_inputs()
+        self._messages = message_inputs()
+        self.counts: Counter[str] = Counter()
+
+    def warm_up(self) -> None:
+        """Read each input as it is: what is made once is made."""
+        for time, record, data, _ in self._captures:
+            assert harmless(time, record, data, None)
+        assert all(harmless_lines(*types, lines) for types, lines in self._lines)
+        assert all(harmless_messages(*types, lines, 3) for types, lines in self._messages[::7])
+
+    def one(self, kind: str | None = None) -> None:
+        """Try one input, of a kind or of any."""
+        kind = kind or self._rng.choices(["captures", "lines", "messages"], [14, 3, 3])[0]
+        read = {"captures": self._capture, "lines": self._line, "messages": self._message}[kind]()
+        self.counts[f"{kind} {'read' if read else 'refused'}"] += 1
+
+    def _capture(self) -> bool:
+        rng = self._rng
+        time, record, data, lengths = rng.choice(self._captures)
+        if rng.randrange(20) == 0:
+            # Another type than what it holds.
+            time, record, *_ = rng.choice(self._captures)
+        other = rng.choice(self._captures)[2]
+        return harmless(time, record, mutated(data, rng, lengths=lengths, other=other), rng.choice(CHUNKS))
+
+    def _line(self) -> bool:
+        types, lines = self._rng.choice(self._lines)
+        return harmless_lines(*types, self._changed(lines))
+
+    def _message(self) -> bool:
+        rng = self._rng
+        types, lines = rng.choice(self._messages)
+        low = rng.randrange(len(lines))
+        part = lines[low : low + rng.randrange(1, 8)]
+        return harmless_messages(*types, self._changed(part), rng.randrange(len(part) + 1))
+
+    def _changed(self, lines: list[str]) -> list[str]:
+        i = self._rng.randrange(len(lines))
+        return [*lines[:i], mutated_text(lines[i], self._rng), *lines[i + 1 :]]
+
+
+def resident_bytes() -> int:
+    """Return the most memory that the process ever had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def fuzz(n: int, seed: int, *, tell: Callable[[str], None]) -> None:
+    """Try n inputs within `FUZZ_BYTES` of memory, and tell what came of them as JSON."""
+    fuzzer = Fuzzer(seed)
+    fuzzer.warm_up()
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        size = int(statm.read().split()[0]) * resource.getpagesize()
+    resident, pool = resident_bytes(), pa.total_allocated_bytes()
+    resource.setrlimit(resource.RLIMIT_AS, (size + FUZZ_BYTES, size + FUZZ_BYTES))
+    started = clock.monotonic()
+    for i in range(n):
+        try:
+            fuzzer.one()
+        except BaseException:
+            tell(f"failed at input {i} of seed {seed}")
+            raise
+    found = {
+        "inputs": n,
+        "seed": seed,
+        "seconds": round(clock.monotonic() - started, 1),
+        "resident_growth": resident_bytes() - resident,
+        "arrow_peak": pa.default_memory_pool().max_memory(),
+        "arrow_left": pa.total_allocated_bytes() - pool,
+        "counts": dict(fuzzer.counts),
+    }
+    tell(json.dumps(found))
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--inputs", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=20_261_121)
+    given = parser.parse_args()
+    fuzz(given.inputs, given.seed, tell=lambda text: print(text, flush=True))  # noqa: T201 - the answer of this process
+
+
+if __name__ == "__main__":
+    main()
