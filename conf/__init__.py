@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spark_timely.conf.kinds import Duration, Option, parse_bytes, parse_duration
+from spark_timely.conf.markdown import render_markdown
 from spark_timely.conf.options import (
     SINK_OPTIONS,
     SOURCE_OPTIONS,
@@ -11,7 +12,6 @@ from spark_timely.conf.options import (
     SinkOptions,
     SourceOptions,
     parse_options,
-    render_markdown,
 )
 
 __all__ = [

@@ -6,7 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from spark_timely.conf.options import SINK_OPTIONS, SOURCE_OPTIONS, rendered
+from spark_timely.conf.markdown import rendered
+from spark_timely.conf.options import SINK_OPTIONS, SOURCE_OPTIONS
 
 
 def main(arguments: list[str] | None = None) -> int:

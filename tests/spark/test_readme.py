@@ -13,7 +13,8 @@ import pytest
 
 import spark_timely
 from spark_timely.cli import main
-from spark_timely.conf.options import SINK_OPTIONS, SOURCE_OPTIONS, render_markdown
+from spark_timely.conf.markdown import render_markdown
+from spark_timely.conf.options import SINK_OPTIONS, SOURCE_OPTIONS
 from spark_timely.errors import UnheldCapabilityError
 
 if TYPE_CHECKING:

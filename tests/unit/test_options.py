@@ -24,7 +24,7 @@ from spark_timely.conf import (
     render_markdown,
 )
 from spark_timely.conf.__main__ import main as render
-from spark_timely.conf.options import rendered
+from spark_timely.conf.markdown import rendered
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, TimelyError
 from tests.modules import ROOT
 
