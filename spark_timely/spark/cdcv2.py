@@ -44,7 +44,7 @@ from spark_timely.spark.arrow import spark_schema
 from spark_timely.spark.classify import SQL_TYPES, RowClass, beyond_sql, classify, quoted
 from spark_timely.spark.collection import has_map
 from spark_timely.spark.settings import changed_settings
-from spark_timely.spark.staging import Staged, discard, remove, staging_folder, tidy, write_files
+from spark_timely.spark.staging import Staged, counted, discard, remove, staging_folder, tidy, write_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -138,9 +138,9 @@ class _Task:
         old = self._open_files()
         state = None
         try:
-            data = self._new(seq, old)
+            data, written = counted(self._new(seq, old), self.storage)
             write_files(data, self.storage, staging, plan.options, sort_by=self.domain.columns, by_class=True)
-            report = Staged(plan, self.ident, self.standing, self.storage, staging, uniform=False).report()
+            report = Staged(plan, self.ident, self.standing, self.storage, staging, False, written).report()  # noqa: FBT003
             frontier = ledger.advance(self._present(ledger, [*old, *(file.path for file in report.files)]))
             self._check_size(ledger)
             times, deltas = downgrade_to(self.standing.counts, frontier)

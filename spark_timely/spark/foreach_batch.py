@@ -33,7 +33,7 @@ from spark_timely.sink.plan import BatchId, CapturePlan, Standing, make_plan
 from spark_timely.spark.cdcv2 import capture_messages
 from spark_timely.spark.checkpoint import checkpoint_state
 from spark_timely.spark.classify import Classified, RowClass, classify
-from spark_timely.spark.staging import Staged, base_of, discard, remove, staging_folder, tidy, write_files
+from spark_timely.spark.staging import Staged, base_of, counted, discard, remove, staging_folder, tidy, write_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -122,9 +122,9 @@ def capture(
     storage = open_storage(parsed.path, parsed.storage_options)
     staging = staging_folder(parsed.stream, seq)
     try:
-        data = df.selectExpr(*rows.columns)
+        data, written = counted(df.selectExpr(*rows.columns), storage)
         write_files(data, storage, staging, parsed, sort_by=rows.sort_by, by_class=not rows.uniform)
-        report = Staged(plan, ident, standing, storage, staging, uniform=rows.uniform).report()
+        report = Staged(plan, ident, standing, storage, staging, rows.uniform, written).report()
     except BaseException:
         # The log was not asked yet.
         remove(storage, staging)

@@ -42,11 +42,11 @@ from spark_timely.spark.settings import changed_settings
 from spark_timely.time_type import plain_value
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Observation
 
     from spark_timely.conf.options import SinkOptions
 
-__all__ = ["Staged", "base_of", "discard", "remove", "staging_folder", "tidy", "write_files"]
+__all__ = ["Staged", "base_of", "counted", "discard", "remove", "staging_folder", "tidy", "write_files"]
 
 # Without microseconds Spark writes INT96, which has no statistics; rebasing would move old dates.
 _CONF = {
@@ -66,6 +66,16 @@ def staging_folder(stream: str, seq: int) -> str:
     '_event=message/main-000000000007'
     """
     return f"_event=message/{stream}-{seq:012d}-{secrets.token_hex(8)}"
+
+
+def counted(data: DataFrame, storage: FileStorage) -> tuple[DataFrame, Observation | None]:
+    """Let Spark count the rows that a job writes, where its files may be on other machines than this one."""
+    from pyspark.sql import Observation, functions
+
+    if not storage.local:
+        return data, None
+    rows = Observation()
+    return data.observe(rows, functions.count(functions.lit(1)).alias("n")), rows
 
 
 def write_files(
@@ -96,7 +106,7 @@ def write_files(
 
 @dataclass(slots=True)
 class Staged:
-    """Files that the job wrote, and what their footers say."""
+    """Files that the job wrote, and what their footers say; `written` has the number of their rows, if counted."""
 
     plan: CapturePlan
     ident: BatchId
@@ -104,19 +114,11 @@ class Staged:
     storage: FileStorage
     staging: str
     uniform: bool
+    written: Observation | None = None
 
     def report(self) -> TaskReport:
         """Refuse what may not be captured, else describe what was written."""
         found = self._files()
-        if self.uniform and not found.get(RowClass.MESSAGE):
-            # Spark writes a file even for no rows.
-            msg = f"could not capture into log {self.plan.options.path!r}: found none of the files that Spark wrote"
-            raise StorageError(
-                msg,
-                hint="give a path that driver and executors share: a mounted directory, or a cloud URL",
-                determinate=True,
-                context={"path": self.plan.options.path},
-            )
         self._check_classes(found)
         domain = self.plan.policy.domain
         files: dict[RowClass, list[DataFile]] = {}
@@ -126,6 +128,7 @@ class Staged:
                 event = "dead" if row_class is RowClass.DEAD else "message"
                 described = [self._described(path, event) for path in paths]
                 files[row_class] = [file for file in described if file.n_rows]
+        self._check_all_there(sum(_n_rows(files, kind) for kind in files), found.get(RowClass.PROGRESS, []))
         if self.uniform:
             self._check_uniform(files.get(RowClass.MESSAGE, []))
         messages = [file for kind in RowClass.messages() for file in files.get(kind, [])]
@@ -155,6 +158,23 @@ class Staged:
             progress_deltas=deltas,
             files=(*messages, *files.get(RowClass.DEAD, [])),
         )
+
+    def _check_all_there(self, rows: int, progress: list[str]) -> None:
+        """Refuse a path that executors do not share with the driver: what they wrote would be left behind there."""
+        if self.written is None:
+            return
+        for path in progress:  # one turn per file
+            with open_parquet(self.storage, path) as file:
+                rows += file.metadata.num_rows
+        written = int(self.written.get["n"])
+        if rows != written:
+            msg = f"could not capture into log {self.plan.options.path!r}: found {rows} of {written} rows written"
+            raise StorageError(
+                msg,
+                hint="give a path that driver and executors share: a mounted directory, or a cloud URL",
+                determinate=True,
+                context={"path": self.plan.options.path},
+            )
 
     def _described(self, path: str, event: str) -> DataFile:
         """Describe a file; where its times cannot be read, name the row and the user's column."""

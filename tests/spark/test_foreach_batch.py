@@ -14,6 +14,7 @@ import pytest
 
 from spark_timely import errors
 from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log.storage import FileStorage
 from spark_timely.spark.foreach_batch import capture
 from spark_timely.time_type import TimeType
 from tests.unit.sink.driver import SinkDriver, rows
@@ -338,3 +339,28 @@ def test_only_data_files_are_left_in_the_log(spark: SparkSession, tmp_path: Path
     assert log.dead()["_time"].to_pylist() == [3]
     names = [file.name for file in Path(path).rglob("*") if file.is_file() and "_delta_log" not in file.parts]
     assert all(name.endswith(".parquet") for name in names)
+
+
+@pytest.mark.parametrize("late", ["error", "deadLetter"])
+def test_path_that_executors_do_not_share_with_the_driver_is_refused(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    """What they wrote on other machines is not here: no file, or some are missing."""
+    options = {"app_id": "app", "time_column": "t", "frontier": "bounded", "late_data": late}
+    log = tmp_path / "log"
+    names = FileStorage.names
+
+    def elsewhere(self: FileStorage, path: str = "") -> list[str]:
+        found = names(self, path)
+        return found[:-1] if any(name.endswith(".parquet") for name in found) else found
+
+    df = spark.range(100).selectExpr("id AS t", "id AS n").repartition(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileStorage, "names", elsewhere)
+        with pytest.raises(
+            errors.StorageError, match=r"found \d+ of 100 rows written — hint: give a path that driver and exec"
+        ):
+            capture(df, 0, path=str(log), **options)
+    assert not (log / "_delta_log").exists()
+    assert capture(df, 0, path=str(log), **options).committed
+    assert open_log(log).messages().num_rows == 100
