@@ -103,7 +103,7 @@ def capture_messages(df: DataFrame, plan: CapturePlan, ident: BatchId) -> Commit
     task = _Task(df, plan, ident, open_storage(plan.options.path, plan.options.storage_options))
     if plan.newest is not None and plan.newest.closed:
         # Everything is complete: what comes is a copy.
-        task.forget_all_but(None)
+        task.forget_before(plan.newest.seq, None)
         return CommitOutcome(committed=False, state=plan.newest)
     with changed_settings(df.sparkSession, _CONF, purpose="cdcv2"):
         return task.run() if repeated is None else task.confirm(repeated)
@@ -160,12 +160,12 @@ class _Task:
             raise
         tidy(self.storage, staging, {file.path for file in report.files} if outcome.committed else set())
         if outcome.committed:
-            self.forget_all_but(state)
+            self.forget_before(seq, state)
         return outcome
 
     def confirm(self, recorded: StreamState) -> CommitOutcome:
         """Find everything of a repeated micro-batch in the log."""
-        self.forget_all_but(self._named(self.plan.newest))
+        self.forget_before(recorded.seq, self._named(self.plan.newest))
         ledger = self._ledger()
         before = ledger.to_json()
         ledger.take(self._statements())
@@ -245,11 +245,14 @@ class _Task:
         if name is not None:
             self.storage.delete(f"{_FOLDER}/{name}")
 
-    def forget_all_but(self, name: str | None) -> None:
-        """Delete files of this stream that no commit names any more: those of other attempts too."""
-        prefix = f"{self.plan.options.stream}-"
+    def forget_before(self, seq: int, name: str | None) -> None:
+        """Delete files of this stream up to a commit that no commit names any more: those of other attempts too.
+
+        Later ones may be another process's, which has gone on since this one was held up.
+        """
+        first, end = f"{self.plan.options.stream}-", f"{self.plan.options.stream}-{seq + 1:012d}"
         for other in self.storage.names(_FOLDER):  # a few
-            if other.startswith(prefix) and other != name:
+            if other.startswith(first) and other < end and other != name:
                 self._forget(other)
 
     def _check_size(self, ledger: Ledger) -> None:

@@ -1,0 +1,23 @@
+"""CDCv2 in foreachBatch: which files of statements may go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from spark_timely.log.storage import open_storage
+from spark_timely.spark import cdcv2
+
+
+def test_files_of_later_commits_and_of_other_streams_are_left_alone(tmp_path: Path) -> None:
+    """Another process may have gone on while this one was held up between its commit and its tidying."""
+    names = [f"{stream}-{seq:012d}-{token}.json" for stream in ("a", "ab") for seq in (4, 5, 6) for token in ("x", "y")]
+    (tmp_path / "_cdcv2").mkdir()
+    for name in names:
+        (tmp_path / "_cdcv2" / name).touch()
+    plan: Any = SimpleNamespace(options=SimpleNamespace(stream="a"))
+    nothing: Any = None
+    task = cdcv2._Task(nothing, plan, nothing, open_storage(tmp_path, {}))
+    task.forget_before(5, names[2])
+    assert sorted(path.name for path in (tmp_path / "_cdcv2").iterdir()) == [names[2], *names[4:]]
