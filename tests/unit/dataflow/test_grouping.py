@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as s
 
-from spark_timely.dataflow import grouping
 from spark_timely.dataflow.grouping import group_rows
 from tests.support import examples
 
@@ -77,15 +76,14 @@ def test_groups_are_those_of_pyarrow(
     assert in_order(found) == in_order(expected)
 
 
-@pytest.mark.parametrize("few", [1, 10**6])
-def test_sparse_keys_are_numbered_once_more(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    monkeypatch.setattr(grouping, "_FEW", few)
-    monkeypatch.setattr(grouping, "_SPARSE", 0)
+@pytest.mark.parametrize("keys", [np.arange(5000), np.arange(5000) * 10**14, np.arange(5000) % 7 * 10**14])
+@pytest.mark.parametrize("type_", [pa.int64(), pa.string()])
+def test_many_rows_of_dense_and_of_sparse_keys_are_grouped_alike(keys: np.ndarray, type_: pa.DataType) -> None:
     rng = np.random.default_rng(1)
-    times, keys, values = rng.integers(-5, 5, 500), rng.integers(0, 50, 500) * 10**14, rng.integers(-9, 9, 500)
-    rows = pa.table({"t": times, "k": keys, "v": values})
-    expected = rows.group_by(["t", "k"]).aggregate([("v", "sum"), ("v", "max")])
-    assert in_order(group_rows(rows, ["t", "k"], [("v", "sum"), ("v", "max")])) == in_order(expected)
+    rows = pa.table({"t": rng.integers(-5, 5, 5000), "v": rng.integers(-9, 9, 5000), "k": pa.array(keys).cast(type_)})
+    for by in (["k"], ["t", "k"], ["k", "t"]):
+        expected = rows.group_by(by).aggregate([("v", "sum"), ("v", "max")])
+        assert in_order(group_rows(rows, by, [("v", "sum"), ("v", "max")])) == in_order(expected)
 
 
 def test_keys_with_too_many_combinations_are_left_to_pyarrow() -> None:
