@@ -209,28 +209,3 @@ def test_query_follows_messages_of_dates_by_hand_moved_streams_and_closed_ones(
     run()
     assert open_log(path).messages().num_rows == 2
     assert open_log(path).verify().legal
-
-
-def test_lines_of_json_become_rows_by_sql_alone(spark: SparkSession, tmp_path: Path) -> None:
-    lines = [
-        {"updates": [["a,]", 3, 1], ["b", 4, -2]]},
-        {"progress": {"lower": [0], "upper": [], "counts": [[3, 1], [4, 1]]}},
-    ]
-    df = spark.createDataFrame([(json.dumps(line),) for line in lines], schema="value string")
-    updates = df.selectExpr("explode(from_json(value, 'updates array<array<string>>').updates) AS u").selectExpr(
-        "u[0] AS word", "CAST(u[1] AS BIGINT) AS _time", "CAST(u[2] AS BIGINT) AS _diff"
-    )
-    form = "progress struct<lower: array<bigint>, upper: array<bigint>, counts: array<array<bigint>>>"
-    statements = (
-        df.selectExpr(f"from_json(value, '{form}').progress AS p")
-        .where("p IS NOT NULL")
-        .selectExpr(
-            "p.lower AS _lower",
-            "p.upper AS _upper",
-            "transform(p.counts, c -> struct(c[0] AS time, c[1] AS n)) AS _counts",
-        )
-    )
-    path = str(tmp_path / "log")
-    capture(updates.unionByName(statements, allowMissingColumns=True), 0, path=path, **OPTIONS)
-    assert open_log(path).frontier().is_empty
-    assert contents(open_log(path)) == [(3, "a,]", 1), (4, "b", -2)]

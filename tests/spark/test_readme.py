@@ -125,7 +125,7 @@ def test_dataflow_gives_what_its_complete_times_hold(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     here = str(tmp_path)
-    (dataflow,) = (_at(here, block) for block in BLOCKS[6:])
+    (dataflow,) = (_at(here, block) for block in BLOCKS[6:7])
     schema = pa.schema([("hour", pa.timestamp("us", "UTC")), ("origin", pa.string()), ("dep_delay", pa.int32())])
     rows = [(hour(n // 2), "EWR" if n % 2 else "JFK", n % 50) for n in range(96)]
     columns = dict(zip(("hour", "origin", "dep_delay"), map(list, zip(*rows, strict=True)), strict=True))
@@ -145,13 +145,32 @@ def test_dataflow_gives_what_its_complete_times_hold(
     assert "delays" in capsys.readouterr().out
 
 
+@pytest.mark.spark
+def test_messages_of_cdcv2_that_come_twice_make_one_collection(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (messages,) = (_at(str(tmp_path), block) for block in BLOCKS[7:])
+    lines = [
+        '{"updates": [["a,]", 3, 1], ["b", 4, -2]]}',
+        '{"progress": {"lower": [0], "upper": [], "counts": [[3, 1], [4, 1]]}}',
+    ]
+    (tmp_path / "messages").mkdir()
+    (tmp_path / "messages" / "some.jsonl").write_text("\n".join([*reversed(lines), *lines]))
+    exec(messages, {"spark_timely": spark_timely, "spark": spark})
+    words = spark_timely.open_log(tmp_path / "words")
+    assert words.frontier().is_empty
+    found = words.messages().select(["_time", "word", "_diff"]).to_pylist()
+    assert sorted(tuple(row.values()) for row in found) == [(3, "a,]", 1), (4, "b", -2)]
+
+
 def _with_time(schema: pa.Schema) -> pa.Schema:
     return schema.insert(0, pa.field("_time", pa.timestamp("us", "UTC")))
 
 
 def _at(here: str, block: str) -> str:
     """Return a block with absolute paths."""
-    names = r'"(inbox|log|checkpoint/\w+|numbers|orders|returns|customers|clean|delays|cut\.json)"'
+    names = r'"(inbox|log|checkpoint/\w+|numbers|orders|returns|customers|clean|delays|messages|words|cut\.json)"'
     return re.sub(names, lambda found: repr(f"{here}/{found[1]}"), block)
 
 
