@@ -16,7 +16,7 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,16 +112,17 @@ class Run:
         job = Job("executor_job.py", spec, self.folder / "runs")
         try:
             blows = [blow for query in self.queries for blow in query["blows"]]
-            for blow in blows:
-                self._reach(job, Path(blow["marker"]), executors, rng)
+            markers = [Path(blow["marker"]) for blow in blows]
+            for number, blow in enumerate(blows):
+                self._reach(job, markers[number], executors, rng)
                 if blow["how"] == "kill":
-                    struck = json.loads(Path(blow["marker"]).read_text())["executor"]
+                    struck = json.loads(markers[number].read_text())["executor"]
                     running = executors(job)
                     assert struck in running, f"{struck} is none of {running}"
                     os.kill(struck, signal.SIGKILL)
                     tell(f"killed executor {struck} at {blow['where']}")
                 if blow["how"] == "race":
-                    self._reach(job, Path(f"{blow['marker']}.second"), executors, rng, surely=False)
+                    self._reach(job, Path(f"{markers[number]}.second"), executors, rng, past=markers[number + 1 :])
             job.finish()
         finally:
             job.kill()
@@ -133,10 +134,14 @@ class Run:
         executors: Callable[[Job], list[int]],
         rng: random.Random,
         *,
-        surely: bool = True,
+        past: Sequence[Path] | None = None,
     ) -> None:
+        """Wait for a marker; if `past` is given, only until the job has ended or is past the place, at one of those."""
+
         def reached() -> bool:
-            if not surely and job.ended():
+            if marker.exists():
+                return True
+            if past is not None and (job.ended() or any(later.exists() for later in past)):
                 # On a busy machine Spark may find no room for a second attempt: the answer is checked all the same.
                 self.n_alone += not marker.exists()
                 return True
@@ -144,7 +149,7 @@ class Run:
             if long_lane() and rng.random() < 0.0005 and (running := executors(job)):
                 os.kill(rng.choice(running), signal.SIGKILL)
                 tell("killed an executor at random")
-            return marker.exists()
+            return False
 
         wait_until(reached, deadline_s=END_DEADLINE_S, what=marker.name, report=job.text)
 
