@@ -17,7 +17,7 @@ from typing import Self
 
 import pyspark
 
-from tests.faults.harness import START_DEADLINE_S, alive, descendants, wait_until
+from tests.faults.harness import QUICK, START_DEADLINE_S, alive, descendants, wait_until
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
@@ -32,7 +32,7 @@ class _Daemon:
         environment.update(
             SPARK_HOME=str(SPARK_CLASS.parents[1]),
             SPARK_DAEMON_MEMORY="256m",
-            SPARK_DAEMON_JAVA_OPTS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            SPARK_DAEMON_JAVA_OPTS=QUICK,
             SPARK_LOCAL_IP=host,
             SPARK_LOCAL_DIRS=str(folder / f"{name}-local"),
         )

@@ -2,7 +2,8 @@
 
 Each case runs a real query in a process group of its own, kills it (SIGKILL) at random moments and at
 named points, now and then makes Spark forget its last commit, starts it again until its input is used up,
-and compares the canonical hash of the log with that of an undisturbed run, and the rows with an oracle.
+and compares the canonical hash of the log with that of an undisturbed run, and the rows with an oracle. What is
+not to be killed runs in the test's own session.
 
 ``SPARK_TIMELY_LONG=1`` makes at least 30 kills instead of 5. The seed is printed; ``SPARK_TIMELY_SEED``
 repeats a run's choices.
@@ -14,6 +15,7 @@ import os
 import random
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,7 +23,11 @@ import pytest
 
 import spark_timely
 from tests.faults.harness import Job, delete_last_commit, long_lane, numbers, seed_of_run, tell, wait_until
+from tests.faults.jobs import capture_job
 from tests.oracles.capture_model import CaptureModel
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(3600)]
 
@@ -82,7 +88,7 @@ def canonical_hash(path: Path) -> str:
 class Story:
     """One job, killed again and again."""
 
-    def __init__(self, folder: Path, spec: dict[str, object], rng: random.Random) -> None:
+    def __init__(self, folder: Path, spec: dict[str, Any], rng: random.Random) -> None:
         self.folder, self.spec, self.rng = folder, spec, rng
         self.checkpoint = Path(str(spec["checkpoint"]))
         self.n_kills = 0
@@ -144,15 +150,17 @@ class Story:
                 self.n_forgotten += 1
         self.lines.append(line)
 
-    def finish(self) -> None:
+    def finish(self, spark: SparkSession) -> None:
         """Run to the end, undisturbed; then repeat the last micro-batch."""
-        self._job(None).finish()
+        capture_job.run(spark, self.spec)
         if delete_last_commit(self.checkpoint) is not None:
             self.n_forgotten += 1
-            self._job(None).finish()
+            capture_job.run(spark, self.spec)
 
 
-def run_story(folder: Path, spec: dict[str, object], rng: random.Random, n_random: int, points: list[str]) -> Story:
+def run_story(
+    spark: SparkSession, folder: Path, spec: dict[str, Any], rng: random.Random, n_random: int, points: list[str]
+) -> Story:
     """Kill at the named points and at random moments, in a random order; then finish."""
     story = Story(folder, spec, rng)
     todo: list[str | None] = [*points, *([None] * n_random)]
@@ -164,14 +172,13 @@ def run_story(folder: Path, spec: dict[str, object], rng: random.Random, n_rando
             story.kill_at(point)
         if story.finished():
             break
-    story.finish()
+    story.finish(spark)
     return story
 
 
-def undisturbed(folder: Path, spec: dict[str, object]) -> str:
+def undisturbed(spark: SparkSession, folder: Path, spec: dict[str, Any]) -> str:
     """Run the same job once, and return its log's canonical hash."""
-    other = {**spec, "log": str(folder / "log"), "checkpoint": str(folder / "checkpoint")}
-    Job("capture_job.py", {**other, "kill": None, "marker": ""}, folder / "runs").finish()
+    capture_job.run(spark, {**spec, "log": str(folder / "log"), "checkpoint": str(folder / "checkpoint")})
     return canonical_hash(folder / "log")
 
 
@@ -180,25 +187,27 @@ def kills(short: int, long: int) -> int:
     return long if long_lane() else short
 
 
-def test_capture_killed_anywhere_has_the_contents_of_an_undisturbed_run(tmp_path: Path) -> None:
+def test_capture_killed_anywhere_has_the_contents_of_an_undisturbed_run(spark: SparkSession, tmp_path: Path) -> None:
     seed = seed_of_run()
     tell(f"seed {seed}")
     rng = random.Random(seed)
     points = ["after", "before", "write"] * (3 if long_lane() else 1)
     n_random = kills(1, 12)
     batches = make_files(tmp_path / "in", 8 + 6 * n_random + 3 * len(points), rng)
-    spec: dict[str, object] = {
+    spec: dict[str, Any] = {
         "source": {"files": str(tmp_path / "in")},
         "through": "sink",
         "log": str(tmp_path / "log"),
         "checkpoint": str(tmp_path / "checkpoint"),
         "options": OPTIONS,
     }
-    story = run_story(tmp_path / "story", spec, rng, n_random, points)
+    story = run_story(spark, tmp_path / "story", spec, rng, n_random, points)
     tell("\n".join(story.lines))
     assert story.n_kills == n_random + len(points), f"too little input for all kills, seed {seed}: {story.lines}"
     assert contents(tmp_path / "log") == expected_rows(batches), f"seed {seed}: {story.lines}"
-    assert canonical_hash(tmp_path / "log") == undisturbed(tmp_path / "still", spec), f"seed {seed}: {story.lines}"
+    assert canonical_hash(tmp_path / "log") == undisturbed(spark, tmp_path / "still", spec), (
+        f"seed {seed}: {story.lines}"
+    )
 
 
 def make_log(path: Path, rng: random.Random, n_times: int) -> None:
@@ -227,7 +236,9 @@ def make_log(path: Path, rng: random.Random, n_times: int) -> None:
 
 
 @pytest.mark.parametrize("through", ["foreachBatch", "sink"])
-def test_replay_killed_anywhere_has_the_contents_of_an_undisturbed_run(tmp_path: Path, through: str) -> None:
+def test_replay_killed_anywhere_has_the_contents_of_an_undisturbed_run(
+    spark: SparkSession, tmp_path: Path, through: str
+) -> None:
     if through == "sink" and not long_lane():
         points, n_random = ["after"], 0
     else:
@@ -237,17 +248,17 @@ def test_replay_killed_anywhere_has_the_contents_of_an_undisturbed_run(tmp_path:
     rng = random.Random(seed)
     n_batches = 6 + 6 * n_random + 3 * len(points)
     make_log(tmp_path / "source", rng, 3 * n_batches)
-    spec: dict[str, object] = {
+    spec: dict[str, Any] = {
         "source": {"log": str(tmp_path / "source"), "options": {"maxTimesPerTrigger": "3", "workers": "2"}},
         "through": through,
         "log": str(tmp_path / "log"),
         "checkpoint": str(tmp_path / "checkpoint"),
         "options": {**OPTIONS, "lateness": "0", "lateData": "error"},
     }
-    story = run_story(tmp_path / "story", spec, rng, n_random, points)
+    story = run_story(spark, tmp_path / "story", spec, rng, n_random, points)
     tell("\n".join(story.lines))
     told = f"seed {seed}: {story.lines}"
     assert story.n_kills == n_random + len(points), told
     assert contents(tmp_path / "log") == contents(tmp_path / "source"), told
     if long_lane():
-        assert canonical_hash(tmp_path / "log") == undisturbed(tmp_path / "still", spec), told
+        assert canonical_hash(tmp_path / "log") == undisturbed(spark, tmp_path / "still", spec), told

@@ -25,16 +25,16 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 import spark_timely
 from spark_timely.datasource.source import TimelyDataSource
 from tests.faults.no_links import refuse
 
-SPEC = json.loads(Path(sys.argv[1]).read_text())
 DRIVER_GROUP = os.getpgid(0)
 
 
@@ -93,21 +93,9 @@ def killing_source(kill: dict[str, object], marker: str, group: int) -> type:
     return Killing
 
 
-def main() -> None:
-    """Run the query until its input is used up."""
-    if "refuse" in SPEC:
-        refuse(*SPEC["refuse"]["calls"], code=SPEC["refuse"]["code"])
-    spark = spark_timely.session(
-        "kill",
-        master="local[2]",
-        **{
-            "spark.ui.enabled": "false",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.driver.memory": "1g",
-            **SPEC.get("conf", {}),
-        },
-    )
-    source = SPEC["source"]
+def run(spark: SparkSession, spec: dict[str, Any]) -> None:
+    """Run the query until its input is used up, or until it is killed."""
+    source = spec["source"]
     if "files" in source:
         schema = spark.read.parquet(source["files"]).schema
         df = (
@@ -118,38 +106,26 @@ def main() -> None:
         )
     else:
         df = spark.readStream.format("timely").options(**source.get("options", {})).load(source["log"])
-    kill = SPEC.get("kill")
-    if SPEC["through"] == "sink":
+    kill, log, checkpoint = spec.get("kill"), spec["log"], spec["checkpoint"]
+    if spec["through"] == "sink":
         name = "timely"
         if kill:
-            spark.dataSource.register(killing_source(kill, SPEC["marker"], DRIVER_GROUP))
+            spark.dataSource.register(killing_source(kill, spec["marker"], DRIVER_GROUP))
             name = "timely_killing"
-        query = (
-            df.writeStream.format(name)
-            .options(**SPEC["options"])
-            .option("checkpointLocation", SPEC["checkpoint"])
-            .trigger(availableNow=True)
-            .start(SPEC["log"])
-        )
+        writer = df.writeStream.format(name).options(**spec["options"], path=log)
     else:
-        options = {"_".join(_words(name)): value for name, value in SPEC["options"].items()}
+        options = {"_".join(_words(name)): value for name, value in spec["options"].items()}
 
         def into_log(batch: DataFrame, batch_id: int) -> None:
-            due = bool(kill) and batch_id >= kill["batch"] and not Path(SPEC["marker"]).exists()
+            due = bool(kill) and batch_id >= kill["batch"] and not Path(spec["marker"]).exists()
             if due and kill["where"] in {"before", "write"}:
-                _kill_inside(kill["where"])
-            spark_timely.capture(batch, batch_id, path=SPEC["log"], checkpoint=SPEC["checkpoint"], **options)
+                _kill_inside(kill["where"], spec["marker"])
+            spark_timely.capture(batch, batch_id, path=log, checkpoint=checkpoint, **options)
             if due and kill["where"] == "after":
-                strike(SPEC["marker"], DRIVER_GROUP)
+                strike(spec["marker"], DRIVER_GROUP)
 
-        query = (
-            df.writeStream.foreachBatch(into_log)
-            .option("checkpointLocation", SPEC["checkpoint"])
-            .trigger(availableNow=True)
-            .start()
-        )
-    query.awaitTermination()
-    spark.stop()
+        writer = df.writeStream.foreachBatch(into_log)
+    writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
 
 
 def _words(name: str) -> list[str]:
@@ -162,17 +138,28 @@ def _words(name: str) -> list[str]:
     return words
 
 
-def _kill_inside(where: str) -> None:
+def _kill_inside(where: str, marker: str) -> None:
     """Make the next commit of the log kill the driver: its files are written by then."""
     from spark_timely.log import delta
 
     if where == "write":
-        strike(SPEC["marker"], DRIVER_GROUP)
+        strike(marker, DRIVER_GROUP)
 
     def die(*_: object, **__: object) -> None:
-        strike(SPEC["marker"], DRIVER_GROUP)
+        strike(marker, DRIVER_GROUP)
 
     delta.DeltaLog.commit = die
 
 
-main()
+def main(spec: dict[str, Any]) -> None:
+    """Run the query in a driver of its own."""
+    if "refuse" in spec:
+        refuse(*spec["refuse"]["calls"], code=spec["refuse"]["code"])
+    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
+    spark = spark_timely.session("kill", master="local[2]", **{**settings, **spec.get("conf", {})})
+    run(spark, spec)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))

@@ -38,10 +38,10 @@ from pyspark.sql.types import StructType
 
 import spark_timely
 from spark_timely.datasource.source import TimelyDataSource
+from tests.faults.harness import QUICK
 
 SPEC = json.loads(Path(sys.argv[1]).read_text()) if __name__ == "__main__" else {}
 DEADLINE_S = 120.0
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def wait_for(marker: str, what: str) -> None:
@@ -177,8 +177,6 @@ def main() -> None:
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",
         "spark.cores.max": "2",
-        # Half a dozen JVMs that live for a minute: what they compile must pay within it.
-        "spark.driver.extraJavaOptions": QUICK,
         "spark.executor.extraJavaOptions": QUICK,
     }
     spark = spark_timely.session("executors", master=SPEC["master"], **{**settings, **SPEC["conf"]})
