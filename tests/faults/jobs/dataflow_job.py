@@ -1,0 +1,103 @@
+"""A dataflow with three outputs, one of them read again, that can be killed at a named point.
+
+Run as ``python dataflow_job.py SPEC.json``. Keys of the specification:
+
+``folder``
+    Where the logs ``one`` and ``two`` lie, and where everything goes.
+``kill``
+    ``null``, or ``{"where": "task" | "before" | "after", "commit": n}``: end the driver while a task computes its
+    output, or on either side of the nth commit of this run to an output's log.
+``marker``
+    A file that is written just before the kill, so that the test knows that it struck.
+``checkpoint``
+    The query's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+import spark_timely as st
+
+OUTPUTS = ("windows", "totals", "pairs")
+
+
+def strike(marker: str, group: int) -> None:
+    """Kill the driver's group, then this process if it is in another one; once."""
+    if not Path(marker).exists():
+        Path(marker).write_text("struck")
+        os.killpg(group, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def struck_in_task(marker: str, group: int, rows: pa.Table) -> pa.Table:
+    """Pass rows on, and kill when there are some."""
+    if rows.num_rows:
+        strike(marker, group)
+    return rows
+
+
+def flow_of(spec: dict[str, Any], touch: Callable[[pa.Table], pa.Table] | None = None) -> st.Dataflow:
+    """Return the program: hopping windows; totals of theirs, by a log between; a join per time."""
+    folder = Path(spec["folder"])
+    flow = st.Dataflow("killed", checkpoint=spec["checkpoint"])
+    one, two = flow.replay(str(folder / "one")), flow.replay(str(folder / "two"))
+    counts = one.delay(st.windows(6, every=3)).aggregate(by="key", n=st.count(), total=st.sum("id"))
+    again = counts.spool(str(folder / "windows"))
+    totals = again.delay(st.ceil_to(12)).aggregate(n=st.sum("n"), most=st.max("total"))
+    totals.capture(str(folder / "totals"))
+    pairs = one.join(two.select("key", other=pc.field("id")), on="key")
+    (pairs if touch is None else pairs.map(touch)).capture(str(folder / "pairs"))
+    return flow
+
+
+def run(spark: SparkSession, spec: dict[str, Any]) -> None:
+    """Run the dataflow until its inputs are used up, or until it is killed."""
+    kill, touch = spec.get("kill"), None
+    if kill and kill["where"] == "task":
+        touch = partial(struck_in_task, spec["marker"], os.getpgid(0))
+    elif kill:
+        _kill_at_commit(kill["where"], kill["commit"], spec["marker"])
+    query = flow_of(spec, touch).start(spark, trigger={"availableNow": True}, workers=2, max_times_per_step=5)
+    query.await_termination()
+
+
+def _kill_at_commit(where: str, nth: int, marker: str) -> None:
+    """Make a commit of an output end the driver: the files of the step are written by then."""
+    from spark_timely.log import delta
+
+    commit, left = delta.DeltaLog.commit, [nth]
+
+    def dying(*args: Any, **keywords: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0 and where == "before":
+            strike(marker, os.getpgid(0))
+        done = commit(*args, **keywords)
+        if left[0] < 0 and where == "after":
+            strike(marker, os.getpgid(0))
+        return done
+
+    delta.DeltaLog.commit = dying  # type: ignore[method-assign]
+
+
+def main(spec: dict[str, Any]) -> None:
+    """Run the dataflow in a driver of its own."""
+    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
+    spark = st.session("dataflow", master="local[2]", **settings)
+    run(spark, spec)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))
