@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from spark_timely.datasource.partitions import Layout
     from spark_timely.log.base import CaptureLog
     from spark_timely.log.index import FileIndex
-    from spark_timely.order import BoolArray, IntArray
+    from spark_timely.time_arrays import BoolArray, IntArray
 
 __all__ = ["Arrivals"]
 

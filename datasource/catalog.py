@@ -16,7 +16,7 @@ from spark_timely.capture.splits import cut_times
 from spark_timely.datasource.columns import conform_array
 from spark_timely.datasource.reader import open_data
 from spark_timely.log.files import corrupt, file_times
-from spark_timely.order import group_times, lexsort, unique_times
+from spark_timely.sorting import group_times, lexsort, unique_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from spark_timely.antichain import Antichain
     from spark_timely.log.base import CaptureLog
     from spark_timely.log.index import FileIndex
-    from spark_timely.order import BoolArray, IntArray
+    from spark_timely.time_arrays import BoolArray, IntArray
     from spark_timely.timestamp import TimeDomain
 
 __all__ = ["Catalog", "FileView"]

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from spark_timely.log.storage import Storage
-    from spark_timely.order import BoolArray, IntArray
+    from spark_timely.time_arrays import BoolArray, IntArray
 
 __all__ = ["read_split", "read_splits"]
 

@@ -33,10 +33,12 @@ from spark_timely.errors import (
 from spark_timely.log.base import CommitOutcome, CommitRequest, DataFile
 from spark_timely.log.format import LogFormat
 from spark_timely.log.storage import open_storage
-from spark_timely.order import IntArray, consolidate_rows, minimal
+from spark_timely.order import minimal
 from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, find_log
 from spark_timely.sink.source import end_of_sources
+from spark_timely.sorting import consolidate_rows
+from spark_timely.time_arrays import IntArray
 
 if TYPE_CHECKING:
     from spark_timely.log.base import StreamState

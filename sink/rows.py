@@ -22,10 +22,12 @@ from spark_timely.errors import ProtocolError, SchemaMismatchError, StorageError
 from spark_timely.log.base import DataFile
 from spark_timely.log.files import conform, message_table, write_data_files
 from spark_timely.log.storage import FileStorage, open_storage
-from spark_timely.order import IntArray, consolidate_rows, is_sorted, lexsort, minimal
+from spark_timely.order import minimal
 from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, Standing
+from spark_timely.sorting import consolidate_rows, is_sorted, lexsort
+from spark_timely.time_arrays import IntArray
 from spark_timely.time_type import plain_value
 
 __all__ = ["write_rows"]

@@ -22,7 +22,7 @@ from spark_timely.time_type import TimeType
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from spark_timely.order import IntArray
+    from spark_timely.time_arrays import IntArray
     from spark_timely.timestamp import TimeDomain
 
 __all__ = ["COLUMNS", "check_statement_columns", "note_of", "statement_columns", "statements_of"]

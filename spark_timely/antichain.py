@@ -19,16 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spark_timely.errors import InvalidShapeError
-from spark_timely.order import (
-    BoolArray,
-    IntArray,
-    TimesLike,
-    as_times,
-    beyond,
-    concat_times,
-    minimal,
-    minimal_elements,
-)
+from spark_timely.order import beyond, minimal, minimal_elements
+from spark_timely.time_arrays import BoolArray, IntArray, TimesLike, as_times, concat_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,9 +1,9 @@
-"""Order kernels over arrays of times: less or equal, beyond, minima, sorting, grouping.
+"""The order of times, on arrays: less or equal, beyond, minima, moving times forward.
 
 Times are arrays of shape (n, k): one time per row, k coordinates. With k = 1 the order of times
 is the order of numbers; with k > 1 it is the product order, coordinate by coordinate. Two other
 orders exist and are kept apart from it on purpose: the lexicographic order of rows only sorts
-and says nothing about what must come before what.
+(`spark_timely.sorting`) and says nothing about what must come before what.
 
 Invariants
 ----------
@@ -15,205 +15,28 @@ Invariants
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
-from spark_timely.errors import InvalidShapeError, InvalidUsageError
+from spark_timely.errors import InvalidUsageError
+from spark_timely.sorting import lexsort
+from spark_timely.time_arrays import check_same_arity, one_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-__all__ = [
-    "BoolArray",
-    "DiffArray",
-    "IntArray",
-    "Time",
-    "TimesLike",
-    "advance",
-    "advance_by",
-    "as_diffs",
-    "as_times",
-    "beyond",
-    "concat_times",
-    "consolidate_rows",
-    "group_times",
-    "is_sorted",
-    "less_equal",
-    "lexsort",
-    "minimal",
-    "minimal_elements",
-    "run_starts",
-    "unique_times",
-]
+    from spark_timely.time_arrays import BoolArray, IntArray
 
-# Times: int64, or uint64.
-IntArray: TypeAlias = npt.NDArray[np.integer[Any]]
-# Diffs, counts, deltas, steps.
-DiffArray: TypeAlias = npt.NDArray[np.int64]
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
-# A single time as Python values, one integer per coordinate.
-Time: TypeAlias = tuple[int, ...]
-TimesLike: TypeAlias = "npt.ArrayLike | Iterable[int] | Iterable[tuple[int, ...]]"
+__all__ = ["advance", "advance_by", "beyond", "less_equal", "minimal", "minimal_elements"]
 
 # A frontier of up to this many elements is compared element by element; above it one sorted
 # sweep (k = 2) is cheaper.
 _FEW = 6
 # Up to this many rows the minima are found on Python integers: building an array costs more.
 _TINY = 8
-# A column whose values span no more than this many slots per row is counted by slot, not sorted.
-_DENSE_SLOTS_PER_ROW = 2
-_DENSE_SLOTS_FREE = 1 << 16
 # Rows that are compared at once, so that they stay in the processor's cache.
 _CHUNK = 1 << 16
-_SAMPLE = 4096
-_INT64_MAX = (1 << 63) - 1
-
-
-def as_times(times: TimesLike, arity: int | None = None) -> IntArray:
-    """Bring times into the form that the kernels take: integers of shape (n, k).
-
-    Parameters
-    ----------
-    times : array-like of integers
-        Rows of k coordinates; for k = 1 also a flat sequence. An array of int64 or uint64 that has
-        the right shape is returned as it is, not copied.
-    arity : int, optional
-        The k that is wanted. Needed only to give an empty sequence a shape.
-
-    Returns
-    -------
-    ndarray of int64 or uint64, shape (n, k)
-        uint64 only where the input was uint64, or held a value of 2**63 or more.
-
-    Raises
-    ------
-    InvalidShapeError
-        If the values are not integers, or their shape is not (n, k).
-
-    Examples
-    --------
-    >>> as_times([3, 5]).tolist()
-    [[3], [5]]
-    >>> as_times([(1, 2)], arity=2).shape
-    (1, 2)
-    """
-    array = times if isinstance(times, np.ndarray) else _from_sequence(times)
-    if array.dtype != np.int64 and array.dtype != np.uint64:
-        if array.size and not np.issubdtype(array.dtype, np.integer):
-            msg = f"could not read times: expected whole numbers, found dtype={array.dtype!s}"
-            raise InvalidShapeError(
-                msg,
-                hint="pass integers; dates and timestamps go through TimeDomain.from_columns",
-            )
-        array = array.astype(np.int64)
-    if array.ndim == 1 and (arity is None or arity == 1 or array.size == 0):
-        array = array.reshape(-1, 1) if array.size else array.reshape(0, 1 if arity is None else arity)
-    if array.ndim != 2 or (arity is not None and array.shape[1] != arity):
-        msg = (
-            f"could not read times: expected shape (n, {'k' if arity is None else arity}), found shape={array.shape!r}"
-        )
-        raise InvalidShapeError(
-            msg,
-            hint="give one row per time and one column per coordinate",
-        )
-    return array
-
-
-def _from_sequence(times: TimesLike) -> IntArray:
-    values = list(times)  # type: ignore[arg-type]
-    try:
-        array = np.array(values, dtype=np.int64) if values else np.empty(0, dtype=np.int64)
-    except OverflowError:
-        try:
-            array = np.array(values, dtype=np.uint64)
-        except OverflowError as error:
-            msg = "could not read times: found a value outside the 64-bit integers"
-            raise InvalidShapeError(
-                msg,
-                hint="times are int64, or uint64 without negative values",
-            ) from error
-    except (TypeError, ValueError) as error:
-        msg = f"could not read times: found {values!r:.200}"
-        raise InvalidShapeError(
-            msg,
-            hint="give whole numbers, the same number of coordinates in each time",
-        ) from error
-    if values and array.size and not np.array_equal(array, np.asarray(values)):
-        msg = f"could not read times: found {values!r:.200}"
-        raise InvalidShapeError(msg, hint="give whole numbers")
-    return array
-
-
-def as_diffs(diffs: npt.ArrayLike, n: int) -> DiffArray:
-    """Bring count changes into an int64 array of `n` entries.
-
-    Raises
-    ------
-    InvalidShapeError
-        If the values are not integers, or not `n` of them.
-
-    Examples
-    --------
-    >>> as_diffs([1, -1], 2).tolist()
-    [1, -1]
-    """
-    array = np.asarray(diffs)
-    if array.size and not np.issubdtype(array.dtype, np.integer):
-        msg = f"could not read diffs: expected whole numbers, found dtype={array.dtype!s}"
-        raise InvalidShapeError(
-            msg,
-            hint="counts and diffs are signed integers",
-        )
-    if array.ndim != 1 or array.shape[0] != n:
-        msg = f"could not read diffs: expected shape ({n},), found shape={array.shape!r}"
-        raise InvalidShapeError(
-            msg,
-            hint="give one diff for each time",
-        )
-    return array.astype(np.int64, copy=False)
-
-
-def _same_arity(left: IntArray, right: IntArray) -> None:
-    if left.shape[-1] != right.shape[-1]:
-        msg = f"could not compare times: found arity={left.shape[-1]} and arity={right.shape[-1]}"
-        raise InvalidShapeError(
-            msg,
-            hint="times of one order have the same number of coordinates",
-        )
-
-
-def concat_times(*parts: IntArray) -> IntArray:
-    """Put arrays of times after one another, signed and unsigned ones without loss.
-
-    Plain concatenation of int64 and uint64 would give floats.
-
-    Raises
-    ------
-    InvalidShapeError
-        If the arities differ, or no 64-bit integer type holds all values.
-
-    Examples
-    --------
-    >>> concat_times(np.array([[1]]), np.array([[2**63]], dtype=np.uint64)).dtype
-    dtype('uint64')
-    """
-    for part in parts[1:]:
-        _same_arity(parts[0], part)
-    return np.concatenate(_one_dtype(*parts))
-
-
-def _one_dtype(*parts: IntArray) -> Sequence[IntArray]:
-    if len({part.dtype for part in parts}) < 2:
-        return parts
-    if all(part.dtype == np.uint64 or not part.size or part.min() >= 0 for part in parts):
-        return [part.astype(np.uint64, copy=False) for part in parts]
-    if all(part.dtype == np.int64 or not part.size or part.max() <= _INT64_MAX for part in parts):
-        return [part.astype(np.int64, copy=False) for part in parts]
-    msg = "could not compare times: found negative ones and ones of 2**63 or more"
-    raise InvalidShapeError(msg, hint="times of one order are all int64 or all uint64")
 
 
 def less_equal(a: IntArray, b: IntArray) -> BoolArray:
@@ -239,7 +62,7 @@ def less_equal(a: IntArray, b: IntArray) -> BoolArray:
     [True, False]
     """
     a, b = np.asarray(a), np.asarray(b)
-    _same_arity(a, b)
+    check_same_arity(a, b)
     if a.shape[-1] == 0:
         return np.ones(np.broadcast_shapes(a.shape[:-1], b.shape[:-1]), dtype=np.bool_)
     result: BoolArray = a[..., 0] <= b[..., 0]
@@ -271,7 +94,7 @@ def beyond(times: IntArray, frontier: IntArray) -> BoolArray:
     >>> beyond(np.array([[0, 9], [2, 2], [3, 0]]), np.array([[1, 2], [3, 0]])).tolist()
     [False, True, True]
     """
-    _same_arity(times, frontier)
+    check_same_arity(times, frontier)
     n, k = times.shape
     m = frontier.shape[0]
     if m == 0:
@@ -390,282 +213,6 @@ def _sorted_minima(times: IntArray) -> IntArray:
     return np.array(minima, dtype=times.dtype)
 
 
-def lexsort(times: IntArray) -> npt.NDArray[np.intp]:
-    """Return the stable permutation that sorts the rows lexicographically.
-
-    Parameters
-    ----------
-    times : ndarray of int64 or uint64, shape (n, k)
-
-    Returns
-    -------
-    ndarray of intp, shape (n,)
-
-    Notes
-    -----
-    Cost: O(n) when the rows are sorted already, else O(k·n log n).
-
-    Examples
-    --------
-    >>> lexsort(np.array([[2, 0], [1, 9], [1, 3]])).tolist()
-    [2, 1, 0]
-    """
-    if is_sorted(times):
-        return np.arange(times.shape[0], dtype=np.intp)
-    return _lexsort(times)
-
-
-def _lexsort(times: IntArray) -> npt.NDArray[np.intp]:
-    n, k = times.shape
-    packed = _packed(times)
-    if packed is not None:
-        packed.sort()
-        packed &= (1 << (n - 1).bit_length()) - 1
-        return packed
-    if k == 1:
-        return np.argsort(times[:, 0], kind="stable")
-    return np.lexsort(tuple(times[:, i] for i in range(k - 1, -1, -1)))
-
-
-def _packed(times: IntArray) -> npt.NDArray[np.intp] | None:
-    """Return one number per row that sorts as the row does and ends in the row's index, where 63 bits hold it.
-
-    Sorting numbers takes a third of the time of sorting indices by them.
-    """
-    n, k = times.shape
-    bits = (n - 1).bit_length()
-    room = 1 << (63 - bits)
-    lows, spans = [], []
-    for i in range(k):  # k coordinates
-        low, high = int(times[:, i].min()), int(times[:, i].max())
-        lows.append(low)
-        spans.append(high - low + 1)
-        room //= spans[-1]
-        if not room:
-            return None
-    packed = (times[:, 0] - times.dtype.type(lows[0])).astype(np.intp, copy=False)
-    for i in range(1, k):
-        packed *= spans[i]
-        packed += (times[:, i] - times.dtype.type(lows[i])).astype(np.intp, copy=False)
-    packed <<= bits
-    packed += np.arange(n, dtype=np.intp)
-    return packed
-
-
-def is_sorted(times: IntArray) -> bool:
-    """Tell whether the rows are in lexicographic order; equal neighbours are.
-
-    Notes
-    -----
-    Cost: O(n·k).
-
-    Examples
-    --------
-    >>> is_sorted(np.array([[1, 5], [1, 5], [2, 0]]))
-    True
-    """
-    n, k = times.shape
-    if n < 2 or k == 0:
-        return True
-    ordered: BoolArray = times[:-1, k - 1] <= times[1:, k - 1]
-    for i in range(k - 2, -1, -1):  # k coordinates, the first one decides last
-        left, right = times[:-1, i], times[1:, i]
-        ordered = (left < right) | ((left == right) & ordered)
-    return bool(ordered.all())
-
-
-def run_starts(times: IntArray) -> npt.NDArray[np.intp]:
-    """Return the index of the first row of each run of equal rows.
-
-    Parameters
-    ----------
-    times : ndarray of int64 or uint64, shape (n, k)
-
-    Returns
-    -------
-    ndarray of intp, shape (m,)
-
-    Notes
-    -----
-    Cost: O(n·k).
-
-    Examples
-    --------
-    >>> run_starts(np.array([[3], [3], [5], [3]])).tolist()
-    [0, 2, 3]
-    """
-    n, k = times.shape
-    if n == 0:
-        return np.empty(0, dtype=np.intp)
-    first = np.empty(n, dtype=np.bool_)
-    first[0] = True
-    first[1:] = False
-    for i in range(k):  # k coordinates
-        first[1:] |= times[1:, i] != times[:-1, i]
-    return np.flatnonzero(first)
-
-
-def unique_times(times: IntArray) -> tuple[IntArray, DiffArray]:
-    """Return the distinct times in lexicographic order, and how often each occurs.
-
-    Parameters
-    ----------
-    times : ndarray of int64 or uint64, shape (n, k)
-
-    Returns
-    -------
-    times, counts : ndarray, shapes (m, k) and (m,)
-
-    Notes
-    -----
-    Cost: as `group_times`.
-
-    Examples
-    --------
-    >>> times, counts = unique_times(np.array([[7], [5], [7]]))
-    >>> times.tolist(), counts.tolist()
-    ([[5], [7]], [1, 2])
-    """
-    unique, _, counts = group_times(times)
-    return unique, counts
-
-
-def group_times(
-    times: IntArray,
-) -> tuple[IntArray, npt.NDArray[np.intp], DiffArray]:
-    """Return the distinct times, the number of each row's time among them, and how often each occurs.
-
-    Parameters
-    ----------
-    times : ndarray of int64 or uint64, shape (n, k)
-
-    Returns
-    -------
-    unique, inverse, counts : ndarray, shapes (m, k), (n,) and (m,)
-        `unique[inverse]` equals `times`; `unique` is in lexicographic order.
-
-    Notes
-    -----
-    Cost: O(n) when the rows are sorted already, or where the values of each coordinate lie close
-    together; else by hashing, O(n + m log m).
-
-    Examples
-    --------
-    >>> unique, inverse, counts = group_times(np.array([[7], [5], [7]]))
-    >>> unique.tolist(), inverse.tolist(), counts.tolist()
-    ([[5], [7]], [1, 0, 1], [1, 2])
-    """
-    n, k = times.shape
-    if n < 2 or k == 0:
-        single = np.full(min(n, 1), n, dtype=np.int64)
-        return times[:1].copy(), np.zeros(n, dtype=np.intp), single
-    if is_sorted(times):
-        starts = run_starts(times)
-        counts = np.diff(starts, append=n).astype(np.int64)
-        return times[starts], np.repeat(np.arange(starts.shape[0]), counts), counts
-    slots = _slots(times) if k > 1 else None
-    if slots is not None:
-        codes, spans, lows = slots
-        present, codes = _ranked(codes)
-        return _times_of(present, spans, lows, times.dtype), codes, np.bincount(codes).astype(np.int64)
-    values, codes = _ranked(times[:, 0])
-    columns = [values]
-    for i in range(1, k):  # k coordinates
-        values, ranks = _ranked(times[:, i])
-        # Ranks of pairs again, so that numbers stay below the number of rows.
-        pairs, codes = _ranked(codes * np.intp(values.shape[0]) + ranks)
-        first, second = np.divmod(pairs, values.shape[0])
-        columns = [column[first] for column in columns] + [values[second]]
-    return np.stack(columns, axis=1), codes, np.bincount(codes).astype(np.int64)
-
-
-def _slots(times: IntArray) -> tuple[npt.NDArray[np.intp], list[int], list[int]] | None:
-    """Give the times row-major numbers over the coordinates' ranges, where these are small."""
-    n, k = times.shape
-    lows = [int(times[:, i].min()) for i in range(k)]
-    spans = [int(times[:, i].max()) - low + 1 for i, low in enumerate(lows)]
-    n_slots = 1
-    for span in spans:
-        n_slots *= span
-    if n_slots > max(_DENSE_SLOTS_FREE, _DENSE_SLOTS_PER_ROW * n):
-        return None
-    codes = np.zeros(n, dtype=np.intp)
-    for i in range(k):  # k coordinates
-        codes *= spans[i]
-        codes += (times[:, i] - times.dtype.type(lows[i])).astype(np.intp, copy=False)
-    return codes, spans, lows
-
-
-def _times_of(slots: IntArray, spans: list[int], lows: list[int], dtype: np.dtype[np.integer]) -> IntArray:
-    """Return the times of slot numbers."""
-    times = np.empty((slots.shape[0], len(spans)), dtype=dtype)
-    for i in range(len(spans) - 1, -1, -1):  # k coordinates
-        slots, offset = np.divmod(slots, spans[i])
-        times[:, i] = offset.astype(dtype) + dtype.type(lows[i])
-    return times
-
-
-def _ranked(values: IntArray) -> tuple[IntArray, npt.NDArray[np.intp]]:
-    """Return the distinct values, sorted, and the number of each value among them."""
-    low, high = int(values.min()), int(values.max())
-    if high - low < max(_DENSE_SLOTS_FREE, _DENSE_SLOTS_PER_ROW * values.shape[0]):
-        code = (values - values.dtype.type(low)).astype(np.intp, copy=False)
-        present = np.zeros(high - low + 1, dtype=np.bool_)
-        present[code] = True
-        slots = np.flatnonzero(present)
-        rank = np.cumsum(present, dtype=np.intp)
-        rank -= 1
-        return slots.astype(values.dtype) + values.dtype.type(low), rank[code]
-    if np.unique(values[:: max(1, values.shape[0] // _SAMPLE)]).shape[0] > _SAMPLE // 2:
-        # Hardly anything repeats: sorting beats hashing.
-        distinct, codes = np.unique(values, return_inverse=True)
-        return distinct, codes
-    encoded = pa.array(values).dictionary_encode()
-    distinct = encoded.dictionary.to_numpy()
-    order = np.argsort(distinct)
-    rank = np.empty(order.shape[0], dtype=np.intp)
-    rank[order] = np.arange(order.shape[0], dtype=np.intp)
-    return distinct[order], rank[encoded.indices.to_numpy()]
-
-
-def consolidate_rows(times: IntArray, diffs: DiffArray) -> tuple[IntArray, DiffArray]:
-    """Sum the diffs of equal times and drop those that come to zero.
-
-    Parameters
-    ----------
-    times : ndarray of int64 or uint64, shape (n, k)
-    diffs : ndarray of int64, shape (n,)
-
-    Returns
-    -------
-    times, diffs : ndarray, shapes (m, k) and (m,)
-        Distinct times in lexicographic order with their non-zero sums.
-
-    Notes
-    -----
-    Cost: O(n) when sorted already, else O(n log n).
-
-    Examples
-    --------
-    >>> times, diffs = consolidate_rows(np.array([[3], [1], [3]]), np.array([1, 5, -1]))
-    >>> times.tolist(), diffs.tolist()
-    ([[1]], [5])
-    """
-    n = times.shape[0]
-    if n == 0:
-        return times.copy(), diffs.copy()
-    if not times.shape[1]:
-        total = diffs.sum(keepdims=True)
-        return times[:1][total != 0], total[total != 0]
-    if n > 1 and not is_sorted(times):
-        order = _lexsort(times)
-        times, diffs = times.take(order, axis=0), diffs.take(order)
-    starts = run_starts(times)
-    sums = np.add.reduceat(diffs, starts)
-    kept = sums.nonzero()[0]
-    return times.take(starts.take(kept), axis=0), sums.take(kept)
-
-
 def advance(times: IntArray, frontier: IntArray) -> IntArray:
     """Move each time forward until it is beyond the frontier, as little as possible.
 
@@ -700,14 +247,14 @@ def advance(times: IntArray, frontier: IntArray) -> IntArray:
     >>> advance(np.array([[1, 1], [9, 0]]), np.array([[1, 4], [3, 0]])).tolist()
     [[1, 4], [9, 0]]
     """
-    _same_arity(times, frontier)
+    check_same_arity(times, frontier)
     if frontier.shape[0] == 0:
         msg = "could not advance times: found an empty frontier"
         raise InvalidUsageError(
             msg,
             hint="an empty frontier is complete, nothing can be at or after it",
         )
-    times, frontier = _one_dtype(times, frontier)
+    times, frontier = one_dtype(times, frontier)
     best = np.maximum(times, frontier[:1])
     for element in frontier[1:]:  # m antichain elements
         other = np.maximum(times, element[None, :])
@@ -753,10 +300,10 @@ def advance_by(times: IntArray, frontier: IntArray) -> IntArray:
     >>> advance_by(np.array([[0, 0]]), np.array([[1, 4], [3, 2]])).tolist()
     [[1, 2]]
     """
-    _same_arity(times, frontier)
+    check_same_arity(times, frontier)
     if frontier.shape[0] == 0:
         return times.copy()
-    times, frontier = _one_dtype(times, frontier)
+    times, frontier = one_dtype(times, frontier)
     result = np.maximum(times, frontier[:1])
     for element in frontier[1:]:  # m antichain elements
         np.minimum(result, np.maximum(times, element[None, :]), out=result)

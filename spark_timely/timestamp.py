@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from spark_timely.antichain import Antichain
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
-from spark_timely.order import IntArray, TimesLike, as_times
+from spark_timely.time_arrays import IntArray, TimesLike, as_times
 from spark_timely.time_type import TimeType
 
 if TYPE_CHECKING:

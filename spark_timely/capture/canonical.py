@@ -30,18 +30,9 @@ import pyarrow as pa
 from spark_timely.antichain import Antichain
 from spark_timely.capture.row_hash import RowHasher, Words
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
-from spark_timely.order import (
-    DiffArray,
-    IntArray,
-    TimesLike,
-    as_diffs,
-    as_times,
-    beyond,
-    concat_times,
-    group_times,
-    is_sorted,
-    run_starts,
-)
+from spark_timely.order import beyond
+from spark_timely.sorting import group_times, is_sorted, run_starts
+from spark_timely.time_arrays import DiffArray, IntArray, TimesLike, as_diffs, as_times, concat_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -23,8 +23,9 @@ import numpy.typing as npt
 
 from spark_timely.antichain import Antichain
 from spark_timely.errors import InvalidShapeError
-from spark_timely.order import DiffArray, IntArray, TimesLike, as_diffs, as_times, concat_times, consolidate_rows
 from spark_timely.progress.frontier import MutableAntichain
+from spark_timely.sorting import consolidate_rows
+from spark_timely.time_arrays import DiffArray, IntArray, TimesLike, as_diffs, as_times, concat_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

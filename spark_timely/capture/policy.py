@@ -28,12 +28,13 @@ import numpy as np
 from spark_timely.antichain import Antichain
 from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, LateDataError, shown
-from spark_timely.order import advance, beyond, consolidate_rows
+from spark_timely.order import advance, beyond
+from spark_timely.sorting import consolidate_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_timely.order import BoolArray, IntArray
+    from spark_timely.time_arrays import BoolArray, IntArray
     from spark_timely.timestamp import TimeDomain
 
 __all__ = [

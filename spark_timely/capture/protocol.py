@@ -33,17 +33,9 @@ from spark_timely.capture.event import (
     running_counts,
 )
 from spark_timely.errors import NegativeCountError, UnheldCapabilityError
-from spark_timely.order import (
-    DiffArray,
-    IntArray,
-    TimesLike,
-    as_diffs,
-    as_times,
-    beyond,
-    concat_times,
-    consolidate_rows,
-    less_equal,
-)
+from spark_timely.order import beyond, less_equal
+from spark_timely.sorting import consolidate_rows
+from spark_timely.time_arrays import DiffArray, IntArray, TimesLike, as_diffs, as_times, concat_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -21,14 +21,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from spark_timely.order import beyond, group_times, lexsort, minimal
+from spark_timely.order import beyond, minimal
+from spark_timely.sorting import group_times, lexsort
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
-    from spark_timely.order import BoolArray, IntArray
+    from spark_timely.time_arrays import BoolArray, IntArray
 
 __all__ = [
     "Admission",

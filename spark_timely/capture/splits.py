@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from spark_timely.order import group_times
+from spark_timely.sorting import group_times
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from spark_timely.order import IntArray
+    from spark_timely.time_arrays import IntArray
 
 __all__ = ["WHOLE", "Piece", "cut_bytes", "cut_times", "default_splits", "part_of"]
 

@@ -28,7 +28,8 @@ from spark_timely.dataflow.keyed import keyed_aggregate
 from spark_timely.dataflow.row_views import Delayed
 from spark_timely.dataflow.tasks import Share, Task
 from spark_timely.dataflow.view import Replay, View
-from spark_timely.order import IntArray, minimal
+from spark_timely.order import minimal
+from spark_timely.time_arrays import IntArray
 
 __all__ = ["KEYED_BYTES", "Files", "cut_range", "paths_of"]
 

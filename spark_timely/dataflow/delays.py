@@ -18,7 +18,7 @@ import numpy as np
 
 from spark_timely.antichain import Antichain
 from spark_timely.errors import InvalidUsageError, shown
-from spark_timely.order import BoolArray, IntArray
+from spark_timely.time_arrays import BoolArray, IntArray
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

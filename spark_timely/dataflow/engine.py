@@ -35,7 +35,7 @@ from spark_timely.dataflow.tracking import Tracking
 from spark_timely.dataflow.view import leaves_of
 from spark_timely.errors import DataLossError, LogMissingError, TimelyError
 from spark_timely.log.delta import DeltaLog, open_log
-from spark_timely.order import unique_times
+from spark_timely.sorting import unique_times
 
 if TYPE_CHECKING:
     from spark_timely.log.base import DataFile, StreamState

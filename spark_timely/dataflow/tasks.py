@@ -21,7 +21,8 @@ from spark_timely.dataflow.view import Names, Read, Replay, Step, View, packed, 
 from spark_timely.errors import OperatorError, SchemaMismatchError
 from spark_timely.log.base import DataFile
 from spark_timely.log.files import conform, message_table, write_data_files
-from spark_timely.order import IntArray, unique_times
+from spark_timely.sorting import unique_times
+from spark_timely.time_arrays import IntArray
 
 if TYPE_CHECKING:
     from spark_timely.log.format import LogFormat

@@ -28,7 +28,7 @@ from spark_timely.progress.worker import Worker
 if TYPE_CHECKING:
     from spark_timely.dataflow.delays import BoundDelay
     from spark_timely.dataflow.scope import Sink
-    from spark_timely.order import Time
+    from spark_timely.time_arrays import Time
 
 __all__ = ["Tracking"]
 

@@ -30,7 +30,9 @@ from spark_timely.exchange.schema import Type, arrow_schema, parse_type
 from spark_timely.exchange.statements import Ledger, Statement, Time
 from spark_timely.exchange.times import TimeLayout, time_layout
 from spark_timely.exchange.writer import CaptureEncoder
-from spark_timely.order import DiffArray, IntArray, beyond, unique_times
+from spark_timely.order import beyond
+from spark_timely.sorting import unique_times
+from spark_timely.time_arrays import DiffArray, IntArray
 
 __all__ = [
     "CdcReader",

@@ -19,7 +19,7 @@ import pyarrow as pa
 from spark_timely.capture.event import StreamEvents
 from spark_timely.errors import InvalidShapeError
 from spark_timely.exchange.places import Offsets
-from spark_timely.order import DiffArray, IntArray
+from spark_timely.time_arrays import DiffArray, IntArray
 
 __all__ = ["CaptureChunk", "concat_chunks"]
 

@@ -33,7 +33,7 @@ from spark_timely.exchange.schema import type_text
 from spark_timely.exchange.writer import CaptureEncoder
 from spark_timely.log.base import CommitOutcome
 from spark_timely.log.reading import ReadableLog
-from spark_timely.order import IntArray, as_times
+from spark_timely.time_arrays import IntArray, as_times
 
 __all__ = ["CdcImport", "collection_messages", "export_collection"]
 

@@ -36,7 +36,9 @@ from spark_timely.exchange.times import TimeLayout, time_text_of
 from spark_timely.exchange.writer import CaptureEncoder
 from spark_timely.log.files import file_times, open_parquet, read_file
 from spark_timely.log.reading import ReadableLog
-from spark_timely.order import DiffArray, IntArray, less_equal, unique_times
+from spark_timely.order import less_equal
+from spark_timely.sorting import unique_times
+from spark_timely.time_arrays import DiffArray, IntArray
 
 __all__ = [
     "Exported",

@@ -30,7 +30,7 @@ from spark_timely.exchange.nested import layout_of
 from spark_timely.exchange.places import Body, Fault, Offsets, Places, spread
 from spark_timely.exchange.schema import Type, arrow_schema, columns_of, parse_type, type_text
 from spark_timely.exchange.times import time_layout
-from spark_timely.order import DiffArray, IntArray
+from spark_timely.time_arrays import DiffArray, IntArray
 
 __all__ = ["MAX_EVENT_BYTES", "CaptureReader", "Source"]
 

@@ -20,7 +20,8 @@ import numpy as np
 
 from spark_timely.antichain import Antichain
 from spark_timely.errors import ProtocolError
-from spark_timely.order import as_times, minimal
+from spark_timely.order import minimal
+from spark_timely.time_arrays import as_times
 
 if TYPE_CHECKING:
     from typing import Any

@@ -22,7 +22,7 @@ from spark_timely.errors import InvalidUsageError, shown
 from spark_timely.exchange.layout import check_nanos
 from spark_timely.exchange.places import Body, Bytes, Fault, Places, put
 from spark_timely.exchange.schema import UNIT, Record, Scalar, Type, parse_type, type_text
-from spark_timely.order import IntArray
+from spark_timely.time_arrays import IntArray
 from spark_timely.time_type import TimeType
 from spark_timely.timestamp import TimeDomain
 

@@ -23,7 +23,7 @@ from spark_timely.exchange.nested import layout_of
 from spark_timely.exchange.places import Offsets, Places
 from spark_timely.exchange.schema import Type, arrow_schema, columns_of, parse_type
 from spark_timely.exchange.times import TimeLayout, time_layout
-from spark_timely.order import as_times
+from spark_timely.time_arrays import as_times
 
 __all__ = ["CaptureEncoder", "PlainEvent", "build_chunk", "capture_bytes"]
 

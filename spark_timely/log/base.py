@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from spark_timely.order import IntArray, minimal
+from spark_timely.order import minimal
+from spark_timely.time_arrays import IntArray
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

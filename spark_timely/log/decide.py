@@ -41,7 +41,7 @@ from spark_timely.log.format import check_stream_name
 from spark_timely.log.state import initial_state, next_state
 
 if TYPE_CHECKING:
-    from spark_timely.order import IntArray
+    from spark_timely.time_arrays import IntArray
     from spark_timely.timestamp import TimeDomain
 
 __all__ = ["Opening", "decide_commit", "decide_open", "missing_stream"]

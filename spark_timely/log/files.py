@@ -30,7 +30,9 @@ from spark_timely.log.stats import (
     footer_stats,
     stats_json,
 )
-from spark_timely.order import IntArray, as_times, is_sorted, lexsort, minimal, unique_times
+from spark_timely.order import minimal
+from spark_timely.sorting import is_sorted, lexsort, unique_times
+from spark_timely.time_arrays import IntArray, as_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

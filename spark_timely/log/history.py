@@ -21,13 +21,13 @@ import pyarrow as pa
 
 from spark_timely.antichain import Antichain
 from spark_timely.log.base import OPEN_STREAM
-from spark_timely.order import consolidate_rows
+from spark_timely.sorting import consolidate_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from spark_timely.log.base import CaptureLog
-    from spark_timely.order import IntArray
+    from spark_timely.time_arrays import IntArray
     from spark_timely.timestamp import TimeDomain
 
 __all__ = ["History", "history_of"]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from spark_timely.antichain import Antichain
     from spark_timely.log.format import LogFormat
-    from spark_timely.order import BoolArray, IntArray
+    from spark_timely.time_arrays import BoolArray, IntArray
 
 __all__ = ["FileIndex", "index_adds", "index_files"]
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from spark_timely.capture.protocol import StreamCounts
 from spark_timely.log.base import StreamState
-from spark_timely.order import IntArray
+from spark_timely.time_arrays import IntArray
 
 if TYPE_CHECKING:
     from spark_timely.log.format import LogFormat

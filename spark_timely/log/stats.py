@@ -28,7 +28,7 @@ from spark_timely.timestamp import TimeDomain
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_timely.order import IntArray
+    from spark_timely.time_arrays import IntArray
 
 __all__ = [
     "COUNTS_KEY",

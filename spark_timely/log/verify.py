@@ -26,7 +26,9 @@ from spark_timely.errors import DataLossError, ProtocolError
 from spark_timely.log.base import OPEN_STREAM, StreamState
 from spark_timely.log.files import corrupt, in_schema, open_parquet
 from spark_timely.log.state import states_by_seq
-from spark_timely.order import IntArray, minimal, unique_times
+from spark_timely.order import minimal
+from spark_timely.sorting import unique_times
+from spark_timely.time_arrays import IntArray
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

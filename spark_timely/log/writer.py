@@ -28,7 +28,7 @@ from spark_timely.errors import (
 from spark_timely.log.base import CommitOutcome, CommitRequest, DataFile, StreamState
 from spark_timely.log.decide import closed_stream, missing_stream
 from spark_timely.log.files import TARGET_FILE_BYTES, conform, message_table, write_data_files
-from spark_timely.order import IntArray, TimesLike, as_diffs, as_times
+from spark_timely.time_arrays import IntArray, TimesLike, as_diffs, as_times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spark_timely.errors import InvalidShapeError
-from spark_timely.order import DiffArray, IntArray, Time, TimesLike, as_diffs, as_times, concat_times, consolidate_rows
+from spark_timely.sorting import consolidate_rows
+from spark_timely.time_arrays import DiffArray, IntArray, Time, TimesLike, as_diffs, as_times, concat_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from spark_timely.errors import NegativeCountError, ProtocolError, UnheldCapabilityError
-from spark_timely.order import Time
 from spark_timely.progress.frontier import MutableAntichain
+from spark_timely.time_arrays import Time
 
 __all__ = ["LeafStatements", "Report", "unknown_port"]
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_timely.order import DiffArray, IntArray, Time, minimal
+from spark_timely.order import minimal
 from spark_timely.progress.kernels_counts import Ints, count_of, count_rows, few_minima, held, moves
+from spark_timely.time_arrays import DiffArray, IntArray, Time
 
 __all__ = ["CountTable"]
 

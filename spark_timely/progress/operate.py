@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
-from spark_timely.order import DiffArray, IntArray, Time, TimesLike, as_diffs, as_times
 from spark_timely.progress.change_batch import ChangeBatch
+from spark_timely.time_arrays import DiffArray, IntArray, Time, TimesLike, as_diffs, as_times
 
 if TYPE_CHECKING:
     import numpy.typing as npt

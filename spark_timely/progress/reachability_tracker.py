@@ -11,19 +11,11 @@ import numpy as np
 
 from spark_timely.antichain import Antichain
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
-from spark_timely.order import (
-    BoolArray,
-    DiffArray,
-    IntArray,
-    TimesLike,
-    as_diffs,
-    as_times,
-    consolidate_rows,
-    run_starts,
-)
 from spark_timely.progress.location import Location, Source, Target
 from spark_timely.progress.reachability_graph import Graph, Index, Shape, Wide
 from spark_timely.progress.reachability_state import Moves, new_state
+from spark_timely.sorting import consolidate_rows, run_starts
+from spark_timely.time_arrays import BoolArray, DiffArray, IntArray, TimesLike, as_diffs, as_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from spark_timely.antichain import Antichain
     from spark_timely.dataflow.report import OperatorMetrics, OutputProgress
-    from spark_timely.order import Time
     from spark_timely.spark.dataflow import Dataflow
+    from spark_timely.time_arrays import Time
 
 __all__ = ["DataflowQuery"]
 

@@ -35,7 +35,7 @@ from spark_timely.dataflow.view import Replay, Step, View, steps_of
 from spark_timely.errors import OperatorError
 from spark_timely.log.files import conform
 from spark_timely.log.storage import open_storage
-from spark_timely.order import unique_times
+from spark_timely.sorting import unique_times
 from spark_timely.spark.arrow import spark_schema
 from spark_timely.spark.worker import settle_worker
 from spark_timely.time_type import TimeType

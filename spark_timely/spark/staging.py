@@ -33,12 +33,14 @@ from spark_timely.errors import (
 from spark_timely.log.base import DataFile
 from spark_timely.log.files import ROW_GROUP_ROWS, describe_file, open_parquet
 from spark_timely.log.storage import FileStorage
-from spark_timely.order import IntArray, beyond, consolidate_rows, minimal
+from spark_timely.order import beyond, minimal
 from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, Standing, find_log
+from spark_timely.sorting import consolidate_rows
 from spark_timely.spark.classify import RowClass
 from spark_timely.spark.settings import changed_settings
+from spark_timely.time_arrays import IntArray
 from spark_timely.time_type import plain_value
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_timely.order import DiffArray, IntArray, TimesLike, as_diffs, as_times, consolidate_rows
+from spark_timely.sorting import consolidate_rows
+from spark_timely.time_arrays import DiffArray, IntArray, TimesLike, as_diffs, as_times
 
 if TYPE_CHECKING:
     import numpy.typing as npt

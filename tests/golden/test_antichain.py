@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from spark_timely.antichain import Antichain
-from spark_timely.order import advance_by, as_times
+from spark_timely.order import advance_by
 from spark_timely.progress import frontier
 from spark_timely.progress.change_batch import ChangeBatch
 from spark_timely.progress.count_table import CountTable
 from spark_timely.progress.frontier import MutableAntichain
+from spark_timely.time_arrays import as_times
 from tests.oracles.golden import as_row, vectors
 
 pytestmark = pytest.mark.golden

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from spark_timely.antichain import Antichain
-from spark_timely.order import IntArray, less_equal
+from spark_timely.order import less_equal
 from spark_timely.progress.summary import NestedTimes, Summary
+from spark_timely.time_arrays import IntArray
 from tests.oracles.golden import as_row, vectors
 
 pytestmark = pytest.mark.golden

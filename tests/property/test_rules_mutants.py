@@ -30,8 +30,8 @@ from spark_timely.capture.protocol import StreamCounts, check_messages, check_pr
 from spark_timely.errors import ProtocolError
 from spark_timely.log import decide, writer
 from spark_timely.log.reading import ReadableLog
-from spark_timely.order import as_times
 from spark_timely.testing.driver import MicroBatch
+from spark_timely.time_arrays import as_times
 from tests.conformance import test_log as conformance
 from tests.conformance.logs import LogMaker
 from tests.modules import ROOT

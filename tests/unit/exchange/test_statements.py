@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_timely.antichain import Antichain
 from spark_timely.exchange.cdcv2 import CdcReader, Updates, read_message
 from spark_timely.exchange.statements import Ledger, Statement
-from spark_timely.order import unique_times
+from spark_timely.sorting import unique_times
 from tests.golden.test_cdcv2 import CASES, TIMES
 
 

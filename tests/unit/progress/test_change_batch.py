@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from spark_timely.errors import InvalidShapeError
-from spark_timely.order import as_times
 from spark_timely.progress.change_batch import ChangeBatch
+from spark_timely.time_arrays import as_times
 from tests.oracles import order_model as model
 
 
