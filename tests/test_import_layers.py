@@ -115,6 +115,16 @@ def test_imports_point_down(module: str) -> None:
     assert not wrong, f"{LIBRARY[module]}:\n" + "\n".join(wrong)
 
 
+def test_errors_are_imported_from_their_package_alone() -> None:
+    wrong = [
+        f"{file}, line {line}: {name}"
+        for module, file in modules().items()
+        for line, name in imports_of(module, file)
+        if name.startswith("spark_timely.errors.") and part_of(module) != "errors"
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.parametrize("module", [*LIBRARY, "spark_timely"])
 def test_third_party_packages_stay_where_they_belong(module: str) -> None:
     wrong = []

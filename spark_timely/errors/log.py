@@ -1,0 +1,160 @@
+"""Errors of logs and of those who share them: what is not there, cannot be read, or was done by another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_timely.errors.base import TimelyError
+
+__all__ = [
+    "DataLossError",
+    "LogFormatError",
+    "LogMissingError",
+    "MissingError",
+    "OwnershipError",
+    "RolledBackError",
+    "StorageError",
+    "StreamMissingError",
+    "UpperMismatchError",
+    "WaitTimeoutError",
+]
+
+
+class MissingError(TimelyError, LookupError):
+    """Something that was named does not exist. Check the name."""
+
+
+class LogMissingError(MissingError):
+    """The path holds no capture log: nothing at all, no Delta table, or a Delta table that is none of ours."""
+
+
+class StreamMissingError(MissingError):
+    """The log has no stream of this name. The message lists those it has."""
+
+
+class LogFormatError(TimelyError):
+    """The log is of a format version, or uses table features, that this version cannot read.
+
+    Upgrade the library, or rewrite the table without the feature that the message names.
+    """
+
+
+class UpperMismatchError(TimelyError):
+    """An append expected another upper than the stream has: somebody else was first.
+
+    This is normal where several write. Nothing was written; read the upper again, drop the updates
+    that are not beyond it, and retry.
+
+    Parameters
+    ----------
+    message, hint, context
+        As in `TimelyError`.
+    expected, current : object, optional
+        Upper that was expected, and the upper found.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        context: Mapping[str, object] | None = None,
+        expected: object = None,
+        current: object = None,
+    ) -> None:
+        super().__init__(message, hint=hint, context=context)
+        self._with(expected=expected, current=current)
+
+    @property
+    def expected(self) -> object:
+        """Upper that was expected."""
+        return self.context.get("expected")
+
+    @property
+    def current(self) -> object:
+        """Upper that was found."""
+        return self.context.get("current")
+
+
+class OwnershipError(TimelyError):
+    """The stream is owned by another query or producer; nothing was written.
+
+    Choose another stream name, or stop the owner and take the stream over.
+    """
+
+
+class RolledBackError(TimelyError):
+    """A query repeats a micro-batch older than the newest one in the log, or the newest with other rows.
+
+    Its checkpoint was rolled back, restored from a copy, or its source is not repeatable. Nothing was
+    written. Start it with a new checkpoint and a new stream.
+    """
+
+
+class WaitTimeoutError(TimelyError, TimeoutError):
+    """A log did not come as far as was waited for, in the time that was given. Nothing was done.
+
+    Wait longer, or find out which stream holds the frontier back.
+
+    Parameters
+    ----------
+    message, hint, context
+        As in `TimelyError`.
+    frontier : object, optional
+        How far it was.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        context: Mapping[str, object] | None = None,
+        frontier: object = None,
+    ) -> None:
+        super().__init__(message, hint=hint, context=context)
+        self._with(frontier=frontier)
+
+    @property
+    def frontier(self) -> object:
+        """How far it was."""
+        return self.context.get("frontier")
+
+
+class StorageError(TimelyError):
+    """The storage of a log could not be read or written.
+
+    Where ``determinate`` is true, a write surely did not happen and may be tried again. Where it is
+    false, it may have happened: read the log again to find out; micro-batches do so by themselves
+    when they are repeated.
+
+    Parameters
+    ----------
+    message, hint, context
+        As in `TimelyError`.
+    determinate : bool
+        Whether the write surely did not happen.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        context: Mapping[str, object] | None = None,
+        determinate: bool = False,
+    ) -> None:
+        super().__init__(message, hint=hint, context=context)
+        self.context.setdefault("determinate", determinate)
+
+    @property
+    def determinate(self) -> bool:
+        """Whether the write surely did not happen."""
+        return bool(self.context.get("determinate", False))
+
+
+class DataLossError(StorageError):
+    """A file that the log names is missing or corrupt.
+
+    Restore the file. A read that shall go on without it says so with ``failOnDataLoss=false``.
+    """
