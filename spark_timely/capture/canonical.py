@@ -28,7 +28,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_timely.antichain import Antichain
-from spark_timely.capture.row_hash import RowHasher, Words
+from spark_timely.capture.hash_lanes import Words
+from spark_timely.capture.row_hash import RowHasher
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
 from spark_timely.order import beyond
 from spark_timely.sorting import group_times, is_sorted, run_starts

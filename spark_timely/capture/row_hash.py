@@ -48,110 +48,41 @@ map                   ``map``             one: ``final(n + sum over the entries 
 
 from __future__ import annotations
 
-import hashlib
-from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_timely.capture.hash_decimals import decimal_words
+from spark_timely.capture.hash_lanes import (
+    LANES,
+    STEP,
+    Lanes,
+    Words,
+    add_lanes,
+    add_words,
+    final,
+    mix,
+    one_word,
+    wrapped,
+    zeros,
+)
+from spark_timely.capture.hash_strings import byte_words
 from spark_timely.errors import InvalidUsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["RowHasher", "hash_constant"]
+__all__ = ["RowHasher"]
 
-Words: TypeAlias = npt.NDArray[np.uint64]
 _Number = TypeVar("_Number", np.uint8, np.int32, np.int64, np.uint64, np.float64)
-# One array per lane.
-Lanes: TypeAlias = tuple[Words, Words]
 
-_LANES = (0, 1)
 # Rows that are hashed at once: their words stay in the processor's cache.
 _CHUNK_ROWS = 1 << 15
-# Words of a string that are taken column by column; the rest of long ones is taken flat.
-_SHORT_WORDS = 8
-_FLAT_WORDS = 1 << 20
-_MASK64 = (1 << 64) - 1
-# What is kept of a word of which 0…8 bytes belong to the string, and the end mark to set.
-_KEEP = np.array([(1 << 8 * i) - 1 for i in range(8)] + [_MASK64], dtype=np.uint64)
-_END = np.array([1 << 8 * i for i in range(8)] + [0], dtype=np.uint64)
 _NAN = np.uint64(0x7FF8000000000000)
 _NANOS_PER_UNIT = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
-
-
-@lru_cache(maxsize=4096)
-def hash_constant(lane: int, text: str) -> np.uint64:
-    """Return the constant of a lane that belongs to a text.
-
-    Examples
-    --------
-    >>> hex(hash_constant(0, "step"))
-    '0x6a6f3e70afa02df5'
-    """
-    digest = hashlib.sha256(f"spark_timely canonical 1|{lane}|{text}".encode()).digest()
-    return np.uint64(int.from_bytes(digest[:8], "little"))
-
-
-_ONE = np.uint64(1)
-_MULTIPLY_1 = tuple(hash_constant(lane, "multiply 1") | _ONE for lane in _LANES)
-_MULTIPLY_2 = tuple(hash_constant(lane, "multiply 2") | _ONE for lane in _LANES)
-_STEP = tuple(hash_constant(lane, "step") | _ONE for lane in _LANES)
-_FINAL = tuple(hash_constant(lane, "final") for lane in _LANES)
-_SHIFT_32, _SHIFT_29 = np.uint64(32), np.uint64(29)
-
-
-def _mix(x: Words, lane: int) -> Words:
-    """Mix in place; the argument must be an array of its own."""
-    scratch = x >> _SHIFT_32
-    x ^= scratch
-    x *= _MULTIPLY_1[lane]
-    np.right_shift(x, _SHIFT_29, out=scratch)
-    x ^= scratch
-    x *= _MULTIPLY_2[lane]
-    np.right_shift(x, _SHIFT_32, out=scratch)
-    x ^= scratch
-    return x
-
-
-def _final(x: Words, lane: int) -> Words:
-    return _mix(x + _FINAL[lane], lane)
-
-
-def _key(lane: int, kind: str, place: str, j: int = 0) -> np.uint64:
-    base = int(hash_constant(lane, f"{kind} {place}"))
-    return np.uint64((base + j * int(_STEP[lane])) & _MASK64)
-
-
-def _zeros(n: int) -> Lanes:
-    return np.zeros(n, dtype=np.uint64), np.zeros(n, dtype=np.uint64)
-
-
-def _one_word(words: Words, kind: str, place: str) -> Lanes:
-    return (
-        _mix(words + _key(0, kind, place), 0),
-        _mix(words + _key(1, kind, place), 1),
-    )
-
-
-def _add_words(
-    into: Lanes,
-    words: Words,
-    kind: str,
-    place: str,
-    j: int,
-    rows: npt.NDArray[np.intp] | None = None,
-) -> None:
-    """Add what the j-th words contribute, of all rows or of the given distinct ones."""
-    for lane in _LANES:
-        part = _mix(words + _key(lane, kind, place, j), lane)
-        if rows is None:
-            np.add(into[lane], part, out=into[lane])
-        else:
-            into[lane][rows] += part
 
 
 class RowHasher:
@@ -216,12 +147,12 @@ class RowHasher:
         row = 0
         for batch in _batches(table):
             n = batch.num_rows
-            sums = _zeros(n)
+            sums = zeros(n)
             for name in self.columns:  # columns of a schema
                 for at in batch.schema.get_all_field_indices(name):  # at most one, checked before
-                    _add(sums, _contribution(batch.column(at), name))
-            for lane in _LANES:
-                hashes[row : row + n, lane] = _final(sums[lane], lane)
+                    add_lanes(sums, _contribution(batch.column(at), name))
+            for lane in LANES:
+                hashes[row : row + n, lane] = final(sums[lane], lane)
             row += n
         return hashes
 
@@ -234,22 +165,17 @@ def _batches(table: pa.Table | pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield table.slice(start, _CHUNK_ROWS)
 
 
-def _add(into: Lanes, part: Lanes) -> None:
-    for lane in _LANES:
-        np.add(into[lane], part[lane], out=into[lane])
-
-
 def _contribution(array: pa.Array, place: str) -> Lanes:
     """Return what the values contribute at a place; 0 where null."""
     n, type_ = len(array), array.type
     if n == 0 or array.null_count == n or pa.types.is_null(type_):
-        return _zeros(n)
+        return zeros(n)
     array = _plain(array)
     type_ = array.type
     lanes = _contribution_of(array, type_, place)
     if array.null_count:
         null = array.is_null().to_numpy(zero_copy_only=False)
-        for lane in _LANES:
+        for lane in LANES:
             lanes[lane][null] = 0
     return lanes
 
@@ -295,15 +221,15 @@ def _contribution_of(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:
     if t.is_timestamp(type_):
         return _moment(array, "timestamp_ntz" if type_.tz is None else "timestamp", place)
     if t.is_date32(type_):
-        return _one_word(_values(array, np.int32).astype(np.int64).view(np.uint64), "date", place)
+        return one_word(_values(array, np.int32).astype(np.int64).view(np.uint64), "date", place)
     if t.is_date64(type_):
         days = _values(array, np.int64) // 86_400_000
-        return _one_word(days.view(np.uint64), "date", place)
+        return one_word(days.view(np.uint64), "date", place)
     if t.is_boolean(type_):
         bits = _values(array.cast(pa.uint8()), np.uint8)
-        return _one_word(bits.astype(np.uint64), "boolean", place)
+        return one_word(bits.astype(np.uint64), "boolean", place)
     if t.is_decimal(type_):
-        return _decimal(array, type_, place)
+        return decimal_words(array, type_, place)
     if t.is_time(type_):
         return _moment(array, "time", place)
     if t.is_duration(type_):
@@ -330,13 +256,13 @@ def _values(array: pa.Array, dtype: type[_Number]) -> npt.NDArray[_Number]:
 def _integer(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:
     if type_ != pa.uint64():
         signed = _values(array.cast(pa.int64()), np.int64)
-        return _one_word(signed.view(np.uint64), "integer", place)
+        return one_word(signed.view(np.uint64), "integer", place)
     values = _values(array, np.uint64)
-    lanes = _one_word(values, "integer", place)
+    lanes = one_word(values, "integer", place)
     # From 2**63 on the lowest word looks negative: a second word says that it is not.
     large = np.flatnonzero(values >> np.uint64(63))
     if large.shape[0]:
-        _add_words(lanes, np.zeros(large.shape[0], dtype=np.uint64), "integer", place, 1, large)
+        add_words(lanes, np.zeros(large.shape[0], dtype=np.uint64), "integer", place, 1, large)
     return lanes
 
 
@@ -344,22 +270,22 @@ def _floating(array: pa.Array, place: str) -> Lanes:
     values = _values(array.cast(pa.float64()), np.float64) + 0.0  # -0.0 becomes 0.0
     words = values.view(np.uint64)
     words[np.isnan(values)] = _NAN
-    return _one_word(words, "float", place)
+    return one_word(words, "float", place)
 
 
 def _moment(array: pa.Array, kind: str, place: str) -> Lanes:
     type_ = array.type
     values = _values(array, np.int32).astype(np.int64) if type_.bit_width == 32 else _values(array, np.int64)
     if type_.unit == "us":
-        return _one_word(values.view(np.uint64), kind, place)
+        return one_word(values.view(np.uint64), kind, place)
     if type_.unit != "ns":
         factor = np.uint64(_NANOS_PER_UNIT[type_.unit] // 1_000)
-        return _one_word(values.view(np.uint64) * factor, kind, place)
+        return one_word(values.view(np.uint64) * factor, kind, place)
     micros, rest = np.divmod(values, 1_000)
-    lanes = _one_word(micros.view(np.uint64), kind, place)
+    lanes = one_word(micros.view(np.uint64), kind, place)
     rows = np.flatnonzero(rest)
     if rows.shape[0]:
-        _add_words(lanes, rest[rows].view(np.uint64), kind, place, 1, rows)
+        add_words(lanes, rest[rows].view(np.uint64), kind, place, 1, rows)
     return lanes
 
 
@@ -368,108 +294,10 @@ def _interval(array: pa.Array, place: str) -> Lanes:
     n = len(array)
     raw = np.frombuffer(array.buffers()[1], dtype=np.uint8, count=16 * n, offset=16 * array.offset)
     narrow, wide = raw.view("<i4").reshape(n, 4), raw.view("<i8").reshape(n, 2)
-    lanes = _zeros(n)
+    lanes = zeros(n)
     for j, part in enumerate((narrow[:, 0], narrow[:, 1], wide[:, 1])):
-        _add_words(lanes, part.astype(np.int64).view(np.uint64), "interval", place, j)
+        add_words(lanes, part.astype(np.int64).view(np.uint64), "interval", place, j)
     return lanes
-
-
-def _decimal(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:
-    n = len(array)
-    n_words = type_.bit_width // 64
-    # Two's complement, low word first.
-    words = np.frombuffer(
-        array.buffers()[1], dtype="<u8", count=n * n_words, offset=array.offset * n_words * 8
-    ).reshape(n, n_words)
-    if type_.scale == 0:
-        lanes = _zeros(n)
-        _add_integer_words(lanes, words, "integer", place, 0, None)
-        return lanes
-    words, scales = _without_trailing_zeros(words, type_.scale)
-    lanes = _zeros(n)
-    whole = np.flatnonzero(scales == 0)
-    _add_integer_words(lanes, words[whole], "integer", place, 0, whole)
-    broken = np.flatnonzero(scales)
-    _add_words(lanes, scales[broken].astype(np.uint64), "decimal", place, 0, broken)
-    _add_integer_words(lanes, words[broken], "decimal", place, 1, broken)
-    return lanes
-
-
-def _add_integer_words(
-    into: Lanes,
-    words: Words,
-    kind: str,
-    place: str,
-    first: int,
-    rows: npt.NDArray[np.intp] | None,
-) -> None:
-    """Add the words of integers, as few of each as hold its value."""
-    if rows is None:
-        rows = np.arange(words.shape[0], dtype=np.intp)
-    needed = np.ones(words.shape[0], dtype=np.bool_)
-    for j in range(words.shape[1] - 1, -1, -1):  # 2 or 4 words
-        if j:
-            # Word j is needed when it does not merely repeat the sign of the one below, or
-            # when a word above it is needed.
-            sign = (words[:, j - 1].view(np.int64) >> 63).view(np.uint64)
-            above = needed if j < words.shape[1] - 1 else np.zeros_like(needed)
-            needed = above | (words[:, j] != sign)
-            at = np.flatnonzero(needed)
-        else:
-            at = np.arange(words.shape[0], dtype=np.intp)
-        if at.shape[0]:
-            _add_words(into, words[at, j], kind, place, first + j, rows[at])
-
-
-def _without_trailing_zeros(words: Words, scale: int) -> tuple[Words, npt.NDArray[np.int64]]:
-    """Divide by ten while that leaves no rest, at most `scale` times; also return what is left of it."""
-    n, n_words = words.shape
-    negative = words[:, n_words - 1] >> np.uint64(63) == 1
-    magnitude = _negated(words, negative)
-    # 32-bit limbs, high first, so that the division by a power of ten below 2**32 fits 64 bits.
-    limbs = np.empty((2 * n_words, n), dtype=np.uint64)
-    for j in range(n_words):
-        limbs[2 * (n_words - 1 - j)] = magnitude[:, j] >> np.uint64(32)
-        limbs[2 * (n_words - 1 - j) + 1] = magnitude[:, j] & np.uint64(0xFFFFFFFF)
-    scales = np.full(n, scale, dtype=np.int64)
-    zero = ~limbs.any(axis=0)
-    scales[zero] = 0
-    steps = [8] * (scale // 8) + [4, 2, 1]  # at most 9 + 3 rounds
-    for step in steps:
-        rows = np.flatnonzero(scales >= step)
-        if not rows.shape[0]:
-            continue
-        quotient, rest = _divided(limbs[:, rows], np.uint64(10**step))
-        even = rest == 0
-        limbs[:, rows[even]] = quotient[:, even]
-        scales[rows[even]] -= step
-    result = np.empty((n, n_words), dtype=np.uint64)
-    for j in range(n_words):
-        high = limbs[2 * (n_words - 1 - j)]
-        result[:, j] = (high << np.uint64(32)) | limbs[2 * (n_words - 1 - j) + 1]
-    return _negated(result, negative), scales
-
-
-def _negated(words: Words, rows: npt.NDArray[np.bool_]) -> Words:
-    """Negate, in two's complement, the given rows."""
-    result = words.copy()
-    if not rows.any():
-        return result
-    carry = rows.astype(np.uint64)
-    for j in range(words.shape[1]):  # 2 or 4 words
-        flipped = ~words[:, j] + carry
-        result[rows, j] = flipped[rows]
-        carry &= (flipped == 0).astype(np.uint64)
-    return result
-
-
-def _divided(limbs: Words, divisor: np.uint64) -> tuple[Words, Words]:
-    quotient = np.empty_like(limbs)
-    rest = np.zeros(limbs.shape[1], dtype=np.uint64)
-    for i in range(limbs.shape[0]):  # 4 or 8 limbs
-        current = (rest << np.uint64(32)) | limbs[i]
-        quotient[i], rest = np.divmod(current, divisor)
-    return quotient, rest
 
 
 def _bytes(array: pa.Array, kind: str, place: str) -> Lanes:
@@ -480,94 +308,21 @@ def _bytes(array: pa.Array, kind: str, place: str) -> Lanes:
     offsets = np.frombuffer(
         offset_buffer, dtype=width, count=n + 1, offset=array.offset * np.dtype(width).itemsize
     ).astype(np.int64)
-    return _byte_words(data, offsets[:-1], np.diff(offsets), kind, place)
+    return byte_words(data, offsets[:-1], np.diff(offsets), kind, place)
 
 
 def _fixed_bytes(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:
     width = type_.byte_width
     starts = (np.arange(len(array), dtype=np.int64) + array.offset) * width
     lengths = np.full(len(array), width, dtype=np.int64)
-    return _byte_words(array.buffers()[1], starts, lengths, "binary", place)
-
-
-def _byte_words(
-    data: pa.Buffer | None,
-    starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    kind: str,
-    place: str,
-) -> Lanes:
-    """Add up the words of byte strings, `starts` ascending."""
-    first, end = int(starts[0]), int(starts[-1] + lengths[-1])
-    # A copy with room behind it, because a word is always read whole.
-    region = np.zeros(end - first + 8, dtype=np.uint8)
-    if data is not None and end > first:
-        region[:-8] = np.frombuffer(data, dtype=np.uint8, count=end - first, offset=first)
-    starts = starts - first
-    # The 8 bytes from each place on, as a word; reading them unaligned is what makes this fast.
-    word_at = np.ndarray((region.shape[0] - 7,), dtype="<u8", buffer=region, strides=(1,))
-    lanes = _zeros(starts.shape[0])
-    n_words = (lengths >> 3) + 1
-    fewest, most = int(n_words.min()), int(n_words.max())
-    same = int(lengths.min()) == int(lengths.max())
-    for j in range(min(most, _SHORT_WORDS)):
-        rows = None if j < fewest else np.flatnonzero(n_words > j)
-        at, length = (starts, lengths) if rows is None else (starts[rows], lengths[rows])
-        words = word_at[at + 8 * j]
-        if same:
-            left = min(int(lengths[0]) - 8 * j, 8)
-            if left < 8:
-                words &= _KEEP[left]
-                words |= _END[left]
-        elif j >= fewest - 1:
-            left_over = np.minimum(length - 8 * j, 8)
-            words &= _KEEP[left_over]
-            words |= _END[left_over]
-        _add_words(lanes, words, kind, place, j, rows)
-    if most > _SHORT_WORDS:
-        long = np.flatnonzero(n_words > _SHORT_WORDS)
-        _add_long(lanes, word_at, starts[long], lengths[long], long, kind, place)
-    return lanes
-
-
-def _add_long(
-    into: Lanes,
-    word_at: Words,
-    starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    rows: npt.NDArray[np.intp],
-    kind: str,
-    place: str,
-) -> None:
-    """Add the words of long strings from the ninth on, all strings' words in one sequence."""
-    ends = np.cumsum((lengths >> 3) + 1 - _SHORT_WORDS)
-    begins = np.concatenate([[0], ends[:-1]])
-    for low in range(0, int(ends[-1]), _FLAT_WORDS):
-        flat = np.arange(low, min(low + _FLAT_WORDS, int(ends[-1])), dtype=np.int64)
-        string = np.searchsorted(ends, flat, side="right")
-        j = flat - begins[string] + _SHORT_WORDS
-        words = word_at[starts[string] + 8 * j]
-        left_over = np.minimum(lengths[string] - 8 * j, 8)
-        words &= _KEEP[left_over]
-        words |= _END[left_over]
-        heads = np.flatnonzero(np.diff(string, prepend=-1))
-        for lane in _LANES:
-            keys = j.view(np.uint64) * _STEP[lane] + _key(lane, kind, place)
-            into[lane][rows[string[heads]]] += np.add.reduceat(_mix(words + keys, lane), heads)
+    return byte_words(array.buffers()[1], starts, lengths, "binary", place)
 
 
 def _struct(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:
-    sums = _zeros(len(array))
+    sums = zeros(len(array))
     for i in range(type_.num_fields):  # fields of a type
-        _add(sums, _contribution(array.field(i), type_.field(i).name))
-    return _wrapped(sums, "struct", place)
-
-
-def _wrapped(sums: Lanes, kind: str, place: str) -> Lanes:
-    return (
-        _mix(_final(sums[0], 0) + _key(0, kind, place), 0),
-        _mix(_final(sums[1], 1) + _key(1, kind, place), 1),
-    )
+        add_lanes(sums, _contribution(array.field(i), type_.field(i).name))
+    return wrapped(sums, "struct", place)
 
 
 def _segments(array: pa.Array) -> tuple[npt.NDArray[np.int64], int, int]:
@@ -596,13 +351,13 @@ def _list(array: pa.Array, place: str) -> Lanes:
     parts = _contribution(elements, "[]")
     null = elements.is_null().to_numpy(zero_copy_only=False) if elements.null_count else None
     sums = []
-    for lane in _LANES:
-        steps = (positions + 1).view(np.uint64) * _STEP[lane]
-        mixed = _mix(parts[lane] + steps, lane)
+    for lane in LANES:
+        steps = (positions + 1).view(np.uint64) * STEP[lane]
+        mixed = mix(parts[lane] + steps, lane)
         if null is not None:
             mixed[null] = 0
         sums.append(_segment_sums(mixed, offsets) + sizes.view(np.uint64))
-    return _wrapped((sums[0], sums[1]), "list", place)
+    return wrapped((sums[0], sums[1]), "list", place)
 
 
 def _map(array: pa.Array, place: str) -> Lanes:
@@ -610,5 +365,5 @@ def _map(array: pa.Array, place: str) -> Lanes:
     keys = _contribution(array.keys.slice(first, n), "{}")
     items = _contribution(array.items.slice(first, n), "{}=")
     sizes = np.diff(offsets).view(np.uint64)
-    sums = [_segment_sums(_final(keys[lane] + items[lane], lane), offsets) + sizes for lane in _LANES]
-    return _wrapped((sums[0], sums[1]), "map", place)
+    sums = [_segment_sums(final(keys[lane] + items[lane], lane), offsets) + sizes for lane in LANES]
+    return wrapped((sums[0], sums[1]), "map", place)
