@@ -1,4 +1,4 @@
-"""The log over any store: state of its streams, commits, and the way back from a lost race.
+"""The log over any store: commits, and the way back from a lost race.
 
 Every commit goes the same way: refresh the snapshot, decide from it, write the progress file, commit
 from that same snapshot. A lost race throws the decision away and begins again. Whether an attempt that
@@ -8,40 +8,31 @@ other attempt has.
 Invariants
 ----------
 1. The snapshot does not move between a decision and its commit.
-2. The state of a stream is read from its newest progress file; nothing else is trusted.
-3. A file is deleted only if it is known not to be part of the log.
+2. A file is deleted only if it is known not to be part of the log.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.capture.protocol import StreamCounts
-from spark_timely.errors import LogFormatError, StorageError, TimelyError, TimelyInternalError, shown
+from spark_timely.errors import LogFormatError, StorageError, TimelyError, shown
 from spark_timely.log.base import OPEN_STREAM, CommitOutcome, CommitRequest, DataFile, StreamState
 from spark_timely.log.decide import decide_commit, decide_open
-from spark_timely.log.files import read_file, write_progress_file
-from spark_timely.log.state import batch_rows, batch_state, distinct_rows, newest_states, next_state, owners_of
+from spark_timely.log.facts import LogFacts
+from spark_timely.log.files import write_progress_file
+from spark_timely.log.state import batch_rows, batch_state, next_state
 from spark_timely.log.store import App, LostRaceError, Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from spark_timely.antichain import Antichain
-    from spark_timely.log.format import LogFormat
-    from spark_timely.log.index import FileIndex
-    from spark_timely.log.storage import Storage
-    from spark_timely.timestamp import TimeDomain
 
 __all__ = ["LogCore"]
 
@@ -73,7 +64,7 @@ class _Attempts:
         ]
 
 
-class LogCore:
+class LogCore(LogFacts):
     """A capture log on a store. See `spark_timely.log.base.CaptureLog`.
 
     Parameters
@@ -96,230 +87,15 @@ class LogCore:
         merge_every: int | None = 100,
         auto_compact: bool = True,
     ) -> None:
-        self.store = store
+        super().__init__(store)
         self._clock = clock
         self.merge_every = merge_every
         self.auto_compact = auto_compact
-        self._lock = threading.RLock()
-        self._states: dict[str, StreamState] = {}
-        self._states_version = -1
-        self._newest_by_path: dict[str, dict[str, StreamState]] = {}
-        self._rows_by_path: dict[str, pa.Table] = {}
 
-    # Facts ---------------------------------------------------------------------------------------
-
-    @property
-    def path(self) -> str:
-        """Where the log is."""
-        return self.store.path
-
-    @property
-    def log_id(self) -> str:
-        """Identity of the log: another one in its place has another."""
-        return self.store.table_id
-
-    @property
-    def storage(self) -> Storage:
-        """Access to the log's files."""
-        return self.store.storage
-
-    @property
-    def format(self) -> LogFormat:
-        """Columns and types of the log. Picklable."""
-        return self.store.format
-
-    @property
-    def domain(self) -> TimeDomain:
-        """Types of its times, and the minimum."""
-        return self.store.format.domain
-
-    @property
-    def kind(self) -> str:
-        """`stream`, or `collection` with a `_diff`."""
-        return self.store.format.kind
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Payload columns, with the nullability declared for messages."""
-        return self.store.format.payload
-
-    @property
-    def nullable(self) -> dict[str, bool]:
-        """Whether each payload column may be null in a message."""
-        return {f.name: f.nullable for f in self.schema}
-
-    @property
-    def version(self) -> int:
-        """Table version of the snapshot in use."""
-        return self.store.version
-
-    # Snapshot ------------------------------------------------------------------------------------
-
-    def refresh(self) -> bool:
-        """Take notice of commits by others; return whether there were any."""
-        with self._lock:
-            return self.store.refresh()
-
-    def has_news(self) -> bool:
-        """Return whether others have committed, where that can be told at no cost; else False."""
-        return False
+    # Commits -------------------------------------------------------------------------------------
 
     def check_writable(self) -> None:
         """Refuse a log that can be read only, where that is known beforehand; raises `LogFormatError`."""
-
-    def files(self) -> FileIndex:
-        """Return the files of messages in the snapshot, with bounds of what is in each."""
-        return self._index("message")
-
-    def dead_files(self) -> FileIndex:
-        """Return the files of dead letters in the snapshot."""
-        return self._index("dead")
-
-    def progress_files(self) -> FileIndex:
-        """Return the files of progress rows in the snapshot."""
-        return self._index("progress")
-
-    def _index(self, event: str) -> FileIndex:
-        with self._lock:
-            return self.store.live.index(event)
-
-    def live_paths(self, paths: Iterable[str]) -> set[str]:
-        """Return those of the paths that are part of the log, after a refresh.
-
-        For who wants to delete files of a commit whose outcome is unclear: these must stay.
-        """
-        with self._lock:
-            self.store.refresh()
-            return {path for path in paths if path in self.store.live}
-
-    # States --------------------------------------------------------------------------------------
-
-    def _all_states(self) -> dict[str, StreamState]:
-        """Return the newest state of each stream, `#open` included."""
-        with self._lock:
-            if self._states_version != self.store.version:
-                self._states = self._read_states()
-                self._states_version = self.store.version
-            return self._states
-
-    def _read_states(self) -> dict[str, StreamState]:
-        """Find the newest progress batch of each stream; read only files that can hold one.
-
-        A file of one stream is a candidate if no other file of that stream goes further. A file that
-        may hold several streams, after a merge by another engine, is always read. Files read before
-        are remembered, so that the cost is that of what is new.
-        """
-        index = self.progress_files()
-        if not len(index):
-            msg = f"could not read log {self.path!r}: found no progress rows, invariant 2"
-            raise TimelyInternalError(msg)
-        newest: dict[str, int] = {}
-        candidates: list[int] = []
-        for i in range(len(index)):  # bounded: progress files are merged
-            stream = index.one_stream(i)
-            if stream is None or index.seq_hi[i] == np.iinfo(np.int64).max:
-                candidates.append(i)
-            elif stream not in newest or index.seq_hi[newest[stream]] < index.seq_hi[i]:
-                newest[stream] = i
-        candidates += newest.values()
-        states: dict[str, StreamState] = {}
-        remembered: dict[str, dict[str, StreamState]] = {}
-        for i in candidates:
-            path = index.paths[i]
-            found = self._newest_by_path.get(path)
-            if found is None:
-                found = newest_states(self.format, self._progress_rows(path))
-            remembered[path] = found
-            for stream, state in found.items():
-                if stream not in states or states[stream].seq < state.seq:
-                    states[stream] = state
-        self._newest_by_path = remembered
-        return states
-
-    def _progress_rows(self, path: str) -> pa.Table:
-        rows = self._rows_by_path.get(path)
-        if rows is None:
-            rows = read_file(self.storage, path, self.format.progress_schema)
-        return rows
-
-    def streams(self) -> MappingProxyType[str, StreamState]:
-        """Return the newest state of each stream in the snapshot."""
-        with self._lock:
-            return MappingProxyType({n: s for n, s in sorted(self._all_states().items()) if n != OPEN_STREAM})
-
-    def stream(self, name: str) -> StreamState | None:
-        """Return the newest state of one stream, None if there is none of that name."""
-        return None if name == OPEN_STREAM else self._all_states().get(name)
-
-    def positions(self) -> dict[str, int]:
-        """Return the number of the next commit of each stream, `#open` included."""
-        return {name: state.seq + 1 for name, state in sorted(self._all_states().items())}
-
-    @property
-    def unclaimed(self) -> int:
-        """Number of capabilities that wait for a stream."""
-        opened = self._all_states().get(OPEN_STREAM)
-        return 0 if opened is None else opened.counts.total
-
-    def counts(self) -> StreamCounts:
-        """Return the capabilities held by all streams together, unclaimed ones included."""
-        total = StreamCounts.empty(self.domain.arity)
-        for state in self._all_states().values():  # as many turns as streams
-            total = total.plus(state.counts)
-        return total
-
-    def frontier(self) -> Antichain:
-        """Return the minimal times that any stream may still use; empty when the log is complete."""
-        return self.counts().frontier
-
-    def progress(self) -> pa.Table:
-        """Return all progress rows, sorted by stream, seq and time.
-
-        Notes
-        -----
-        Files read before are remembered: the cost is that of new ones, and one sort.
-        """
-        with self._lock:
-            index = self.progress_files()
-            kept = {path: self._progress_rows(path) for path in index.paths.tolist()}
-            self._rows_by_path = kept
-            rows = pa.concat_tables(kept.values()) if kept else self.format.progress_schema.empty_table()
-        return distinct_rows(self.format, rows)
-
-    def recorded(self, stream: str, batch: int, step: int | None = None) -> StreamState | None:
-        """Return the state right after the commit of a micro-batch, None if it is not in the log.
-
-        Its `before` is what the rows of the micro-batch were judged by.
-
-        Parameters
-        ----------
-        stream : str
-        batch : int
-        step : int, optional
-            0 if not given.
-
-        Notes
-        -----
-        Free for the newest commit; earlier ones are looked up among all progress rows.
-        """
-        state = self._all_states().get(stream)
-        wanted = (batch, step or 0)
-        if state is None or state.batch is None:
-            return None
-        if (state.batch, state.step or 0) == wanted and state.n_rows is not None:
-            return state
-        rows = self.progress()
-        mask = pc.and_(pc.equal(rows["_stream"], stream), pc.equal(rows["_batch"], batch))
-        mask = pc.and_(mask, pc.equal(pc.fill_null(rows["_step"], 0), wanted[1]))
-        mask = pc.and_(mask, pc.and_(pc.is_valid(rows["_rows"]), pc.equal(rows["_epoch"], state.epoch)))
-        rows = rows.filter(pc.and_(mask, pc.equal(rows["_query"], state.owner)))
-        return batch_state(self.format, rows) if rows.num_rows else None
-
-    def owners(self, stream: str) -> frozenset[str]:
-        """Return who owns a stream or has owned it."""
-        return owners_of(self.progress(), stream)
-
-    # Commits -------------------------------------------------------------------------------------
 
     def _now(self) -> int:
         return int(self._clock() * 1_000_000)
@@ -447,7 +223,7 @@ class LogCore:
         """Let no error claim that nothing happened, once a commit was tried that may have happened.
 
         Any error of a library or of a look at the log may come after the commit; by its type callers
-        would take it for a refusal, and delete files that are part of the log (invariant 3).
+        would take it for a refusal, and delete files that are part of the log (invariant 2).
         """
         try:
             yield
