@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from spark_timely.log.base import CommitRequest, DataFile
 from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.files import message_table, write_data_files
 from spark_timely.log.memory import MemoryLog
 from spark_timely.log.reading import ReadableLog
 from spark_timely.log.store import MemoryStore
@@ -18,6 +21,7 @@ from spark_timely.testing.unreliable import UnreliableStore
 
 KINDS = ("memory", "delta", "unreliable-memory", "unreliable-delta")
 VALUES = pa.schema([("v", pa.int64())])
+NOTHING = (np.empty((0, 1), np.int64), np.empty(0, np.int64))
 
 
 @dataclass
@@ -62,3 +66,34 @@ def rows(*pairs: tuple[Any, int], names: Sequence[str] = ("_time",)) -> pa.Table
 
 def clock() -> ManualClock:
     return ManualClock()
+
+
+def stored(log: ReadableLog) -> set[str]:
+    """All files below the log that are not the table's own."""
+    names = [n for n in log.storage.names() if n.startswith("_event=")]
+    return {f"{d}/{n}" for d in names for n in log.storage.names(d)}
+
+
+def frozen(log: ReadableLog) -> tuple[Any, ...]:
+    log.refresh()
+    return log.version, stored(log), log.frontier(), log.counts()
+
+
+def written(log: ReadableLog, pairs: list[tuple[int, int]], seq: int, stream: str = "main") -> list[DataFile]:
+    table = rows(*pairs)
+    times = log.domain.from_columns(table)
+    whole = message_table(log.format, table.select(["v"]), times, stream, seq)
+    return write_data_files(log.storage, whole, times, stream=stream, seq=seq, domain=log.domain)
+
+
+def batch(log: ReadableLog, number: int | None, pairs: list[tuple[int, int]], to: int | None, **more: Any) -> Any:
+    """Commit a micro-batch: messages, then one capability moved from where it is to `to`."""
+    state = log.stream("main")
+    assert state is not None
+    progress = NOTHING
+    if to is not None:
+        held = state.counts if "held" not in more else more.pop("held")
+        progress = (np.array([[held.times[0, 0]], [to]]), np.array([-1, 1]))
+    return log.commit(
+        CommitRequest("main", "query", *progress, batch=number, files=written(log, pairs, state.seq + 1), **more)
+    )

@@ -6,7 +6,6 @@ import threading
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -20,15 +19,9 @@ from spark_timely.errors import (
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.delta import create_log
 from spark_timely.log.reading import ReadableLog
-from tests.conformance.logs import KINDS, LogMaker, rows
+from tests.conformance.logs import NOTHING, LogMaker, rows
 
 NOTE = pa.schema([("note", pa.string())])
-NOTHING = (np.empty((0, 1), np.int64), np.empty(0, np.int64))
-
-
-@pytest.fixture(params=KINDS)
-def maker(request: pytest.FixtureRequest, tmp_path: Path) -> LogMaker:
-    return LogMaker(request.param, tmp_path)
 
 
 def noted(time: int, value: int, note: str) -> pa.Table:

@@ -32,7 +32,7 @@ from spark_timely.log import decide, writer
 from spark_timely.log.reading import ReadableLog
 from spark_timely.testing.driver import MicroBatch
 from spark_timely.time_arrays import as_times
-from tests.conformance import test_log as conformance
+from tests.conformance import test_log_protocol as conformance
 from tests.conformance.logs import LogMaker
 from tests.modules import ROOT
 from tests.property import test_protocol as rules
