@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.log.base import CommitRequest, DataFile
-from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.log.files import message_table, write_data_files
 from spark_timely.log.memory import MemoryLog
 from spark_timely.log.reading import ReadableLog
@@ -97,3 +97,12 @@ def batch(log: ReadableLog, number: int | None, pairs: list[tuple[int, int]], to
     return log.commit(
         CommitRequest("main", "query", *progress, batch=number, files=written(log, pairs, state.seq + 1), **more)
     )
+
+
+def filled(path: Path, **options: Any) -> DeltaLog:
+    """Return a table of three commits of two rows each."""
+    log = create_log(path, VALUES, minimum=(0,), merge_every=None, **options)
+    writer = log.writer(owner="me")
+    for i in range(1, 4):
+        writer.append(pa.table({"_time": [i, i + 1], "v": [i, i]}), advance_to=i)
+    return log

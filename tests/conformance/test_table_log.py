@@ -28,11 +28,6 @@ TYPES = {
 }
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "a log"
-
-
 def rows(*times: int, type_: pa.DataType | None = None) -> pa.Table:
     column = pa.array(times, pa.int32() if type_ in (pa.int32(), pa.int16(), pa.date32()) else pa.int64())
     return pa.table({"_time": column.cast(type_) if type_ else column, "v": list(times)})

@@ -1,0 +1,187 @@
+"""Logs that are damaged, or hold what an illegal writer left: found and named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from spark_timely.antichain import Antichain
+from spark_timely.capture.protocol import StreamCounts
+from spark_timely.errors import (
+    DataLossError,
+    NegativeCountError,
+    StorageError,
+)
+from spark_timely.log.base import DataFile
+from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.files import message_table, write_data_files, write_progress_file
+from spark_timely.log.memory import MemoryLog
+from spark_timely.log.state import batch_rows, next_state
+from spark_timely.log.store import MemoryStore
+from spark_timely.sink.plan import find_log
+from tests.conformance.logs import VALUES, filled
+
+# Damage -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["delete", "cut", "overwrite"])
+def test_damaged_message_file_is_named(path: Path, damage: str) -> None:
+    log = filled(path)
+    name = log.files().paths[0]
+    file = path / name
+    if damage == "delete":
+        file.unlink()
+    else:
+        content = file.read_bytes()
+        file.write_bytes(content[:-9] if damage == "cut" else b"x" * len(content))
+    with pytest.raises(DataLossError, match=name):
+        log.messages()
+    report = log.verify()
+    assert not report.legal
+    assert name in report.problems[0]
+    # What the damaged file does not hold can still be read, and the stream goes on.
+    log.writer(owner="me").append(pa.table({"_time": [9], "v": [9]}), advance_to=10)
+    assert open_log(path).frontier() == Antichain.of(10)
+
+
+def test_damaged_progress_file_is_named(path: Path) -> None:
+    filled(path)
+    log = open_log(path)
+    index = log.progress_files()
+    newest = index.paths[(index.stream_lo == "main") & (index.seq_hi == 3)][0]
+    (path / newest).unlink()
+    with pytest.raises(DataLossError, match=newest):
+        log.frontier()
+
+
+@pytest.mark.parametrize("content", ["{broken", '{"add": {}}\n{"commitInfo": ', "\x00" * 9])
+def test_damaged_entry_of_the_tables_log_is_named(path: Path, content: str) -> None:
+    log = filled(path)
+    entry = path / "_delta_log" / f"{DeltaTable(path).version() + 1:020d}.json"
+    entry.write_text(content)
+    for use in (lambda: open_log(path), lambda: log.advance("main", 9)):
+        with pytest.raises(
+            StorageError, match=f"found entry '_delta_log/{entry.name}' of the table's log broken"
+        ) as told:
+            use()
+        assert "\n" not in str(told.value)
+
+
+def test_damaged_checkpoint_is_named(path: Path) -> None:
+    log = filled(path)
+    for i in range(4, 60):
+        log.advance("main", i)
+    newest = max((path / "_delta_log").glob("*.checkpoint.parquet"))
+    newest.write_bytes(newest.read_bytes()[:99])
+    with pytest.raises(StorageError, match=f"entry '_delta_log/{newest.name}' of the table's log broken"):
+        open_log(path)
+
+
+@pytest.mark.parametrize("use", [open_log, lambda url: create_log(url, VALUES), lambda url: find_log(url, {})])
+def test_store_that_cannot_be_reached_is_told_in_one_line(use: Callable[[str], Any]) -> None:
+    with pytest.raises(StorageError, match=r"hdfs://nn/log.*No NameNode") as told:
+        use("hdfs://nn/log")
+    assert "\n" not in str(told.value)
+    assert "\x1b" not in str(told.value)
+    assert "x1b" not in str(told.value)
+
+
+# What an illegal writer leaves --------------------------------------------------------------------
+
+
+def smuggle(log: MemoryLog, adds: Sequence[DataFile], removes: Sequence[DataFile] = ()) -> None:
+    """Commit without any check."""
+    log.store.transact(adds, [], removes=removes)
+    log.refresh()
+
+
+def illegal(what: str) -> MemoryLog:
+    log = MemoryLog.create(VALUES, minimum=(0,), merge_every=None)
+    writer = log.writer(owner="me")
+    for i in range(1, 4):
+        writer.append(pa.table({"_time": [i, i + 1], "v": [i, i]}), advance_to=i)
+    state = log.stream("main")
+    assert state is not None
+    store = log.store
+    assert isinstance(store, MemoryStore)
+    live = store.table.files
+    if what == "messages behind the frontier":
+        times = np.array([[1]])
+        table = message_table(log.format, pa.table({"v": [0]}), times, "main", 4)
+        files = write_data_files(log.storage, table, times, stream="main", seq=4, domain=log.domain)
+        after = next_state(state, state.counts, n_rows=1, bounds=np.array([[1], [1]]))
+        smuggle(log, [*files, write_progress_file(log.storage, batch_rows(log.format, after), "main", 4, log.domain)])
+    elif what == "messages without progress":
+        times = np.array([[7]])
+        table = message_table(log.format, pa.table({"v": [0]}), times, "main", 9)
+        smuggle(log, write_data_files(log.storage, table, times, stream="main", seq=9, domain=log.domain))
+    elif what == "a message file lost":
+        smuggle(log, [], [next(f for p, f in live.items() if p.startswith("_event=message/main-000000000002"))])
+    elif what == "a message file twice":
+        found = next(f for p, f in live.items() if p.startswith("_event=message/main-000000000002"))
+        log.storage.write("_event=message/copy.parquet", log.storage.read(found.path))
+        smuggle(log, [DataFile("_event=message/copy.parquet", *(getattr(found, n) for n in found.__slots__[1:]))])
+    elif what == "a commit lost":
+        smuggle(log, [], [next(f for p, f in live.items() if p.startswith("_event=progress/main-000000000002"))])
+    elif what == "progress at an unheld time":
+        after = next_state(state, StreamCounts.initial(1), n_rows=0, bounds=None)
+        smuggle(log, [write_progress_file(log.storage, batch_rows(log.format, after), "main", 4, log.domain)])
+    elif what == "a stream from nowhere":
+        new = replace(state, stream="x", seq=0, n_rows=0, bounds=None, reason="mine")
+        smuggle(log, [write_progress_file(log.storage, batch_rows(log.format, new), "x", 0, log.domain)])
+    elif what == "a copy that its donor did not allow":
+        new = replace(
+            state,
+            stream="x",
+            seq=0,
+            n_rows=0,
+            bounds=None,
+            reason="copy of main at 3",
+            counts=StreamCounts.initial(2),
+            before=StreamCounts.empty(),
+        )
+        smuggle(log, [write_progress_file(log.storage, batch_rows(log.format, new), "x", 0, log.domain)])
+    return log
+
+
+@pytest.mark.parametrize(
+    ("what", "found"),
+    [
+        ("nothing", None),
+        ("messages behind the frontier", "send a message at time=1"),
+        ("messages without progress", "seq=9 have no progress"),
+        ("a message file lost", "found 0 messages, its progress says 2"),
+        ("a message file twice", "found 4 messages, its progress says 2"),
+        ("a commit lost", r"lacks commits \[2\] of 4"),
+        ("progress at an unheld time", "raise the count of time=1"),
+        ("a stream from nowhere", "opened by nobody"),
+        ("a copy that its donor did not allow", "times that its donor does not hold"),
+    ],
+)
+def test_verify_finds_what_is_illegal(what: str, found: str | None) -> None:
+    report = illegal(what).verify()
+    if found is None:
+        assert report.legal
+    else:
+        assert not report.legal
+        assert any(re.search(found, problem) for problem in report.problems), report.problems
+
+
+def test_counts_below_zero_are_refused_on_reading() -> None:
+    log = illegal("nothing")
+    state = log.stream("main")
+    assert state is not None
+    rows = batch_rows(log.format, next_state(state, state.counts, n_rows=0, bounds=None))
+    place = rows.schema.get_field_index("_count")
+    rows = rows.set_column(place, rows.schema.field(place), pa.array([-1], pa.int64()))
+    smuggle(log, [write_progress_file(log.storage, rows, "main", 4, log.domain)])
+    with pytest.raises(NegativeCountError):
+        log.frontier()
