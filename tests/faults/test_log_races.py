@@ -1,0 +1,288 @@
+"""Several handles and processes use one log at once: one wins, the others decide anew."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from spark_timely.antichain import Antichain
+from spark_timely.errors import NotBeyondError, RolledBackError, UpperMismatchError
+from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.memory import MemoryLog
+from spark_timely.log.reading import ReadableLog
+from tests.faults.append_query import VALUES, assert_exactly_once, racing, run_batch
+
+pytestmark = pytest.mark.faults
+
+JOB = Path(__file__).parent / "jobs" / "append_job.py"
+DEADLINE_S = 240
+
+# Races of handles -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["memory", "delta"])
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> ReadableLog:
+    if request.param == "memory":
+        return MemoryLog.create(VALUES, minimum=(0,), merge_every=None)
+    return create_log(tmp_path / "log", VALUES, minimum=(0,), merge_every=None)
+
+
+def another(log: ReadableLog) -> ReadableLog:
+    return log.another() if isinstance(log, MemoryLog) else open_log(log.path, merge_every=None)
+
+
+def test_two_restarts_of_one_query_commit_a_batch_once(log: ReadableLog) -> None:
+    zombie = another(log)
+    run_batch(log, 0)
+    racing(zombie, lambda: run_batch(log, 1))
+    run_batch(zombie, 1)
+    log.refresh()
+    assert_exactly_once(log, 2)
+
+
+def test_zombie_that_is_ahead_is_caught_up_with(log: ReadableLog) -> None:
+    zombie = another(log)
+    run_batch(log, 0)
+
+    def ahead() -> None:
+        run_batch(log, 1)
+        run_batch(log, 2)
+
+    racing(zombie, ahead)
+    with pytest.raises(RolledBackError, match="batch=1 step=0"):
+        run_batch(zombie, 1)
+    log.refresh()
+    assert_exactly_once(log, 3)
+
+
+def test_writer_that_lost_a_race_does_not_append_on_changed_grounds(log: ReadableLog) -> None:
+    mine = log.writer(owner="me")
+    theirs = another(log).writer(owner="me")
+    racing(log, lambda: theirs.append(pa.table({"_time": [0], "v": [1]}), advance_to=9))
+    with pytest.raises(UpperMismatchError, match="judged at seq=0"):
+        mine.append(pa.table({"_time": [3], "v": [2]}))
+    theirs.log.refresh()
+    assert theirs.log.messages()["v"].to_pylist() == [1]
+
+
+def test_joiner_races_its_donor_at_the_commit(log: ReadableLog) -> None:
+    donor = log.writer("a", owner="a")
+    joining = another(log)
+    racing(joining, lambda: donor.advance(7))
+    state = joining.open_stream("b", owner="b")
+    assert state.frontier == Antichain.of(7)
+    log.refresh()
+    assert log.frontier() == Antichain.of(7)
+    third = another(log)
+    racing(third, lambda: donor.advance(9))
+    # Stream b still holds 7.
+    assert third.open_stream("c", owner="c", at=7).reason.startswith("copy of b")
+    fourth = another(log)
+    racing(fourth, lambda: donor.advance(12))
+    with pytest.raises(NotBeyondError):
+        fourth.open_stream("d", owner="d", donor="a", at=10)
+    log.refresh()
+    assert log.verify().legal
+
+
+def test_donor_races_a_joiner_at_the_commit(log: ReadableLog) -> None:
+    donor = log.writer("a", owner="a")
+    racing(log, lambda: another(log).open_stream("b", owner="b") and None)
+    donor.advance(7)
+    log.refresh()
+    # The joiner got its copy before the donor went on: the frontier waits for it.
+    assert log.frontier() == Antichain.of(0)
+    assert log.verify().legal
+
+
+def test_two_openers_race_for_one_capability_at_the_commit(log: ReadableLog) -> None:
+    other = another(log)
+    racing(log, lambda: other.open_stream("b", owner="b") and None)
+    state = log.open_stream("a", owner="a")
+    assert state.reason == "copy of b at 0"
+    assert log.unclaimed == 0
+    assert log.counts().total == 2
+    assert log.verify().legal
+
+
+def test_appends_to_other_streams_do_not_disturb(tmp_path: Path) -> None:
+    log = create_log(tmp_path / "log", VALUES, minimum=(0,), streams=2, merge_every=None)
+    mine = log.writer("a", owner="a")
+    theirs = another(log).writer("b", owner="b")
+    racing(log, lambda: theirs.append(pa.table({"_time": [0], "v": [1]}), advance_to=4))
+    assert mine.append(pa.table({"_time": [1], "v": [2]}), advance_to=3).committed
+    assert log.frontier() == Antichain.of(3)
+    assert log.verify().messages == 2
+
+
+def test_compaction_races_an_append(log: ReadableLog) -> None:
+    writer = log.writer(owner="me")
+    for i in range(5):
+        writer.append(pa.table({"_time": [i], "v": [i]}), advance_to=i)
+    compacting, appending = another(log), another(log).writer(owner="me")
+    count = iter(range(5, 100))
+
+    def append() -> None:
+        i = next(count)
+        appending.append(pa.table({"_time": [i], "v": [i]}), advance_to=i)
+
+    racing(compacting, append, times=6)
+    report = compacting.compact()
+    assert report.lost == 0
+    log.refresh()
+    assert sorted(log.messages()["v"].to_pylist()) == list(range(11))
+    assert log.verify().legal
+
+
+def test_append_races_a_compaction(log: ReadableLog) -> None:
+    writer = log.writer(owner="me")
+    for i in range(5):
+        writer.append(pa.table({"_time": [i], "v": [i]}), advance_to=i)
+    racing(log, lambda: another(log).compact() and None)
+    writer.append(pa.table({"_time": [5], "v": [5]}), advance_to=6)
+    assert sorted(log.messages()["v"].to_pylist()) == list(range(6))
+    assert log.frontier() == Antichain.of(6)
+    assert log.verify().legal
+
+
+def test_two_compactions_race_and_one_loses(log: ReadableLog) -> None:
+    writer = log.writer(owner="me")
+    for i in range(5):
+        writer.append(pa.table({"_time": [i], "v": [i]}), advance_to=i)
+    other = another(log)
+    racing(log, lambda: other.compact() and None)
+    assert log.compact().lost > 0
+    assert log.messages()["v"].to_pylist() == list(range(5))
+    assert log.verify().legal
+
+
+# Races of processes ---------------------------------------------------------------------------------
+
+
+def start(*args: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(JOB), *map(str, args)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(processes: list[subprocess.Popen[str]]) -> None:
+    outputs = []
+    try:
+        for process in processes:
+            outputs.append(process.communicate(timeout=DEADLINE_S)[0])
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+    for process, output in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, output
+
+
+def test_two_processes_race_on_one_stream(tmp_path: Path) -> None:
+    log = create_log(tmp_path / "log", VALUES, minimum=(0,))
+    n = 40
+    finish([start(log.path, "main", "query", 0, n) for _ in range(2)])
+    log.refresh()
+    assert_exactly_once(log, n)
+
+
+def test_eight_processes_on_eight_streams_all_succeed(tmp_path: Path) -> None:
+    log = create_log(tmp_path / "log", VALUES, minimum=(0,), streams=8)
+    n = 15
+    finish([start(log.path, f"s{i}", f"q{i}", 0, n) for i in range(8)])
+    log.refresh()
+    report = log.verify()
+    assert report.legal, report.problems
+    assert report.messages == 8 * 2 * n
+    assert log.frontier() == Antichain.of(n)
+    assert {s.batch for s in log.streams().values()} == {n - 1}
+
+
+def test_processes_that_create_one_log_at_once_share_it(tmp_path: Path) -> None:
+    code = (
+        "import sys, pyarrow as pa; from spark_timely.log.delta import create_log;"
+        "log = create_log(sys.argv[1], pa.schema([('v', pa.int64())]), minimum=(0,), streams=4, exist_ok=True);"
+        "log.writer(sys.argv[2], owner=sys.argv[2]).append("
+        "pa.table({'_time': [1], 'v': [1]}), advance_to=5); print(log.log_id)"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / "log"), f"s{i}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for i in range(4)
+    ]
+    finish(processes)
+    log = open_log(tmp_path / "log")
+    assert log.frontier() == Antichain.of(5)
+    assert log.unclaimed == 0
+    report = log.verify()
+    assert report.legal, report.problems
+    assert report.messages == 4
+
+
+def test_creations_at_one_moment_make_one_table(tmp_path: Path) -> None:
+    # delta-rs looks whether there is a table before it writes version 0: here all look at once.
+    for attempt in range(10):
+        path = str(tmp_path / f"log {attempt}")
+        barrier = threading.Barrier(4)
+        logs: list[Any] = []
+
+        def create(path: str = path, barrier: threading.Barrier = barrier, logs: list[Any] = logs) -> None:
+            barrier.wait()
+            logs.append(create_log(path, VALUES, minimum=(0,), streams=3, exist_ok=True))
+
+        threads = [threading.Thread(target=create) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        assert len(logs) == 4
+        assert len({log.log_id for log in logs}) == 1
+        table = DeltaTable(path)
+        assert table.version() == 0
+        assert pa.table(table.get_add_actions()).num_rows == 1
+        assert open_log(path).unclaimed == 3
+
+
+def test_joiners_race_a_donor_and_the_frontier_never_goes_back(tmp_path: Path) -> None:
+    log = create_log(tmp_path / "log", VALUES, minimum=(0,))
+    log.open_stream("main", owner="query")
+    reader = open_log(log.path)
+    seen: list[Antichain] = []
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(0.005):
+            reader.refresh()
+            seen.append(reader.frontier())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        donor = start(log.path, "main", "query", 0, 60)
+        joiners = [start(log.path, f"j{i}", f"j{i}", 0, 10, "main") for i in range(3)]
+        finish([donor, *joiners])
+    finally:
+        stop.set()
+        watcher.join()
+    for earlier, later in itertools.pairwise(seen):
+        assert earlier.less_equal_frontier(later)
+    log.refresh()
+    report = log.verify()
+    assert report.legal, report.problems
+    assert report.messages == 2 * (60 + 30)

@@ -1,0 +1,167 @@
+"""Other engines rewrite, vacuum and clean up the table of a log, also while we commit."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+
+from spark_timely.antichain import Antichain
+from spark_timely.log.compaction import _merge_progress
+from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log.files import read_file
+from spark_timely.log.reading import ReadableLog
+from tests.faults.append_query import VALUES, racing
+
+pytestmark = pytest.mark.faults
+
+
+@pytest.fixture
+def table_log(tmp_path: Path) -> DeltaLog:
+    log = create_log(tmp_path / "log", VALUES, minimum=(0,), streams=2, merge_every=None)
+    for name in ("a", "b"):
+        writer = log.writer(name, owner=name)
+        for i in range(1, 6):
+            writer.append(pa.table({"_time": [i, i + 2], "v": [i, i]}), advance_to=i)
+    return log
+
+
+def facts(log: ReadableLog) -> tuple[Any, ...]:
+    report = log.verify()
+    assert report.legal, report.problems
+    return report.digest, report.commits, log.counts(), dict(log.streams())
+
+
+def test_optimize_of_delta_rs_changes_no_answer(table_log: DeltaLog) -> None:
+    before = facts(table_log)
+    table = DeltaTable(table_log.path)
+    table.optimize.compact()
+    assert facts(open_log(table_log.path)) == before
+    table_log.refresh()
+    assert facts(table_log) == before
+    assert len(table_log.progress_files()) == 1
+    table.update_incremental()
+    table.optimize.z_order(["_time", "v"])
+    table.create_checkpoint()
+    assert facts(open_log(table_log.path)) == before
+    table_log.writer("a", owner="a").append(pa.table({"_time": [9], "v": [9]}), advance_to=8)
+    state = open_log(table_log.path).stream("a")
+    assert state is not None
+    assert (state.seq, state.frontier) == (6, Antichain.of(8))
+    table_log.compact()
+    assert table_log.verify().legal
+
+
+def test_optimize_of_delta_rs_races_a_compaction(table_log: DeltaLog) -> None:
+    before = facts(table_log)
+
+    def optimize() -> None:
+        DeltaTable(table_log.path).optimize.compact()
+
+    racing(table_log, optimize)
+    assert table_log.compact().lost > 0
+    assert facts(table_log) == before
+    assert facts(open_log(table_log.path)) == before
+
+
+def test_compaction_races_an_optimize_of_delta_rs(table_log: DeltaLog) -> None:
+    """It read the files before they were merged, and commits after."""
+    before = facts(table_log)
+    late = [DeltaTable(table_log.path), DeltaTable(table_log.path)]
+    table_log.compact()
+    with pytest.raises(CommitFailedError, match="deleted data this operation read"):
+        late[0].optimize.compact()
+    with pytest.raises(CommitFailedError, match="deleted data this operation read"):
+        late[1].optimize.z_order(["v"])
+    assert facts(open_log(table_log.path)) == before
+
+
+def test_merge_of_progress_races_an_optimize_of_delta_rs(table_log: DeltaLog) -> None:
+    """Nothing stops it here; progress rows that are there twice count once."""
+    before = facts(table_log)
+    late = DeltaTable(table_log.path)
+    index = table_log.progress_files()
+    assert _merge_progress(table_log, index.select(index.stream_lo == "a"), "a")
+    late.optimize.compact()
+    twice = open_log(table_log.path, merge_every=2)
+    assert (
+        pa.concat_tables(
+            [read_file(twice.storage, p, twice.format.progress_schema) for p in twice.progress_files().paths]
+        ).num_rows
+        > before[1]
+    )
+    assert facts(twice) == before
+    for i in range(6, 10):
+        twice.writer("a", owner="a").append(pa.table({"_time": [i], "v": [i]}), advance_to=i)
+    assert twice.stream("a").frontier == Antichain.of(9)  # type: ignore[union-attr]
+    assert open_log(table_log.path).verify().legal
+
+
+def test_optimize_of_delta_rs_races_an_append(table_log: DeltaLog) -> None:
+    def optimize() -> None:
+        DeltaTable(table_log.path).optimize.compact()
+
+    racing(table_log, optimize)
+    table_log.writer("a", owner="a").append(pa.table({"_time": [9], "v": [9]}), advance_to=8)
+    report = table_log.verify()
+    assert report.legal, report.problems
+    assert report.messages == 21
+
+
+def test_change_of_the_metadata_races_an_append(table_log: DeltaLog) -> None:
+    def alter() -> None:
+        table = DeltaTable(table_log.path)
+        table.alter.set_table_description("seen by people")
+        table.alter.set_column_metadata("v", {"comment": "a value"})
+
+    racing(table_log, alter)
+    writer = table_log.writer("a", owner="a")
+    assert writer.append(pa.table({"_time": [9], "v": [9]}), advance_to=8).committed
+    assert open_log(table_log.path).verify().legal
+    assert facts(open_log(table_log.path)) == facts(table_log)
+
+
+def test_vacuum_deletes_only_what_is_not_part_of_the_log(table_log: DeltaLog) -> None:
+    before = facts(table_log)
+    table_log.compact()
+    orphan = "_event=message/a-000000000099-00.parquet"
+    table_log.storage.write(orphan, b"left behind by a crash")
+    DeltaTable(table_log.path).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+    assert not table_log.storage.exists(orphan)
+    assert facts(open_log(table_log.path)) == before
+
+
+def test_log_of_the_table_is_kept_short_and_stale_handles_recover(tmp_path: Path) -> None:
+    log = create_log(tmp_path / "log", VALUES, minimum=(0,), streams=2, merge_every=20)
+    stale = open_log(log.path)
+    stale_writer = stale.writer("b", owner="b")
+    writer = log.writer("a", owner="a")
+    for i in range(1, 330):
+        writer.append(pa.table({"_time": [i], "v": [i]}), advance_to=i)
+    entries = os.listdir(tmp_path / "log" / "_delta_log")
+    assert len(entries) < 330
+    assert f"{5:020d}.json" not in entries
+    # Its snapshot is older than anything that is left of the table's log.
+    assert stale_writer.append(pa.table({"_time": [2], "v": [0]}), advance_to=400).committed
+    assert stale.frontier() == Antichain.of(329)
+    assert open_log(log.path).verify().messages == 330
+    log.refresh()
+    assert log.verify().legal
+
+
+def test_cleanup_of_delta_rs_keeps_the_state(table_log: DeltaLog) -> None:
+    before = facts(table_log)
+    table = DeltaTable(table_log.path)
+    table.create_checkpoint()
+    table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 seconds"})
+    table.update_incremental()
+    table.create_checkpoint()
+    table.cleanup_metadata()
+    assert facts(open_log(table_log.path)) == before
+    table_log.refresh()
+    assert facts(table_log) == before
