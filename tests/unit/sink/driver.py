@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from pyspark.sql.types import StructType
 
+from spark_timely import errors
 from spark_timely.log.delta import DeltaLog, open_log
 from spark_timely.sink.writer import CaptureMessage, TimelyStreamWriter, make_stream_writer
 from spark_timely.spark.arrow import spark_schema
 
 Fault = Callable[[str], None]
+
+BOUNDED = {"timeColumn": "t", "frontier": "bounded", "lateness": "1"}
+MIN = -(2**63)
+SCHEMA = StructType().add("t", "long").add("id", "long")
 
 
 class SinkDriver:
@@ -117,3 +124,20 @@ def rows(times: Sequence[int], first_id: int = 0) -> pa.Table:
             "id": pa.array(range(first_id, first_id + len(times)), pa.int64()),
         }
     )
+
+
+@contextmanager
+def refused(driver: SinkDriver, kind: type[errors.TimelyError], *texts: str) -> Iterator[None]:
+    """Expect an error whose one line holds the texts and a hint, and a log that did not change."""
+    exists = (driver.log_path / "_delta_log").exists()
+    before = (driver.log().version if exists else None, driver.data_files())
+    with pytest.raises(kind) as found:
+        yield
+    text = str(found.value)
+    for part in texts:
+        assert part in text
+    assert text.startswith("could not ")
+    assert " — hint: " in text
+    assert "\n" not in text
+    exists = (driver.log_path / "_delta_log").exists()
+    assert (driver.log().version if exists else None, driver.data_files()) == before

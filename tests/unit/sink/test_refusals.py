@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,26 +12,7 @@ from pyspark.sql import types as spark
 from spark_timely import errors
 from spark_timely.log.delta import create_log
 from spark_timely.sink.writer import make_stream_writer
-from tests.unit.sink.driver import SinkDriver, rows
-
-BOUNDED = {"timeColumn": "t", "frontier": "bounded", "lateness": "1"}
-
-
-@contextmanager
-def refused(driver: SinkDriver, kind: type[errors.TimelyError], *texts: str) -> Iterator[None]:
-    """Expect an error whose one line holds the texts and a hint, and a log that did not change."""
-    exists = (driver.log_path / "_delta_log").exists()
-    before = (driver.log().version if exists else None, driver.data_files())
-    with pytest.raises(kind) as found:
-        yield
-    text = str(found.value)
-    for part in texts:
-        assert part in text
-    assert text.startswith("could not ")
-    assert " — hint: " in text
-    assert "\n" not in text
-    exists = (driver.log_path / "_delta_log").exists()
-    assert (driver.log().version if exists else None, driver.data_files()) == before
+from tests.unit.sink.driver import BOUNDED, SinkDriver, refused, rows
 
 
 @pytest.mark.parametrize(
@@ -324,64 +303,6 @@ def test_type_that_a_log_cannot_hold_is_refused(tmp_path: Path) -> None:
         driver.writer(schema)
 
 
-def events(*events: tuple[str | None, int, int | None]) -> pa.Table:
-    """Return rows as a replay with ``content=events`` gives them."""
-    return pa.table(
-        {
-            "_event": pa.array([e for e, _, _ in events], pa.string()),
-            "_stream": pa.array(["x"] * len(events)),
-            "_delta": pa.array([d for _, _, d in events], pa.int64()),
-            "_time": pa.array([t for _, t, _ in events], pa.int64()),
-            "id": pa.array([None if e == "progress" else t for e, t, _ in events], pa.int64()),
-        }
-    )
-
-
-MIN = -(2**63)
-
-
-@pytest.mark.parametrize(
-    ("data", "kind", "texts"),
-    [
-        ([("progress", 3, 1)], None, []),
-        ([("progress", MIN, -2)], errors.NegativeCountError, ["count=-1 after it", "gives up only capabilities"]),
-        ([("progress", 3, -1)], errors.NegativeCountError, ["stream 'main'", "count=-1 after it at time=3"]),
-        ([("begin", 3, None)], errors.ProtocolError, ["found _event='begin' in row=0", "'message' or a 'progress'"]),
-        ([("message", 3, None), (None, 3, None)], errors.ProtocolError, ["found _event=None in row=1"]),
-        ([("progress", 3, None)], errors.ProtocolError, ["'_delta' is null"]),
-    ],
-)
-def test_events_that_break_the_protocol_are_refused(
-    tmp_path: Path,
-    data: list[tuple[str | None, int, int | None]],
-    kind: type[errors.TimelyError] | None,
-    texts: list[str],
-) -> None:
-    driver = SinkDriver(tmp_path, frontier="events")
-    if kind is None:
-        driver.run([events(*data)])
-        return
-    with refused(driver, kind, *texts):
-        driver.run([events(*data)])
-    assert not (driver.log_path / "_delta_log").exists()
-
-
-def test_events_raising_a_time_that_is_not_held_are_refused(tmp_path: Path) -> None:
-    driver = SinkDriver(tmp_path, frontier="events")
-    driver.run([events(("progress", MIN, -1), ("progress", 5, 1))])
-    with refused(driver, errors.UnheldCapabilityError, "could not raise the count of time=3", "held=[5]"):
-        driver.run([events(("progress", 3, 1))])
-    with refused(driver, errors.LateDataError, "found time 4 behind the frontier [5]"):
-        driver.run([events(("message", 4, None))])
-
-
-@pytest.mark.parametrize("missing", ["_event", "_delta", "_time"])
-def test_events_without_their_columns_are_refused(tmp_path: Path, missing: str) -> None:
-    driver = SinkDriver(tmp_path, frontier="events")
-    with refused(driver, errors.SchemaMismatchError, f"frontier='events': found no column '{missing}'"):
-        driver.run([events(("message", 1, None)).drop_columns([missing])])
-
-
 def test_diff_that_is_null_or_no_integer_is_refused(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, diffColumn="d")
     with refused(driver, errors.SchemaMismatchError, "could not read diff column 'd': found null in row=1"):
@@ -532,43 +453,11 @@ def test_time_above_the_limit_is_named_in_a_zone_that_python_does_not_know(tmp_p
         driver.run([pa.table({"t": pa.array([300_000_000_000_000_000], pa.timestamp("us", "GMT+08:00"))})])
 
 
-@pytest.mark.parametrize(
-    ("diffs", "found"), [(pa.array([1.7]), "double"), (pa.array(["a"]), "string"), (pa.array([True]), "bool")]
-)
-def test_diff_of_events_that_is_no_integer_is_refused(tmp_path: Path, diffs: pa.Array, found: str) -> None:
-    driver = SinkDriver(tmp_path, frontier="events")
-    data = events(("message", 3, None)).append_column("_diff", diffs)
-    with refused(driver, errors.SchemaMismatchError, f"column '_diff' as diff of events: found type '{found}'", "cast"):
-        driver.run([data])
-    assert not driver.log_path.exists()
-    driver.run([data.set_column(5, "_diff", pa.array([2], pa.int32()))])
-    assert driver.log().messages()["_diff"].to_pylist() == [2]
-
-
 def test_column_with_a_name_that_other_logs_use_for_times_is_kept(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, timeColumn="_time_0", frontier="hold")
     driver.run([pa.table({"_time_0": pa.array([3], pa.int64()), "id": [1]})])
     assert driver.log().messages().select(["_time", "_time_0", "id"]).to_pylist() == [
         {"_time": 3, "_time_0": 3, "id": 1}
-    ]
-
-
-def test_time_of_a_replay_is_not_advanced_where_the_row_would_lose_its_own(tmp_path: Path) -> None:
-    data = pa.table({"_time": pa.array([3], pa.int64()), "id": [1]})
-    driver = SinkDriver(tmp_path, timeColumn="_time", frontier="hold", lateData="advance")
-    with refused(driver, errors.InvalidOptionError, "'advance' together with timeColumn '_time'", "copy the column"):
-        driver.run([data])
-    driver.options["lateData"] = "deadLetter"
-    driver.run([data])
-    copied = SinkDriver(tmp_path, checkpoint="b", timeColumn="t", frontier="hold", lateData="advance")
-    copied.log_path = copied.folder / "copied"
-    copied.options["path"] = str(copied.log_path)
-    copied.run([data.rename_columns(["t", "id"])])
-    copied.log().advance("main", [9])
-    copied.run([data.rename_columns(["t", "id"])])
-    assert sorted(zip(*(copied.log().messages()[n].to_pylist() for n in ("_time", "t")), strict=True)) == [
-        (3, 3),
-        (9, 3),
     ]
 
 
@@ -580,38 +469,3 @@ def test_longest_name_of_a_stream_fits(tmp_path: Path) -> None:
     assert driver.log().stream("s" * 200).seq == 1
     with pytest.raises(errors.InvalidUsageError):
         check_stream_name("s" * 201)
-
-
-def test_events_that_lost_where_their_log_begins_are_refused_with_the_cause(tmp_path: Path) -> None:
-    from spark_timely.log.format import METADATA_KEY, LogFormat
-    from spark_timely.spark.arrow import spark_schema
-
-    data = events(("message", 3, None), ("progress", 0, -1))
-    driver = SinkDriver(tmp_path, frontier="events")
-    texts = ["count=-1 after it at time=0", f"begins at {MIN}, since column '_event' has lost the metadata"]
-    with refused(driver, errors.NegativeCountError, *texts, "pass the column on", "create_log(…, minimum=…)"):
-        driver.run([data])
-    schema = spark_schema(data.schema)
-    form = LogFormat.build(pa.schema([]), minimum=(0,))
-    schema["_event"].metadata = {METADATA_KEY: form.facts()}
-    driver.run([data], schema=schema)
-    assert driver.log().frontier().is_empty
-
-
-@pytest.mark.parametrize(
-    ("column", "values", "text"),
-    [
-        ("_event", pa.array([1]), "found column '_event' of type 'int64'"),
-        ("_delta", pa.array(["1"]), "found column '_delta' of type 'string'"),
-        ("_delta", pa.array([1.0]), "found column '_delta' of type 'double'"),
-        ("_time", pa.array(["3"]), "column '_time' as time: found type 'string'"),
-        ("id", pa.array(["a"]), "column 'id': found type 'string', the log holds 'int64'"),
-    ],
-)
-def test_events_of_wrong_types_are_refused(tmp_path: Path, column: str, values: pa.Array, text: str) -> None:
-    driver = SinkDriver(tmp_path, frontier="events")
-    data = events(("message", 3, None))
-    driver.run([data])
-    place = data.schema.get_field_index(column)
-    with refused(driver, errors.SchemaMismatchError, text):
-        driver.run([data.set_column(place, column, values)])

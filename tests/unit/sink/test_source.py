@@ -13,8 +13,7 @@ from spark_timely.antichain import Antichain
 from spark_timely.log.delta import create_log
 from spark_timely.sink.writer import TimelyStreamWriter
 from spark_timely.spark.arrow import spark_schema
-from tests.unit.sink.driver import SinkDriver, rows
-from tests.unit.sink.test_refusals import refused
+from tests.unit.sink.driver import SinkDriver, refused, rows
 from tests.unit.spark.test_source_frontier import offset
 
 SOURCE = {"timeColumn": "t", "frontier": "source"}

@@ -10,13 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import types as spark
 
 from spark_timely import errors
-from tests.unit.sink.driver import SinkDriver, rows
-
-BOUNDED = {"timeColumn": "t", "frontier": "bounded", "lateness": "1"}
-SCHEMA = spark.StructType().add("t", "long").add("id", "long")
+from tests.unit.sink.driver import BOUNDED, SCHEMA, SinkDriver, rows
 
 
 def query(folder: Path, name: str, **options: Any) -> SinkDriver:

@@ -12,9 +12,7 @@ import pytest
 from spark_timely import errors
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.log.delta import forget_logs
-from tests.unit.sink.driver import SinkDriver, rows
-
-BOUNDED = {"timeColumn": "t", "frontier": "bounded", "lateness": "1"}
+from tests.unit.sink.driver import BOUNDED, SinkDriver, rows
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -6,7 +6,6 @@ import datetime as dt
 import pickle
 import random
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +16,9 @@ from pyspark.sql import types as spark
 
 from spark_timely import errors
 from spark_timely.log.delta import create_log, open_log
-from spark_timely.sink import commit as sink_commit
 from spark_timely.sink.writer import TimelyStreamWriter
 from tests.oracles.capture_model import CaptureModel, LateRowError
-from tests.unit.sink.driver import SinkDriver, rows
-
-BOUNDED = {"timeColumn": "t", "frontier": "bounded", "lateness": "1"}
-MIN = -(2**63)
-SCHEMA = spark.StructType().add("t", "long").add("id", "long")
+from tests.unit.sink.driver import BOUNDED, MIN, SCHEMA, SinkDriver, rows
 
 
 def split(table: pa.Table, rng: random.Random) -> list[pa.Table]:
@@ -123,193 +117,6 @@ def test_each_micro_batch_is_one_commit_of_the_stream(tmp_path: Path) -> None:
         driver.run([rows(times), rows(times)])
         assert driver.log().stream("main").seq == n
         assert driver.log().stream("main").batch == n - 1
-
-
-@pytest.mark.parametrize("policy", ["batch", "bounded", "events", "hold"])
-def test_repeated_micro_batch_is_recognised_under_every_policy(tmp_path: Path, policy: str) -> None:
-    options = {"frontier": policy} | ({"timeColumn": "t"} if policy in ("bounded", "hold") else {})
-    driver = SinkDriver(tmp_path, **options, lateData="error")
-
-    def batch(times: Sequence[int], before: int, after: int) -> list[pa.Table]:
-        data = rows(times)
-        if policy != "events":
-            return [data]
-        moves = [("progress", before, -1), ("progress", after, 1)]
-        return [
-            pa.table(
-                {
-                    "_event": ["message"] * len(times) + [event for event, _, _ in moves],
-                    "_time": pa.array([*times, before, after], pa.int64()),
-                    "_delta": pa.array([None] * len(times) + [delta for _, _, delta in moves], pa.int64()),
-                    "id": pa.array([*data["id"].to_pylist(), None, None], pa.int64()),
-                }
-            )
-        ]
-
-    for data in (batch([1, 5], MIN, 5), batch([5, 9], 5, 9)):
-        driver.run(data, crash="after commit")
-        version, files, state = driver.log().version, driver.data_files(), driver.log().stream("main")
-        for _ in range(2):
-            driver.run(data, crash="after commit")
-            assert (driver.log().version, driver.data_files()) == (version, files)
-        driver.run(data)
-        assert driver.log().stream("main") == state
-    if policy == "hold":
-        driver.run(batch([6], 9, 9))  # nothing was closed
-
-
-def test_repeated_micro_batch_after_an_advance_by_hand_is_recognised(tmp_path: Path) -> None:
-    driver = SinkDriver(tmp_path, **BOUNDED)
-    driver.run([rows([5])])
-    driver.run([rows([4, 9])], crash="after commit")
-    driver.log().advance("main", [20])
-    version = driver.log().version
-    driver.run([rows([4, 9])])
-    assert driver.log().version == version
-
-
-def test_repeated_micro_batch_of_a_stream_closed_since_is_recognised(tmp_path: Path) -> None:
-    driver = SinkDriver(tmp_path, **BOUNDED)
-    driver.run([rows([5])], crash="after commit")
-    driver.log().close("main")
-    driver.run([rows([5])])
-    with pytest.raises(errors.ClosedError):
-        driver.run([rows([6])])
-
-
-def test_repeated_micro_batch_is_judged_by_the_recorded_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [1_000_000_000]
-    monkeypatch.setattr("spark_timely.sink.plan.now_us", lambda: clock[0])
-    monkeypatch.setitem(
-        __import__("spark_timely.sink.plan", fromlist=["x"]).make_plan.__kwdefaults__, "clock", lambda: clock[0]
-    )
-    driver = SinkDriver(tmp_path, timeColumn="t", frontier="hold", lateData="deadLetter", maxFutureSkew="1 second")
-    data = pa.table(
-        {
-            "t": pa.array([1_000_500_000, 1_002_000_000], pa.timestamp("us", "UTC")),
-            "id": pa.array([1, 2], pa.int64()),
-        }
-    )
-    driver.run([data], crash="after commit")
-    assert driver.log().dead()["id"].to_pylist() == [2]
-    clock[0] += 3_600_000_000
-    version = driver.log().version
-    driver.run([data])
-    assert driver.log().version == version
-    assert driver.log().stream("main").at == 1_000_000_000
-
-
-def test_crash_before_the_commit_leaves_orphans_only(tmp_path: Path) -> None:
-    driver = SinkDriver(tmp_path, **BOUNDED)
-    driver.run([rows([5])], crash="before commit")
-    assert not (driver.log_path / "_delta_log").exists()
-    assert len(driver.data_files()) == 1
-    driver.run([rows([5])])
-    assert driver.log().messages().num_rows == 1
-    driver.run([rows([6])], crash="before commit")
-    driver.run([rows([6])])
-    assert driver.log().messages()["_time"].to_pylist() == [5, 6]
-
-
-def test_failed_task_leaves_no_file_of_any_task(tmp_path: Path) -> None:
-    driver = SinkDriver(tmp_path, **BOUNDED, targetFileSize="1")
-    driver.run([rows([9])])
-    files = driver.data_files()
-    with pytest.raises(errors.LateDataError):
-        driver.run([rows([9, 9, 9]), rows([10, 10, 10, 3])])
-    assert driver.data_files() == files
-
-
-def test_abort_after_a_commit_that_happened_keeps_the_files(tmp_path: Path) -> None:
-    driver = SinkDriver(tmp_path, **BOUNDED)
-    writer = driver.writer(SCHEMA)
-    message = writer.write(iter(rows([4]).to_batches()))
-    driver.writer(SCHEMA).commit([message], 0)
-    # Spark took the commit for failed, or one task's message got lost on the way.
-    for messages in ([message], [message, None]):
-        driver.writer(SCHEMA).abort(messages, 0)
-        assert driver.log().messages()["id"].to_pylist() == [0]
-
-
-def test_commit_called_twice_with_the_same_messages_keeps_the_files(tmp_path: Path) -> None:
-    driver = SinkDriver(tmp_path, **BOUNDED)
-    (driver.checkpoint / "offsets" / "0").write_text("")
-    writer = driver.writer(SCHEMA)
-    message = writer.write(iter(rows([4]).to_batches()))
-    driver.writer(SCHEMA).commit([message], 0)
-    driver.writer(SCHEMA).commit([message], 0)
-    (driver.checkpoint / "commits" / "0").write_text("")
-    driver.run([rows([5])])
-    driver.run([rows([6])])
-    with pytest.raises(errors.UpperMismatchError, match="the log has seq=3"):
-        writer.commit([message], 0)
-    with pytest.raises(errors.RolledBackError, match="found micro-batch 2"):
-        driver.writer(SCHEMA).commit([message], 0)
-    assert driver.log().messages()["_time"].to_pylist() == [4, 5, 6]
-
-
-def test_abort_with_all_messages_keeps_files_since_the_commit_may_still_run(tmp_path: Path) -> None:
-    driver = SinkDriver(tmp_path, **BOUNDED)
-    message = driver.writer(SCHEMA).write(iter(rows([4]).to_batches()))
-    driver.writer(SCHEMA).abort([message], 0)
-    assert len(driver.data_files()) == 1
-    driver.writer(SCHEMA).commit([message], 0)
-    assert driver.log().messages().num_rows == 1
-
-
-def test_commit_that_may_have_happened_keeps_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = SinkDriver(tmp_path, **BOUNDED)
-    message = driver.writer(SCHEMA).write(iter(rows([4]).to_batches()))
-
-    def unclear(*_: object, **__: object) -> None:
-        raise errors.StorageError("could not write: found nothing", hint="try", determinate=False)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("spark_timely.log.core.LogCore.commit", unclear)
-        with pytest.raises(errors.StorageError):
-            driver.writer(SCHEMA).commit([message], 0)
-    assert any("_event=message" in name for name in driver.data_files())
-    driver.writer(SCHEMA).commit([message], 0)
-    assert driver.log().messages().num_rows == 1
-
-
-def test_commit_of_another_attempt_lands_between_prepare_and_commit(tmp_path: Path) -> None:
-    driver = SinkDriver(tmp_path, **BOUNDED)
-    (driver.checkpoint / "offsets" / "0").write_text("")
-    attempts = [driver.writer(SCHEMA) for _ in range(2)]
-    messages = [attempt.write(iter(rows([4, 6]).to_batches())) for attempt in attempts]
-    driver.writer(SCHEMA).commit([messages[0]], 0)
-    version = driver.log().version
-    driver.writer(SCHEMA).commit([messages[1]], 0)
-    assert driver.log().version == version
-    assert driver.log().messages()["_time"].to_pylist() == [4, 6]
-    assert len([name for name in driver.data_files() if "message" in name]) == 1
-
-
-def test_tasks_are_told_the_micro_batch_where_the_checkpoint_cannot_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Context:
-        batch = "0"
-
-        def getLocalProperty(self, name: str) -> str | None:
-            return {"sql.streaming.queryId": "query-z", "streaming.sql.batchId": self.batch}.get(name)
-
-    driver = SinkDriver(tmp_path, **BOUNDED)
-    driver.options["checkpointLocation"] = "hdfs://nowhere/checkpoint"
-    monkeypatch.setattr("pyspark.TaskContext.get", Context)
-    driver.run([rows([4]), rows([6])])
-    assert driver.log().stream("main").owner == "query-z"
-    (driver.checkpoint / "commits" / "0").unlink()
-    version, files = driver.log().version, driver.data_files()
-    driver.run([rows([4]), rows([6])])
-    assert (driver.log().version, driver.data_files()) == (version, files)
-    Context.batch = "1"
-    driver.run([rows([7])])
-    assert driver.log().stream("main").batch == 1
-    Context.batch = "0"
-    with pytest.raises(errors.RolledBackError):
-        driver.run([rows([8])])
 
 
 def test_query_id_that_nobody_tells_is_refused(tmp_path: Path) -> None:
@@ -542,60 +349,6 @@ def test_missing_data_file_is_told_on_reading_and_does_not_stop_the_capture(tmp_
     driver.run([rows([6])])
     with pytest.raises(errors.DataLossError):
         open_log(str(driver.log_path)).messages()
-
-
-def test_reports_without_any_task_are_our_bug() -> None:
-    with pytest.raises(errors.TimelyInternalError, match="please report it"):
-        sink_commit.merge_reports([])
-
-
-def test_write_that_fails_in_the_middle_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_timely.log import files as log_files
-
-    driver = SinkDriver(tmp_path, **BOUNDED, targetFileSize="1")
-    driver.run([rows([1])])
-    before = driver.data_files()
-    calls = 0
-    real = log_files.footer_stats
-
-    def breaks(*args: object) -> object:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            assert len(driver.data_files()) == len(before) + 3
-            msg = "no space left on device"
-            raise OSError(msg)
-        return real(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(log_files, "footer_stats", breaks)
-    monkeypatch.setattr(log_files, "_row_groups", lambda times, _: list(range(len(times) + 1)))
-    with pytest.raises(errors.StorageError, match="no space left"):
-        driver.run([rows([2, 3, 4, 5])], chunk=4)
-    assert driver.data_files() == before
-
-
-def test_attempt_that_lost_to_one_of_the_same_micro_batch_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from spark_timely.log.delta import DeltaLog
-
-    driver = SinkDriver(tmp_path, **BOUNDED)
-    driver.run([rows([1])])
-    (driver.checkpoint / "offsets" / "1").write_text("")
-    winner, loser = driver.writer(SCHEMA), driver.writer(SCHEMA)
-    kept, lost = (writer.write(iter(rows([5]).to_batches())) for writer in (winner, loser))
-    real = DeltaLog.commit
-
-    def commit(log: DeltaLog, request: object) -> object:
-        monkeypatch.setattr(DeltaLog, "commit", real)
-        winner.commit([kept], 1)
-        return log.commit(request)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(DeltaLog, "commit", commit)
-    loser.commit([lost], 1)
-    assert driver.log().messages()["_time"].to_pylist() == [1, 5]
-    assert kept.report.files[0].path in driver.data_files()
-    assert lost.report.files[0].path not in driver.data_files()
 
 
 @pytest.mark.parametrize(("made", "given", "warned"), [(1, 3, True), (3, 3, False), (3, 1, True), (2, None, False)])
