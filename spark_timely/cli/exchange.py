@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import re
@@ -14,15 +15,17 @@ from spark_timely.cli.bar import Bar
 from spark_timely.cli.output import Console, count_text, printable, size_text
 from spark_timely.cli.verbs import Verb, asked_log, frontier_text, plain_frontier, storage_options
 from spark_timely.cli.wait import seconds
-from spark_timely.errors import CaptureFormatError, InvalidOptionError, LogMissingError, shown
+from spark_timely.errors import CaptureFormatError, InvalidOptionError, LogMissingError, TimelyError, shown
 from spark_timely.exchange.cdcv2 import Statement, Updates, read_message
 from spark_timely.exchange.collections import CdcImport, export_collection
 from spark_timely.exchange.declared import CaptureTypes
 from spark_timely.exchange.exporting import Exported, default_types, export_log
+from spark_timely.exchange.growing import GrowingFile
 from spark_timely.exchange.importing import Imported, StreamImport
 from spark_timely.exchange.jsonl import JsonLines
-from spark_timely.exchange.judge import check_beginning
-from spark_timely.exchange.sockets import Address, import_socket, is_address
+from spark_timely.exchange.lines import Line, Lines
+from spark_timely.exchange.reader import Source
+from spark_timely.exchange.sockets import Address, Producers, import_socket, is_address
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 
 __all__ = ["EXPORT", "IMPORT"]
@@ -31,9 +34,6 @@ _TYPES = (
     "types are written as in Rust: u64, (String, u64), {name: string, n: Option<u64>}, Vec<u8>, bytes,"
     " enum{A, B(u64)}; times: u64, Product<u64, u64>, Duration, ()"
 )
-
-
-_BLOCK_BYTES = 1 << 20
 
 
 def _import_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,34 +85,50 @@ def _import(
     pause: Callable[[float], None] = clock.sleep,
 ) -> bool:
     types = CaptureTypes.parse(options.time, options.record)
+    target = _Target(options, types)
     if options.format == "cdcv2":
-        return _import_cdcv2(options, types, console)
+        return _import_cdcv2(options, types, target, console)
     named = list(zip(options.captures, _stream_names(options), strict=True))
     addresses = {capture: Address.parse(capture) for capture in options.captures if is_address(capture)}
     files = [capture for capture in options.captures if capture not in addresses]
     _check_files(files)
-    log = _log_for(options, types, files)
+    _check_distinct(files)
+    wrap = _wrapped(options.format, types)
     results: dict[str, Imported] = {}
     total = sum(os.path.getsize(file) for file in files) if options.format == "timely" and not addresses else None
-    with Bar("import", total) as bar:
-        threads = _Listeners()
+    with contextlib.ExitStack() as stack:
+        # First what can fail and changes nothing: ports, types, and what the files begin with.
+        producers = {capture: stack.enter_context(Producers(address)) for capture, address in addresses.items()}
+        bar = stack.enter_context(Bar("import", total))
+        tasks: dict[str, StreamImport] = {}
         for capture, stream in named:
             if capture in addresses:
-                wait_s = 60.0 if options.wait is None else options.wait
-                threads.start(capture, addresses[capture], log, stream, types, wait_s, results)
+                tasks[capture] = StreamImport(target.source(own=True), stream, types, name=capture, max_delay_s=1.0)
+            else:
+                name = os.path.basename(capture)
+                tasks[capture] = StreamImport(target.source(), stream, types, name=name, tell=bar.add)
+        for file in files:
+            if not tasks[file].position:
+                with GrowingFile(file) as opened:
+                    tasks[file].rehearse(wrap(opened))
+        target.reserve(list(tasks.values()))
+        threads = _Listeners()
+        for capture in addresses:
+            wait_s = 60.0 if options.wait is None else options.wait
+            threads.start(capture, producers[capture], tasks[capture], wait_s, results)
         try:
-            for capture, stream in named:
-                if capture not in addresses:
-                    task = StreamImport(log, stream, types, name=os.path.basename(capture), tell=bar.add)
-                    bar.add(task.position)
-                    again = _patience(options.wait or 0.0, task, now, pause)
-                    if options.format == "jsonl":
-                        results[capture] = task.take_whole(JsonLines(capture, types.time, types.record), again=again)
-                    else:
-                        results[capture] = task.take_file(capture, again=again)
-        finally:
+            for file in files:
+                bar.add(tasks[file].position)
+                again = _patience(options.wait or 0.0, tasks[file], now, pause)
+                results[file] = tasks[file].take_file(file, again=again, wrap=wrap)
             threads.join()
-    _say(log, [results[capture] for capture, _ in named], console)
+        except KeyboardInterrupt:
+            threads.stop()
+            raise
+        finally:
+            threads.wait()
+        threads.check()
+    _say(target.log, types, [results[capture] for capture, _ in named], console)
     return True
 
 
@@ -123,43 +139,61 @@ def _check_files(files: list[str]) -> None:
             raise InvalidOptionError(msg, hint="give files that timely's EventWriter wrote, or addresses")
 
 
-def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, console: Console) -> bool:
+def _check_distinct(files: list[str]) -> None:
+    """Refuse the same file under two names: its records would be in the log twice."""
+    seen: dict[tuple[int, int], str] = {}
+    for file in files:
+        facts = os.stat(file)
+        other = seen.get((facts.st_dev, facts.st_ino))
+        seen[facts.st_dev, facts.st_ino] = file
+        if other is not None:
+            msg = f"could not import {shown(file)}: found it to be the same file as {shown(other)}"
+            raise InvalidOptionError(msg, hint="give each capture once: its records would be in the log twice")
+
+
+def _wrapped(form: str, types: CaptureTypes) -> Callable[[GrowingFile], Source]:
+    """Return what gives the bytes of a capture for those of a file."""
+    if form == "jsonl":
+        return lambda file: JsonLines(file, types.time, types.record)
+    return lambda file: file
+
+
+def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, target: _Target, console: Console) -> bool:
     """Import messages from all files into one stream; those that are not complete are left for another time."""
     _check_files(options.captures)
     if len(options.stream) > 1 or options.wait is not None:
         msg = "could not read the command line: found --wait, or more than one --stream, with --format cdcv2"
         raise InvalidOptionError(msg, hint="all files together are one stream, and are read once")
-    log = _log_for(options, types, [], kind="collection")
-    task = CdcImport(log, options.stream[0] if options.stream else "cdcv2", types)
-    events = 0
-    before = log.files().rows.sum()
+    task = CdcImport(target.source(), options.stream[0] if options.stream else "cdcv2", types)
+    events = unfinished = 0
 
-    def read(file: str, number: int, line: bytes) -> Updates | Statement:
+    def read(file: str, line: Line) -> Updates | Statement:
         try:
-            return read_message(line, time=types.time, record=types.record)
+            return read_message(line.data, time=types.time, record=types.record)
         except CaptureFormatError as error:
-            msg = f"{error.message}, in line {number} of {shown(file)}"
-            raise CaptureFormatError(msg, hint=error.hint, event=number - 1) from error
+            msg = f"{error.message}, in line {line.number} of {shown(file)}, byte={line.position}"
+            raise CaptureFormatError(msg, hint=error.hint, event=line.number - 1, position=line.position) from error
 
     with Bar("import", sum(os.path.getsize(file) for file in options.captures)) as bar:
         for file in options.captures:
-            first = 1
-            with open(file, "rb") as lines:
-                while block := lines.readlines(_BLOCK_BYTES):
-                    messages = [read(file, n, line) for n, line in enumerate(block, first) if line.strip()]
-                    first += len(block)
-                    events += len(messages)
-                    task.extend(messages)
-                    bar.add(sum(map(len, block)))
-    log.refresh()
-    added = int(log.files().rows.sum() - before)
-    frontier = task.frontier
+            with GrowingFile(file) as opened:
+                lines, done = Lines(opened), 0
+                while block := lines.block():
+                    events += len(block)
+                    task.extend([read(file, line) for line in block])
+                    bar.add(lines.position - done)
+                    done = lines.position
+                unfinished += lines.unfinished
+    task.open()
+    log, frontier = target.log, task.frontier
+    assert log is not None
     if console.json_mode:
-        facts = {"messages": events, "added": added, "pending": task.pending}
+        facts = {"messages": events, "added": task.added, "pending": task.pending, "unfinished": unfinished}
         console.answer({**facts, "frontier": plain_frontier(log.domain, frontier), "complete": frontier.is_empty})
         return True
     pending = f", {count_text(task.pending, 'update')} not complete yet" if task.pending else ""
-    console.line(f"{count_text(events, 'message')}: {count_text(added, 'update')} added{pending}")
+    pending += f"; {count_text(unfinished, 'byte')} of a message that is not whole yet" if unfinished else ""
+    console.line(f"{count_text(events, 'message')}: {count_text(task.added, 'update')} added{pending}")
     console.line(f"frontier of the stream: {frontier_text(log.domain, frontier)}")
     return True
 
@@ -186,26 +220,61 @@ def _name_of(capture: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_")[:200] or "capture"
 
 
-def _log_for(options: argparse.Namespace, types: CaptureTypes, files: list[str], *, kind: str = "stream") -> DeltaLog:
-    """Open the log, or make it, if the files are at least in the beginning what was declared."""
-    storage = storage_options(options)
-    try:
-        return open_log(options.log, storage_options=storage)
-    except LogMissingError:
-        domain, payload = types.layout.domain, types.payload
-        if options.format == "timely":
-            for file in files:
-                check_beginning(file, types)
-        return create_log(
-            options.log,
-            payload,
-            times=[type_.value for type_ in domain.types],
-            minimum=domain.minimum,
-            kind=kind,
-            streams=options.streams or (len(options.captures) if kind == "stream" else 1),
-            exist_ok=True,
-            storage_options=storage,
-        )
+class _Target:
+    """The log that is imported into: there already, or made once there is something to write."""
+
+    def __init__(self, options: argparse.Namespace, types: CaptureTypes) -> None:
+        self._options = options
+        self._types = types
+        self._storage = storage_options(options)
+        self._lock = threading.Lock()
+        self._kind = "collection" if options.format == "cdcv2" else "stream"
+        captures = len(options.captures) if self._kind == "stream" else 1
+        self._streams = options.streams or captures
+        self.log: DeltaLog | None
+        try:
+            self.log = open_log(options.log, storage_options=self._storage)
+        except LogMissingError:
+            self.log = None
+            _ = types.payload  # raises, if a log cannot have such columns
+            if self._streams < captures:
+                msg = f"could not read the command line: found --streams {self._streams} for {captures} captures"
+                raise InvalidOptionError(msg, hint="it is the number of all captures that the log will get") from None
+
+    def source(self, *, own: bool = False) -> DeltaLog | Callable[[], DeltaLog]:
+        """Return the log, or what makes it; a handle of its `own` for another thread."""
+        if self.log is None:
+            return self._own if own else self._made
+        return self._own() if own else self.log
+
+    def _own(self) -> DeltaLog:
+        return open_log(self._made().path, storage_options=self._storage)
+
+    def _made(self) -> DeltaLog:
+        with self._lock:
+            if self.log is None:
+                domain = self._types.layout.domain
+                self.log = create_log(
+                    self._options.log,
+                    self._types.payload,
+                    times=[type_.value for type_ in domain.types],
+                    minimum=domain.minimum,
+                    kind=self._kind,
+                    streams=self._streams,
+                    exist_ok=True,
+                    storage_options=self._storage,
+                )
+            return self.log
+
+    def reserve(self, tasks: list[StreamImport]) -> None:
+        """Open streams beforehand, unless the log has kept a capability at its minimum for each of them.
+
+        Else the first of them might use up what the others begin with, and the log be complete without them.
+        """
+        new = [task for task in tasks if not task.opened]
+        if self.log is not None and self.log.unclaimed < len(new):
+            for task in new:
+                task.open()
 
 
 def _patience(
@@ -232,41 +301,63 @@ class _Listeners:
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
         self._errors: list[BaseException] = []
+        self._stop = threading.Event()
 
     def start(
         self,
         capture: str,
-        address: Address,
-        log: DeltaLog,
-        stream: str,
-        types: CaptureTypes,
+        producers: Producers,
+        task: StreamImport,
         wait_s: float,
         results: dict[str, Imported],
     ) -> None:
         def run() -> None:
             try:
-                mine = open_log(log.path, storage_options=log.storage_options)
-                task = StreamImport(mine, stream, types, name=capture, max_delay_s=1.0)
-                results[capture] = import_socket(task, address, wait_s=wait_s)
-            except BaseException as error:  # noqa: BLE001 - raised again by join, in the thread that asked
+                results[capture] = import_socket(task, producers, wait_s=wait_s, stop=self._stop.is_set)
+            except BaseException as error:  # noqa: BLE001 - raised again by check, in the thread that asked
                 self._errors.append(error)
 
         thread = threading.Thread(target=run, name=f"import {capture}", daemon=True)
         self._threads.append(thread)
         thread.start()
 
+    def stop(self) -> None:
+        """Let all commit what has come, and leave off."""
+        self._stop.set()
+
     def join(self) -> None:
-        """Wait for all, and raise what the first of them raised."""
+        """Wait for all; an interrupt from the keyboard is heard, and lets them leave off."""
         for thread in self._threads:
-            while thread.is_alive():  # so that an interrupt from the keyboard is heard
+            while thread.is_alive():
                 thread.join(0.2)
-        if self._errors:
-            raise self._errors[0]
+
+    def wait(self) -> None:
+        """Wait for all, whatever happens."""
+        try:
+            self.join()
+        except KeyboardInterrupt:
+            self.stop()
+            self.join()
+            raise
+
+    def check(self) -> None:
+        """Raise what they raised; the first of it, which tells of the others."""
+        if not self._errors:
+            return
+        first, *others = self._errors
+        if isinstance(first, TimelyError):
+            first.message = "; and ".join(map(str, [first.message, *others]))
+            first.args = (first.message,)
+        raise first
 
 
-def _say(log: DeltaLog, results: list[Imported], console: Console) -> None:
-    log.refresh()
-    domain, frontier = log.domain, log.frontier()
+def _say(log: DeltaLog | None, types: CaptureTypes, results: list[Imported], console: Console) -> None:
+    if log is None:  # nobody came
+        domain = types.layout.domain
+        frontier = domain.minimum_frontier
+    else:
+        log.refresh()
+        domain, frontier = log.domain, log.frontier()
     if console.json_mode:
         captures = []
         for result in results:
@@ -281,7 +372,12 @@ def _say(log: DeltaLog, results: list[Imported], console: Console) -> None:
         state = "closed" if result.closed else f"unfinished, at {frontier_text(domain, result.frontier)}"
         if result.unfinished:
             state += f", {count_text(result.unfinished, 'byte')} of an event that is not whole yet"
+        if result.missing:
+            state += f"; sent once more, but for the last {count_text(result.missing, 'byte')}"
         console.line(printable(f"{result.name} \N{RIGHTWARDS ARROW} {result.stream}: {added}; {state}"))
+    if log is None:
+        console.line("nothing came: there is no log yet")
+        return
     console.line(f"frontier of the log: {frontier_text(domain, frontier)}")
 
 

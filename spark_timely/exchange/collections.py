@@ -32,7 +32,10 @@ from spark_timely.exchange.exporting import (
 from spark_timely.exchange.schema import type_text
 from spark_timely.exchange.writer import CaptureEncoder
 from spark_timely.log.base import CommitOutcome
+from spark_timely.log.decide import decide_open
+from spark_timely.log.format import check_stream_name
 from spark_timely.log.reading import ReadableLog
+from spark_timely.log.writer import StreamWriter
 from spark_timely.time_arrays import IntArray, as_times
 
 __all__ = ["CdcImport", "collection_messages", "export_collection"]
@@ -183,10 +186,10 @@ class CdcImport:
 
     Parameters
     ----------
-    log : ReadableLog
-        A collection log.
+    log : ReadableLog or callable
+        A collection log; or what gives one, where there is none yet: called once there is something to write.
     stream : str
-        Opened, if it is not there yet.
+        Opened, if it is not there yet, with the first commit; see `open`.
     types : CaptureTypes
 
     Raises
@@ -195,6 +198,8 @@ class CdcImport:
         If the log is no collection.
     OwnershipError
         If the stream is not an import of these types.
+    NotBeyondError, ClosedError
+        If the log has no capability at its minimum left.
 
     Examples
     --------
@@ -210,24 +215,61 @@ class CdcImport:
     (True, 1)
     """
 
-    def __init__(self, log: ReadableLog, stream: str, types: CaptureTypes) -> None:
+    def __init__(self, log: ReadableLog | Callable[[], ReadableLog], stream: str, types: CaptureTypes) -> None:
+        self._types = types
+        self._stream = stream
+        self._owner = f"cdcv2 {types.owner}"
+        self._log: ReadableLog | None = None
+        self._make: Callable[[], ReadableLog] | None = None
+        self._writer: StreamWriter | None = None
+        self.added = 0
+        """Updates that were added."""
+        check_stream_name(stream)
+        if isinstance(log, ReadableLog):
+            self._attach(log)
+        else:
+            self._make = log
+        self._reader = CdcReader(time=types.time, record=types.record, frontier=self.frontier)
+
+    def _attach(self, log: ReadableLog) -> ReadableLog:
+        """Check that messages can go to a stream of the log."""
         if log.kind != "collection":
             msg = f"could not import CDCv2 into log {log.path!r}: found kind={log.kind!r}"
             raise InvalidUsageError(msg, hint="CDCv2 tells of collections: create the log with kind='collection'")
-        wanted = types.layout.domain
+        wanted = self._types.layout.domain
         if log.domain.arity != wanted.arity:
             msg = f"could not import CDCv2 into log {log.path!r}: found times of {log.domain.arity} coordinates"
             hint = (
-                f"times of type {type_text(types.time)} have {wanted.arity}; declare another type, or use another log"
+                f"times of type {type_text(self._types.time)} have {wanted.arity}; declare another type, or use"
+                " another log"
             )
             raise SchemaMismatchError(msg, hint=hint)
-        self._writer = log.writer(stream, owner=f"cdcv2 {types.owner}", at=list(log.domain.minimum))
-        self._reader = CdcReader(time=types.time, record=types.record, frontier=self._writer.frontier)
+        log.check_writable()
+        log.refresh()
+        minimum = log.domain.minimum
+        states = log._all_states()
+        decide_open(log.path, log.domain, states, self._stream, owner=self._owner, at=minimum, donor=None, clock=0)
+        self._log = log
+        if self._stream in states:
+            self.open()
+        return log
+
+    def open(self) -> StreamWriter:
+        """Open the stream if it is not there yet, so that the log's frontier waits for the messages."""
+        if self._writer is None and self._log is None:
+            assert self._make is not None
+            self._attach(self._make())
+        if self._writer is None:
+            assert self._log is not None
+            self._writer = self._log.writer(self._stream, owner=self._owner, at=list(self._log.domain.minimum))
+        return self._writer
 
     @property
     def frontier(self) -> Antichain:
         """How far the stream is complete in the log."""
-        return self._writer.frontier
+        if self._writer is not None:
+            return self._writer.frontier
+        return (self._types.layout if self._log is None else self._log).domain.minimum_frontier
 
     @property
     def pending(self) -> int:
@@ -255,17 +297,20 @@ class CdcImport:
         output = self._reader.extend(messages)
         if output is None:
             return None
+        writer = self.open()
         updates = output.updates
         columns = dict(zip(updates.records.schema.names, updates.records.columns, strict=True))
-        columns |= self._writer.log.domain.to_columns(updates.times)
+        columns |= writer.log.domain.to_columns(updates.times)
         columns["_diff"] = pa.array(updates.diffs)
-        return self._writer.compare_and_append(
+        outcome = writer.compare_and_append(
             pa.table(columns), expected=before.to_json(), upper=output.frontier.to_json(), reason="cdcv2"
         )
+        self.added += updates.diffs.shape[0]
+        return outcome
 
     def _check_beginning(self, message: Updates | Statement) -> None:
         """Refuse what would come before the log's least time: it would be passed over as if the log had it."""
-        domain = self._writer.log.domain
+        domain = self._types.layout.domain if self._log is None else self._log.domain
         if isinstance(message, Updates):
             times = message.times
         else:
@@ -273,6 +318,7 @@ class CdcImport:
         early = np.flatnonzero(~domain.minimum_frontier.beyond(times))
         if early.shape[0]:
             time = domain.render_time(times[early[0]].tolist())
-            msg = f"could not import CDCv2 into log {self._writer.log.path!r}: found an update at time={time!r}"
+            where = "" if self._log is None else f" into log {self._log.path!r}"
+            msg = f"could not import CDCv2{where}: found an update at time={time!r}"
             least = domain.render_time(domain.minimum)
             raise ProtocolError(msg, hint=f"the log begins at {least!r}: import into one that begins earlier")

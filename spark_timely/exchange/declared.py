@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_timely.errors import InvalidUsageError
+from spark_timely.errors import InvalidUsageError, LogFormatError, SchemaMismatchError, shown
 from spark_timely.exchange.schema import Type, arrow_schema, parse_type, type_text
 from spark_timely.exchange.times import TimeLayout
 from spark_timely.log.base import StreamState
+from spark_timely.log.core import LogCore
 from spark_timely.log.format import canonical_type
 
-__all__ = ["CaptureTypes", "import_owner"]
+__all__ = ["CaptureTypes", "check_log", "import_owner"]
 
 _OWNER = "import "
 
@@ -81,3 +82,31 @@ def import_owner(state: StreamState) -> CaptureTypes | None:
         except InvalidUsageError:
             continue
     return None
+
+
+def check_log(log: LogCore, types: CaptureTypes) -> None:
+    """Refuse a log of another kind, with other columns or other times, for imports of these types.
+
+    Raises
+    ------
+    SchemaMismatchError, LogFormatError
+    """
+    wanted = types.layout.domain
+    if log.kind != "stream" or (log.domain.types, log.domain.minimum) != (wanted.types, wanted.minimum):
+        msg = (
+            f"could not import into log {log.path!r}: found kind={log.kind!r}, times"
+            f" {[type_.value for type_ in log.domain.types]} from {log.domain.minimum!r}"
+        )
+        hint = (
+            f"times of type {type_text(types.time)} need a stream log, {[type_.value for type_ in wanted.types]}"
+            f" from {wanted.minimum!r}"
+        )
+        raise SchemaMismatchError(msg, hint=hint)
+    fields = [(field.name, canonical_type(field.type, field.name), field.nullable) for field in types.payload]
+    found = [(field.name, field.type, field.nullable) for field in log.format.declared]
+    if found != fields:
+        msg = f"could not import into log {log.path!r}: found columns {shown(log.schema.names)} of other types or names"
+        raise SchemaMismatchError(msg, hint=f"records of type {type_text(types.record)} need {shown(fields)}")
+    if log.format.merged:
+        msg = f"could not import into log {log.path!r}: found columns {shown(log.format.merged)} that came later"
+        raise LogFormatError(msg, hint="import into a log of its own")

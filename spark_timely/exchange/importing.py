@@ -8,43 +8,46 @@ Invariants
 ----------
 1. The log says how far it has the capture: position and number of events are in the commit that has
    their last rows. So an import can stop anywhere and go on, and done twice it adds nothing.
-2. What was imported is not trusted to be still what the capture begins with: it is compared.
+2. What was imported is not trusted to be still what the capture begins with: all of it is compared.
 3. Every event is judged by the protocol before anything of its commit is written; timely checks nothing.
-4. The stream's frontier in the log is that of the capture, up to its last whole event: what is missing
+4. A capture that is refused before its first commit changes nothing: its stream, and a log that is not there
+   yet, come to be when there is something to commit, or when a capture has ended well.
+5. The stream's frontier in the log is that of the capture, up to its last whole event: what is missing
    at the end of an unfinished capture keeps it where it is.
 """
 
 from __future__ import annotations
 
-import json
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from spark_timely.antichain import Antichain
+from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import (
     CaptureFormatError,
-    LogFormatError,
-    SchemaMismatchError,
+    RolledBackError,
     StorageError,
     TimelyError,
-    TimelyInternalError,
+    UpperMismatchError,
     shown,
 )
 from spark_timely.exchange.chunk import CaptureChunk
-from spark_timely.exchange.declared import CaptureTypes
+from spark_timely.exchange.declared import CaptureTypes, check_log
+from spark_timely.exchange.growing import GrowingFile
+from spark_timely.exchange.jsonl import JsonLines
 from spark_timely.exchange.judge import judge_chunk
-from spark_timely.exchange.reader import CaptureReader
-from spark_timely.exchange.schema import type_text
-from spark_timely.log.base import CommitRequest, DataFile
+from spark_timely.exchange.marks import Mark, all_marks, newest_mark
+from spark_timely.exchange.reader import CaptureReader, Source
+from spark_timely.log.base import CommitRequest, DataFile, StreamState
 from spark_timely.log.core import LogCore
+from spark_timely.log.decide import decide_open
 from spark_timely.log.files import conform, message_table, write_data_files
-from spark_timely.log.format import canonical_type
+from spark_timely.log.format import check_stream_name
 
 __all__ = ["Imported", "StreamImport"]
 
@@ -68,6 +71,8 @@ class Imported:
         Those of them that this import added.
     unfinished : int
         Bytes behind the last whole event.
+    missing : int
+        Bytes that the log has and that were not sent when the capture was sent once more.
     frontier : Antichain
     closed : bool
     """
@@ -79,51 +84,17 @@ class Imported:
     new_events: int
     new_records: int
     unfinished: int
+    missing: int
     frontier: Antichain
     closed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """How far a commit of an import came, as its reason tells."""
-
-    position: int = 0
-    events: int = 0
-    checksum: int = 0
-    """Of everything before the position."""
-    tail: int = 0
-    """Where the last stretch begins that has a checksum of its own."""
-    tail_checksum: int = 0
-
-    def reason(self, name: str) -> str:
-        facts = {
-            "import": name,
-            "bytes": self.position,
-            "events": self.events,
-            "crc32": self.checksum,
-            "tail": [self.tail, self.tail_checksum],
-        }
-        return json.dumps(facts, ensure_ascii=False)
-
-    @classmethod
-    def of_reason(cls, reason: str) -> _Mark | None:
-        try:
-            facts = json.loads(reason)
-            tail, tail_checksum = facts["tail"]
-            return cls(facts["bytes"], facts["events"], facts["crc32"], tail, tail_checksum)
-        except (ValueError, TypeError, KeyError):
-            return None
 
 
 def _never() -> bool:
     return False
 
 
-class _Input(Protocol):
-    """A capture from its beginning."""
-
-    def readinto(self, buffer: memoryview, /) -> int | None:
-        """Fill the buffer from its beginning; 0 where there are no bytes for now."""
+def _as_it_is(file: GrowingFile) -> Source:
+    return file
 
 
 class StreamImport:
@@ -131,9 +102,10 @@ class StreamImport:
 
     Parameters
     ----------
-    log : LogCore
+    log : LogCore or callable
+        What gives the log, where there is none yet: called once there is something to write.
     stream : str
-        Opened, if it is not there yet, with a capability at the minimum.
+        If it is not there yet, it is opened with a capability at the minimum; see `open`.
     types : CaptureTypes
     name : str
         What the capture is called, for people.
@@ -172,7 +144,7 @@ class StreamImport:
 
     def __init__(
         self,
-        log: LogCore,
+        log: LogCore | Callable[[], LogCore],
         stream: str,
         types: CaptureTypes,
         *,
@@ -182,7 +154,6 @@ class StreamImport:
         tell: Callable[[int], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.log = log
         self.stream = stream
         self.types = types
         self.name = name
@@ -190,13 +161,19 @@ class StreamImport:
         self._max_delay_s = max_delay_s
         self._tell = tell
         self._clock = clock
-        _check_log(log, types)
-        log.check_writable()
-        self._state = log.open_stream(stream, owner=types.owner, at=list(log.domain.minimum))
-        self._mark = self._recorded_mark()
-        self._counts = self._state.counts
+        self._log: LogCore | None = None
+        self._make: Callable[[], LogCore] | None = None
+        self._state: StreamState | None = None
+        self._mark = Mark()
+        check_stream_name(stream)
+        if isinstance(log, LogCore):
+            self._attach(log)
+        else:
+            self._make = log
+        self._counts = self._held()
         self._new_events = self._new_records = 0
-        self._unfinished = 0
+        self._unfinished = self._missing = 0
+        self._place_of: Callable[[int], int | None] | None = None
 
     @property
     def position(self) -> int:
@@ -206,18 +183,56 @@ class StreamImport:
     @property
     def closed(self) -> bool:
         """Whether the capture has ended, so that nothing can follow."""
-        return self._state.closed
+        return self._state is not None and self._state.closed
 
-    def _recorded_mark(self) -> _Mark:
-        """Find how far the log has the capture."""
-        if self._state.batch is None:
-            return _Mark()
-        recorded = self.log.recorded(self.stream, self._state.batch)
-        mark = None if recorded is None else _Mark.of_reason(recorded.reason)
-        if mark is None or mark.position != self._state.batch:
-            msg = f"could not go on with stream {self.stream!r} of log {self.log.path!r}: found no mark of an import"
-            raise TimelyInternalError(msg)
-        return mark
+    @property
+    def opened(self) -> bool:
+        """Whether the log has the stream."""
+        return self._state is not None
+
+    def _attach(self, log: LogCore) -> LogCore:
+        """Check that the capture can become a stream of the log, and find how far it has come."""
+        check_log(log, self.types)
+        log.check_writable()
+        log.refresh()
+        states = log._all_states()
+        minimum = log.domain.minimum
+        found = decide_open(
+            log.path, log.domain, states, self.stream, owner=self.types.owner, at=minimum, donor=None, clock=0
+        )
+        if isinstance(found, StreamState):
+            self._state, self._mark = found, newest_mark(log, found)
+        self._log = log
+        return log
+
+    def _held(self) -> StreamCounts:
+        """Return the counts by which the next event is judged."""
+        if self._state is not None:
+            return self._state.counts
+        return StreamCounts.initial(self.types.layout.domain.minimum)
+
+    def open(self) -> StreamState:
+        """Open the stream if it is not there yet, so that the log's frontier waits for the capture.
+
+        A first commit does so, and so does a capture that ends well without any event. Whoever waits for a
+        capture, while others may use up the log's capabilities at its minimum, does so beforehand.
+
+        Raises
+        ------
+        UpperMismatchError
+            If another import opened it meanwhile, and has gone on.
+        """
+        log = self._log
+        if log is None:
+            assert self._make is not None
+            log = self._attach(self._make())
+            if self._mark.position:
+                raise self._overtaken(0, self._mark.position)
+        if self._state is None:
+            self._state = log.open_stream(self.stream, owner=self.types.owner, at=list(log.domain.minimum))
+            if self._state.seq:
+                raise self._overtaken(0, self._state.seq)
+        return self._state
 
     def result(self) -> Imported:
         """Return how far the log has the capture."""
@@ -229,11 +244,30 @@ class StreamImport:
             self._new_events,
             self._new_records,
             self._unfinished,
-            self._state.frontier,
-            self._state.closed,
+            self._missing,
+            self._held().frontier,
+            self.closed,
         )
 
-    def take_file(self, path: str, *, again: Callable[[], bool] = _never) -> Imported:
+    def rehearse(self, source: Source) -> None:
+        """Read and judge what the first commit would take, and write nothing.
+
+        Raises
+        ------
+        CaptureFormatError, ProtocolError
+            As `take_whole` would.
+        """
+        for _ in self._stretches(self._reader(source)):
+            break
+        self._counts = self._held()
+
+    def take_file(
+        self,
+        path: str,
+        *,
+        again: Callable[[], bool] = _never,
+        wrap: Callable[[GrowingFile], Source] = _as_it_is,
+    ) -> Imported:
         """Import what a file has and the log has not.
 
         Parameters
@@ -241,6 +275,8 @@ class StreamImport:
         path : str
         again : callable
             Is asked at the end of an unfinished file whether to look once more; it may take its time.
+        wrap : callable
+            Gives the bytes of the capture for those of the file, where these are others.
 
         Raises
         ------
@@ -251,18 +287,20 @@ class StreamImport:
         OSError
             If the file cannot be read.
         """
-        with open(path, "rb", buffering=0) as file:
-            mark = self._mark
-            file.seek(mark.tail)
-            checksum, left = 0, mark.position - mark.tail
-            while left and (block := file.read(min(left, _BLOCK))):
-                checksum, left = zlib.crc32(block, checksum), left - len(block)
-            if left or checksum != mark.tail_checksum:
-                found = f"{left} bytes less" if left else "other bytes"
-                raise self._another(found=found)
-            return self._take(file, again)
 
-    def take_whole(self, source: _Input, *, again: Callable[[], bool] = _never) -> Imported:
+        def look_again() -> bool:
+            if not again():
+                return False
+            file.check_place()
+            return True
+
+        with GrowingFile(path) as file:
+            source = wrap(file)
+            if left := self._compared(source, _never, [self._mark]):
+                raise self._another(self._mark, found=f"{left} bytes less")
+            return self._take(source, look_again)
+
+    def take_whole(self, source: Source, *, again: Callable[[], bool] = _never) -> Imported:
         """Import a capture that is sent from its beginning; what the log has of it is compared and passed over.
 
         A source that ends before it has come so far adds nothing: it is the same capture, sent once more.
@@ -279,29 +317,46 @@ class StreamImport:
         CaptureFormatError, ProtocolError
             As `take_file`.
         """
-        buffer = memoryview(bytearray(_BLOCK))
-        checksum, left = 0, self._mark.position
-        while left:
-            n = source.readinto(buffer[: min(left, _BLOCK)])
-            if not n:
-                if again():
-                    continue
-                return self.result()
-            checksum, left = zlib.crc32(buffer[:n], checksum), left - n
-        if checksum != self._mark.checksum:
-            raise self._another(found="other bytes")
-        return self._take(source, again)
+        # Each commit's mark, so that what ends early is compared as far as it came.
+        marks = [] if self._log is None or not self.position else all_marks(self._log, self.stream)
+        marks = [*(mark for mark in marks if mark.position < self.position), self._mark]
+        self._missing = self._compared(source, again, marks)
+        return self.result() if self._missing else self._take(source, again)
 
-    def _another(self, *, found: str) -> CaptureFormatError:
+    def _compared(self, source: Source, again: Callable[[], bool], marks: list[Mark]) -> int:
+        """Compare what a source begins with, up to the last of the marks; return how many bytes it lacks."""
+        buffer = memoryview(bytearray(_BLOCK))
+        at = checksum = 0
+        for mark in marks:
+            while at < mark.position:
+                n = source.readinto(buffer[: min(mark.position - at, _BLOCK)])
+                if n:
+                    at, checksum = at + n, zlib.crc32(buffer[:n], checksum)
+                elif not again():
+                    return marks[-1].position - at
+            if checksum != mark.checksum:
+                raise self._another(mark, found="other bytes")
+        return 0
+
+    def _another(self, mark: Mark, *, found: str) -> CaptureFormatError:
         msg = (
-            f"could not go on with the import of {self.name!r} into stream {self.stream!r}: found {found} than the"
-            f" {self._mark.position} bytes that the log has"
+            f"could not go on with the import of {shown(self.name)} into stream {self.stream!r}: found {found} than the"
+            f" {mark.position} bytes that the log has, of {mark.events} events"
         )
         hint = "this is another capture, or it was changed: import it into another stream"
-        return CaptureFormatError(msg, hint=hint, event=self._mark.events, position=self._mark.position)
+        return CaptureFormatError(msg, hint=hint, event=mark.events, position=mark.position)
 
-    def _take(self, source: _Input, again: Callable[[], bool]) -> Imported:
-        reader = CaptureReader(
+    def _overtaken(self, expected: int, current: object) -> UpperMismatchError:
+        msg = (
+            f"could not go on with the import of {shown(self.name)} into stream {self.stream!r}: found that another"
+            " import, or a change by hand, came first"
+        )
+        hint = "let one import of a stream run at a time; run this one again: what the log has is compared"
+        return UpperMismatchError(msg, hint=hint, expected=expected, current=current)
+
+    def _reader(self, source: Source) -> CaptureReader:
+        self._place_of = source.place_of if isinstance(source, JsonLines) else None
+        return CaptureReader(
             source,
             time=self.types.time,
             record=self.types.record,
@@ -309,11 +364,15 @@ class StreamImport:
             event=self._mark.events,
             checksum=self._mark.checksum,
         )
+
+    def _take(self, source: Source, again: Callable[[], bool]) -> Imported:
+        reader = self._reader(source)
         while True:
             for stretch in self._stretches(reader):
                 self._commit(stretch, reader)
-            self._unfinished = reader.unfinished
+            self._unfinished = source.unfinished if isinstance(source, JsonLines) else reader.unfinished
             if self.closed or not again():
+                self.open()
                 return self.result()
 
     def _stretches(self, reader: CaptureReader) -> Iterator[list[CaptureChunk]]:
@@ -323,7 +382,7 @@ class StreamImport:
         since = self._clock()
         try:
             for chunk in reader:
-                self._counts = judge_chunk(chunk, self._counts, reader.times, self.stream)
+                self._counts = judge_chunk(chunk, self._counts, reader.times, self.stream, place_of=self._place_of)
                 pending.append(chunk)
                 n_bytes += int(chunk.positions[-1] - chunk.positions[0])
                 n_rows += chunk.n_records
@@ -333,13 +392,15 @@ class StreamImport:
                     pending, n_bytes, n_rows, since = [], 0, 0, self._clock()
         except BaseException:
             # Nothing of the stretch at hand is committed: a wrong type may have decoded well so far.
-            self._counts = self._state.counts
+            self._counts = self._held()
             raise
         if pending:
             yield pending
 
     def _commit(self, chunks: list[CaptureChunk], reader: CaptureReader) -> None:
-        log, state = self.log, self._state
+        state = self.open()
+        log = self._log
+        assert log is not None
         low, high = int(chunks[0].positions[0]), int(chunks[-1].positions[-1])
         events = chunks[-1].first_event + chunks[-1].n_events
         times = np.concatenate([chunk.record_times for chunk in chunks])
@@ -355,7 +416,7 @@ class StreamImport:
                 seq=state.seq + 1,
                 domain=log.domain,
             )
-        mark = _Mark(high, events, reader.checksum or 0, *reader.tail)
+        mark = Mark(high, events, reader.checksum or 0)
         request = CommitRequest(
             stream=self.stream,
             owner=self.types.owner,
@@ -368,36 +429,25 @@ class StreamImport:
             reason=mark.reason(self.name),
         )
         try:
-            self._state = log.commit(request).state
+            outcome = log.commit(request)
         except TimelyError as error:
             if not isinstance(error, StorageError) or error.determinate:
                 log._discard_refused(files)
+            if isinstance(error, RolledBackError | UpperMismatchError):
+                raise self._overtaken(state.seq, error.context.get("current")) from error
             raise
+        self._state = outcome.state
+        self._counts = outcome.state.counts
+        if outcome.duplicate:
+            # Another import of the stream came first. As many rows at the same times need not be the same ones.
+            log._discard_refused(files)
+            recorded = log.recorded(self.stream, high)
+            theirs = None if recorded is None else Mark.of_reason(recorded.reason)
+            if theirs != mark:
+                raise self._another(mark, found="other bytes")
+        else:
+            self._new_events += sum(chunk.n_events for chunk in chunks)
+            self._new_records += times.shape[0]
         self._mark = mark
-        self._new_events += sum(chunk.n_events for chunk in chunks)
-        self._new_records += times.shape[0]
         if self._tell is not None:
             self._tell(high - low)
-
-
-def _check_log(log: LogCore, types: CaptureTypes) -> None:
-    """Refuse a log of another kind, with other columns or other times."""
-    wanted = types.layout.domain
-    if log.kind != "stream" or (log.domain.types, log.domain.minimum) != (wanted.types, wanted.minimum):
-        msg = (
-            f"could not import into log {log.path!r}: found kind={log.kind!r}, times"
-            f" {[type_.value for type_ in log.domain.types]} from {log.domain.minimum!r}"
-        )
-        hint = (
-            f"times of type {type_text(types.time)} need a stream log, {[type_.value for type_ in wanted.types]}"
-            f" from {wanted.minimum!r}"
-        )
-        raise SchemaMismatchError(msg, hint=hint)
-    fields = [(field.name, canonical_type(field.type, field.name), field.nullable) for field in types.payload]
-    found = [(field.name, field.type, field.nullable) for field in log.format.declared]
-    if found != fields:
-        msg = f"could not import into log {log.path!r}: found columns {shown(log.schema.names)} of other types or names"
-        raise SchemaMismatchError(msg, hint=f"records of type {type_text(types.record)} need {shown(fields)}")
-    if log.format.merged:
-        msg = f"could not import into log {log.path!r}: found columns {shown(log.format.merged)} that came later"
-        raise LogFormatError(msg, hint="import into a log of its own")

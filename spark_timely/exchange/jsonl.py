@@ -13,17 +13,21 @@ import base64
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from spark_timely.errors import CaptureFormatError, TimelyError, shown
 from spark_timely.exchange.chunk import CaptureChunk
+from spark_timely.exchange.lines import Lines
 from spark_timely.exchange.schema import UNIT, Choice, Option, Record, Scalar, Type, Vec, arrow_schema, columns_of
 from spark_timely.exchange.schema import parse_type as _parse_type
 from spark_timely.exchange.times import time_layout
 
 if TYPE_CHECKING:
+    from spark_timely.exchange.reader import Source
     from spark_timely.exchange.writer import PlainEvent
 
 __all__ = ["JsonLines", "chunk_lines", "found_by", "json_chunk", "json_value", "records_to_rows", "rows_to_records"]
@@ -195,13 +199,29 @@ def chunk_lines(chunk: CaptureChunk, *, time: str | Type, record: str | Type) ->
         yield json.dumps(event, ensure_ascii=False, allow_nan=False)
 
 
-def json_chunk(lines: Iterable[str], *, time: str | Type, record: str | Type, first_event: int = 0) -> CaptureChunk:
+def json_chunk(
+    lines: Iterable[str | bytes],
+    *,
+    time: str | Type,
+    record: str | Type,
+    first_event: int = 0,
+    positions: Sequence[int] | None = None,
+) -> CaptureChunk:
     """Read lines that `chunk_lines` wrote. Empty lines are passed over, and a last line ``{"end": …}``.
+
+    Parameters
+    ----------
+    lines : iterable of str or bytes
+    time, record : str or Type
+    first_event : int
+        Number of the first event.
+    positions : sequence of int, optional
+        Where each line begins, in bytes, for errors.
 
     Raises
     ------
     CaptureFormatError
-        If a line is no event of the declared types; it names the event.
+        If a line is no event of the declared types; it names the event, and its position.
 
     Examples
     --------
@@ -211,23 +231,28 @@ def json_chunk(lines: Iterable[str], *, time: str | Type, record: str | Type, fi
     from spark_timely.exchange.writer import build_chunk
 
     events: list[PlainEvent] = []
-    for line in lines:
+    places: list[int | None] = []
+    for i, line in enumerate(lines):
         if not line.strip():
             continue
+        place = None if positions is None else positions[i]
         try:
             found = json.loads(line)
             if not (isinstance(found, dict) and set(found) == {"end"}):
                 events.append(_event(found))
-        except (ValueError, RecursionError) as error:
-            raise _no_event(first_event + len(events), error) from error
+                places.append(place)
+        except (ValueError, RecursionError) as error:  # of which UnicodeDecodeError is one
+            raise _no_event(first_event + len(events), place, error) from error
     try:
-        return build_chunk(events, time=time, record=record, first_event=first_event)
+        chunk = build_chunk(events, time=time, record=record, first_event=first_event)
+        # Where the last event ends nobody asks.
+        return chunk if positions is None else replace(chunk, positions=np.array([*places, 0], np.int64))
     except (ValueError, TypeError, OverflowError):
         for number, event in enumerate(events):  # which of them it was
             try:
                 build_chunk([event], time=time, record=record)
             except (ValueError, TypeError, OverflowError) as error:
-                raise _no_event(first_event + number, error) from error
+                raise _no_event(first_event + number, places[number], error) from error
         raise
 
 
@@ -243,10 +268,11 @@ def found_by(error: Exception) -> str:
     return said[said.index("found ") :] if "found " in said else f"found {said}"
 
 
-def _no_event(number: int, error: Exception) -> CaptureFormatError:
-    msg = f"could not read JSON lines at event={number}: {found_by(error)}"
+def _no_event(number: int, place: int | None, error: Exception) -> CaptureFormatError:
+    at = "" if place is None else f", byte={place}"
+    msg = f"could not read JSON lines at event={number}{at}: {found_by(error)}"
     hint = 'a line is {"messages": [time, [record, …]]} or {"progress": [[time, delta], …]}'
-    return CaptureFormatError(msg, hint=hint, event=number)
+    return CaptureFormatError(msg, hint=hint, event=number, position=place)
 
 
 def _event(found: Value) -> PlainEvent:
@@ -262,45 +288,68 @@ def _event(found: Value) -> PlainEvent:
 
 
 class JsonLines:
-    """A file of JSON lines that is read as the bytes of the capture that it describes.
+    r"""Lines of JSON that are read as the bytes of the capture that they describe.
 
     Parameters
     ----------
-    path : str
+    source : Source
     time, record : str or Type
 
-    Notes
-    -----
-    A last line without its end may still be under way: it is read when it has one.
+    Examples
+    --------
+    >>> import io
+    >>> lines = JsonLines(io.BytesIO(b'{"progress": [[0, -1]]}\n{"pro'), "u64", "u64")
+    >>> buffer = memoryview(bytearray(64))
+    >>> lines.readinto(buffer), lines.readinto(buffer), lines.unfinished
+    (36, 0, 5)
     """
 
-    def __init__(self, path: str, time: str | Type, record: str | Type) -> None:
+    def __init__(self, source: Source, time: str | Type, record: str | Type) -> None:
         from spark_timely.exchange.writer import CaptureEncoder
 
-        self._path = path
+        self._lines = Lines(source)
         self._types = (time, record)
         self._encoder = CaptureEncoder(time=time, record=record)
-        self._place = 0
         self._events = 0
-        self._ready = b""
+        self._ready = memoryview(b"")
+        self._recent: list[CaptureChunk] = []
+
+    @property
+    def unfinished(self) -> int:
+        """Bytes of a last line that is not whole yet."""
+        return self._lines.unfinished
+
+    def place_of(self, event: int) -> int | None:
+        """Return where the line of an event begins, None if it was read long ago."""
+        for chunk in self._recent:  # two
+            if 0 <= (i := event - chunk.first_event) < chunk.n_events:
+                return int(chunk.positions[i])
+        return None
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Fill the buffer with the bytes of events; 0 at the end of the file."""
+        """Fill the buffer with the bytes of events; 0 at the end of the source.
+
+        Raises
+        ------
+        CaptureFormatError
+            If a line is no event.
+        """
         while not self._ready:
-            with open(self._path, "rb") as file:
-                file.seek(self._place)
-                lines = [line for line in file.readlines(_LINES_BYTES) if line.endswith(b"\n")]
+            lines = self._lines.block()
             if not lines:
                 return 0
-            self._place += sum(map(len, lines))
             time, record = self._types
-            try:
-                texts = [line.decode() for line in lines]
-            except UnicodeDecodeError as error:
-                raise _no_event(self._events, error) from error
-            chunk = json_chunk(texts, time=time, record=record, first_event=self._events)
+            chunk = json_chunk(
+                [line.data for line in lines],
+                time=time,
+                record=record,
+                first_event=self._events,
+                positions=[line.position for line in lines],
+            )
             self._events += chunk.n_events
-            self._ready = self._encoder.encode(chunk)
+            # What is judged at once begins in the block before at the earliest.
+            self._recent = [*self._recent[-1:], chunk]
+            self._ready = memoryview(self._encoder.encode(chunk))
         part = self._ready[: len(buffer)]
         buffer[: len(part)] = part
         self._ready = self._ready[len(part) :]

@@ -6,37 +6,36 @@ name it.
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 
 from spark_timely.capture.protocol import StreamCounts, check_messages, check_progress, verify_events
 from spark_timely.errors import ProtocolError
 from spark_timely.exchange.chunk import CaptureChunk
-from spark_timely.exchange.declared import CaptureTypes
-from spark_timely.exchange.reader import CaptureReader
 from spark_timely.exchange.times import TimeLayout
 
-__all__ = ["check_beginning", "judge_chunk"]
+__all__ = ["judge_chunk"]
 
 
-def check_beginning(path: str, types: CaptureTypes) -> None:
-    """Read and judge the beginning of a file, before anything is made for it.
-
-    Raises
-    ------
-    CaptureFormatError, ProtocolError
-        If it is no capture of these types.
-    OSError
-        If it cannot be read.
-    """
-    with open(path, "rb", buffering=0) as file:
-        reader = CaptureReader(file, time=types.time, record=types.record)
-        for chunk in reader:
-            judge_chunk(chunk, StreamCounts.initial(reader.times.domain.minimum), reader.times, os.path.basename(path))
-            return
-
-
-def judge_chunk(chunk: CaptureChunk, counts: StreamCounts, times: TimeLayout, stream: str) -> StreamCounts:
+def judge_chunk(
+    chunk: CaptureChunk,
+    counts: StreamCounts,
+    times: TimeLayout,
+    stream: str,
+    *,
+    place_of: Callable[[int], int | None] | None = None,
+) -> StreamCounts:
     """Judge the events of a chunk, in their order, and return the counts after it.
+
+    Parameters
+    ----------
+    chunk : CaptureChunk
+    counts : StreamCounts
+        Before it.
+    times : TimeLayout
+    stream : str
+        For errors.
+    place_of : callable, optional
+        Gives the first byte of an event, where the chunk's own positions are not those of the file.
 
     Raises
     ------
@@ -56,10 +55,16 @@ def judge_chunk(chunk: CaptureChunk, counts: StreamCounts, times: TimeLayout, st
     try:
         return verify_events(times.domain, chunk.stream_events(), start=counts, stream=stream)
     except ProtocolError:
-        return _judge_slowly(chunk, counts, times, stream)
+        return _judge_slowly(chunk, counts, times, stream, place_of)
 
 
-def _judge_slowly(chunk: CaptureChunk, counts: StreamCounts, times: TimeLayout, stream: str) -> StreamCounts:
+def _judge_slowly(
+    chunk: CaptureChunk,
+    counts: StreamCounts,
+    times: TimeLayout,
+    stream: str,
+    place_of: Callable[[int], int | None] | None,
+) -> StreamCounts:
     """Judge one event after the other, to name the one that is wrong."""
     message = 0
     for number, (kind, part) in enumerate(chunk.walk()):
@@ -76,7 +81,8 @@ def _judge_slowly(chunk: CaptureChunk, counts: StreamCounts, times: TimeLayout, 
                     domain=times.domain,
                 )
         except ProtocolError as error:
-            event, place = chunk.first_event + number, int(chunk.positions[number])
+            event = chunk.first_event + number
+            place = int(chunk.positions[number]) if place_of is None else place_of(event)
             error.message = f"{error.message}, at event={event}, byte={place}"
             error.args = (error.message,)
             error.context.update(event=event, position=place)

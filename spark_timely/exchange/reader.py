@@ -127,8 +127,6 @@ class CaptureReader:
         Number of the event that comes next.
     checksum : int or None
         CRC-32 of everything before `position`.
-    tail : (int, int)
-        Where the last stretch of whole events that was read begins, and its own CRC-32, where one is kept.
 
     Raises
     ------
@@ -171,7 +169,6 @@ class CaptureReader:
         self._filled = 0
         self._max = max_event_bytes
         self.checksum = checksum
-        self.tail = (position, 0)
 
     @property
     def unfinished(self) -> int:
@@ -217,8 +214,6 @@ class CaptureReader:
             raise self._wrong(fault, bounds[:-1].tolist()) from None
         if self.checksum is not None:
             self.checksum = zlib.crc32(view[:at], self.checksum)
-            if at:
-                self.tail = (self.position, zlib.crc32(view[:at]))
         rest = filled - at
         view[:rest] = bytes(view[at:filled])
         self._filled = rest

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +18,7 @@ from spark_timely.cli import main
 from spark_timely.cli.command import build_parser
 from spark_timely.cli.exchange import _import
 from spark_timely.cli.output import Console
+from spark_timely.errors import TimelyError
 from spark_timely.exchange.writer import capture_bytes
 from spark_timely.log.delta import open_log
 from tests.oracles.golden import golden_bytes
@@ -187,7 +191,7 @@ def test_collection_comes_and_goes_as_cdcv2(run: Run, log_path: str, tmp_path: P
     code, out, _ = run("import", log_path, str(file), str(file), *cdcv2)
     assert (code, json.loads(out)) == (
         0,
-        {"messages": 8, "added": 2, "pending": 1, "frontier": [9], "complete": False},
+        {"messages": 8, "added": 2, "pending": 1, "unfinished": 0, "frontier": [9], "complete": False},
     )
     code, out, _ = run("import", log_path, str(file), *cdcv2)
     assert (code, json.loads(out)["added"]) == (0, 0)
@@ -213,3 +217,196 @@ def test_line_that_is_no_message_is_named(run: Run, log_path: str, tmp_path: Pat
     code, _, err = run("import", log_path, str(file), "--time", "u64", "--record", "string", "--format", "cdcv2")
     assert code == 4
     assert "in line 3 of" in err
+
+
+CDCV2 = ("--time", "u64", "--record", "string", "--format", "cdcv2")
+LATE = [{"progress": [[0, -1]]}, {"messages": [0, [["late", 1]]]}]
+REFUSED = {
+    "lines of JSON that are no events": (TYPES, ["--format", "jsonl"], b'{"messages": [0, [["a", -1]]]}\n'),
+    "lines of JSON that break the protocol": (
+        TYPES,
+        ["--format", "jsonl"],
+        "".join(json.dumps(line) + "\n" for line in LATE).encode(),
+    ),
+    "no JSON": (TYPES, ["--format", "jsonl"], b"\x00\xff\n"),
+    "an event that is wrong long after the beginning": (
+        TYPES,
+        [],
+        capture_bytes(
+            [*[(0, [("x" * 1000, i) for i in range(1000)])] * 9, {0: -1}, {0: -1}], time="u64", record="(string, u64)"
+        ),
+    ),
+    "no CDCv2": (CDCV2, [], b'{"updates": [["a", 1, 1]]}\n{"progress": 1}\n'),
+    "CDCv2 that contradicts itself": (CDCV2, [], b'{"updates": [["a", 1, 1]]}\n{"updates": [["a", 1, 2]]}\n'),
+    "bytes of anything": (TYPES, [], bytes(range(256))),
+}
+
+
+@pytest.mark.parametrize("case", sorted(REFUSED))
+@pytest.mark.parametrize("streams", [None, "1", "2"])
+def test_refused_input_leaves_nothing_changed(
+    run: Run, log_path: str, tmp_path: Path, case: str, streams: str | None
+) -> None:
+    types, more, data = REFUSED[case]
+    good, bad = tmp_path / "good.x", tmp_path / "bad.x"
+    bad.write_bytes(data)
+    if streams is not None:
+        good.write_bytes(b"")
+        assert run("import", log_path, str(good), *types, *more, "--streams", streams)[0] == 0
+    before = open_log(log_path).version if streams is not None else None
+    code, _, err = run("import", log_path, str(bad), *types, *more)
+    assert code == 4
+    assert "found" in err
+    if streams is not None:
+        assert open_log(log_path).version == before
+    else:
+        assert not os.path.exists(log_path)
+
+
+def test_no_file_is_imported_if_one_of_them_is_refused(run: Run, files: list[str], log_path: str) -> None:
+    Path(files[2]).write_bytes(bytes(100))
+    assert run("import", log_path, *files, *TYPES)[0] == 4
+    assert not os.path.exists(log_path)
+
+
+def test_port_that_is_taken_leaves_nothing_changed(run: Run, files: list[str], log_path: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"tcp-listen://127.0.0.1:{server.getsockname()[1]}"
+        code, _, err = run("import", log_path, address, files[0], *TYPES)
+    assert code == 3
+    assert "could not listen on" in err
+    assert not os.path.exists(log_path)
+
+
+@pytest.mark.parametrize("data", [bytes(100), b"GET / HTTP/1.1\r\n\r\n"])
+def test_producer_that_sends_anything_makes_no_log(run: Run, log_path: str, data: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(data)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        code, _, err = run("import", log_path, f"tcp://127.0.0.1:{server.getsockname()[1]}", *TYPES, "--wait", "1s")
+        thread.join(30)
+    assert code == 4
+    assert "could not read a capture at event=0, byte=" in err
+    assert not os.path.exists(log_path)
+
+
+def test_nobody_comes_and_no_log_is_made(run: Run, log_path: str) -> None:
+    code, out, _ = run("import", log_path, "tcp-listen://127.0.0.1:0", *TYPES, "--wait", "0s")
+    assert (code, os.path.exists(log_path)) == (0, False)
+    assert "there is no log yet" in out
+
+
+def test_one_file_under_two_names_is_refused(run: Run, files: list[str], log_path: str, tmp_path: Path) -> None:
+    (tmp_path / "link.bin").symlink_to(files[0])
+    for names in ([files[0], str(tmp_path / "link.bin")], [files[0], files[0]]):
+        code, _, err = run("import", log_path, *names, *TYPES, "--stream", "a", "--stream", "b")
+        assert code == 2
+        assert "found it to be the same file as" in err
+    assert not os.path.exists(log_path)
+
+
+def test_capture_that_closes_does_not_complete_a_log_before_the_others_are_in(
+    run: Run, files: list[str], log_path: str, tmp_path: Path
+) -> None:
+    (tmp_path / "begun.bin").write_bytes(b"")
+    assert run("import", log_path, str(tmp_path / "begun.bin"), *TYPES)[0] == 0
+    # What is left is one capability, at the minimum: all three begin from it, though the first one gives up its own.
+    (tmp_path / "begun.bin").write_bytes(Path(files[0]).read_bytes())
+    code, out, err = run("import", log_path, str(tmp_path / "begun.bin"), *files[1:], *TYPES, "--json")
+    assert (code, err) == (0, "")
+    assert all(each["closed"] for each in json.loads(out)["captures"])
+
+
+def test_log_that_is_to_get_fewer_captures_than_there_are_is_refused(run: Run, files: list[str], log_path: str) -> None:
+    code, _, err = run("import", log_path, *files, *TYPES, "--streams", "2")
+    assert code == 2
+    assert "found --streams 2 for 3 captures" in err
+    assert not os.path.exists(log_path)
+
+
+def test_line_that_breaks_the_protocol_is_named_by_its_place_in_the_file(
+    run: Run, log_path: str, tmp_path: Path
+) -> None:
+    file, lines = tmp_path / "x.jsonl", [json.dumps(line) for line in LATE]
+    file.write_text(f"\n{lines[0]}\n\n{lines[1]}\n")
+    code, _, err = run("import", log_path, str(file), *TYPES, "--format", "jsonl")
+    assert code == 4
+    assert f"at event=1, byte={len(lines[0]) + 3}" in err
+    file.write_text(f"{lines[0]}\n[]\n")
+    code, _, err = run("import", log_path, str(file), *TYPES, "--format", "jsonl")
+    assert f"at event=1, byte={len(lines[0]) + 1}: found" in err
+
+
+def test_last_line_without_its_end_is_read_when_it_is_whole(run: Run, log_path: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    lines = json.dumps({"messages": [0, [["a", 1]]]}) + "\n" + json.dumps({"progress": [[0, -1]]})
+    file.write_text(lines[:-1])
+    code, out, _ = run("import", log_path, str(file), *TYPES, "--format", "jsonl")
+    assert code == 0
+    assert "unfinished, at 0, 22 bytes of an event that is not whole yet" in out
+    file.write_text(lines)
+    for end, added in (("", 1), ("\n", 0)):
+        file.write_text(lines + end)
+        code, out, _ = run("import", log_path, str(file), *TYPES, "--format", "jsonl", "--json")
+        (capture,) = json.loads(out)["captures"]
+        assert (code, capture["closed"], capture["new_events"]) == (0, True, added)
+
+
+def test_file_of_lines_that_was_cut_is_refused(run: Run, log_path: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    lines = [json.dumps({"messages": [0, [["a", i]]]}) + "\n" for i in range(3)]
+    file.write_text("".join(lines))
+    assert run("import", log_path, str(file), *TYPES, "--format", "jsonl")[0] == 0
+    file.write_text("".join(lines[:2]))
+    code, _, err = run("import", log_path, str(file), *TYPES, "--format", "jsonl")
+    assert code == 4
+    assert "bytes less than" in err
+
+
+def test_cdcv2_that_is_still_written_is_read_to_its_last_whole_message(run: Run, log_path: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    lines = '{"updates": [["a", 1, 1]]}\n{"progress": {"lower": [0], "upper": [], "counts": [[1, 1]]}}'
+    file.write_text(lines[:-2])
+    code, out, _ = run("import", log_path, str(file), *CDCV2)
+    assert code == 0
+    assert "byte" in out
+    assert "not whole yet" in out
+    file.write_text(lines)
+    code, out, _ = run("import", log_path, str(file), *CDCV2, "--json")
+    assert (code, json.loads(out)["added"], json.loads(out)["complete"]) == (0, 1, True)
+
+
+def test_interrupt_from_the_keyboard_leaves_what_came(log_path: str) -> None:
+    data = golden_bytes("capture_c2_3workers_w0.bin")
+    command = [sys.executable, "-m", "spark_timely.cli", "import", log_path, "", *TYPES, "--stream", "w"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(60)
+        command[5] = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(data[:2000])
+                gate = threading.Event()
+                for _ in range(3000):
+                    if os.path.exists(log_path) and _position(log_path, "w"):
+                        break
+                    gate.wait(0.02)
+                process.send_signal(signal.SIGINT)
+                _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "spark-timely: interrupted\n")
+    assert 0 < _position(log_path, "w") <= 2000
+    assert open_log(log_path).verify().legal
+
+
+def _position(path: str, stream: str) -> int:
+    try:
+        state = open_log(path).stream(stream)
+    except TimelyError:
+        return 0
+    return 0 if state is None or state.batch is None else state.batch

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 import random
 from pathlib import Path
 
@@ -11,11 +13,13 @@ import pytest
 
 from spark_timely.errors import (
     CaptureFormatError,
+    ClosedError,
     NegativeCountError,
     NotBeyondError,
     OwnershipError,
     SchemaMismatchError,
     UnheldCapabilityError,
+    UpperMismatchError,
 )
 from spark_timely.exchange.declared import CaptureTypes, import_owner
 from spark_timely.exchange.importing import StreamImport
@@ -137,6 +141,215 @@ def test_another_capture_in_the_place_of_what_was_imported_is_refused(cut: int, 
     assert digest(log) == before
 
 
+RUNS = [
+    capture_bytes(
+        [event for i in range(20) for event in ((i, [base + i]), {i: -1, i + 1: 1})], time="u64", record="u64"
+    )
+    for base in (0, 1000)
+]
+NUMBERS = CaptureTypes.parse("u64", "u64")
+
+
+def values(log: MemoryLog) -> list[int]:
+    log.refresh()
+    return sorted(int(value) for value in log.messages().column("value").to_pylist())
+
+
+@pytest.mark.parametrize("longer", [True, False])
+def test_file_that_is_written_anew_while_it_is_followed_is_not_joined_to_the_first_run(
+    tmp_path: Path, *, longer: bool
+) -> None:
+    first, second = RUNS
+    file, log = tmp_path / "x.bin", log_of(NUMBERS)
+    file.write_bytes(first[: len(first) // 2])
+    looks = []
+
+    def again() -> bool:
+        looks.append(1)
+        file.write_bytes(second if longer else second[:100])  # the same file, cut to nothing and filled again
+        return len(looks) < 5
+
+    with pytest.raises(CaptureFormatError, match=r"at byte=880: found (other bytes|it cut to 100 bytes)"):
+        StreamImport(log, "w", NUMBERS, name="x").take_file(str(file), again=again)
+    assert values(log) == list(range(10))
+    assert log.verify().legal
+
+
+@pytest.mark.parametrize("found", ["another file in its place", "it gone"])
+def test_import_does_not_wait_for_a_file_that_is_no_longer_there(found: str, tmp_path: Path) -> None:
+    file, log = tmp_path / "x.bin", log_of(NUMBERS)
+    file.write_bytes(RUNS[0][:100])
+
+    def again() -> bool:
+        if "another" in found:
+            (tmp_path / "new").write_bytes(RUNS[0])
+            (tmp_path / "new").replace(file)
+        else:
+            file.unlink()
+        return True
+
+    with pytest.raises(CaptureFormatError, match=found):
+        StreamImport(log, "w", NUMBERS, name="x").take_file(str(file), again=again)
+    if "another" in found:  # the new file has what the old one had, and more
+        StreamImport(log, "w", NUMBERS, name="x").take_file(str(file))
+        assert values(log) == list(range(20))
+
+
+def test_all_that_was_imported_is_compared_not_only_its_end(tmp_path: Path) -> None:
+    first, second = RUNS
+    file, log = tmp_path / "x.bin", log_of(NUMBERS)
+    # The last commit has a progress alone, of the same bytes in both runs.
+    for size in (5 * 88, 5 * 88 + 36, 6 * 88):
+        file.write_bytes(first[:size])
+        StreamImport(log, "w", NUMBERS, name="x").take_file(str(file))
+    file.write_bytes(second)
+    with pytest.raises(CaptureFormatError, match="found other bytes"):
+        StreamImport(log, "w", NUMBERS, name="x").take_file(str(file))
+    assert values(log) == list(range(6))
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_two_imports_of_different_captures_into_one_stream_do_not_pass_for_one(*, opened: bool) -> None:
+    log = log_of(NUMBERS)
+    tasks = [StreamImport(log.another(), "w", NUMBERS, name=name) for name in "ab"]
+    if opened:  # then both are at the same commit, with as many rows at the same times
+        for task in tasks:
+            task.open()
+    tasks[0].take_whole(io.BytesIO(RUNS[0]))
+    with pytest.raises((CaptureFormatError, UpperMismatchError), match="could not go on with the import of 'b'"):
+        tasks[1].take_whole(io.BytesIO(RUNS[1]))
+    assert values(log) == list(range(20))
+
+
+@pytest.mark.parametrize("commit_bytes", [(1 << 20, 1 << 20), (100, 300), (300, 100)])
+def test_two_imports_of_one_capture_at_once_add_it_once(commit_bytes: tuple[int, int]) -> None:
+    log = log_of(NUMBERS)
+    tasks = [StreamImport(log.another(), "w", NUMBERS, name="x", commit_bytes=n) for n in commit_bytes]
+    for task in tasks:
+        task.open()
+
+    class InTurns(io.BytesIO):
+        def readinto(self, buffer: memoryview) -> int:
+            return super().readinto(buffer[:176])
+
+    reader = tasks[0]._reader(InTurns(RUNS[0]))
+    stretch = next(tasks[0]._stretches(reader))
+    with contextlib.suppress(UpperMismatchError):  # where they were cut at other places
+        tasks[1].take_whole(InTurns(RUNS[0]))
+        tasks[0]._commit(stretch, reader)
+    log.refresh()
+    StreamImport(log, "w", NUMBERS, name="x").take_whole(io.BytesIO(RUNS[0]))
+    assert values(log) == list(range(20))
+    assert log.verify().legal
+
+
+def test_shorter_capture_that_is_another_is_told_by_the_commits_before() -> None:
+    log = log_of(NUMBERS)
+    for end in (88, 880, len(RUNS[0])):
+        StreamImport(log, "w", NUMBERS, name="x").take_whole(io.BytesIO(RUNS[0][:end]))
+    task = StreamImport(log, "w", NUMBERS, name="x")
+    with pytest.raises(CaptureFormatError, match="found other bytes than the 88 bytes"):
+        task.take_whole(io.BytesIO(RUNS[1][:200]))
+    done = task.take_whole(io.BytesIO(RUNS[0][:200]))
+    assert (done.new_events, done.missing) == (0, len(RUNS[0]) - 200)
+
+
+def test_log_is_made_when_there_is_something_to_commit() -> None:
+    made: list[MemoryLog] = []
+
+    def make() -> MemoryLog:
+        made.append(log_of(NUMBERS))
+        return made[-1]
+
+    task = StreamImport(make, "w", NUMBERS, name="x")
+    bad = capture_bytes([{0: -1}, (0, [1])], time="u64", record="u64")
+    with pytest.raises(UnheldCapabilityError):
+        task.take_whole(io.BytesIO(bad))
+    with pytest.raises(CaptureFormatError):
+        task.take_whole(io.BytesIO(bytes(1000)))
+    assert not made
+    assert task.take_whole(io.BytesIO(RUNS[0])).new_events == 40
+    assert [values(log) for log in made] == [list(range(20))]
+
+
+def test_rehearsal_refuses_what_the_import_would_and_changes_nothing() -> None:
+    log = log_of(NUMBERS)
+    task = StreamImport(log, "w", NUMBERS, name="x")
+    bad = capture_bytes([(0, [1])] * 50 + [{0: -2}], time="u64", record="u64")
+    with pytest.raises(NegativeCountError, match="at event=50, "):
+        task.rehearse(io.BytesIO(bad))
+    task.rehearse(io.BytesIO(RUNS[0]))
+    assert not log.streams()
+    task.take_whole(io.BytesIO(RUNS[0]))
+    assert values(log) == list(range(20))
+
+
+def test_name_that_is_no_text_is_kept_as_one_can() -> None:
+    log = log_of(NUMBERS)
+    StreamImport(log, "w", NUMBERS, name="\udcff.bin").take_whole(io.BytesIO(RUNS[0]))
+    assert "\\udcff.bin" in json.loads(log.stream("w").reason)["import"]
+
+
+def test_close_by_hand_between_two_commits_is_refused_and_nothing_follows() -> None:
+    log = log_of(NUMBERS)
+    task = StreamImport(log, "w", NUMBERS, name="x")
+    task.take_whole(io.BytesIO(RUNS[0][:88]))
+    log.another().close("w")
+    with pytest.raises(ClosedError):
+        task.take_whole(io.BytesIO(RUNS[0]))
+    assert values(log) == [0]
+
+
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("crash", range(9))
+def test_import_that_crashes_at_any_commit_goes_on(
+    crash: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, after: bool
+) -> None:
+    log, left = log_of(NUMBERS), [crash]
+    file = tmp_path / "x.bin"
+    file.write_bytes(RUNS[0])
+
+    def crashing(patch: pytest.MonkeyPatch, name: str) -> None:
+        whole = getattr(MemoryLog, name)
+
+        def call(self: MemoryLog, *args: object, **options: object) -> object:
+            left[0] -= 1
+            if left[0] < 0 and not after:
+                raise KeyboardInterrupt
+            done = whole(self, *args, **options)
+            if left[0] < 0:
+                raise KeyboardInterrupt
+            return done
+
+        patch.setattr(MemoryLog, name, call)
+
+    def until_the_crash() -> None:
+        for end in range(200, len(RUNS[0]) + 200, 200):
+            file.write_bytes(RUNS[0][:end])
+            StreamImport(log, "w", NUMBERS, name="x").take_file(str(file))
+
+    with monkeypatch.context() as patch:
+        crashing(patch, "open_stream")
+        crashing(patch, "commit")
+        with pytest.raises(KeyboardInterrupt):
+            until_the_crash()
+    file.write_bytes(RUNS[0])
+    done = StreamImport(log.another(), "w", NUMBERS, name="x").take_file(str(file))
+    assert (done.position, done.events) == (len(RUNS[0]), 40)
+    assert values(log) == list(range(20))
+    assert log.verify().legal
+
+
+def test_compaction_between_two_commits_changes_nothing() -> None:
+    log = log_of(NUMBERS)
+    task = StreamImport(log, "w", NUMBERS, name="x")
+    for end in (88, 176, 300, len(RUNS[0])):
+        task.take_whole(io.BytesIO(RUNS[0][:end]))
+        log.another().compact()
+    assert values(log) == list(range(20))
+    assert log.verify().legal
+
+
 def test_advance_by_hand_does_not_make_the_import_forget() -> None:
     log = log_of()
     StreamImport(log, "w", TYPES, name="x").take_whole(io.BytesIO(DATA[:150]))
@@ -169,8 +382,8 @@ def test_broken_protocol_is_refused_with_event_and_byte(case: str, events_before
         StreamImport(log, "w", TYPES, name="x").take_whole(io.BytesIO(data))
     assert f"at event={number + events_before}, byte={place}" in str(caught.value)
     assert caught.value.context["event"] == number + events_before
-    assert log.messages().num_rows == 0  # of the whole stretch nothing
-    assert log.stream("w").seq == 0
+    # Of the whole stretch nothing, and no stream either, which would keep the log's frontier where it is.
+    assert (log.messages().num_rows, dict(log.streams())) == (0, {})
 
 
 def test_what_was_committed_before_the_fault_stays_and_is_legal() -> None:
@@ -212,7 +425,7 @@ def test_capture_that_comes_when_nobody_holds_the_minimum_is_refused() -> None:
 def test_owner_tells_the_types_of_an_import(time: str, record: str) -> None:
     types = CaptureTypes.parse(time, record)
     log = log_of(types)
-    StreamImport(log, "w", types, name="x")
+    StreamImport(log, "w", types, name="x").open()
     assert import_owner(log.stream("w")) == types
     log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
     log.writer(owner="import of mine")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import queue
 import socket
@@ -14,7 +15,7 @@ import pytest
 from spark_timely.errors import CaptureFormatError, InvalidUsageError, StorageError, UnheldCapabilityError
 from spark_timely.exchange.declared import CaptureTypes
 from spark_timely.exchange.importing import Imported, StreamImport
-from spark_timely.exchange.sockets import Address, import_socket
+from spark_timely.exchange.sockets import Address, Producers, _Incoming, import_socket
 from spark_timely.exchange.writer import capture_bytes
 from spark_timely.log.memory import MemoryLog
 
@@ -134,6 +135,106 @@ def test_many_producers_at_once() -> None:
     assert digest(log) == expected(*captures)
 
 
+def test_producer_that_breaks_off_for_another_reason_than_a_reset_may_come_again() -> None:
+    class Broken:
+        def __init__(self, error: OSError) -> None:
+            self.error = error
+            self.options: dict[int, int] = {}
+
+        def settimeout(self, seconds: float) -> None:
+            pass
+
+        def setsockopt(self, level: int, name: int, value: int) -> None:
+            self.options[name] = value
+
+        def recv_into(self, buffer: memoryview) -> int:
+            raise self.error
+
+    for error, ended in (
+        (TimeoutError("timed out"), False),  # ours: nothing came within a moment
+        (TimeoutError(errno.ETIMEDOUT, "no answer"), True),  # the system's: nobody is there any more
+        (OSError(errno.EHOSTUNREACH, "no route"), True),
+        (ConnectionResetError(errno.ECONNRESET, "reset"), True),
+    ):
+        connection = Broken(error)
+        source = _Incoming(connection)  # type: ignore[arg-type]
+        assert (source.readinto(memoryview(bytearray(8))), source.ended) == (0, ended)
+        assert connection.options[socket.SO_KEEPALIVE] == 1  # else one that is gone would never be missed
+
+
+def test_import_that_is_to_stop_commits_what_came_and_leaves() -> None:
+    data, log, stop = capture(), log_of(), threading.Event()
+    with Producers(Address("127.0.0.1", 0, listen=True)) as producers:
+        task = StreamImport(log, "w", TYPES, name="w", max_delay_s=0.0)
+        results: list[Imported] = []
+        thread = threading.Thread(
+            target=lambda: results.append(import_socket(task, producers, wait_s=WAIT_S, stop=stop.is_set)), daemon=True
+        )
+        thread.start()
+        with socket.create_connection(("127.0.0.1", producers.port), timeout=WAIT_S) as connection:
+            connection.sendall(data[:500])
+            gate = threading.Event()
+            for _ in range(int(WAIT_S / 0.02)):
+                if task.position:
+                    break
+                gate.wait(0.02)
+            stop.set()  # while the connection is open
+            thread.join(WAIT_S)
+    assert not thread.is_alive()
+    assert 0 < results[0].position <= 500
+    assert not results[0].closed
+
+
+def test_server_that_serves_the_same_over_and_over_is_not_asked_for_ever() -> None:
+    data, log = capture(), log_of()
+    ticks = iter(range(1000))
+    with serving(*[data[:200]] * 3) as port:
+        task = StreamImport(log, "w", TYPES, name="w")
+        address = Address("127.0.0.1", port, listen=False)
+        # Seconds: at the beginning, after the first connection, which brought something, and after each other one.
+        done = import_socket(task, address, wait_s=2.0, clock=lambda: float(next(ticks)))
+    assert (done.closed, done.events) == (False, 4)
+
+
+def test_producers_that_are_many_and_break_off_together_are_imported_once() -> None:
+    captures = [capture(10, base=100 * i) for i in range(12)]
+    log = log_of(len(captures))
+    listeners = [Listener(log.another(), f"w{i}") for i in range(len(captures))]
+    for cut in (50, 300, len(captures[0])):
+        threads = [
+            threading.Thread(target=listener.send, args=(data[:cut],))
+            for listener, data in zip(listeners, captures, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT_S)
+    assert all(listener.done().closed for listener in listeners)
+    assert digest(log) == expected(*captures)
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 on this machine")
+def test_capture_comes_over_ipv6() -> None:
+    data, log = capture(), log_of()
+    with Producers(Address.parse("tcp-listen://[::1]:0")) as producers:
+        threading.Thread(target=_send_to, args=("::1", producers.port, data), daemon=True).start()
+        task = StreamImport(log, "w", TYPES, name="w")
+        assert import_socket(task, producers, wait_s=WAIT_S).closed
+    assert digest(log) == expected(data)
+
+
+def _send_to(host: str, port: int, data: bytes) -> None:
+    with socket.create_connection((host, port), timeout=WAIT_S) as connection:
+        connection.sendall(data)
+
+
+@pytest.mark.parametrize("text", ["tcp://nowhere..invalid:1", "tcp-listen://a..b:1"])
+def test_host_that_is_none_is_refused_clearly(text: str) -> None:
+    task = StreamImport(log_of(), "w", TYPES, name="w")
+    with pytest.raises(StorageError, match=r"could not (connect to|listen on) tcp"):
+        import_socket(task, Address.parse(text), wait_s=WAIT_S)
+
+
 def test_nobody_comes() -> None:
     log = log_of()
     done = Listener(log, wait_s=0.0).done()
@@ -208,7 +309,7 @@ def test_address_that_is_none_is_refused(text: str) -> None:
         Address.parse(text)
 
 
-@pytest.mark.parametrize("text", ["tcp://127.0.0.1:80", "tcp-listen://[::1]:8000"])
+@pytest.mark.parametrize("text", ["tcp://127.0.0.1:80", "tcp-listen://[::1]:8000", "tcp://[fe80::1%eth0]:9"])
 def test_address_is_written_as_it_was_read(text: str) -> None:
     assert str(Address.parse(text)) == text
 
