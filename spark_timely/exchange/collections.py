@@ -22,14 +22,15 @@ from spark_timely.exchange.declared import CaptureTypes
 from spark_timely.exchange.exporting import (
     STRETCH_ROWS,
     Exported,
+    check_files,
     default_types,
-    fresh_paths,
     rows_between,
     still_to_come,
     stretches,
     times_of,
 )
 from spark_timely.exchange.schema import type_text
+from spark_timely.exchange.whole_files import WholeFiles
 from spark_timely.exchange.writer import CaptureEncoder
 from spark_timely.log.base import CommitOutcome
 from spark_timely.log.decide import decide_open
@@ -154,31 +155,21 @@ def export_collection(
         As `collection_messages`; and if a file is there already.
     """
     types = default_types(log) if types is None else types
-    paths = fresh_paths(log, folder, [f"{name}_{i}.jsonl" for i in range(files)])
-    partial = [path.with_name(f".{path.name}.partial") for path in paths]
+    check_files(log, files)
     records, messages = [0] * files, [0] * files
-    try:
-        outputs = [path.open("w", encoding="utf-8") for path in partial]
-        try:
-            stream = collection_messages(log, types=types, up_to=up_to, stretch_rows=stretch_rows)
-            for number, message in enumerate(stream):  # one turn per message of some thousand updates
-                i = number % files
-                (line,) = message_lines([message], time=types.time, record=types.record)
-                outputs[i].write(line + "\n")
-                n = len(message.diffs) if isinstance(message, Updates) else 0
-                messages[i] += 1
-                records[i] += n
-                if tell is not None:
-                    tell(n)
-        finally:
-            for output in outputs:
-                output.close()
-        for path, whole in zip(partial, paths, strict=True):
-            path.replace(whole)
-    finally:
-        for path in partial:
-            path.unlink(missing_ok=True)
-    return [Exported(str(path), messages[i], records[i], path.stat().st_size) for i, path in enumerate(paths)]
+    with WholeFiles(f"log {log.path!r}", folder, [f"{name}_{i}.jsonl" for i in range(files)]) as whole:
+        stream = collection_messages(log, types=types, up_to=up_to, stretch_rows=stretch_rows)
+        for number, message in enumerate(stream):  # one turn per message of some thousand updates
+            i = number % files
+            (line,) = message_lines([message], time=types.time, record=types.record)
+            whole.files[i].write(f"{line}\n".encode())
+            n = len(message.diffs) if isinstance(message, Updates) else 0
+            messages[i] += 1
+            records[i] += n
+            if tell is not None:
+                tell(n)
+        whole.finish()
+    return [Exported(str(path), messages[i], records[i], path.stat().st_size) for i, path in enumerate(whole.paths)]
 
 
 class CdcImport:

@@ -8,13 +8,12 @@ Invariants
 ----------
 1. Each capture by itself is a valid stream; together they have each row once, at its time.
 2. At its end each capture holds the log's frontier: nothing of it is said to be complete that is not.
-3. A capture appears under its name when it is whole, and not before.
+3. Captures appear under their names when all of them are whole, and not before.
 4. What is in memory at once is one stretch of rows, whatever the size of the log.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,8 +30,9 @@ from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.exchange.chunk import CaptureChunk
 from spark_timely.exchange.declared import CaptureTypes, import_owner
 from spark_timely.exchange.jsonl import chunk_lines
-from spark_timely.exchange.schema import parse_type, type_of_schema
+from spark_timely.exchange.schema import Record, columns_of, parse_type, type_of_schema
 from spark_timely.exchange.times import TimeLayout, time_text_of
+from spark_timely.exchange.whole_files import WholeFiles
 from spark_timely.exchange.writer import CaptureEncoder
 from spark_timely.log.files import file_times, open_parquet, read_file
 from spark_timely.log.reading import ReadableLog
@@ -42,9 +42,9 @@ from spark_timely.time_arrays import DiffArray, IntArray
 
 __all__ = [
     "Exported",
+    "check_files",
     "default_types",
     "export_log",
-    "fresh_paths",
     "rows_between",
     "still_to_come",
     "stretches",
@@ -87,9 +87,15 @@ def default_types(log: ReadableLog) -> CaptureTypes:
     'import u64 {n: option<i64>}'
     """
     found = {types for state in log.streams().values() if (types := import_owner(state)) is not None}
-    if len(found) == 1:
-        return found.pop()
-    return CaptureTypes(parse_type(time_text_of(log.domain)), type_of_schema(log.schema))
+    if len(found) != 1:
+        return CaptureTypes(parse_type(time_text_of(log.domain)), type_of_schema(log.schema))
+    types = found.pop()
+    known = dict(columns_of(types.record))
+    if set(log.schema.names) <= set(known):
+        return types
+    # Columns that came later, by another query.
+    items = [known.get(f.name) or columns_of(type_of_schema(pa.schema([f])))[0][1] for f in log.schema]
+    return CaptureTypes(types.time, Record(tuple(log.schema.names), tuple(items), "struct"))
 
 
 def export_log(
@@ -158,10 +164,11 @@ def export_log(
     encoder = CaptureEncoder(time=types.time, record=types.record)
     _check_times(log, encoder.times)
     suffix = "jsonl" if json_lines else "bin"
-    paths = fresh_paths(log, folder, [f"{name}_w{i}.{suffix}" for i in range(files)])
     held = still_to_come(times, left)
-    with contextlib.ExitStack() as stack:
-        outputs = [stack.enter_context(CaptureOutput(path, encoder, types)) for path in paths]
+    with WholeFiles(f"log {log.path!r}", folder, [f"{name}_w{i}.{suffix}" for i in range(files)]) as whole:
+        outputs = [
+            CaptureOutput(path, file, encoder, types) for path, file in zip(whole.paths, whole.files, strict=True)
+        ]
         dealt = 0
         for low, high in stretches(counts, stretch_rows):
             rows, at = rows_between(log, log.schema.names, stream, upper, times, low, high)
@@ -173,25 +180,19 @@ def export_log(
                 tell(rows.num_rows)
         for output in outputs:
             output.move(left)
-            output.finish()
+        whole.finish()
     return [output.written() for output in outputs]
-
-
-def fresh_paths(log: ReadableLog, folder: str | os.PathLike[str], names: list[str]) -> list[Path]:
-    """Make the folder, and return where files of these names will be; refuse what is there already."""
-    os.makedirs(folder, exist_ok=True)
-    paths = [Path(folder) / name for name in names]
-    for path in paths:
-        if path.exists():
-            msg = f"could not export log {log.path!r}: found {str(path)!r}"
-            raise InvalidUsageError(msg, hint="give an empty directory, or another --name")
-    return paths
 
 
 def _check(log: ReadableLog, files: int) -> None:
     if log.kind != "stream":
         msg = f"could not export log {log.path!r} as captures: found kind={log.kind!r}"
         raise InvalidUsageError(msg, hint="a collection is exported as CDCv2")
+    check_files(log, files)
+
+
+def check_files(log: ReadableLog, files: int) -> None:
+    """Refuse what is no number of files; raises `InvalidUsageError`."""
     if isinstance(files, bool) or not isinstance(files, int) or not 1 <= files <= 10_000:
         msg = f"could not export log {log.path!r}: found files={files!r}"
         raise InvalidUsageError(msg, hint="give a number of files from 1 to 10,000")
@@ -320,25 +321,14 @@ def rows_between(
 class CaptureOutput:
     """One capture that is being written."""
 
-    def __init__(self, path: Path, encoder: CaptureEncoder, types: CaptureTypes) -> None:
+    def __init__(self, path: Path, file: BinaryIO, encoder: CaptureEncoder, types: CaptureTypes) -> None:
         self.path = path
-        self.partial = path.with_name(f".{path.name}.partial")
+        self.file = file
         self.encoder = encoder
         self.types = types
         self.events = self.records = self.size_bytes = 0
         self.arity = encoder.times.arity
         self.held = np.array([encoder.times.domain.minimum], np.int64)
-        self.file: BinaryIO | None = None
-
-    def __enter__(self) -> CaptureOutput:
-        self.file = self.partial.open("wb")
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.file is not None:
-            self.file.close()
-        with contextlib.suppress(FileNotFoundError):
-            self.partial.unlink()
 
     def add(self, rows: pa.Table, at: IntArray, times: IntArray, held: list[IntArray]) -> None:
         """Write rows, of which `at` numbers the times, each after what is held then."""
@@ -394,19 +384,10 @@ class CaptureOutput:
             data = "".join(f"{line}\n" for line in lines).encode()
         else:
             data = self.encoder.encode(chunk)
-        assert self.file is not None
         self.file.write(data)
         self.events += len(kinds)
         self.records += rows.num_rows
         self.size_bytes += len(data)
-
-    def finish(self) -> None:
-        """Give the capture its name."""
-        assert self.file is not None
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
-        self.partial.replace(self.path)
 
     def written(self) -> Exported:
         """Return what was written."""
