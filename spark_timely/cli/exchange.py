@@ -15,7 +15,14 @@ from spark_timely.cli.bar import Bar
 from spark_timely.cli.output import Console, count_text, printable, size_text
 from spark_timely.cli.verbs import Verb, asked_log, frontier_text, plain_frontier, storage_options
 from spark_timely.cli.wait import seconds
-from spark_timely.errors import CaptureFormatError, InvalidOptionError, LogMissingError, TimelyError, shown
+from spark_timely.errors import (
+    CaptureFormatError,
+    InvalidOptionError,
+    LogMissingError,
+    ProtocolError,
+    TimelyError,
+    shown,
+)
 from spark_timely.exchange.cdcv2 import Statement, Updates, read_message
 from spark_timely.exchange.collections import CdcImport, export_collection
 from spark_timely.exchange.declared import CaptureTypes
@@ -180,7 +187,17 @@ def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, target: _Tar
                 lines, done = Lines(opened), 0
                 while block := lines.block():
                     events += len(block)
-                    task.extend([read(file, line) for line in block])
+                    messages = [read(file, line) for line in block]
+                    try:
+                        task.extend(messages)
+                    except ProtocolError as error:
+                        # Which of them contradicts what came before is known by its time, not by its line.
+                        first, last = block[0], block[-1]
+                        where = f"in lines {first.number} to {last.number} of {shown(file)}, from byte={first.position}"
+                        error.message = f"{error.message}, {where}"
+                        error.args = (error.message,)
+                        error.context.update(event=first.number - 1, position=first.position)
+                        raise
                     bar.add(lines.position - done)
                     done = lines.position
                 unfinished += lines.unfinished
@@ -281,12 +298,17 @@ def _patience(
     wait_s: float, task: StreamImport, now: Callable[[], float], pause: Callable[[float], None]
 ) -> Callable[[], bool]:
     """Return what waits a little for more, until nothing has come for so long."""
-    since, seen = now(), task.position
+
+    def come() -> int:
+        found = task.result()
+        return found.position + found.unfinished
+
+    since, seen = now(), come()
 
     def again() -> bool:
         nonlocal since, seen
-        if task.position != seen:
-            since, seen = now(), task.position
+        if (found := come()) != seen:
+            since, seen = now(), found
         if now() - since >= wait_s:
             return False
         pause(min(0.2, wait_s))

@@ -30,18 +30,18 @@ class GrowingFile:
 
     Examples
     --------
-    >>> import tempfile
-    >>> path = tempfile.mkdtemp() + "/x"
-    >>> _ = open(path, "w").write("abc")
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "x"
+    >>> _ = path.write_text("abc")
     >>> buffer = memoryview(bytearray(8))
-    >>> with GrowingFile(path) as file:
+    >>> with GrowingFile(str(path)) as file:
     ...     n = file.readinto(buffer)
-    ...     _ = open(path, "w").write("xyz!")  # another run
+    ...     _ = path.write_text("xyz!")  # another run
     ...     try:
     ...         file.readinto(buffer)
     ...     except CaptureFormatError as error:
-    ...         n, error.context
-    (3, {'event': None, 'position': 3})
+    ...         n, error.position
+    (3, 3)
     """
 
     def __init__(self, path: str) -> None:
@@ -104,4 +104,4 @@ class GrowingFile:
     def _replaced(self, *, found: str) -> CaptureFormatError:
         msg = f"could not go on reading {shown(self.path)} at byte={self._position}: found {found}"
         hint = "import it again: what the log has is compared then; another capture needs another stream"
-        return CaptureFormatError(msg, hint=hint, event=None, position=self._position)
+        return CaptureFormatError(msg, hint=hint, position=self._position)

@@ -390,7 +390,11 @@ class StreamImport:
                 if n_bytes >= self._commit_bytes or n_rows >= COMMIT_ROWS or late:
                     yield pending
                     pending, n_bytes, n_rows, since = [], 0, 0, self._clock()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, CaptureFormatError) and error.event is None:
+                error.message = f"{error.message}, at event={reader.event}"  # the file knows none
+                error.args = (error.message,)
+                error.context["event"] = reader.event
             # Nothing of the stretch at hand is committed: a wrong type may have decoded well so far.
             self._counts = self._held()
             raise

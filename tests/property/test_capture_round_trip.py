@@ -52,7 +52,7 @@ def again(log: MemoryLog, types: CaptureTypes, files: int, *, stretch_rows: int,
             )
             tasks = [StreamImport(other, f"w{i}", types, name="x") for i in range(files)]
             for task, each in zip(tasks, written, strict=True):
-                task.take_whole(JsonLines(each.path, types.time, types.record))
+                task.take_file(each.path, wrap=lambda file: JsonLines(file, types.time, types.record))
             return other
         data = [Path(each.path).read_bytes() for each in written]
         for each in data:

@@ -124,6 +124,23 @@ def test_import_waits_for_a_file_that_is_still_written(log_path: str, tmp_path: 
     assert 2.0 <= clock[0] < 6.0
 
 
+def test_import_waits_as_long_as_an_event_is_coming(log_path: str, tmp_path: Path) -> None:
+    whole = capture_bytes([(0, [("x" * 1000, 1)]), {0: -1}], time="u64", record="(string, u64)")
+    file = tmp_path / "x.bin"
+    file.write_bytes(b"")
+    clock = [0.0]
+
+    def pause(seconds: float) -> None:
+        clock[0] += 0.9  # so that the event takes longer than the wait
+        with file.open("ab") as end:
+            end.write(whole[file.stat().st_size :][:200])
+
+    options = build_parser().parse_args(["import", log_path, str(file), *TYPES, "--wait", "1s"])
+    with open(os.devnull, "w") as nothing:
+        assert _import(options, Console(nothing, json_mode=False), now=lambda: clock[0], pause=pause)
+    assert open_log(log_path).stream("x").closed
+
+
 def test_wrong_type_is_refused_with_its_place_and_makes_no_log(run: Run, files: list[str], log_path: str) -> None:
     code, _, err = run("import", log_path, *files, "--time", "u64", "--record", "u64")
     assert code == 4
@@ -207,6 +224,7 @@ def test_collection_comes_and_goes_as_cdcv2(run: Run, log_path: str, tmp_path: P
     code, _, err = run("import", log_path, str(file), *cdcv2)
     assert code == 4
     assert "which is not consolidated" in err
+    assert "in lines 1 to 2 of" in err
     assert run("export", log_path, str(tmp_path / "two"), "--format", "timely")[0] == 2
     assert run("import", log_path, str(file), *TYPES)[0] == 2
 

@@ -169,7 +169,7 @@ def test_file_that_is_written_anew_while_it_is_followed_is_not_joined_to_the_fir
         file.write_bytes(second if longer else second[:100])  # the same file, cut to nothing and filled again
         return len(looks) < 5
 
-    with pytest.raises(CaptureFormatError, match=r"at byte=880: found (other bytes|it cut to 100 bytes)"):
+    with pytest.raises(CaptureFormatError, match=r"at byte=880: found (other bytes|it cut to 100 bytes).*event=20"):
         StreamImport(log, "w", NUMBERS, name="x").take_file(str(file), again=again)
     assert values(log) == list(range(10))
     assert log.verify().legal
