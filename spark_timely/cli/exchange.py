@@ -321,7 +321,8 @@ class _Listeners:
     """A thread for each address. Each has a log handle of its own: they commit independently."""
 
     def __init__(self) -> None:
-        self._threads: list[threading.Thread] = []
+        # Not the threads: in Python 3.11 one whose join was interrupted passes for ended.
+        self._done: list[threading.Event] = []
         self._errors: list[BaseException] = []
         self._stop = threading.Event()
 
@@ -333,15 +334,18 @@ class _Listeners:
         wait_s: float,
         results: dict[str, Imported],
     ) -> None:
+        done = threading.Event()
+        self._done.append(done)
+
         def run() -> None:
             try:
                 results[capture] = import_socket(task, producers, wait_s=wait_s, stop=self._stop.is_set)
             except BaseException as error:  # noqa: BLE001 - raised again by check, in the thread that asked
                 self._errors.append(error)
+            finally:
+                done.set()
 
-        thread = threading.Thread(target=run, name=f"import {capture}", daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        threading.Thread(target=run, name=f"import {capture}", daemon=True).start()
 
     def stop(self) -> None:
         """Let all commit what has come, and leave off."""
@@ -349,9 +353,9 @@ class _Listeners:
 
     def join(self) -> None:
         """Wait for all; an interrupt from the keyboard is heard, and lets them leave off."""
-        for thread in self._threads:
-            while thread.is_alive():
-                thread.join(0.2)
+        for done in self._done:
+            while not done.wait(0.2):
+                pass
 
     def wait(self) -> None:
         """Wait for all, whatever happens."""

@@ -415,8 +415,11 @@ def test_interrupt_from_the_keyboard_leaves_what_came(log_path: str) -> None:
                     if os.path.exists(log_path) and _position(log_path, "w"):
                         break
                     gate.wait(0.02)
-                process.send_signal(signal.SIGINT)
-                _, err = process.communicate(timeout=60)
+                process.send_signal(signal.SIGINT)  # while the connection is open
+                try:
+                    _, err = process.communicate(timeout=30)
+                finally:
+                    process.kill()
     assert (process.returncode, err) == (130, "spark-timely: interrupted\n")
     assert 0 < _position(log_path, "w") <= 2000
     assert open_log(log_path).verify().legal

@@ -185,6 +185,26 @@ def test_stream_that_is_no_import_of_these_types_is_refused() -> None:
         CdcImport(log, "main", types)
 
 
+def test_messages_that_are_refused_open_no_stream_and_make_no_log() -> None:
+    types = CaptureTypes.parse("u64", "string")
+    log = MemoryLog.create(types.payload, minimum=(0,), kind="collection")
+    made: list[MemoryLog] = []
+
+    def make() -> MemoryLog:
+        made.append(log)
+        return log
+
+    for target in (log, make):
+        with pytest.raises(ProtocolError, match="not consolidated"):
+            CdcImport(target, "w", types).extend([message(updates(("a", 1, 1))), message(updates(("a", 1, 2)))])
+    assert (dict(log.streams()), made) == ({}, [])
+    task = CdcImport(make, "w", types)
+    task.extend([message(updates(("a", 1, 1)))])
+    assert (task.pending, made) == (1, [])
+    task.extend([message(progress([0], [], {1: 1}))])
+    assert (task.added, log.frontier().is_empty, made) == (1, True, [log])
+
+
 def test_messages_are_lines_and_lines_are_messages() -> None:
     line = {"progress": {"lower": [0], "upper": [], "counts": [[1, 2], [5, 1]]}}
     assert [json.loads(each) for each in message_lines([message(line)], **TYPES)] == [line]

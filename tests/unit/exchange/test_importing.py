@@ -180,13 +180,16 @@ def test_import_does_not_wait_for_a_file_that_is_no_longer_there(found: str, tmp
     file, log = tmp_path / "x.bin", log_of(NUMBERS)
     file.write_bytes(RUNS[0][:100])
 
+    looks = []
+
     def again() -> bool:
+        looks.append(1)
         if "another" in found:
             (tmp_path / "new").write_bytes(RUNS[0])
             (tmp_path / "new").replace(file)
         else:
-            file.unlink()
-        return True
+            file.unlink(missing_ok=True)
+        return len(looks) < 5
 
     with pytest.raises(CaptureFormatError, match=found):
         StreamImport(log, "w", NUMBERS, name="x").take_file(str(file), again=again)
@@ -219,6 +222,17 @@ def test_two_imports_of_different_captures_into_one_stream_do_not_pass_for_one(*
     with pytest.raises((CaptureFormatError, UpperMismatchError), match="could not go on with the import of 'b'"):
         tasks[1].take_whole(io.BytesIO(RUNS[1]))
     assert values(log) == list(range(20))
+
+
+def test_import_that_was_overtaken_before_its_stream_was_opened_does_not_go_on_from_there() -> None:
+    log = log_of(NUMBERS)
+    late = StreamImport(log.another(), "w", NUMBERS, name="late")
+    begun, whole = (capture_bytes([(0, [i]) for i in range(n)], time="u64", record="u64") for n in (1, 3))
+    StreamImport(log, "w", NUMBERS, name="x").take_whole(io.BytesIO(begun))
+    with pytest.raises(UpperMismatchError):
+        late.take_whole(io.BytesIO(whole))
+    assert values(log) == [0]
+    assert StreamImport(log, "w", NUMBERS, name="late").take_whole(io.BytesIO(whole)).new_records == 2
 
 
 @pytest.mark.parametrize("commit_bytes", [(1 << 20, 1 << 20), (100, 300), (300, 100)])

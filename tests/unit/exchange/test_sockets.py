@@ -186,14 +186,25 @@ def test_import_that_is_to_stop_commits_what_came_and_leaves() -> None:
 
 
 def test_server_that_serves_the_same_over_and_over_is_not_asked_for_ever() -> None:
-    data, log = capture(), log_of()
-    ticks = iter(range(1000))
-    with serving(*[data[:200]] * 3) as port:
+    data, log, served = capture(), log_of(), []
+    ticks = iter(range(40))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):  # until the test is over
+                while True:
+                    connection, _ = server.accept()
+                    served.append(1)
+                    with connection, contextlib.suppress(ConnectionError):
+                        connection.sendall(data[:200])
+
+        threading.Thread(target=serve, daemon=True).start()
         task = StreamImport(log, "w", TYPES, name="w")
-        address = Address("127.0.0.1", port, listen=False)
+        address = Address("127.0.0.1", server.getsockname()[1], listen=False)
         # Seconds: at the beginning, after the first connection, which brought something, and after each other one.
         done = import_socket(task, address, wait_s=2.0, clock=lambda: float(next(ticks)))
-    assert (done.closed, done.events) == (False, 4)
+        server.shutdown(socket.SHUT_RDWR)
+    assert (done.closed, done.events, len(served)) == (False, 4, 3)
 
 
 def test_producers_that_are_many_and_break_off_together_are_imported_once() -> None:
