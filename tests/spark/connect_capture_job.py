@@ -1,10 +1,8 @@
-"""Captures through Spark Connect: the sink and foreachBatch; run apart, classic and Connect sessions do not mix."""
+"""Captures through Spark Connect: the sink and foreachBatch, as `connect` runs them."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -15,12 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 import spark_timely
 from spark_timely.errors import LogMissingError, StreamMissingError
-from tests.spark.connect import connect_session
 
 
-def main(folder: Path) -> dict[str, object]:
+def main(spark: SparkSession, folder: Path) -> dict[str, object]:
     """Capture the same files both ways, repeat a micro-batch, be refused; return what was found."""
-    spark = connect_session()
     incoming = folder / "incoming"
     incoming.mkdir()
     for number, times in enumerate([[1, 2, 5], [5, 3, 9], []]):
@@ -47,7 +43,6 @@ def main(folder: Path) -> dict[str, object]:
         spark_timely.start(rows, **keywords).await_termination()
     idle = _silent(rows, folder)
     messages = _messages(spark, folder)
-    spark.stop()
     return {"errors": errors, "idle": idle, "messages": messages}
 
 
@@ -105,7 +100,3 @@ def _silent(rows: DataFrame, folder: Path) -> list[str]:
             time.sleep(0.05)
     finally:
         query.stop()
-
-
-if __name__ == "__main__":
-    sys.stdout.write("\n" + json.dumps(main(Path(sys.argv[1]))) + "\n")

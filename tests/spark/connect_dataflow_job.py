@@ -1,21 +1,18 @@
-"""A dataflow through Spark Connect, started twice; run apart, classic and Connect sessions do not mix."""
+"""A dataflow through Spark Connect, started twice, as `connect` runs it."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import SparkSession
 
 import spark_timely as st
-from tests.spark.connect import connect_session
 
 
-def main(folder: Path) -> dict[str, object]:
+def main(spark: SparkSession, folder: Path) -> dict[str, object]:
     """Run a dataflow, go on after more input; return what came out."""
-    spark = connect_session()
     log = st.create_log(str(folder / "in"), pa.schema([("k", pa.string()), ("n", pa.int64())]), minimum=(0,))
     writer = log.writer(owner="test")
     frontiers = []
@@ -36,7 +33,6 @@ def main(folder: Path) -> dict[str, object]:
         frontiers.append(query.frontier.to_json())
     rows = {each.operator: each.rows for each in flow.metrics() if each.operator == each.output}
     large = sorted(row["n"] for row in query.result(str(folder / "large")).collect())
-    spark.stop()
     of_sql = st.open_log(str(folder / "sql")).messages().select(["_time", "k", "n"]).to_pylist()
     found = st.open_log(str(folder / "out")).messages().select(["_time", "k", "n"]).to_pylist()
     return {
@@ -46,7 +42,3 @@ def main(folder: Path) -> dict[str, object]:
         "frontiers": frontiers,
         "rows": sorted([list(row.values()) for row in found]),
     }
-
-
-if __name__ == "__main__":
-    sys.stdout.write("\n" + json.dumps(main(Path(sys.argv[1]))) + "\n")

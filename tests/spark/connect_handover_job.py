@@ -1,23 +1,20 @@
-"""A hand-over through Spark Connect: the sink, foreachBatch and `batch_frontier`; run apart, as all of Connect."""
+"""A hand-over through Spark Connect: the sink, foreachBatch and `batch_frontier`, as `connect` runs it."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 import spark_timely
-from tests.spark.connect import connect_session
 
 SCHEMA = pa.schema([("t", pa.int64()), ("id", pa.int64())])
 
 
-def main(folder: Path) -> dict[str, object]:
+def main(spark: SparkSession, folder: Path) -> dict[str, object]:
     """Hand the union of three logs on in two runs, then the result; return what was found."""
-    spark = connect_session()
     logs = {name: spark_timely.create_log(folder / name, SCHEMA, times=("long",)) for name in "abc"}
     writers = {name: log.writer(owner=name) for name, log in logs.items()}
     found: dict[str, object] = {}
@@ -52,9 +49,4 @@ def main(folder: Path) -> dict[str, object]:
     writer = first.writeStream.foreachBatch(pass_on).option("checkpointLocation", checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()
     found["told"] = json.loads(Path(told).read_text())
-    spark.stop()
     return found
-
-
-if __name__ == "__main__":
-    sys.stdout.write("\n" + json.dumps(main(Path(sys.argv[1]))) + "\n")

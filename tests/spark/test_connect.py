@@ -1,23 +1,35 @@
-"""The source and the sink through Spark Connect."""
+"""The source, the sink, foreachBatch, hand-overs and dataflows through Spark Connect, on one server."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import spark_timely
-
-from .connect import run_connect_job
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.spark.connect import ConnectJobs
 
 pytestmark = [pytest.mark.spark, pytest.mark.connect, pytest.mark.timeout(900)]
 
 
-def test_capture_and_replay_through_connect(tmp_path: Path) -> None:
-    found = run_connect_job("connect_job.py", tmp_path)
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectJobs]:
+    """Return what runs the jobs, all in one process with one session."""
+    found = ConnectJobs(tmp_path_factory.mktemp("connect"))
+    yield found
+    found.close()
+
+
+def test_job_that_fails_is_told_with_its_traceback(jobs: ConnectJobs, tmp_path: Path) -> None:
+    # The tests below show that the process goes on.
+    with pytest.raises(AssertionError, match=r"job 'no_such_job' failed:\nTraceback(.|\n)*No module named"):
+        jobs.run("no_such_job", tmp_path)
+
+
+def test_capture_and_replay_through_connect(jobs: ConnectJobs, tmp_path: Path) -> None:
+    found = jobs.run("connect_replay_job", tmp_path)
     times = [sorted(row["_time"] for row in batch) for batch in found["batches"]]
     assert times == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10]]
     assert found["end"]["frontier"] == [11]
@@ -28,3 +40,60 @@ def test_capture_and_replay_through_connect(tmp_path: Path) -> None:
     assert log.frontier().to_json() == [11]
     assert log.messages().num_rows == 12
     assert log.verify().legal
+
+
+def test_captures_through_connect_give_the_same_log(jobs: ConnectJobs, tmp_path: Path) -> None:
+    found = jobs.run("connect_capture_job", tmp_path)
+    for through in ("sink", "foreachBatch"):
+        told = [line for line in found["errors"][through].splitlines() if "spark_timely.errors." in line]
+        assert "found time 3 behind the frontier [5] — hint: set lateData to 'deadLetter'" in told[-1]
+    logs = [spark_timely.open_log(tmp_path / through) for through in ("sink", "foreachBatch")]
+    for log in logs:
+        assert log.frontier().is_empty
+        assert log.messages()["_time"].to_pylist() == [1, 2, 5, 5, 9]
+        assert log.dead()["word"].to_pylist() == ["w3"]
+        assert log.verify().legal
+    assert logs[0].messages().drop_columns("_seq") == logs[1].messages().drop_columns("_seq")
+    assert found["messages"] == ["[[0, 0]]", "[[1, 1]]", "[]"]
+    collection = spark_timely.open_log(tmp_path / "collection")
+    assert collection.messages(columns=["word", "_diff"]).to_pylist() == [
+        {"word": "x", "_diff": 1},
+        {"word": "y", "_diff": -2},
+    ]
+    assert collection.verify().legal
+    assert found["idle"][-1] == "idle: no micro-batch for 0:00:01, all rows up to 9 are complete"
+    idle = spark_timely.open_log(tmp_path / "idle")
+    assert idle.frontier().elements == ((10,),)
+    assert idle.messages()["_time"].to_pylist() == [1, 2, 3, 5, 5, 9]
+
+
+def test_hand_over_through_connect(jobs: ConnectJobs, tmp_path: Path) -> None:
+    found = jobs.run("connect_handover_job", tmp_path)
+    # In run 1 nothing was heard of c; in run 2 nothing of a, which is known to be at 10.
+    assert (found["run 0"], found["run 1"]) == ([-(2**63)], [9])
+    assert found["told"] == [0, [9]]
+    for name, times in (("first", [4, 8, 8, 12]), ("second", [4, 8, 8])):
+        log = spark_timely.open_log(tmp_path / name)
+        assert sorted(log.messages()["t"].to_pylist()) == times
+        assert log.frontier().to_json() == [9]
+        assert log.verify().legal
+
+
+def test_dataflow_runs_and_goes_on_through_connect(jobs: ConnectJobs, tmp_path: Path) -> None:
+    found = jobs.run("connect_dataflow_job", tmp_path)
+    expected: Counter[tuple[int, str]] = Counter()
+    for time in [*range(12), *range(10, 22)]:
+        expected[-(-time // 10) * 10, f"k{time % 2}"] += 2 * time
+    assert found["frontiers"] == [[10], []]
+    doubled = [2 * time for time in [*range(12), *range(10, 22)]]
+    assert found["large"] == sorted(n for n in doubled if n > 20)
+    sums: Counter[tuple[int, str]] = Counter()
+    for time in [*range(12), *range(10, 22)]:
+        if time > 5:
+            sums[time // 5 * 5 + 5, f"k{time % 2}"] += time
+    assert found["sql"] == sorted([time, key, n] for (time, key), n in sums.items())
+    assert found["captured"] == {
+        "capture_5": len(expected),
+        "capture_8": len(found["large"]),
+    }
+    assert found["rows"] == sorted([time, key, n] for (time, key), n in expected.items())

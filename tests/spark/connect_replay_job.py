@@ -1,10 +1,9 @@
-"""One capture and one replay through Spark Connect: run apart, classic and Connect sessions do not mix."""
+"""One capture and one replay through Spark Connect, as `connect` runs it."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +11,6 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_timely
-from tests.spark.connect import connect_session
 
 
 def read_at_cut(spark: SparkSession, log: str) -> int:
@@ -21,9 +19,8 @@ def read_at_cut(spark: SparkSession, log: str) -> int:
     return rows.count()
 
 
-def main(folder: Path) -> dict[str, object]:
+def main(spark: SparkSession, folder: Path) -> dict[str, object]:
     """Capture files through the sink, replay the log, aggregate splits; return what was found."""
-    spark = connect_session()
     incoming, log = folder / "incoming", folder / "log"
     incoming.mkdir()
     for number in range(3):
@@ -63,9 +60,4 @@ def main(folder: Path) -> dict[str, object]:
         "read": spark.read.format("timely").load(str(log)).count(),
         "cut": read_at_cut(spark, str(log)),
     }
-    spark.stop()
     return found
-
-
-if __name__ == "__main__":
-    sys.stdout.write("\n" + json.dumps(main(Path(sys.argv[1]))) + "\n")
