@@ -30,6 +30,7 @@ POLICIES: dict[str, dict[str, str]] = {
     "events": {"frontier": "events"},
     "hold": {"timeColumn": "t", "frontier": "hold"},
 }
+EVENTS = "id long, t long, _event string, _time long, _delta long"
 # Per micro-batch: the times of its rows. Every batch but the first would be late if judged by the
 # frontier after itself; the last but one is empty.
 BATCHES: list[list[int]] = [[1, 2, 2, 5], [5, 7, 9, 9], [], [9, 10, 11]]
@@ -61,7 +62,7 @@ def write_batch(folder: Path, index: int, policy: str) -> None:
 
 def run(spark: SparkSession, folder: Path, policy: str, through: str) -> None:
     """Run the query until its input is used up."""
-    schema = spark.read.parquet(str(folder / "in")).schema
+    schema = EVENTS if policy == "events" else "t long, id long"
     df = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
     options = {"lateData": "error", **POLICIES[policy]}
     checkpoint = str(folder / "checkpoint")
