@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.faults.harness import QUICK
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -113,6 +115,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
             "spark.driver.memory": "2g",
+            "spark.driver.extraJavaOptions": QUICK,  # a session of minutes, and two JVMs for two cores
             "spark.sql.session.timeZone": SESSION_ZONE,
             "spark.local.dir": str(folder / "local"),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
