@@ -99,6 +99,25 @@ def _alike(view: memoryview, filled: int, at: int, first: int, second: int) -> O
     return np.stack([pairs, pairs + first], axis=1).ravel()
 
 
+def _room(n_bytes: int) -> memoryview:
+    """Return bytes to be written, from Arrow's pool, which keeps what is given back: else the kernel maps each anew."""
+    return memoryview(pa.allocate_buffer(n_bytes)).cast("B")
+
+
+def _joined(view: memoryview, starts: Offsets, ends: Offsets) -> memoryview:
+    """Return the bytes of all stretches one after the other: at once where they are alike and at equal distances."""
+    lengths = ends - starts
+    n = starts.shape[0]
+    if n < 2 or (lengths != lengths[0]).any() or np.ptp(np.diff(starts)):
+        return memoryview(b"".join([view[low:high] for low, high in zip(starts.tolist(), ends.tolist(), strict=True)]))
+    length, step = int(lengths[0]), int(starts[1] - starts[0])
+    out = _room(n * length)
+    np.frombuffer(out, np.uint8).reshape(n, length)[:] = np.ndarray(
+        (n, length), np.uint8, view, int(starts[0]), (step, 1)
+    )
+    return out
+
+
 class CaptureReader:
     """Reads a capture in chunks of whole events.
 
@@ -164,8 +183,7 @@ class CaptureReader:
         self._layout = layout_of(self.record)
         self._columns = [layout_of(item) for _, item in columns_of(self.record)]
         default = _CHUNK if self._layout.width is None else _FIXED_CHUNK
-        self._buffer = bytearray(max(64, chunk_bytes or default))
-        self._view = memoryview(self._buffer)
+        self._view = _room(max(64, chunk_bytes or default))
         self._filled = 0
         self._max = max_event_bytes
         self.checksum = checksum
@@ -184,7 +202,7 @@ class CaptureReader:
             If an event cannot be of the declared types. What was yielded before holds.
         """
         while True:
-            if self._filled == len(self._buffer):
+            if self._filled == len(self._view):
                 self._grow()
             n = self._source.readinto(self._view[self._filled :])
             if not n:
@@ -198,9 +216,9 @@ class CaptureReader:
 
     def _grow(self) -> None:
         """Make room for the rest of an event: twice the bytes that have come, not what its length says."""
-        larger = bytearray(2 * len(self._buffer))
+        larger = _room(2 * len(self._view))
         larger[: self._filled] = self._view[: self._filled]
-        self._buffer, self._view = larger, memoryview(larger)
+        self._view = larger
 
     def _next(self) -> CaptureChunk | None:
         view, filled = self._view, self._filled
@@ -283,7 +301,7 @@ class CaptureReader:
         if not layout.width:
             return times, counts, self._records(body, Places(int(counts.sum())))
         view = body.data
-        dense = b"".join([view[low:high] for low, high in zip(starts.tolist(), ends.tolist(), strict=True)])
+        dense = _joined(view, starts, ends)
         try:
             return times, counts, self._records(Body(dense), Places(len(dense) // layout.width, 0, layout.width))
         except Fault as fault:
