@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,7 @@ _FOLDERS = {
 }
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """Return the file of each module by its dotted name."""
     found = {"pyspark_timely": ROOT / "pyspark_timely.py"}

@@ -66,6 +66,11 @@ def part_of(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
+def _name_of(function: ast.expr) -> str | None:
+    """Return the last piece of a function's name."""
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", None)
+
+
 def imports_of(module: str, file: Path) -> list[tuple[int, str]]:
     """Return line and dotted name of every import of a file, those inside functions included."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
@@ -82,7 +87,7 @@ def imports_of(module: str, file: Path) -> list[tuple[int, str]]:
             # `from spark_timely import errors` imports a module; `from spark_timely import Log` does not.
             known = modules()
             found += [(node.lineno, full if (full := f"{base}.{name.name}") in known else base) for name in node.names]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and node.args:
+        elif isinstance(node, ast.Call) and _name_of(node.func) == "import_module" and node.args:
             argument = node.args[0]
             if isinstance(argument, ast.Constant) and (module, argument.value) not in BY_NAME:
                 found.append((node.lineno, str(argument.value)))
