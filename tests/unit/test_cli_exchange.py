@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -178,8 +179,9 @@ def test_command_lines_that_make_no_sense_are_refused(
     assert not os.path.exists(log_path)
 
 
-def test_capture_comes_over_a_socket(run: Run, log_path: str) -> None:
-    data = golden_bytes("capture_c2_3workers_w0.bin")
+@contextmanager
+def served(data: bytes) -> Iterator[str]:
+    """Give the address of a producer that sends data to the first who connects, and leaves."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -189,9 +191,13 @@ def test_capture_comes_over_a_socket(run: Run, log_path: str) -> None:
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        code, out, _ = run("import", log_path, address, *TYPES, "--stream", "w0", "--json")
+        yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
         thread.join(30)
+
+
+def test_capture_comes_over_a_socket(run: Run, log_path: str) -> None:
+    with served(golden_bytes("capture_c2_3workers_w0.bin")) as address:
+        code, out, _ = run("import", log_path, address, *TYPES, "--stream", "w0", "--json")
     assert (code, json.loads(out)["complete"]) == (0, True)
 
 
@@ -298,17 +304,8 @@ def test_port_that_is_taken_leaves_nothing_changed(run: Run, files: list[str], l
 
 @pytest.mark.parametrize("data", [bytes(100), b"GET / HTTP/1.1\r\n\r\n"])
 def test_producer_that_sends_anything_makes_no_log(run: Run, log_path: str, data: bytes) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.sendall(data)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        code, _, err = run("import", log_path, f"tcp://127.0.0.1:{server.getsockname()[1]}", *TYPES, "--wait", "1s")
-        thread.join(30)
+    with served(data) as address:
+        code, _, err = run("import", log_path, address, *TYPES, "--wait", "1s")
     assert code == 4
     assert "could not read a capture at event=0, byte=" in err
     assert not os.path.exists(log_path)
