@@ -162,6 +162,13 @@ class Job:
         )
 
 
+def strike(marker: str, group: int) -> None:
+    """Within a job: write the marker, kill the driver's group, then this process if it is in another one."""
+    Path(marker).write_text("struck")
+    os.killpg(group, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def numbers(folder: Path) -> list[int]:
     """Return the batch ids that a folder of a checkpoint (`offsets`, `commits`) has, sorted."""
     if not folder.is_dir():

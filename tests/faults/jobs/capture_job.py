@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,16 +32,10 @@ from pyspark.sql.types import StructType
 
 import spark_timely
 from spark_timely.datasource.source import TimelyDataSource
+from tests.faults.harness import strike
 from tests.faults.no_links import refuse
 
 DRIVER_GROUP = os.getpgid(0)
-
-
-def strike(marker: str, group: int) -> None:
-    """Kill the driver's group, then this process if it is in another one."""
-    Path(marker).write_text("struck")
-    os.killpg(group, signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class KillingWriter:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -29,21 +28,14 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 import spark_timely as st
+from tests.faults.harness import strike
 
 OUTPUTS = ("windows", "totals", "pairs")
 
 
-def strike(marker: str, group: int) -> None:
-    """Kill the driver's group, then this process if it is in another one; once."""
-    if not Path(marker).exists():
-        Path(marker).write_text("struck")
-        os.killpg(group, signal.SIGKILL)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 def struck_in_task(marker: str, group: int, rows: pa.Table) -> pa.Table:
     """Pass rows on, and kill when there are some."""
-    if rows.num_rows:
+    if rows.num_rows and not Path(marker).exists():
         strike(marker, group)
     return rows
 
