@@ -65,6 +65,7 @@ class Lines:
         """Where it begins."""
         self.unfinished = 0
         """Bytes of it that have come."""
+        self._only_end = False  # the line at hand was given out: all that may follow on it is its end
 
     def block(self) -> list[Line]:
         """Return lines that are whole; none where the source has nothing for now.
@@ -83,6 +84,8 @@ class Lines:
             self._rest, self.unfinished = [], 0
             lines = []
             for data in whole.split(b"\n"):
+                self._check_end(data)
+                self._only_end = False
                 if data.strip():
                     lines.append(Line(self.number, self.position, data))
                 self.number += 1
@@ -106,6 +109,7 @@ class Lines:
     def _last(self) -> list[Line]:
         """Return a last line that has no end and is whole all the same."""
         data = b"".join(self._rest)
+        self._check_end(data)
         self._rest = [data] if data else []
         if not data.rstrip().endswith(b"}"):
             return []
@@ -115,7 +119,15 @@ class Lines:
         except (ValueError, RecursionError):
             return []
         line = Line(self.number, self.position, data)
-        # What may still come on this line is its end.
         self.position += len(data)
-        self._rest, self.unfinished = [], 0
+        self._rest, self.unfinished, self._only_end = [], 0, True
         return [line]
+
+    def _check_end(self, data: bytes) -> None:
+        """Refuse more on a line that was given out: had it come at once, it would be no line of JSON."""
+        if self._only_end and data.strip():
+            msg = (
+                f"could not read line {self.number} of a file of JSON lines at byte={self.position}: found more behind"
+                " its object"
+            )
+            raise CaptureFormatError(msg, hint="a line has one event", position=self.position)
