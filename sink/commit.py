@@ -13,7 +13,6 @@ Invariants
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from spark_timely.capture.note import MicroBatch, Note
 from spark_timely.capture.protocol import StreamCounts, check_messages, check_progress
 from spark_timely.errors import (
     NegativeCountError,
@@ -78,8 +78,8 @@ class TaskReport:
         Changes of counts found in the data; ``events`` only.
     files : tuple of DataFile
         Written, and not yet part of the log.
-    note : str
-        Recorded in the log's ``_reason``, where the commit has something of its own to remember.
+    statements : str or None
+        ``dialect=cdcv2`` only: the file with statements that are not used up; empty if there are none.
     """
 
     ident: BatchId
@@ -98,7 +98,7 @@ class TaskReport:
     progress_times: IntArray
     progress_deltas: IntArray
     files: tuple[DataFile, ...]
-    note: str = ""
+    statements: str | None = None
 
 
 def merge_reports(reports: Sequence[TaskReport], /) -> TaskReport:
@@ -158,7 +158,7 @@ def merge_reports(reports: Sequence[TaskReport], /) -> TaskReport:
         progress_times=times,
         progress_deltas=deltas,
         files=tuple(file for report in reports for file in report.files),
-        note=first.note,
+        statements=first.statements,
     )
 
 
@@ -248,7 +248,12 @@ def commit_reports(
             step=ident.step,
             expected_seq=state.seq,
             files=whole.files,
-            reason=_reason(change.reason, whole),
+            reason="; ".join([change.reason, *_counted((whole.n_dead, whole.n_advanced, whole.n_skewed))]),
+            note=Note(
+                batch=MicroBatch(dead=whole.n_dead, advanced=whole.n_advanced, skewed=whole.n_skewed),
+                greatest=whole.greatest,
+                statements=whole.statements,
+            ),
             at=whole.at,
             message_minima=whole.minima,
             n_rows=whole.n_rows,
@@ -397,7 +402,8 @@ def _confirm(
     same = recorded.bounds is None and whole.bounds is None
     if recorded.bounds is not None and whole.bounds is not None:
         same = bool(np.array_equal(recorded.bounds, whole.bounds))
-    found, held = _counted(whole), [part for part in recorded.reason.split("; ") if _COUNTED.fullmatch(part)]
+    held = _counted(_special(recorded))
+    found = _counted((whole.n_dead, whole.n_advanced, whole.n_skewed))
     if recorded.rows != whole.n_rows or not same or found != held:
         msg = (
             f"could not commit micro-batch {ident.batch} again: found {whole.n_rows} messages with times in"
@@ -449,13 +455,13 @@ def _untold(plan: CapturePlan, error: NegativeCountError) -> NegativeCountError:
     )
 
 
-def _reason(reason: str, whole: TaskReport) -> str:
-    return "; ".join([reason, *([whole.note] if whole.note else []), *_counted(whole)])
+def _special(recorded: StreamState) -> tuple[int, int, int]:
+    batch = recorded.note.batch or MicroBatch()
+    return batch.dead, batch.advanced, batch.skewed
 
 
-def _counted(whole: TaskReport) -> list[str]:
-    """Return how many rows were treated specially, as recorded with the commit."""
-    numbers = (whole.n_dead, whole.n_advanced, whole.n_skewed)
+def _counted(numbers: tuple[int, int, int]) -> list[str]:
+    """Return in words how many rows were treated specially."""
     return [f"{n} {what}" for n, what in zip(numbers, _SPECIAL, strict=True) if n]
 
 
@@ -464,4 +470,3 @@ def _and(counted: list[str]) -> str:
 
 
 _SPECIAL = ("dead letters", "rows advanced", "skewed rows kept")
-_COUNTED = re.compile(rf"[0-9]+ (?:{'|'.join(_SPECIAL)})")

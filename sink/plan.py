@@ -31,7 +31,6 @@ from spark_timely.log.place import check_place, promised
 from spark_timely.log.storage import Storage, foreign_names, has_table, normal_path, open_storage
 from spark_timely.sink.layout import Layout, layout_of, policy_of
 from spark_timely.sink.source import end_of_sources
-from spark_timely.sink.statements import note_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -213,7 +212,7 @@ class CapturePlan:
 
     def _check_open(self, state: StreamState) -> None:
         """Refuse a closed stream; but one that was closed by CDCv2's statements may hear everything again."""
-        if state.closed and not (self.options.dialect == "cdcv2" and note_of(state.reason) is not None):
+        if state.closed and not (self.options.dialect == "cdcv2" and state.note.statements is not None):
             raise _closed(self.options.path, state.stream)
 
 

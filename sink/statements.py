@@ -25,28 +25,13 @@ if TYPE_CHECKING:
     from spark_timely.time_arrays import IntArray
     from spark_timely.timestamp import TimeDomain
 
-__all__ = ["COLUMNS", "check_statement_columns", "note_of", "statement_columns", "statements_of"]
+__all__ = ["COLUMNS", "check_statement_columns", "statement_columns", "statements_of"]
 
 COLUMNS = ("_lower", "_upper", "_counts")
-_REASON = "cdcv2"
 _FORM = (
     "a statement has _lower and _upper, arrays of times, and _counts, an array of structs of a time and the number of"
     " its updates; a time of several coordinates is a struct of them"
 )
-
-
-def note_of(reason: str) -> str | None:
-    """Return what a commit of this dialect noted, an empty text if nothing; None if the commit is another's.
-
-    Examples
-    --------
-    >>> note_of("cdcv2; state=main-000000000003-ab.json"), note_of("cdcv2"), note_of("advanced by hand")
-    ('main-000000000003-ab.json', '', None)
-    """
-    parts = reason.split("; ")
-    if parts[0] != _REASON:
-        return None
-    return next((part.removeprefix("state=") for part in parts[1:] if part.startswith("state=")), "")
 
 
 def statement_columns(schema: StructType) -> tuple[str, ...]:

@@ -219,7 +219,7 @@ def _stats(options: argparse.Namespace, console: Console) -> bool:
                     state.batch,
                     state.owner,
                     f"{_moment(state.at):%Y-%m-%d %H:%M:%SZ}",
-                    state.reason.partition(" {")[0],  # a dataflow's step goes on with its numbers, as JSON
+                    state.reason,
                 ]
                 for state in streams.values()
             ],

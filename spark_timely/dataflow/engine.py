@@ -24,10 +24,11 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.antichain import Antichain
+from spark_timely.capture.note import OutputNote
 from spark_timely.capture.replay import Limits
 from spark_timely.dataflow.cutting import KEYED_BYTES, Files, cut_range
 from spark_timely.dataflow.inputs import Inputs, other_log
-from spark_timely.dataflow.notes import Note, newest_note
+from spark_timely.dataflow.notes import newest_note
 from spark_timely.dataflow.outputs import Outputs
 from spark_timely.dataflow.scope import Sink, open_outputs
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
@@ -104,7 +105,7 @@ class Engine:
         What runs the outputs.
     keyed_bytes : int
         A piece of whole times with more is computed by key, where its operators allow that.
-    run, known
+    run
         As of `Outputs`.
 
     Raises
@@ -128,7 +129,6 @@ class Engine:
         evaluation: str = "arrow",
         keyed_bytes: int = KEYED_BYTES,
         run: str = "",
-        known: Mapping[tuple[str, str], int] | None = None,
     ) -> None:
         self.name = name
         self._sinks = list(sinks)
@@ -148,7 +148,7 @@ class Engine:
         self._files = {path: files_of(self._logs[path]) for path in leaves}
         self._tracking = Tracking(name, sinks)
         self._from = Inputs(sinks, self._logs)
-        self._outputs = Outputs(sinks, self._logs, run, known or {})
+        self._outputs = Outputs(sinks, self._logs, run)
         self._states: dict[Sink, StreamState] = {}
 
     @property
@@ -334,14 +334,14 @@ class Engine:
                 self._logs[sink.path]._discard_refused(files)
                 self._outputs.fail(sink, state, failed)
                 continue
-            won = self._append(sink, state, files, end, Note(inputs[sink], self._told(mine)))
+            won = self._append(sink, state, files, end, OutputNote(inputs[sink], self._told(mine)))
             if won is not None:
                 n_rows = sum(file.n_rows for file in files)
                 done.append(Appended(sink.name, state.frontier, end, n_rows, len(files), len(mine), won))
         return done
 
     def _append(
-        self, sink: Sink, state: StreamState, files: Sequence[DataFile], upper: Antichain, note: Note
+        self, sink: Sink, state: StreamState, files: Sequence[DataFile], upper: Antichain, note: OutputNote
     ) -> bool | None:
         return self._outputs.append(sink, state, files, upper, note)
 

@@ -19,7 +19,7 @@ from spark_timely.errors import DataLossError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from spark_timely.dataflow.notes import Note
+    from spark_timely.capture.note import OutputNote
     from spark_timely.dataflow.scope import Sink
     from spark_timely.log.delta import DeltaLog
 
@@ -68,13 +68,13 @@ class Inputs:
         """Whether this dataflow alone writes a log."""
         return path in self._by_path and all((path, stream) in self._owned for stream in self._logs[path].streams())
 
-    def changed(self, sink: Sink, note: Note) -> DataLossError | None:
+    def changed(self, sink: Sink, note: OutputNote) -> DataLossError | None:
         """Return why an output cannot go on; None where all its inputs are those that it was made from.
 
         Parameters
         ----------
         sink : Sink
-        note : Note
+        note : OutputNote
             The newest of the output. One of before ids were written tells none: the logs of now are taken over.
         """
         for path in self.below[sink]:  # one turn per log

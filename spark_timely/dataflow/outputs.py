@@ -13,9 +13,11 @@ Invariants
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from spark_timely.dataflow.notes import Note, OutputFailure, newest_note, notes_of
+from spark_timely.capture.note import Note, OutputFailure, OutputNote
+from spark_timely.dataflow.notes import newest_note
 from spark_timely.errors import ClosedError, DataLossError, OperatorError, TimelyError, UpperMismatchError
 from spark_timely.log.writer import StreamWriter
 
@@ -45,8 +47,6 @@ class Outputs:
         By path.
     run : str
         The run of the query.
-    known : mapping of (str, str) to int
-        Number of the newest commit when the run began, by path and stream; as of now where it is not given.
 
     Attributes
     ----------
@@ -58,14 +58,8 @@ class Outputs:
         Whether this run may not go on.
     """
 
-    def __init__(
-        self, sinks: Sequence[Sink], logs: Mapping[str, DeltaLog], run: str, known: Mapping[tuple[str, str], int]
-    ) -> None:
+    def __init__(self, sinks: Sequence[Sink], logs: Mapping[str, DeltaLog], run: str) -> None:
         self._sinks, self._logs, self._run = sinks, logs, run
-        self._seen: dict[Sink, int] = {}
-        for sink in sinks:  # one turn per output
-            state = logs[sink.path].stream(sink.stream)
-            self._seen[sink] = known.get((sink.path, sink.stream), -1 if state is None else state.seq)
         self._standing: dict[Sink, Antichain] = {}
         self.failures: dict[Sink, Exception] = {}
         self.untold: list[Exception] = []
@@ -92,38 +86,30 @@ class Outputs:
                 self.fail(sink, None, error or _no_stream(sink))
                 continue
             found[sink] = state
-            self.dropped = self.dropped or self._is_dropped(sink, state)
+            self.dropped = self.dropped or self._is_dropped(sink)
             if self._standing.get(sink, state.frontier) != state.frontier:
                 del self._standing[sink]
                 self.failures.pop(sink, None)
         return found
 
-    def _is_dropped(self, sink: Sink, state: StreamState) -> bool:
-        """Whether somebody has told since the last look that this run may not go on."""
-        seen, self._seen[sink] = self._seen[sink], state.seq
-        if state.seq <= seen:
-            return False
-        note = Note.of(state.reason, sink.owner)
-        if note is not None and note.dropped == self._run:
-            return True
-        if state.seq == seen + 1:
-            return False
-        told = notes_of(self._logs[sink.path], sink)
-        return any(note.dropped == self._run for seq, note in told if seq > seen)
+    def _is_dropped(self, sink: Sink) -> bool:
+        """Whether the output says that this run may not append any more."""
+        return self._run in newest_note(self._logs[sink.path], sink).dropped
 
     def append(
-        self, sink: Sink, state: StreamState, files: Sequence[DataFile], upper: Antichain, note: Note
+        self, sink: Sink, state: StreamState, files: Sequence[DataFile], upper: Antichain, note: OutputNote
     ) -> bool | None:
-        """Compare and append.
+        """Compare and append. The note says what the output is made from now; runs that were dropped stay so.
 
         Returns
         -------
         bool or None
             False if another copy was first; None if it failed.
         """
-        writer = StreamWriter(self._logs[sink.path], sink.stream, sink.owner)
+        log = self._logs[sink.path]
+        note = replace(note, dropped=newest_note(log, sink).dropped)
         try:
-            writer.compare_and_append_files(files, expected=state, upper=upper, reason=note.text(sink))
+            _append(log, sink, state, note, f"{sink.owner}: {sink.name}", files=files, upper=upper)
         except (UpperMismatchError, ClosedError) as error:
             _log.info("output %r: another copy of the dataflow was first: %s", sink.name, error)
             return False
@@ -153,20 +139,20 @@ class Outputs:
     def _tell(self, sink: Sink, state: StreamState, error: Exception) -> bool:
         """Write a failure into the log of its output; return whether everybody can see it, or need not."""
         log = self._logs[sink.path]
-        failure = OutputFailure.of(sink, error, self._run)
+        failure = OutputFailure.of(sink.name, error, self._run)
         try:
             before = newest_note(log, sink)
             if before.failure == failure:
                 return True
             _log.error("%s: output %r stands still: %s", sink.owner, sink.name, error)
             for _ in range(_MOST_TRIES):
-                if _told(log, sink, state, Note(before.inputs, failure=failure)):
+                if _say(log, sink, state, before.failed(failure), f"{sink.owner}: {sink.name} failed"):
                     return True
                 log.refresh()
                 now = log.stream(sink.stream)
                 if now is None or now.closed:
                     return False
-                if now.frontier != state.frontier or self._is_dropped(sink, now):
+                if now.frontier != state.frontier or self._is_dropped(sink):
                     return True  # another copy got past, or nobody waits for this one
                 state, before = now, newest_note(log, sink)
         except TimelyError as other:
@@ -174,11 +160,29 @@ class Outputs:
         return False
 
 
-def _told(log: DeltaLog, sink: Sink, state: StreamState, note: Note) -> bool:
+def _append(
+    log: DeltaLog,
+    sink: Sink,
+    state: StreamState,
+    note: OutputNote,
+    reason: str,
+    *,
+    files: Sequence[DataFile] = (),
+    upper: Antichain | None = None,
+) -> None:
+    StreamWriter(log, sink.stream, sink.owner).compare_and_append_files(
+        files,
+        expected=state,
+        upper=state.frontier if upper is None else upper,
+        reason=reason,
+        note=Note(output=note),
+    )
+
+
+def _say(log: DeltaLog, sink: Sink, state: StreamState, note: OutputNote, reason: str) -> bool:
     """Write a note that moves nothing; return False if somebody else was first."""
-    writer = StreamWriter(log, sink.stream, sink.owner)
     try:
-        writer.compare_and_append_files((), expected=state, upper=state.frontier, reason=note.text(sink))
+        _append(log, sink, state, note, reason)
     except (UpperMismatchError, ClosedError):
         return False
     return True
@@ -191,7 +195,7 @@ def drop_output(log: DeltaLog, sink: Sink, run: str) -> None:
         state = log.stream(sink.stream)
         if state is None or state.closed:
             return
-        if _told(log, sink, state, Note(newest_note(log, sink).inputs, dropped=run)):
+        if _say(log, sink, state, newest_note(log, sink).without(run), f"{sink.owner}: {sink.name} dropped"):
             return
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spark_timely.antichain import Antichain
+from spark_timely.capture.note import OutputFailure
 from spark_timely.dataflow.cutting import paths_of
-from spark_timely.dataflow.notes import OutputFailure, failure_of, notes_of
+from spark_timely.dataflow.notes import failure_of, steps_of
 from spark_timely.dataflow.view import Replay, View, leaves_of, ordered
 from spark_timely.errors import LogMissingError
 from spark_timely.log.delta import open_log
@@ -182,7 +183,7 @@ def metrics(scope: Scope, /) -> list[OperatorMetrics]:
     found = []
     for state, sink in zip(outputs(scope), scope.sinks, strict=True):
         log = _opened(scope, sink.path)
-        told = [] if log is None else _told(log, sink)
+        told: list[Mapping[str, Any]] = [] if log is None else list(steps_of(log, sink))
         ends = state.lag, None if state.failure is None else state.failure.message
         for view in ordered(sink.view):  # one turn per operator
             rows = sum(step["rows"].get(view.name, 0) for step in told)
@@ -236,11 +237,6 @@ def _rows(files: Files, upper: Antichain) -> int:
         (counts,) = files.counts(np.array([number]))
         found += int(counts.rows[~upper.beyond(counts.times)].sum())
     return found
-
-
-def _told(log: DeltaLog, sink: Sink) -> list[Mapping[str, Any]]:
-    """Return the numbers of the steps of an output."""
-    return [note.step for _, note in notes_of(log, sink) if note.step is not None]
 
 
 def _frontiers(scope: Scope) -> Mapping[str, Antichain]:

@@ -21,12 +21,13 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from spark_timely.antichain import Antichain
+from spark_timely.capture.note import ImportMark, Note
 from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import (
     CaptureFormatError,
@@ -41,7 +42,7 @@ from spark_timely.exchange.declared import CaptureTypes, check_log
 from spark_timely.exchange.growing import GrowingFile
 from spark_timely.exchange.jsonl import JsonLines
 from spark_timely.exchange.judge import judge_chunk
-from spark_timely.exchange.marks import Mark, all_marks, newest_mark
+from spark_timely.exchange.marks import all_marks, newest_mark
 from spark_timely.exchange.reader import CaptureReader, Source
 from spark_timely.log.base import CommitRequest, DataFile, StreamState
 from spark_timely.log.core import LogCore
@@ -164,7 +165,7 @@ class StreamImport:
         self._log: LogCore | None = None
         self._make: Callable[[], LogCore] | None = None
         self._state: StreamState | None = None
-        self._mark = Mark()
+        self._mark = ImportMark()
         check_stream_name(stream)
         if isinstance(log, LogCore):
             self._attach(log)
@@ -323,7 +324,7 @@ class StreamImport:
         self._missing = self._compared(source, again, marks)
         return self.result() if self._missing else self._take(source, again)
 
-    def _compared(self, source: Source, again: Callable[[], bool], marks: list[Mark]) -> int:
+    def _compared(self, source: Source, again: Callable[[], bool], marks: list[ImportMark]) -> int:
         """Compare what a source begins with, up to the last of the marks; return how many bytes it lacks."""
         buffer = memoryview(bytearray(_BLOCK))
         at = checksum = 0
@@ -338,7 +339,7 @@ class StreamImport:
                 raise self._another(mark, found="other bytes")
         return 0
 
-    def _another(self, mark: Mark, *, found: str) -> CaptureFormatError:
+    def _another(self, mark: ImportMark, *, found: str) -> CaptureFormatError:
         msg = (
             f"could not go on with the import of {shown(self.name)} into stream {self.stream!r}: found {found} than the"
             f" {mark.position} bytes that the log has, of {mark.events} events"
@@ -420,7 +421,9 @@ class StreamImport:
                 seq=state.seq + 1,
                 domain=log.domain,
             )
-        mark = Mark(high, events, reader.checksum or 0)
+        # Names of files may have bytes that are no text.
+        name = self.name.encode("utf-8", "backslashreplace").decode()
+        mark = ImportMark(name, high, events, reader.checksum or 0)
         request = CommitRequest(
             stream=self.stream,
             owner=self.types.owner,
@@ -430,7 +433,8 @@ class StreamImport:
             step=0,
             expected_seq=state.seq,
             files=files,
-            reason=mark.reason(self.name),
+            reason=f"import of {name}: {high} bytes, {events} events",
+            note=Note(mark=mark),
         )
         try:
             outcome = log.commit(request)
@@ -446,8 +450,8 @@ class StreamImport:
             # Another import of the stream came first. As many rows at the same times need not be the same ones.
             log._discard_refused(files)
             recorded = log.recorded(self.stream, high)
-            theirs = None if recorded is None else Mark.of_reason(recorded.reason)
-            if theirs != mark:
+            theirs = None if recorded is None else recorded.note.mark
+            if theirs is None or replace(theirs, name=name) != mark:
                 raise self._another(mark, found="other bytes")
         else:
             self._new_events += sum(chunk.n_events for chunk in chunks)

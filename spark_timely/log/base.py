@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from spark_timely.capture.note import Note
 from spark_timely.order import minimal
 from spark_timely.time_arrays import IntArray
 
@@ -107,6 +108,8 @@ class StreamState:
         Wall clock of the commit, microseconds since 1970 in UTC.
     reason : str
         Why progress was made, for people.
+    note : Note
+        What the commit says to programs.
     """
 
     stream: str
@@ -121,6 +124,7 @@ class StreamState:
     bounds: IntArray | None
     at: int
     reason: str
+    note: Note
 
     @property
     def frontier(self) -> Antichain:
@@ -174,6 +178,9 @@ class CommitRequest:
     files : sequence of DataFile
         Messages and dead letters, written already.
     reason : str
+        For people.
+    note : Note
+        For programs; what lasts of the stream's present note is added to it.
     at : int, optional
         Wall clock, microseconds; the log's clock if not given.
     message_minima : ndarray of int64, shape (m, k), optional
@@ -198,6 +205,7 @@ class CommitRequest:
     expected_seq: int | None = None
     files: Sequence[DataFile] = field(default_factory=_no_files)
     reason: str = ""
+    note: Note = field(default_factory=Note)
     at: int | None = None
     message_minima: IntArray | None = None
     n_rows: int | None = None

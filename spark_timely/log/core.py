@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_timely.capture.note import Note
 from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import LogFormatError, StorageError, TimelyError, shown
 from spark_timely.log.base import OPEN_STREAM, CommitOutcome, CommitRequest, DataFile, StreamState
@@ -318,7 +319,7 @@ class LogCore(LogFacts):
         found = batch_state(self.format, rows)
         return all(
             getattr(found, name) == getattr(wanted, name)
-            for name in ("owner", "at", "batch", "step", "n_rows", "reason", "counts", "before")
+            for name in ("owner", "at", "batch", "step", "n_rows", "reason", "note", "counts", "before")
         )
 
     def _discard(self, files: Iterable[DataFile]) -> None:
@@ -357,7 +358,7 @@ class LogCore(LogFacts):
                 if opened is None or opened.closed:
                     return
                 nothing = StreamCounts.empty(self.domain.arity)
-                after = next_state(opened, nothing, at=max(clock, opened.at + 1), reason=reason)
+                after = next_state(opened, nothing, at=max(clock, opened.at + 1), reason=reason, note=Note())
                 if self._try(attempts, [after], (), [(app_id(OPEN_STREAM), after.seq)]):
                     return
         raise self._exhausted(OPEN_STREAM, attempts)

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from spark_timely.capture.note import MicroBatch, Note, Opening
 from spark_timely.capture.protocol import (
     StreamCounts,
     check_messages,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from spark_timely.time_arrays import IntArray
     from spark_timely.timestamp import TimeDomain
 
-__all__ = ["Opening", "decide_commit", "decide_open", "missing_stream"]
+__all__ = ["StreamOpening", "decide_commit", "decide_open", "missing_stream"]
 
 Recorded = Callable[[str, int, int | None], StreamState | None]
 
@@ -130,22 +131,35 @@ def decide_commit(
         check_messages(state.counts, minima, stream=name, seq=state.seq + 1, domain=domain)
     times = np.asarray(request.progress_times, dtype=np.int64).reshape(-1, domain.arity)
     counts = check_progress(state.counts, times, request.progress_deltas, stream=name, seq=state.seq + 1, domain=domain)
-    carried = {"batch": state.batch, "step": state.step, "n_rows": None, "bounds": None}
-    own = {
-        "batch": request.batch,
-        "step": (request.step or 0) if request.batch is not None else None,
-        "n_rows": request.rows(),
-        "bounds": request.time_bounds(),
-    }
+    batch: int | None = request.batch
+    step: int | None = request.step or 0
+    if request.batch is None:
+        # The numbers last until the stream changes hands; the note says which commit holds that micro-batch.
+        batch, step = (None, None) if taken else (state.batch, state.step)
     return next_state(
         state,
         counts,
+        note=_note(state, request, taken=taken),
         # Later than the commit before it, also where a clock was set back.
         at=max(at, state.at + 1) if request.at is None else request.at,
         reason=request.reason,
-        **(carried if request.carry else own),
+        batch=batch,
+        step=step,
+        n_rows=None if request.carry else request.rows(),
+        bounds=None if request.carry else request.time_bounds(),
         **({"owner": request.owner, "epoch": state.epoch + 1} if taken else {}),
     )
+
+
+def _note(state: StreamState, request: CommitRequest, *, taken: bool) -> Note:
+    """Return the note of the commit: its own, and what lasts of the one before."""
+    own, bounds = request.note, request.time_bounds()
+    if request.batch is not None:
+        own = replace(own, batch=replace(own.batch or MicroBatch(), seq=state.seq + 1))
+    skewed = own.batch is not None and own.batch.skewed > 0
+    if own.greatest is None and bounds is not None and bounds.shape[1] == 1 and not skewed:
+        own = replace(own, greatest=int(bounds[1, 0]))
+    return own.following(state.note, owner=state.owner if taken else None)
 
 
 def _check_takeover(
@@ -233,7 +247,7 @@ def _shown(bounds: IntArray | None) -> object:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Opening:
+class StreamOpening:
     """How a stream comes to be: the states to write, and whom this must not race with.
 
     Parameters
@@ -262,7 +276,7 @@ def decide_open(
     at: tuple[int, ...] | None,
     donor: str | None,
     clock: int,
-) -> Opening | StreamState:
+) -> StreamOpening | StreamState:
     """Decide how to open a stream; return its state if its owner opened it before.
 
     Parameters
@@ -316,8 +330,9 @@ def decide_open(
         owner=owner,
         at=clock,
         reason=f"copy of {given.stream} at {given.seq}",
+        note=Note(opening=Opening(given.stream, given.seq)),
     )
-    return Opening(new, None, given)
+    return StreamOpening(new, None, given)
 
 
 def _claim(
@@ -329,21 +344,30 @@ def _claim(
     owner: str,
     at: tuple[int, ...] | None,
     clock: int,
-) -> Opening:
+) -> StreamOpening:
     time = at if at is not None else domain.minimum
     if not opened.frontier.less_equal(time):
         raise _not_held(path, domain, name, opened, time)
     given_up = np.array([domain.minimum], np.int64)
     left = check_progress(opened.counts, given_up, [-1], stream=OPEN_STREAM, seq=opened.seq + 1)
-    after = next_state(opened, left, at=max(clock, opened.at + 1), reason=f"claimed by {name}", n_rows=0, bounds=None)
+    after = next_state(
+        opened,
+        left,
+        at=max(clock, opened.at + 1),
+        reason=f"claimed by {name}",
+        n_rows=0,
+        bounds=None,
+        note=Note(claimed=name),
+    )
     new = initial_state(
         name,
         StreamCounts.initial(time),
         owner=owner,
         at=clock,
         reason=f"claim of {OPEN_STREAM} at {after.seq}",
+        note=Note(opening=Opening(OPEN_STREAM, after.seq)),
     )
-    return Opening(new, after, None)
+    return StreamOpening(new, after, None)
 
 
 def _donor(

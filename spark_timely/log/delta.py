@@ -13,6 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from spark_timely.capture.note import Note
 from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import InvalidUsageError, LogMissingError, SchemaMismatchError, StorageError, TimelyError
 from spark_timely.log.base import OPEN_STREAM
@@ -162,6 +163,7 @@ def create_log(
             owner=None,
             at=int(clock() * 1_000_000),
             reason="created",
+            note=Note(),
         )
         first = write_progress_file(storage, batch_rows(form, state), OPEN_STREAM, 0, form.domain)
         try:

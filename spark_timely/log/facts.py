@@ -20,7 +20,7 @@ from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import TimelyInternalError
 from spark_timely.log.base import OPEN_STREAM, StreamState
 from spark_timely.log.files import read_file
-from spark_timely.log.state import batch_state, distinct_rows, newest_states, owners_of
+from spark_timely.log.state import distinct_rows, newest_states, owners_of, states_by_seq
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     from spark_timely.timestamp import TimeDomain
 
 __all__ = ["LogFacts"]
+
+
+def _is_its_own(state: StreamState) -> bool:
+    """Whether a commit holds the micro-batch whose numbers it carries."""
+    return state.note.batch is not None and state.note.batch.seq == state.seq
 
 
 class LogFacts:
@@ -248,14 +253,14 @@ class LogFacts:
         wanted = (batch, step or 0)
         if state is None or state.batch is None:
             return None
-        if (state.batch, state.step or 0) == wanted and state.n_rows is not None:
+        if (state.batch, state.step or 0) == wanted and _is_its_own(state):
             return state
         rows = self.progress()
         mask = pc.and_(pc.equal(rows["_stream"], stream), pc.equal(rows["_batch"], batch))
         mask = pc.and_(mask, pc.equal(pc.fill_null(rows["_step"], 0), wanted[1]))
-        mask = pc.and_(mask, pc.and_(pc.is_valid(rows["_rows"]), pc.equal(rows["_epoch"], state.epoch)))
-        rows = rows.filter(pc.and_(mask, pc.equal(rows["_query"], state.owner)))
-        return batch_state(self.format, rows) if rows.num_rows else None
+        rows = rows.filter(pc.and_(mask, pc.equal(rows["_epoch"], state.epoch)))
+        # One turn per commit since: those that belong to no micro-batch carry the numbers of the last one on.
+        return next((found for found in states_by_seq(self.format, rows) if _is_its_own(found)), None)
 
     def owners(self, stream: str) -> frozenset[str]:
         """Return who owns a stream or has owned it."""

@@ -5,7 +5,7 @@ Invariants
 1. Our columns come first and are found by name; no payload column may have such a name.
 2. What holds for the whole log (format version, kind, types and minimum of times, nullability of
    payload columns) is kept in the metadata of the column `_event`, as JSON under `timely.log`.
-3. A format version above `FORMAT_VERSION` is refused; unknown facts of a known version are ignored.
+3. Another format version than `FORMAT_VERSION` is refused; unknown facts of the known version are ignored.
 4. In the table every payload column may be null, because progress rows have no payload; what the
    producer declared is in the metadata and holds for messages.
 """
@@ -41,7 +41,7 @@ __all__ = [
     "check_stream_name",
 ]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 METADATA_KEY = "timely.log"
 EVENTS = ("message", "progress", "dead", "since")
 KINDS = ("stream", "collection")
@@ -342,6 +342,7 @@ class LogFormat:
             pa.field("_rows", pa.int64()),
             *bounds,
             pa.field("_epoch", pa.int64()),
+            pa.field("_note", pa.string()),
         ]
         return fields
 
@@ -415,7 +416,7 @@ class LogFormat:
         LogMissingError
             If the table is no log.
         LogFormatError
-            If the log is of a newer version, or its facts do not make sense.
+            If the log is of another version, or its facts do not make sense.
         """
         text = metadata.get(METADATA_KEY)
         if text is None:
@@ -435,14 +436,13 @@ class LogFormat:
                 hint=f"restore the metadata {METADATA_KEY!r} of column '_event'",
                 context={"path": path},
             ) from error
-        if version > FORMAT_VERSION:
-            msg = (
-                f"could not open log {path!r}: found format version={version}, this library reads up to "
-                f"{FORMAT_VERSION}"
-            )
+        if version != FORMAT_VERSION:
+            msg = f"could not open log {path!r}: found format version={version}, this library uses {FORMAT_VERSION}"
             raise LogFormatError(
                 msg,
-                hint="upgrade spark-timely",
+                hint="upgrade spark-timely"
+                if version > FORMAT_VERSION
+                else "replay the log with the version of spark-timely that wrote it, and capture it into a new log",
                 context={"path": path, "version": version},
             )
         try:

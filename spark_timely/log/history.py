@@ -12,7 +12,6 @@ Invariants
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_timely.antichain import Antichain
+from spark_timely.capture.note import Note
 from spark_timely.log.base import OPEN_STREAM
 from spark_timely.sorting import consolidate_rows
 
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from spark_timely.timestamp import TimeDomain
 
 __all__ = ["History", "history_of"]
-
-_COPY = re.compile(r"copy of ([A-Za-z0-9_]+) at (\d+)")
-_CLAIM = re.compile(r"claim of #open at (\d+)")
 
 
 class History:
@@ -89,7 +86,7 @@ class History:
         self.deltas, self.counts = _integers(rows, "_delta")[sort], _integers(rows, "_count")[sort]
         self.messages = _integers(rows, "_rows")[sort][first]
         self.moments = self._in_sequence(_integers(rows, "_at")[sort][first])
-        self._donors = self._opened(rows.column("_reason"), sort[first])
+        self._donors = self._opened(rows.column("_note"), sort)
 
     def _in_sequence(self, moments: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Let the wall clocks of a stream never go back, whatever its machines' clocks did."""
@@ -99,18 +96,18 @@ class History:
             moments[low:high] = np.maximum.accumulate(moments[low:high])
         return moments
 
-    def _opened(self, reasons: pa.ChunkedArray, rows: npt.NDArray[np.intp]) -> dict[str, tuple[str, int]]:
+    def _opened(self, notes: pa.ChunkedArray, sort: npt.NDArray[np.intp]) -> dict[str, tuple[str, int]]:
         """Return what streams were opened from: the donor, or `#open`, and how many of its commits came before."""
-        openings = np.flatnonzero(self.seqs == 0)
-        texts = reasons.take(pa.array(rows[openings])).to_pylist()
         found: dict[str, tuple[str, int]] = {}
-        for commit, text in zip(openings.tolist(), texts, strict=True):  # one turn per stream
+        for commit in np.flatnonzero(self.seqs == 0).tolist():  # one turn per stream
+            rows = sort[self.starts[commit] : self.starts[commit + 1]]
+            texts = notes.take(pa.array(rows)).drop_null()
+            opening = Note.parse(texts[0].as_py()).opening if len(texts) else None
+            if opening is None:
+                continue
             name = self.names[int(self.streams[commit])]
-            if copied := _COPY.fullmatch(text or ""):
-                found[name] = (copied[1], int(copied[2]) + 1)
-            elif claimed := _CLAIM.fullmatch(text or ""):
-                # In one commit with the claim itself.
-                found[name] = (OPEN_STREAM, int(claimed[1]))
+            # A claim is in one commit with that of `#open`.
+            found[name] = (opening.source, opening.seq + (opening.source != OPEN_STREAM))
         return found
 
     def _close_under_joins(self, position: dict[str, int]) -> None:

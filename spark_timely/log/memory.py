@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from spark_timely.capture.note import Note
 from spark_timely.capture.protocol import StreamCounts
 from spark_timely.log.base import OPEN_STREAM
 from spark_timely.log.files import write_progress_file
@@ -57,6 +58,7 @@ class MemoryLog(ReadableLog):
             owner=None,
             at=int(clock() * 1_000_000),
             reason="created",
+            note=Note(),
         )
         first = write_progress_file(table.storage, batch_rows(form, state), OPEN_STREAM, 0, form.domain)
         MemoryStore(table).transact([first], [(f"timely/{OPEN_STREAM}", 0)])

@@ -3,7 +3,8 @@
 Invariants
 ----------
 1. A progress batch is never empty, and lists every time with a non-zero count before or after it.
-2. The rows of a batch carry the same owner, micro-batch, bounds and wall clock.
+2. The rows of a batch carry the same owner, micro-batch, bounds and wall clock; its first row, that of the least
+   time, carries the note.
 3. The state of a stream is that of its batch with the greatest `_seq`, whatever file it is in.
 4. A batch has one row per time. Where a file was rewritten by two others at once (OPTIMIZE of delta-rs
    does not notice that), its rows are there twice, and count once.
@@ -19,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_timely.capture.note import Note
 from spark_timely.capture.protocol import StreamCounts
 from spark_timely.log.base import StreamState
 from spark_timely.time_arrays import IntArray
@@ -45,6 +47,7 @@ def initial_state(
     owner: str | None,
     at: int,
     reason: str,
+    note: Note,
 ) -> StreamState:
     """Return the state of a stream right after its opening commit."""
     return StreamState(
@@ -60,12 +63,20 @@ def initial_state(
         bounds=None,
         at=at,
         reason=reason,
+        note=note,
     )
 
 
-def next_state(state: StreamState, counts: StreamCounts, **changes: object) -> StreamState:
-    """Return the state after one more commit."""
-    return replace(state, seq=state.seq + 1, before=state.counts, counts=counts, **changes)  # type: ignore[arg-type]
+def next_state(state: StreamState, counts: StreamCounts, *, note: Note, **changes: object) -> StreamState:
+    """Return the state after one more commit. Its note is that commit's own, what lasts included."""
+    return replace(
+        state,
+        seq=state.seq + 1,
+        before=state.counts,
+        counts=counts,
+        note=note,
+        **changes,  # type: ignore[arg-type]
+    )
 
 
 def batch_rows(form: LogFormat, state: StreamState) -> pa.Table:
@@ -102,6 +113,7 @@ def batch_rows(form: LogFormat, state: StreamState) -> pa.Table:
     columns: dict[str, object] = {
         "_delta": deltas,
         "_count": counts,
+        "_note": np.array([state.note.text(), *[None] * (n - 1)], dtype=object),
         **{name: times[:, i] for i, name in enumerate(domain.columns)},
     }
     # A number is a valid value for a date or a timestamp column.
@@ -139,6 +151,7 @@ def batch_state(form: LogFormat, rows: pa.Table) -> StreamState:
     counts = rows.column("_count").to_numpy()
     deltas = rows.column("_delta").to_numpy()
     first = {name: rows.column(name)[0].as_py() for name in _SCALARS}
+    noted = rows.column("_note").drop_null()
     low = [rows.column(n)[0] for n in domain.suffixed("_min_time")]
     bounds = None
     if all(v.is_valid for v in low):
@@ -163,6 +176,7 @@ def batch_state(form: LogFormat, rows: pa.Table) -> StreamState:
         bounds=bounds,
         at=rows.column("_at")[0].value if rows.column("_at")[0].is_valid else 0,
         reason=first["_reason"] or "",
+        note=Note.parse(noted[0].as_py() if len(noted) else None),
     )
 
 

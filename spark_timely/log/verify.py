@@ -10,7 +10,6 @@ Invariants
 from __future__ import annotations
 
 import itertools
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 __all__ = ["VerifyReport", "verify_log"]
 
 _MAX_PROBLEMS = 100
-_COPY = re.compile(r"copy of ([A-Za-z0-9_]+) at (\d+)")
-_CLAIM = re.compile(r"claim of #open at (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,23 +255,16 @@ def _check_opening(log: LogCore, name: str, first: StreamState, by_stream: dict[
         expected = StreamCounts.initial(log.domain.minimum, first.counts.total)
         return [] if first.counts == expected else ["the log does not start at its minimum"]
     given: StreamState | None = None
-    copied, claimed = _COPY.fullmatch(first.reason), _CLAIM.fullmatch(first.reason)
-    if copied:
-        commits = by_stream.get(copied[1], [])
-        at = int(copied[2])
-        given = commits[at] if at < len(commits) else None
-        held = None if given is None else given.counts
-    elif claimed:
-        commits = by_stream.get(OPEN_STREAM, [])
-        at = int(claimed[1])
-        given = commits[at] if at < len(commits) else None
-        held = None if given is None else given.before
-        if given is not None and given.reason != f"claimed by {name}":
-            held = None
-    else:
-        held = None
+    opening, held = first.note.opening, None
+    if opening is not None:
+        commits = by_stream.get(opening.source, [])
+        given = commits[opening.seq] if opening.seq < len(commits) else None
+        if given is not None and opening.source != OPEN_STREAM:
+            held = given.counts
+        elif given is not None and given.note.claimed == name:
+            held = given.before
     if held is None:
-        return [f"stream {name!r} was opened by nobody: reason={first.reason!r}"]
+        return [f"stream {name!r} was opened by nobody: opening={opening!r}"]
     if first.counts.total != 1 or not held.frontier.beyond(first.counts.times).all():
         return [f"stream {name!r} was opened at times that its donor does not hold"]
     return []

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_timely.antichain import Antichain
+from spark_timely.capture.note import Note
 from spark_timely.capture.protocol import StreamCounts, check_messages, check_progress
 from spark_timely.errors import (
     InvalidUsageError,
@@ -221,7 +222,14 @@ class StreamWriter:
             raise self._moved(want, current) from error
 
     def compare_and_append_files(
-        self, files: Sequence[DataFile], /, *, expected: StreamState, upper: object, reason: str = "compare and append"
+        self,
+        files: Sequence[DataFile],
+        /,
+        *,
+        expected: StreamState,
+        upper: object,
+        reason: str = "compare and append",
+        note: Note | None = None,
     ) -> CommitOutcome:
         """Append files that were written for the next commit of a state, if the stream is still in it.
 
@@ -234,6 +242,9 @@ class StreamWriter:
         upper : frontier
             Frontier of the stream afterwards.
         reason : str
+            For people.
+        note : Note, optional
+            For programs.
 
         Raises
         ------
@@ -243,7 +254,7 @@ class StreamWriter:
             If `upper` is not beyond the expected state's frontier.
         """
         p_times, deltas = self._downgrade(expected, self.log.domain.parse_frontier(upper))
-        return self._request(expected, files, p_times, deltas, reason)
+        return self._request(expected, files, p_times, deltas, reason, note or Note())
 
     def advance(self, frontier: object, *, reason: str = "advance") -> CommitOutcome:
         """Say that nothing follows at times not beyond a frontier.
@@ -349,7 +360,7 @@ class StreamWriter:
                 target_file_size=self._target,
                 compression=self._compression,
             )
-        return self._request(state, files, p_times, deltas, reason)
+        return self._request(state, files, p_times, deltas, reason, Note())
 
     def _request(
         self,
@@ -358,6 +369,7 @@ class StreamWriter:
         p_times: IntArray,
         deltas: npt.NDArray[np.int64],
         reason: str,
+        note: Note,
     ) -> CommitOutcome:
         """Commit; delete the files where that is refused."""
         log = self.log
@@ -369,6 +381,7 @@ class StreamWriter:
             expected_seq=state.seq,
             files=files,
             reason=reason,
+            note=note,
         )
         try:
             return log.commit(request)

@@ -39,7 +39,7 @@ from spark_timely.log.storage import FileStorage, open_storage
 from spark_timely.log.writer import downgrade_to
 from spark_timely.sink.commit import commit_reports, is_refusal
 from spark_timely.sink.plan import BatchId, CapturePlan, Standing, find_log
-from spark_timely.sink.statements import COLUMNS, note_of, statements_of
+from spark_timely.sink.statements import COLUMNS, statements_of
 from spark_timely.spark.arrow import spark_schema
 from spark_timely.spark.classify import SQL_TYPES, RowClass, beyond_sql, classify, quoted
 from spark_timely.spark.collection import has_map
@@ -145,8 +145,7 @@ class _Task:
             self._check_size(ledger)
             times, deltas = downgrade_to(self.standing.counts, frontier)
             state = self._keep(ledger, seq)
-            note = "" if state is None else f"state={state}"
-            report = replace(report, progress_times=times, progress_deltas=deltas, note=note)
+            report = replace(report, progress_times=times, progress_deltas=deltas, statements=state or "")
         except BaseException:
             remove(self.storage, staging)
             self._forget(state)
@@ -220,18 +219,7 @@ class _Task:
 
     def _named(self, state: StreamState | None) -> str | None:
         """Return the file that the stream's last commit of this dialect names."""
-        if state is None or (note := note_of(state.reason)) is not None:
-            return None if state is None else note
-        # Moved on by hand, or taken over, since.
-        log = find_log(self.plan.options.path, self.plan.options.storage_options)
-        rows = None if log is None else log.progress()
-        if rows is None:
-            return None
-        mine = rows.filter(pc.equal(rows["_stream"], state.stream)).sort_by([("_seq", "descending")])
-        for reason in mine["_reason"].to_pylist():  # until there is one
-            if (note := note_of(reason or "")) is not None:
-                return note
-        return None
+        return None if state is None else state.note.statements
 
     def _keep(self, ledger: Ledger, seq: int) -> str | None:
         """Write down what is kept of the statements; None where the frontier says it all."""

@@ -162,10 +162,8 @@ class Dataflow(Scope):
             raise InvalidUsageError(
                 msg, hint="set it to true in this session: else numbers that do not fit are other numbers"
             )
-        known = {}
         for flow in flows:
-            for sink, log in open_outputs(flow.sinks, flow.storage).items():  # one turn per output
-                known[sink.path, sink.stream] = log.positions()[sink.stream] - 1
+            open_outputs(flow.sinks, flow.storage)
         register(spark)
         run = uuid.uuid4().hex
         storage = {path: options for flow in flows for path, options in flow.storage.items()}
@@ -179,7 +177,7 @@ class Dataflow(Scope):
         limits = Limits(times=max_times_per_step, size_bytes=max_bytes_per_step or _STEP_BYTES)
         parts = tuple(_Part(flow.name, tuple(flow.sinks), dict(flow.storage), flow.evaluation) for flow in flows)
         lives = not any((trigger or {}).get(kind) for kind in _ENDING)
-        step = _MicroBatch(parts, limits, workers, max_bytes_per_task or KEYED_BYTES, twice, run, known, lives)
+        step = _MicroBatch(parts, limits, workers, max_bytes_per_task or KEYED_BYTES, twice, run, lives)
         writer = reader.load(first).writeStream.foreachBatch(step).option("checkpointLocation", self.checkpoint)
         if trigger:
             keywords: dict[str, Any] = dict(trigger)
@@ -249,7 +247,6 @@ class _MicroBatch:
     keyed_bytes: int
     twice: bool
     run: str
-    known: dict[tuple[str, str], int]
     lives: bool
     engines: list[Engine] = field(default_factory=list, repr=False)
 
@@ -271,7 +268,6 @@ class _MicroBatch:
                     twice=self.twice,
                     evaluation=part.evaluation,
                     run=self.run,
-                    known=self.known,
                 )
                 for part in self.parts
             ]

@@ -7,7 +7,8 @@ import time as monotonic
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from spark_timely.dataflow.notes import OutputFailure, failure_of
+from spark_timely.capture.note import OutputFailure
+from spark_timely.dataflow.notes import failure_of
 from spark_timely.dataflow.outputs import drop_output
 from spark_timely.dataflow.scope import Sink, open_outputs
 from spark_timely.errors import InvalidUsageError, WaitTimeoutError, shown

@@ -25,13 +25,10 @@ Invariants
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
-
-import pyarrow.compute as pc
 
 from spark_timely.antichain import Antichain
 from spark_timely.errors import ClosedError, InvalidOptionError, OwnershipError, UpperMismatchError
@@ -53,9 +50,6 @@ _log = logging.getLogger("spark_timely.spark")
 
 _LOOK_S = (0.05, 5.0)
 _MAX_FAILURES = 20
-# As the policy and the sink's commit record it.
-_SKEWED = "skewed rows kept"
-_GREATEST = re.compile(r"bounded: greatest time (.+?), lateness ")
 
 
 def check_idle_options(options: SinkOptions, /) -> float:
@@ -111,9 +105,7 @@ def greatest_seen(log: ReadableLog, stream: str, /) -> int | None:
 
     Notes
     -----
-    Of a commit with skewed messages only what its reason tells counts: its bounds include them. Where that
-    tells nothing the commit does not count, which is safe: the answer is too low then. Cost: one pass over
-    the progress rows.
+    Free: the stream's newest commit says it.
 
     Examples
     --------
@@ -125,19 +117,8 @@ def greatest_seen(log: ReadableLog, stream: str, /) -> int | None:
     >>> greatest_seen(log, "main")
     7
     """
-    rows = log.progress()
-    rows = rows.filter(pc.equal(rows["_stream"], stream))
-    (name,) = log.domain.suffixed("_max_time")
-    reasons = pc.fill_null(rows["_reason"], "")
-    skewed = pc.match_substring(reasons, _SKEWED)
-    plain = rows.filter(pc.and_(pc.invert(skewed), pc.is_valid(rows[name])))
-    found = [int(log.domain.from_columns(plain, (name,)).max())] if plain.num_rows else []
-    # One turn per distinct reason of a commit with skewed rows.
-    for reason in pc.unique(reasons.filter(skewed)).to_pylist():
-        told = _GREATEST.search(reason)
-        if told is not None:
-            found.append(int(log.domain.parse_time(told[1])[0]))
-    return max(found, default=None)
+    state = log.stream(stream)
+    return None if state is None else state.note.greatest
 
 
 class IdleWatch:

@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_timely.antichain import Antichain
+from spark_timely.capture.note import Note, Opening
 from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import (
     DataLossError,
@@ -117,7 +118,7 @@ def illegal(what: str) -> MemoryLog:
         times = np.array([[1]])
         table = message_table(log.format, pa.table({"v": [0]}), times, "main", 4)
         files = write_data_files(log.storage, table, times, stream="main", seq=4, domain=log.domain)
-        after = next_state(state, state.counts, n_rows=1, bounds=np.array([[1], [1]]))
+        after = next_state(state, state.counts, n_rows=1, bounds=np.array([[1], [1]]), note=Note())
         smuggle(log, [*files, write_progress_file(log.storage, batch_rows(log.format, after), "main", 4, log.domain)])
     elif what == "messages without progress":
         times = np.array([[7]])
@@ -132,10 +133,10 @@ def illegal(what: str) -> MemoryLog:
     elif what == "a commit lost":
         smuggle(log, [], [next(f for p, f in live.items() if p.startswith("_event=progress/main-000000000002"))])
     elif what == "progress at an unheld time":
-        after = next_state(state, StreamCounts.initial(1), n_rows=0, bounds=None)
+        after = next_state(state, StreamCounts.initial(1), n_rows=0, bounds=None, note=Note())
         smuggle(log, [write_progress_file(log.storage, batch_rows(log.format, after), "main", 4, log.domain)])
     elif what == "a stream from nowhere":
-        new = replace(state, stream="x", seq=0, n_rows=0, bounds=None, reason="mine")
+        new = replace(state, stream="x", seq=0, n_rows=0, bounds=None, note=Note())
         smuggle(log, [write_progress_file(log.storage, batch_rows(log.format, new), "x", 0, log.domain)])
     elif what == "a copy that its donor did not allow":
         new = replace(
@@ -144,7 +145,7 @@ def illegal(what: str) -> MemoryLog:
             seq=0,
             n_rows=0,
             bounds=None,
-            reason="copy of main at 3",
+            note=Note(opening=Opening("main", 3)),
             counts=StreamCounts.initial(2),
             before=StreamCounts.empty(),
         )
@@ -179,7 +180,7 @@ def test_counts_below_zero_are_refused_on_reading() -> None:
     log = illegal("nothing")
     state = log.stream("main")
     assert state is not None
-    rows = batch_rows(log.format, next_state(state, state.counts, n_rows=0, bounds=None))
+    rows = batch_rows(log.format, next_state(state, state.counts, n_rows=0, bounds=None, note=Note()))
     place = rows.schema.get_field_index("_count")
     rows = rows.set_column(place, rows.schema.field(place), pa.array([-1], pa.int64()))
     smuggle(log, [write_progress_file(log.storage, rows, "main", 4, log.domain)])

@@ -140,7 +140,7 @@ def test_create_is_one_commit_with_the_unclaimed_capabilities(path: Path) -> Non
     (row,) = table.to_pyarrow_table().to_pylist()
     assert (row["_event"], row["_stream"], row["_time"], row["_delta"], row["_count"]) == ("progress", "#open", 0, 3, 3)
     facts = json.loads(table.schema().fields[0].metadata["timely.log"])
-    assert facts == {"version": 1, "kind": "stream", "times": ["long"], "minimum": [0], "nullable": {"v": True}}
+    assert facts == {"version": 2, "kind": "stream", "times": ["long"], "minimum": [0], "nullable": {"v": True}}
     assert table.metadata().partition_columns == ["_event"]
 
 
@@ -178,9 +178,9 @@ def test_log_of_a_newer_version_is_refused(path: Path) -> None:
     def newer(action: dict[str, Any]) -> None:
         if "metaData" in action:
             text = action["metaData"]["schemaString"]
-            action["metaData"]["schemaString"] = text.replace('\\"version\\": 1', '\\"version\\": 2')
+            action["metaData"]["schemaString"] = text.replace('\\"version\\": 2', '\\"version\\": 3')
 
-    with pytest.raises(LogFormatError, match=r"format version=2, this library reads up to 1 — hint: upgrade"):
+    with pytest.raises(LogFormatError, match=r"format version=3, this library uses 2 — hint: upgrade"):
         open_log(edited(path, newer))
 
 

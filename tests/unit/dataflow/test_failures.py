@@ -12,10 +12,11 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_timely.antichain import Antichain
+from spark_timely.capture.note import OutputFailure
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.delays import ceil_to, plus, windows
 from spark_timely.dataflow.engine import Engine, advance_all
-from spark_timely.dataflow.notes import OutputFailure, failure_of
+from spark_timely.dataflow.notes import failure_of
 from spark_timely.dataflow.outputs import drop_output
 from spark_timely.dataflow.report import explain, metrics, outputs
 from spark_timely.dataflow.scope import Scope
@@ -278,9 +279,8 @@ def test_drop_is_seen_behind_commits_of_another_run(tmp_path: Path, log: DeltaLo
     drop_output(open_log(str(tmp_path / "one")), gone.sinks[0], "run")
     engine(gone, "next").advance(runner(gone.storage))
     more(log, 31)
-    # Also by an engine that is made after it: it is told how far the outputs were when its run began.
-    known = {(gone.sinks[0].path, "main"): 0}
-    late = Engine("gone", gone.sinks, gone.storage, files_of=catalog_of, run="run", known=known)
+    # Also by an engine of that run which is made after it.
+    late = Engine("gone", gone.sinks, gone.storage, files_of=catalog_of, run="run")
     for each in (made, late):
         assert each.advance(runner(gone.storage)) == []
         assert each.dropped

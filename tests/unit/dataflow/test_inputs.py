@@ -11,7 +11,7 @@ import pytest
 from spark_timely.antichain import Antichain
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.notes import Note, newest_note
+from spark_timely.dataflow.notes import newest_note
 from spark_timely.dataflow.report import metrics
 from spark_timely.dataflow.scope import Scope
 from spark_timely.errors import DataLossError
@@ -79,27 +79,6 @@ def test_input_replaced_before_the_first_commit_is_refused_by_who_runs_and_taken
         made.advance(runner(scope.storage))
     engine(scope).advance(runner(scope.storage))
     assert open_log(str(tmp_path / "out")).frontier() == Antichain.of(40)
-
-
-def test_output_without_ids_goes_on_and_takes_those_of_now(
-    tmp_path: Path, log: DeltaLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was written before ids were: the same text, without them."""
-    scope = counts(log.path, tmp_path / "out")
-    with monkeypatch.context() as patched:
-        text = Note.text
-        patched.setattr(Note, "text", lambda self, sink: text(self, sink).replace(', "inputs"', ', "was"'))
-        engine(scope).advance(runner(scope.storage))
-    out = open_log(str(tmp_path / "out"))
-    assert newest_note(out, scope.sinks[0]).inputs == {}
-    now = remade(log.path, 40)
-    engine(scope).advance(runner(scope.storage))
-    out.refresh()
-    assert out.frontier() == Antichain.of(40)
-    assert newest_note(out, scope.sinks[0]).inputs == {log.path: now.log_id}
-    remade(log.path, 41)
-    with pytest.raises(DataLossError, match=now.log_id):
-        engine(scope).advance(runner(scope.storage))
 
 
 def test_ids_are_found_behind_a_commit_that_somebody_else_made(tmp_path: Path, log: DeltaLog) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import random
 from pathlib import Path
 
@@ -301,7 +300,7 @@ def test_rehearsal_refuses_what_the_import_would_and_changes_nothing() -> None:
 def test_name_that_is_no_text_is_kept_as_one_can() -> None:
     log = log_of(NUMBERS)
     StreamImport(log, "w", NUMBERS, name="\udcff.bin").take_whole(io.BytesIO(RUNS[0]))
-    assert "\\udcff.bin" in json.loads(log.stream("w").reason)["import"]
+    assert "\\udcff.bin" in log.stream("w").note.mark.name
 
 
 def test_close_by_hand_between_two_commits_is_refused_and_nothing_follows() -> None:

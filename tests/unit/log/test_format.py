@@ -19,7 +19,7 @@ def test_columns_of_a_stream_log_are_in_physical_order() -> None:
     form = LogFormat.build(PAYLOAD)
     assert form.table_schema.names == [
         *("_event", "_stream", "_seq", "_time", "_delta", "_count", "_reason", "_at", "_query", "_batch", "_step"),
-        *("_rows", "_min_time", "_max_time", "_epoch", "id", "text"),
+        *("_rows", "_min_time", "_max_time", "_epoch", "_note", "id", "text"),
     ]
     assert form.data_columns == ("_stream", "_seq", "_time", "id", "text")
     assert [f.name for f in form.table_schema if not f.nullable] == ["_event"]
@@ -64,7 +64,12 @@ def test_facts_come_back_from_the_table() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "found"),
     [
-        ({"version": 2}, LogFormatError, "format version=2, this library reads up to 1"),
+        ({"version": 3}, LogFormatError, "format version=3, this library uses 2 — hint: upgrade"),
+        (
+            {"version": 1},
+            LogFormatError,
+            "format version=1, this library uses 2 — hint: replay the log with the version",
+        ),
         ({"version": "x"}, LogFormatError, "unreadable facts"),
         ({"times": ["nanoseconds"]}, LogFormatError, "unreadable facts"),
         ({"kind": None, "times": 7}, LogFormatError, "unreadable facts"),

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 
 from spark_timely import errors
+from spark_timely.capture.note import MicroBatch, Note
 from spark_timely.conf.options import SINK_OPTIONS, parse_options
+from spark_timely.log.base import CommitRequest
 from spark_timely.log.delta import create_log
 from spark_timely.log.memory import MemoryLog
 from spark_timely.log.reading import ReadableLog
@@ -263,14 +267,19 @@ def test_greatest_time_of_every_type(kind: str, values: list[int], expected: int
     assert greatest_seen(log, "other") is None
 
 
-def test_greatest_time_told_by_a_reason_is_read_in_every_type() -> None:
-    for kind, greatest in (("timestamp", 1_400_000_000_123_456), ("date", 15_000), ("int", 7)):
-        log = MemoryLog.create(pa.schema([("v", pa.int64())]), times=(kind,))
-        shown = log.domain.types[0].render(greatest)
-        times = log.domain.to_columns(pa.array([greatest + 9]).to_numpy().reshape(-1, 1))
-        reason = f"bounded: greatest time {shown}, lateness 3; 1 skewed rows kept"
-        log.writer(owner="me").append(pa.table({**times, "v": [1]}), reason=reason)
-        assert greatest_seen(log, "main") == greatest
+def test_greatest_time_leaves_out_rows_too_far_in_the_future() -> None:
+    log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
+    log.writer(owner="me").append(pa.table({"_time": [9], "v": [1]}))
+    skewed = MicroBatch(skewed=1)
+    far = CommitRequest(
+        "main", "me", np.empty((0, 1), np.int64), np.empty(0, np.int64), bounds=np.array([[3], [99]]), n_rows=2, batch=0
+    )
+    log.commit(replace(far, note=Note(batch=skewed)))
+    assert greatest_seen(log, "main") == 9
+    log.commit(replace(far, batch=1, note=Note(batch=skewed, greatest=12)))
+    assert greatest_seen(log, "main") == 12
+    log.advance("main", 50)
+    assert greatest_seen(log, "main") == 12
 
 
 def test_stream_that_is_not_there_closed_or_empty_is_left_alone(tmp_path: Path) -> None:

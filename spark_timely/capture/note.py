@@ -1,0 +1,388 @@
+"""The note of a commit: what programs read back from a log, as JSON in the column `_note`.
+
+The text in `_reason` is for people; no program reads it. A note has two kinds of parts. What *lasts* is restated by
+every later commit of the stream, so that the newest commit says all of it and nobody reads older ones. What *passes*
+is about one commit alone.
+
+Invariants
+----------
+1. One commit has one note, on its first row; it is at most 64 kB and says which version of this form it has.
+2. Every commit restates what lasts: `following` is called for each of them, `advance` and takeover included.
+3. What belongs to an owner (the newest micro-batch, the mark of an import) ends when the stream changes hands.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Final, TypeVar, cast
+
+from spark_timely.errors import (
+    DataLossError,
+    InvalidUsageError,
+    LogFormatError,
+    OperatorError,
+    StorageError,
+    TimelyError,
+    shown,
+)
+
+__all__ = ["ImportMark", "MicroBatch", "Note", "Opening", "OutputFailure", "OutputNote"]
+
+NOTE_VERSION: Final = 1
+MOST_BYTES: Final = 64 * 1024
+"""Bytes of a note in UTF-8."""
+
+_Part = TypeVar("_Part")
+_MOST_DROPPED: Final = 64
+_MOST_FAILURES: Final = 4
+# Of an error's text: that of a job may have the stacks of several processes.
+_MOST_CHARACTERS: Final = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Say where a stream has its first capability from. Passes.
+
+    Attributes
+    ----------
+    source : str
+        `#open` for a claim, else the stream whose capability was copied.
+    seq : int
+        For a claim: number of the commit of `#open` that gave the capability up; for a copy: number of the newest
+        commit of the other stream at that moment.
+    """
+
+    source: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Say what the newest micro-batch of a stream was planned from. Lasts.
+
+    Its number and step are in the columns `_batch` and `_step`.
+
+    Attributes
+    ----------
+    seq : int
+        Number of the commit that holds the micro-batch.
+    offsets : str or None
+        Hash of Spark's entry `offsets/<number>` in the query's checkpoint, all its lines: Spark writes it before it
+        plans the micro-batch and never again. None where it cannot be read.
+    source : str
+        Lines of that entry that say where each source ended, cut at 16 kB; empty where it cannot be read.
+    digest : str or None
+        Digest of the rows that came in, before anything was decided about them.
+    n_input : int or None
+        How many rows came in, where they were counted.
+    query : str or None
+        Id of the Spark query, as Spark's tasks know it, where it is not the owner's name.
+    dead, advanced, skewed : int
+        Dead letters; messages that were moved to the frontier; messages that are too far in the future.
+    """
+
+    seq: int = -1
+    offsets: str | None = None
+    source: str = ""
+    digest: str | None = None
+    n_input: int | None = None
+    query: str | None = None
+    dead: int = 0
+    advanced: int = 0
+    skewed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ImportMark:
+    """Say how far a log has a capture that is imported. Lasts.
+
+    Attributes
+    ----------
+    name : str
+        What the capture is called, for people.
+    position, events : int
+        Bytes and events of the capture.
+    checksum : int
+        CRC-32 of everything before the position.
+    """
+
+    name: str = ""
+    position: int = 0
+    events: int = 0
+    checksum: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFailure:
+    """Say why an output of a dataflow waits. Lasts until its next step.
+
+    Attributes
+    ----------
+    output : str
+        Name of the capture.
+    operator : str
+        Name of the operator that failed; that of the capture where no operator did.
+    lower, upper : str or None
+        Range of times that was computed, if any was.
+    kind : str
+        Class of the error.
+    message : str
+    hint : str or None
+        What to do.
+    run : str
+        The run of the query in which it failed.
+    """
+
+    output: str
+    operator: str
+    lower: str | None
+    upper: str | None
+    kind: str
+    message: str
+    hint: str | None
+    run: str
+
+    @classmethod
+    def of(cls, output: str, error: Exception, run: str) -> OutputFailure:
+        """Return what is written of an error."""
+        operator, lower, upper, hint = output, None, None, None
+        if isinstance(error, OperatorError):
+            operator = str(error.operator or output)
+            lower, upper = (None if end is None else str(end) for end in (error.lower, error.upper))
+        if isinstance(error, TimelyError):
+            message, hint = error.message, error.hint
+        else:
+            message = f"could not run operator {output!r}: found {type(error).__name__}: {error}"
+        return cls(output, operator, lower, upper, type(error).__name__, message[:_MOST_CHARACTERS], hint, run)
+
+    @property
+    def error(self) -> TimelyError:
+        """The failure as an error that can be raised."""
+        stored = {"DataLossError": DataLossError, "StorageError": StorageError}.get(self.kind)
+        if stored is not None:
+            return stored(self.message, hint=self.hint, context={"operator": self.operator})
+        return OperatorError(self.message, hint=self.hint, operator=self.operator, lower=self.lower, upper=self.upper)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputNote:
+    """Say what an output of a dataflow was made from. Lasts, its step excepted.
+
+    Attributes
+    ----------
+    inputs : dict of str to str
+        Ids of the logs that everything up to the output's upper was made from, by path. Those of outputs of the same
+        dataflow are not among them, but what they are made from is.
+    step : dict or None
+        Numbers of the step: tasks, distinct times, rows and bytes by operator. Passes.
+    failures : tuple of OutputFailure
+        Why the output waits, by run, the newest last; at most four runs are kept.
+    dropped : tuple of str
+        Runs of a query that may not append to the output any more, the newest last; at most 64 are kept.
+    """
+
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    step: Mapping[str, object] | None = None
+    failures: tuple[OutputFailure, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def failure(self) -> OutputFailure | None:
+        """The newest failure; None if the output does not wait for one."""
+        return self.failures[-1] if self.failures else None
+
+    def failed(self, failure: OutputFailure) -> OutputNote:
+        """Return the note with one more failure."""
+        others = [other for other in self.failures if other.run != failure.run]
+        return replace(self, step=None, failures=tuple([*others, failure][-_MOST_FAILURES:]))
+
+    def without(self, run: str) -> OutputNote:
+        """Return the note that keeps a run from appending."""
+        others = [other for other in self.dropped if other != run]
+        return replace(self, step=None, dropped=tuple([*others, run][-_MOST_DROPPED:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Hold what one commit says to programs.
+
+    Attributes
+    ----------
+    opening : Opening or None
+        Where the stream has its capability from; of opening commits only. Passes.
+    claimed : str or None
+        Which stream took a capability; of commits of `#open` only. Passes.
+    batch : MicroBatch or None
+        The newest micro-batch of the owner. Lasts.
+    greatest : int or None
+        Greatest time of the stream's messages, rows too far in the future left out; None without any, and with times
+        of several coordinates. Lasts.
+    former : tuple of str
+        Who owned the stream before, in order. Lasts.
+    gaps : tuple of (int, int)
+        First and last number of micro-batches of the owner that are missing with consent. Lasts.
+    differing : int
+        How often a micro-batch was repeated with other rows than the log holds. Lasts.
+    mark : ImportMark or None
+        How far an import came. Lasts.
+    output : OutputNote or None
+        What a dataflow says of its output. Lasts, its step excepted.
+    statements : str or None
+        File with CDCv2's statements that are not used up; empty if there are none; None if the stream is not
+        captured from CDCv2. Lasts.
+
+    Examples
+    --------
+    >>> note = Note(greatest=7, mark=ImportMark("w0.bin", 36, 1, 7))
+    >>> Note.parse(note.text()) == note
+    True
+    """
+
+    opening: Opening | None = None
+    claimed: str | None = None
+    batch: MicroBatch | None = None
+    greatest: int | None = None
+    former: tuple[str, ...] = ()
+    gaps: tuple[tuple[int, int], ...] = ()
+    differing: int = 0
+    mark: ImportMark | None = None
+    output: OutputNote | None = None
+    statements: str | None = None
+
+    def following(self, before: Note, *, owner: str | None = None) -> Note:
+        """Return this note with what lasts of the note before it (invariant 2).
+
+        Parameters
+        ----------
+        before : Note
+            Of the stream's commit before.
+        owner : str, optional
+            The owner before, where the stream changes hands with this commit.
+
+        Examples
+        --------
+        >>> first = Note(greatest=7, batch=MicroBatch(3))
+        >>> Note(greatest=5).following(first) == first
+        True
+        >>> Note().following(first, owner="q1")
+        Note(opening=None, claimed=None, batch=None, greatest=7, former=('q1',), gaps=(), differing=0, mark=None, \
+output=None, statements=None)
+        """
+        seen = [top for top in (before.greatest, self.greatest) if top is not None]
+        kept = replace(
+            self,
+            greatest=max(seen, default=None),
+            former=before.former,
+            output=_restated(before.output) if self.output is None else self.output,
+            statements=before.statements if self.statements is None else self.statements,
+        )
+        if owner is not None:
+            return replace(kept, former=(*(name for name in before.former if name != owner), owner))
+        return replace(
+            kept,
+            batch=before.batch if self.batch is None else self.batch,
+            gaps=(*before.gaps, *self.gaps),
+            differing=before.differing + self.differing,
+            mark=before.mark if self.mark is None else self.mark,
+        )
+
+    def text(self) -> str:
+        """Return the note as canonical JSON.
+
+        Raises
+        ------
+        InvalidUsageError
+            If it is longer than 64 kB, the numbers of a dataflow's step left out.
+        """
+        text = self._encoded()
+        if len(text.encode()) > MOST_BYTES and self.output is not None and self.output.step is not None:
+            # Numbers for people; what they belong to is in the log.
+            text = replace(self, output=replace(self.output, step=None))._encoded()
+        size = len(text.encode())
+        if size > MOST_BYTES:
+            sizes = {name: len(json.dumps(value)) for name, value in json.loads(text).items()}
+            largest = max(sizes, key=lambda name: sizes[name])
+            msg = f"could not write the note of a commit: found {size} bytes, {sizes[largest]} of them in {largest!r}"
+            raise InvalidUsageError(
+                msg,
+                hint=f"a note has at most {MOST_BYTES} bytes: {_SMALLER.get(largest, 'use shorter names and paths')}",
+                context={"bytes": size, "part": largest},
+            )
+        return text
+
+    def _encoded(self) -> str:
+        facts: dict[str, object] = {"v": NOTE_VERSION}
+        # One turn per part; what says nothing is left out.
+        for name, value in asdict(self).items():
+            if value not in (None, (), 0):
+                facts[name] = {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+        if self.greatest is not None:
+            facts["greatest"] = self.greatest
+        return json.dumps(facts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str | None) -> Note:
+        """Read a note.
+
+        Raises
+        ------
+        LogFormatError
+            If there is none, or it is of a later version or makes no sense.
+        """
+        facts: dict[str, object] = {}
+        try:
+            found = json.loads(text or "")
+            version = int(found.pop("v"))
+            facts.update(found)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _unreadable(text) from error
+        if version != NOTE_VERSION:
+            msg = f"could not read the note of a commit: found version={version}, this library reads {NOTE_VERSION}"
+            raise LogFormatError(
+                msg, hint="use the version of spark-timely that wrote it", context={"version": version}
+            )
+        try:
+            return cls(
+                opening=_part(Opening, facts.get("opening")),
+                claimed=cast("str | None", facts.get("claimed")),
+                batch=_part(MicroBatch, facts.get("batch")),
+                greatest=cast("int | None", facts.get("greatest")),
+                former=tuple(cast("list[str]", facts.get("former", ()))),
+                gaps=tuple((int(a), int(b)) for a, b in cast("list[list[int]]", facts.get("gaps", ()))),
+                differing=cast("int", facts.get("differing", 0)),
+                mark=_part(ImportMark, facts.get("mark")),
+                output=_output(facts.get("output")),
+                statements=cast("str | None", facts.get("statements")),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise _unreadable(text) from error
+
+
+_SMALLER = {
+    "output": "a dataflow with so many inputs needs shorter paths",
+    "former": "the stream changed hands too often; capture into another stream",
+}
+
+
+def _restated(output: OutputNote | None) -> OutputNote | None:
+    return None if output is None else replace(output, step=None)
+
+
+def _part(kind: type[_Part], facts: object) -> _Part | None:
+    return None if facts is None else kind(**cast("dict[str, object]", facts))
+
+
+def _output(facts: object) -> OutputNote | None:
+    if facts is None:
+        return None
+    values = dict(cast("dict[str, object]", facts))
+    failures = [OutputFailure(**failure) for failure in cast("list[dict[str, str]]", values.pop("failures", ()))]
+    dropped = tuple(cast("list[str]", values.pop("dropped", ())))
+    return OutputNote(failures=tuple(failures), dropped=dropped, **values)  # type: ignore[arg-type]
+
+
+def _unreadable(text: str | None) -> LogFormatError:
+    msg = f"could not read the note of a commit: found {shown(text)}"
+    return LogFormatError(msg, hint="restore the column '_note' of the log's progress rows")
