@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from spark_timely.capture.digest import RowsDigest
 from spark_timely.capture.note import MicroBatch, Note
 from spark_timely.capture.protocol import StreamCounts, check_messages, check_progress
 from spark_timely.errors import (
@@ -80,6 +81,9 @@ class TaskReport:
         Written, and not yet part of the log.
     statements : str or None
         ``dialect=cdcv2`` only: the file with statements that are not used up; empty if there are none.
+    digest : RowsDigest or None
+        Of the rows as they came in, before they were judged; None where rows may come in any number of
+        copies (``dialect=cdcv2``).
     """
 
     ident: BatchId
@@ -99,6 +103,7 @@ class TaskReport:
     progress_deltas: IntArray
     files: tuple[DataFile, ...]
     statements: str | None = None
+    digest: RowsDigest | None = None
 
 
 def merge_reports(reports: Sequence[TaskReport], /) -> TaskReport:
@@ -159,7 +164,13 @@ def merge_reports(reports: Sequence[TaskReport], /) -> TaskReport:
         progress_deltas=deltas,
         files=tuple(file for report in reports for file in report.files),
         statements=first.statements,
+        digest=_digest_of_all(reports),
     )
+
+
+def _digest_of_all(reports: Sequence[TaskReport]) -> RowsDigest | None:
+    digests = [report.digest for report in reports if report.digest is not None]
+    return None if len(digests) < len(reports) else sum(digests[1:], digests[0])
 
 
 def commit_reports(

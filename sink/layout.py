@@ -79,6 +79,19 @@ class Layout:
         """Payload fields of the log that may not be null."""
         return tuple(field.name for field in self.form.payload if not field.nullable)
 
+    @property
+    def inputs(self) -> tuple[tuple[str, str], ...]:
+        """Everything that the data brings: name in the log and column of the data, each column once.
+
+        A time that is part of the payload stands there under its own name.
+        """
+        pairs = list(zip(self.form.payload.names, self.payload, strict=True))
+        stored = set(self.payload)
+        # Under frontier=batch the data has no time.
+        pairs += [pair for pair in zip(self.form.domain.columns, self.times, strict=False) if pair[1] not in stored]
+        pairs += [("_diff", self.diff), ("_event", self.event), ("_delta", self.delta)]
+        return tuple((name, source) for name, source in pairs if source is not None)
+
     def payload_of(self, table: pa.Table) -> pa.Table:
         """Return the payload of rows under the log's names, in its order, types not yet adapted.
 

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_timely.capture.digest import RowsDigest, digest_of
 from spark_timely.capture.policy import FrontierPolicy, Judgement, late_error
 from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import ProtocolError, SchemaMismatchError, StorageError
@@ -105,12 +106,15 @@ class _Task:
     minima: list[IntArray] = field(default_factory=list)
     bounds: list[IntArray] = field(default_factory=list)
     progress: tuple[IntArray, IntArray] | None = None
+    digest: RowsDigest = field(default_factory=RowsDigest)
 
     def flush(self, rows: pa.Table) -> None:
         """Judge and write one buffer of rows."""
         first_row = self.n_seen
         self.n_seen += rows.num_rows
         layout, policy = self.plan.layout, self.plan.policy
+        # Of the rows as they came in: whatever becomes of them.
+        self.digest += digest_of(rows, layout.inputs)
         if layout.event is not None:
             rows = self._take_progress(rows)
             if rows.num_rows == 0:
@@ -276,6 +280,7 @@ class _Task:
             progress_times=times,
             progress_deltas=deltas,
             files=tuple(self.files),
+            digest=self.digest,
         )
 
 
