@@ -5,14 +5,15 @@ refused before the log is touched; a log or a stream that does not exist yet is 
 
 Invariants
 ----------
-1. A micro-batch is in the log once, whatever was repeated: a repeated one is compared with what was
-   committed (numbers of messages, dead letters and moved rows, bounds of times) and changes nothing.
+1. A micro-batch is in the log once, whatever was repeated: one whose number is there is compared by what it was
+   planned from, and by its input rows, and changes nothing.
 2. All reports were made under the plan's standing, for the log's format, and the stream has not moved since.
 3. A file is deleted only when the log surely does not know it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -21,11 +22,10 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.capture.digest import RowsDigest
-from spark_timely.capture.note import MicroBatch, Note
+from spark_timely.capture.note import Note
 from spark_timely.capture.protocol import StreamCounts, check_messages, check_progress
 from spark_timely.errors import (
     NegativeCountError,
-    RolledBackError,
     StorageError,
     TimelyError,
     TimelyInternalError,
@@ -33,6 +33,7 @@ from spark_timely.errors import (
 )
 from spark_timely.log.base import CommitOutcome, CommitRequest, DataFile
 from spark_timely.log.format import LogFormat
+from spark_timely.log.repetition import Repetition, judge_repetition, refused_repetition
 from spark_timely.log.storage import open_storage
 from spark_timely.order import minimal
 from spark_timely.sink.layout import fingerprint
@@ -44,6 +45,8 @@ from spark_timely.time_arrays import IntArray
 if TYPE_CHECKING:
     from spark_timely.log.base import StreamState
     from spark_timely.log.reading import ReadableLog
+
+_log = logging.getLogger("spark_timely.sink")
 
 __all__ = ["TaskReport", "commit_reports", "delete_files", "is_refusal", "merge_reports"]
 
@@ -202,7 +205,7 @@ def commit_reports(
     Raises
     ------
     RolledBackError
-        If the log holds a micro-batch of this number with other rows.
+        If the log holds another micro-batch of this number.
     UpperMismatchError
         If the stream was moved since the tasks were planned.
     ProtocolError
@@ -261,7 +264,12 @@ def commit_reports(
             files=whole.files,
             reason="; ".join([change.reason, *_counted((whole.n_dead, whole.n_advanced, whole.n_skewed))]),
             note=Note(
-                batch=MicroBatch(dead=whole.n_dead, advanced=whole.n_advanced, skewed=whole.n_skewed),
+                batch=replace(
+                    ident.micro_batch(whole.digest),
+                    dead=whole.n_dead,
+                    advanced=whole.n_advanced,
+                    skewed=whole.n_skewed,
+                ),
                 greatest=whole.greatest,
                 statements=whole.statements,
             ),
@@ -410,34 +418,56 @@ def _confirm(
     find: Callable[[str, dict[str, str]], ReadableLog | None],
 ) -> CommitOutcome:
     """Compare a repeated micro-batch with what is in the log."""
-    same = recorded.bounds is None and whole.bounds is None
-    if recorded.bounds is not None and whole.bounds is not None:
-        same = bool(np.array_equal(recorded.bounds, whole.bounds))
-    held = _counted(_special(recorded))
-    found = _counted((whole.n_dead, whole.n_advanced, whole.n_skewed))
-    if recorded.rows != whole.n_rows or not same or found != held:
-        msg = (
-            f"could not commit micro-batch {ident.batch} again: found {whole.n_rows} messages with times in"
-            f" {_bounds(plan, whole.bounds)}{_and(found)}, log {plan.options.path!r} holds {recorded.rows} of it in"
-            f" {_bounds(plan, recorded.bounds)}{_and(held)}"
+    repeated = ident.micro_batch(whole.digest)
+    if plan.options.dialect == "cdcv2":
+        same = Repetition.SAME  # copies do no harm
+    else:
+        same = judge_repetition(recorded.note.batch, repeated)
+    if same in (Repetition.OTHER, Repetition.UNKNOWN):
+        number = (recorded.batch or 0, recorded.step or 0)
+        raise refused_repetition(
+            plan.options.path, plan.options.stream, number, number, recorded.note.batch, repeated=repeated
         )
-        raise RolledBackError(
-            msg,
-            hint="the source gave other rows when the micro-batch was repeated, or the checkpoint belongs to another"
-            " input, or options that judge rows were changed in between; use a source that can be replayed and the"
-            " options of the first time, or start with a new checkpoint and a new stream",
-            context={"stream": plan.options.stream, "batch": ident.batch},
-        )
+    if same is Repetition.DIFFERING:
+        _count_differing(plan, ident, find)
     # Written by tasks that did not know yet that it is a repeated one.
     delete_files(plan, [whole], find=find)
     return CommitOutcome(committed=False, state=recorded)
 
 
-def _bounds(plan: CapturePlan, bounds: IntArray | None) -> str:
-    if bounds is None:
-        return "no range"
-    low, high = (plan.policy.domain.render_time(row) for row in bounds.tolist())
-    return f"[{low!r}, {high!r}]"
+def _count_differing(
+    plan: CapturePlan, ident: BatchId, find: Callable[[str, dict[str, str]], ReadableLog | None]
+) -> None:
+    """Write down that a micro-batch was repeated with other rows, in a commit that moves nothing."""
+    options = plan.options
+    _log.warning(
+        "log %r: micro-batch %s of stream %r was repeated with other rows than the log holds; the log's stand — hint:"
+        " its code was changed, calls functions that are not deterministic, or its source cannot be replayed",
+        options.path,
+        ident.batch,
+        options.stream,
+    )
+    log = find(options.path, options.storage_options)
+    state = None if log is None else log.stream(options.stream)
+    if log is None or state is None or state.closed or ident.query is None or state.owner != ident.query:
+        return
+    nothing = np.empty((0, log.domain.arity), np.int64)
+    try:
+        log.commit(
+            CommitRequest(
+                stream=options.stream,
+                owner=ident.query,
+                progress_times=nothing,
+                progress_deltas=np.empty(0, np.int64),
+                expected_seq=state.seq,
+                reason=f"micro-batch {ident.batch} was repeated with other rows",
+                note=Note(differing=1),
+                carry=True,
+            )
+        )
+    except UpperMismatchError:
+        # Another attempt at it is writing: it counts the difference too, if it finds one.
+        return
 
 
 def _moved(plan: CapturePlan, ident: BatchId, found: str, current: str) -> UpperMismatchError:
@@ -466,18 +496,9 @@ def _untold(plan: CapturePlan, error: NegativeCountError) -> NegativeCountError:
     )
 
 
-def _special(recorded: StreamState) -> tuple[int, int, int]:
-    batch = recorded.note.batch or MicroBatch()
-    return batch.dead, batch.advanced, batch.skewed
-
-
 def _counted(numbers: tuple[int, int, int]) -> list[str]:
     """Return in words how many rows were treated specially."""
     return [f"{n} {what}" for n, what in zip(numbers, _SPECIAL, strict=True) if n]
-
-
-def _and(counted: list[str]) -> str:
-    return "".join(f" and {part}" for part in counted)
 
 
 _SPECIAL = ("dead letters", "rows advanced", "skewed rows kept")

@@ -20,14 +20,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from spark_timely.capture.note import MicroBatch
 from spark_timely.capture.policy import Policy
 from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import ClosedError, LogMissingError, OwnershipError, RolledBackError, shown
 from spark_timely.log.format import LogFormat
 from spark_timely.log.place import check_place, promised
+from spark_timely.log.repetition import Repetition, judge_repetition, refused_repetition
 from spark_timely.log.storage import Storage, foreign_names, has_table, normal_path, open_storage
 from spark_timely.sink.layout import Layout, layout_of, policy_of
 from spark_timely.sink.source import end_of_sources
@@ -35,9 +37,11 @@ from spark_timely.sink.source import end_of_sources
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from spark_timely.capture.digest import RowsDigest
     from spark_timely.conf.options import SinkOptions
     from spark_timely.log.base import StreamState
     from spark_timely.log.reading import ReadableLog
+    from spark_timely.spark.checkpoint import PlannedOffsets
 
 _log = logging.getLogger("spark_timely.sink")
 
@@ -67,16 +71,34 @@ class BatchId:
         Number of the micro-batch; None where it is not known here.
     step : int
         Which capture into the same stream within the micro-batch.
+    planned : PlannedOffsets or None
+        What Spark planned it from; None where that cannot be read here. Says nothing about which one is meant.
 
     Examples
     --------
-    >>> BatchId("q", 3)
-    BatchId(query='q', batch=3, step=0)
+    >>> BatchId("q", 3) == BatchId("q", 3, 0)
+    True
     """
 
     query: str | None
     batch: int | None
     step: int = 0
+    planned: PlannedOffsets | None = field(default=None, compare=False)
+
+    def micro_batch(self, digest: RowsDigest | None = None) -> MicroBatch:
+        """Return what the log's note says of it.
+
+        Parameters
+        ----------
+        digest : RowsDigest, optional
+            Of the rows that came in.
+        """
+        return MicroBatch(
+            offsets=None if self.planned is None else self.planned.hash,
+            source="" if self.planned is None else self.planned.source,
+            digest=None if digest is None else digest.text,
+            n_input=None if digest is None else digest.n_rows,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,13 +224,35 @@ class CapturePlan:
             return self.fresh
         known = self.recorded
         if known is not None and (known.batch, known.step) == (ident.batch, ident.step):
+            self._check_same(ident, state, known)
             return Standing(known.seq, known.before, known.at, known)
         if state.batch is not None and ident.batch is not None:
             newest = (state.batch, state.step or 0)
             if (ident.batch, ident.step) <= newest:
-                raise _rolled_back(self.options, ident, state)
+                raise self._refused(ident, state, state.note.batch)
         self._check_open(state)
         return self.fresh
+
+    def _check_same(self, ident: BatchId, state: StreamState, known: StreamState) -> None:
+        """Refuse another micro-batch of a number that the log has, as far as can be told without its rows."""
+        recorded = known.note.batch
+        if self.options.dialect == "cdcv2" or recorded is None or recorded.n_input == 0:
+            # Copies do no harm there, and without rows none is lost: the commit compares what came in.
+            return
+        if None not in (ident.planned, recorded.offsets):
+            repeated = ident.micro_batch()
+            if judge_repetition(recorded, repeated) is Repetition.OTHER:
+                raise self._refused(ident, state, recorded)
+
+    def _refused(self, ident: BatchId, state: StreamState, recorded: MicroBatch | None) -> RolledBackError:
+        return refused_repetition(
+            self.options.path,
+            state.stream,
+            (ident.batch or 0, ident.step),
+            (state.batch or 0, state.step or 0),
+            recorded,
+            repeated=ident.micro_batch(),
+        )
 
     def _check_open(self, state: StreamState) -> None:
         """Refuse a closed stream; but one that was closed by CDCv2's statements may hear everything again."""
@@ -399,14 +443,4 @@ def _closed(path: str, stream: str | None) -> ClosedError:
         f"could not capture into {what}: found it closed",
         hint="nothing can follow a complete stream; capture into another log",
         context={"path": path, "stream": stream},
-    )
-
-
-def _rolled_back(options: SinkOptions, ident: BatchId, state: StreamState) -> RolledBackError:
-    return RolledBackError(
-        f"could not capture micro-batch {ident.batch} into stream {state.stream!r}: found micro-batch {state.batch}"
-        f" (step {state.step}) of the same query in log {options.path!r} already",
-        hint="the checkpoint was rolled back or restored from a copy; restore its newest state, or start with a new"
-        " checkpoint and a new stream",
-        context={"stream": state.stream, "batch": ident.batch, "newest": state.batch},
     )

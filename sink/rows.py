@@ -4,7 +4,7 @@ Invariants
 ----------
 1. At most about `targetFileSize` bytes of rows are held at a time (a sort doubles that for a moment).
 2. A task that fails deletes what it wrote; what it could not delete is no part of any log.
-3. A micro-batch that is in the log already is judged and counted, and nothing is written.
+3. Of a micro-batch whose number is in the log already only the digest is made; nothing is judged or written.
 """
 
 from __future__ import annotations
@@ -115,6 +115,9 @@ class _Task:
         layout, policy = self.plan.layout, self.plan.policy
         # Of the rows as they came in: whatever becomes of them.
         self.digest += digest_of(rows, layout.inputs)
+        if self.standing.repeated is not None:
+            # What is in the log stands, however these rows would be judged now (invariant 3).
+            return
         if layout.event is not None:
             rows = self._take_progress(rows)
             if rows.num_rows == 0:
@@ -150,8 +153,6 @@ class _Task:
         self.n_rows += n
         self.minima.append(minimal(times))
         self.bounds.append(np.stack([times.min(axis=0), times.max(axis=0)]))
-        if self.standing.repeated is not None:
-            return
         if not is_sorted(times):
             # Sorted here, before the log's own columns are put beside the payload: less to move.
             order = lexsort(times)
@@ -163,8 +164,6 @@ class _Task:
 
     def _dead(self, payload: pa.Table, verdict: Judgement, rows: IntArray, diffs: IntArray | None) -> None:
         self.n_dead += len(rows)
-        if self.standing.repeated is not None:
-            return
         options, form = self.plan.options, self.plan.layout.form
         times = verdict.times[rows]
         late, skewed = self.plan.policy.reasons(self.standing.counts, at=self.standing.at)

@@ -18,7 +18,7 @@ from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError
 from spark_timely.sink.commit import TaskReport, commit_reports, delete_files, is_refusal
 from spark_timely.sink.plan import BatchId, CapturePlan, make_plan
-from spark_timely.spark.checkpoint import checkpoint_state, require_checkpoint
+from spark_timely.spark.checkpoint import checkpoint_state, planned_offsets, require_checkpoint
 from spark_timely.spark.worker import settle_planner, settle_worker
 
 if TYPE_CHECKING:
@@ -101,13 +101,23 @@ class TimelyStreamWriter(DataSourceStreamArrowWriter):
         """
         settle_planner()
         reports = _reports(messages)
-        ident = BatchId(self.plan.ident.query, batchId)
+        ident = self._numbered(batchId)
         try:
             commit_reports(self.plan, ident, reports)
         except BaseException as error:
             if is_refusal(error):
                 delete_files(self.plan, reports)
             raise
+
+    def _numbered(self, batch: int) -> BatchId:
+        """Return the micro-batch under the number that Spark gives the committer."""
+        known, options = self.plan.ident, self.plan.options
+        if known.batch == batch:
+            return known
+        location = require_checkpoint(options.checkpoint_location)
+        return BatchId(
+            known.query, batch, planned=planned_offsets(location, batch, storage_options=options.storage_options)
+        )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Delete the files of a micro-batch that surely is not in the log.
@@ -166,7 +176,10 @@ def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite
     _refuse_unseen(parsed)
     location = require_checkpoint(parsed.checkpoint_location)
     known = checkpoint_state(location, storage_options=parsed.storage_options)
-    return TimelyStreamWriter(make_plan(schema, parsed, BatchId(known.query, known.batch)))
+    planned = None
+    if known.batch is not None:
+        planned = planned_offsets(location, known.batch, storage_options=parsed.storage_options)
+    return TimelyStreamWriter(make_plan(schema, parsed, BatchId(known.query, known.batch, planned=planned)))
 
 
 def _refuse_unseen(options: SinkOptions) -> None:
@@ -205,7 +218,9 @@ def _told(ident: BatchId) -> BatchId:
         return ident
     query, batch = context.getLocalProperty(_QUERY_PROPERTY), context.getLocalProperty(_BATCH_PROPERTY)
     # The properties are of the run that is on; the checkpoint's files were read before it was planned.
-    return BatchId(query or ident.query, int(batch) if batch else ident.batch, ident.step)
+    number = int(batch) if batch else ident.batch
+    planned = ident.planned if number == ident.batch else None
+    return BatchId(query or ident.query, number, ident.step, planned)
 
 
 def _reports(messages: list[WriterCommitMessage | None]) -> list[TaskReport]:

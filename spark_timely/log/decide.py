@@ -6,8 +6,8 @@ Invariants
 ----------
 1. Only the owner of a stream appends to it, and nobody to a closed one. Who takes a stream over becomes its
    owner, once: who has lost it never gets it back, so no micro-batch of his is in it twice.
-2. A micro-batch that the log holds already is recognised before anything else is judged: it is done,
-   if its rows agree, and an error if they do not.
+2. A micro-batch that the log holds already is recognised before anything else is judged, by what it was planned
+   from: it is done, and another one under its number is an error.
 3. What is appended keeps the protocol, judged by the counts before the commit.
 4. A new stream gets what `#open` gives up, or a copy at a time that a live stream's capability allows.
 """
@@ -32,17 +32,16 @@ from spark_timely.errors import (
     InvalidUsageError,
     NotBeyondError,
     OwnershipError,
-    RolledBackError,
     StreamMissingError,
     UpperMismatchError,
     shown,
 )
 from spark_timely.log.base import OPEN_STREAM, CommitRequest, StreamState
 from spark_timely.log.format import check_stream_name
+from spark_timely.log.repetition import Repetition, judge_repetition, refused_repetition
 from spark_timely.log.state import initial_state, next_state
 
 if TYPE_CHECKING:
-    from spark_timely.time_arrays import IntArray
     from spark_timely.timestamp import TimeDomain
 
 __all__ = ["StreamOpening", "decide_commit", "decide_open", "missing_stream"]
@@ -182,7 +181,7 @@ def _check_takeover(
 
 
 def _is_duplicate(path: str, state: StreamState, request: CommitRequest, recorded: Recorded) -> bool:
-    """Whether the log holds the micro-batch already, with the same rows."""
+    """Whether the log holds this very micro-batch already; refuse another one under a number that it has."""
     if state.batch is None or request.batch is None:
         return False
     wanted, newest = (request.batch, request.step or 0), (state.batch, state.step or 0)
@@ -190,29 +189,24 @@ def _is_duplicate(path: str, state: StreamState, request: CommitRequest, recorde
         return False
     # Steps of the newest micro-batch are all repeated after a crash, not only the last one.
     done = recorded(state.stream, *wanted) if wanted[0] == newest[0] else None
-    if done is None:
-        msg = (
-            f"could not append batch={wanted[0]} step={wanted[1]} to stream {state.stream!r} of log {path!r}: "
-            f"found batch={newest[0]} step={newest[1]} in it already"
-        )
-        raise RolledBackError(
-            msg,
-            hint="the checkpoint is older than the log; start with a new checkpoint and a new stream",
-            context={"path": path, "stream": state.stream, "batch": wanted[0], "newest": newest[0]},
-        )
-    n_rows, bounds = request.rows(), request.time_bounds()
-    if done.rows != n_rows or not _same(done.bounds, bounds):
-        msg = (
-            f"could not repeat batch={wanted[0]} step={wanted[1]} of stream {state.stream!r} of log {path!r}: "
-            f"found n_rows={n_rows} bounds={_shown(bounds)}, the log has n_rows={done.rows} "
-            f"bounds={_shown(done.bounds)}"
-        )
-        raise RolledBackError(
-            msg,
-            hint="the source gave other rows when the micro-batch was repeated; use a source that can be replayed",
-            context={"path": path, "stream": state.stream, "batch": wanted[0]},
-        )
-    return True
+    if done is not None:
+        same = judge_repetition(done.note.batch, request.note.batch)
+        if same is Repetition.UNKNOWN:
+            # Of a producer that says nothing of its rows.
+            same = Repetition.SAME if _looks_alike(done, request) else Repetition.OTHER
+        if same is not Repetition.OTHER:
+            return True
+    noted = state.note.batch if done is None else done.note.batch
+    raise refused_repetition(path, state.stream, wanted, newest, noted, repeated=request.note.batch)
+
+
+def _looks_alike(done: StreamState, request: CommitRequest) -> bool:
+    bounds = request.time_bounds()
+    if done.bounds is None or bounds is None:
+        same = done.bounds is bounds
+    else:
+        same = bool(np.array_equal(done.bounds, bounds))
+    return same and done.rows == request.rows()
 
 
 def _check_written_for(path: str, state: StreamState, request: CommitRequest) -> None:
@@ -234,16 +228,6 @@ def _check_written_for(path: str, state: StreamState, request: CommitRequest) ->
                     current=wanted,
                     context={"path": path, "stream": request.stream},
                 )
-
-
-def _same(left: IntArray | None, right: IntArray | None) -> bool:
-    if left is None or right is None:
-        return left is right
-    return bool(np.array_equal(left, right))
-
-
-def _shown(bounds: IntArray | None) -> object:
-    return None if bounds is None else np.asarray(bounds).tolist()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,6 +10,7 @@ the query's next micro-batch waits for before it is planned, so that it is plann
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import time
@@ -26,7 +27,15 @@ if TYPE_CHECKING:
 
     from spark_timely.log.storage import FileStorage
 
-__all__ = ["CheckpointState", "all_committed", "checkpoint_state", "gate", "require_checkpoint"]
+__all__ = [
+    "CheckpointState",
+    "PlannedOffsets",
+    "all_committed",
+    "checkpoint_state",
+    "gate",
+    "planned_offsets",
+    "require_checkpoint",
+]
 
 _log = logging.getLogger("spark_timely.spark")
 
@@ -35,6 +44,10 @@ _GATE = "timely-gate"
 _GATE_LOOK_S = 0.02
 # Whoever put the gate up has died, or is so slow that its commit may lose the race.
 _GATE_LOOKS = 500
+
+# A version, and the wall clock with settings of the session.
+_HEADER_LINES = 2
+_MOST_SOURCE_BYTES = 16 * 1024
 
 # What both Spark and the library's storage can reach; a checkpoint elsewhere is left to the tasks.
 _SCHEMES = frozenset({"file", "s3", "s3a", "gs", "az", "adl", "abfs", "abfss"})
@@ -59,6 +72,61 @@ class CheckpointState:
 
     query: str | None
     batch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedOffsets:
+    """Hold what Spark wrote down of a micro-batch before it planned it.
+
+    Attributes
+    ----------
+    hash : str
+        SHA-256 of the entry, all its lines: with a wall clock in it, so that no other plan has the same.
+    source : str
+        Its lines that say where each source ends, at most 16 kB.
+    """
+
+    hash: str
+    source: str
+
+
+def planned_offsets(
+    location: str, batch: int, /, *, storage_options: Mapping[str, str] | None = None
+) -> PlannedOffsets | None:
+    """Read what a micro-batch was planned from.
+
+    Parameters
+    ----------
+    location : str
+        Directory or URL, as Spark was given it.
+    batch : int
+        Number of the micro-batch.
+    storage_options : mapping, optional
+        Credentials for a URL.
+
+    Returns
+    -------
+    PlannedOffsets or None
+        None where the entry is not there or cannot be read from here.
+
+    Notes
+    -----
+    Spark writes the entry before it plans the micro-batch, and never again. Cost: one small read.
+
+    Examples
+    --------
+    >>> planned_offsets("/nowhere/at/all", 0) is None
+    True
+    """
+    if not _reachable(location):
+        return None
+    try:
+        content = bytes(open_storage(location, storage_options).read(f"offsets/{batch}"))
+    except (StorageError, OSError):
+        return None
+    lines = content.decode("utf-8", "replace").split("\n")[_HEADER_LINES:]
+    source = "\n".join(line for line in lines if line).encode()[:_MOST_SOURCE_BYTES].decode("utf-8", "ignore")
+    return PlannedOffsets(hashlib.sha256(content).hexdigest(), source)
 
 
 def require_checkpoint(location: str | None, /) -> str:

@@ -31,7 +31,7 @@ from spark_timely.sink.commit import TaskReport, commit_reports, is_refusal
 from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, Standing, make_plan
 from spark_timely.spark.cdcv2 import capture_messages
-from spark_timely.spark.checkpoint import checkpoint_state
+from spark_timely.spark.checkpoint import checkpoint_state, planned_offsets
 from spark_timely.spark.classify import Classified, RowClass, classify
 from spark_timely.spark.staging import Staged, base_of, counted, discard, remove, staging_folder, tidy, write_files
 
@@ -185,7 +185,8 @@ def _ident(batch_id: int, step: int, app_id: str | None, options: SinkOptions) -
             hint="give the same checkpoint as to the query, where Python can read it; else give app_id",
             context={"option": "checkpoint"},
         )
-    return BatchId(known.query, batch_id, step)
+    planned = planned_offsets(str(location), batch_id, storage_options=options.storage_options)
+    return BatchId(known.query, batch_id, step, planned)
 
 
 def _nonempty(app_id: str) -> str:

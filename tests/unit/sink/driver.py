@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,7 +71,8 @@ class SinkDriver:
         batch = self.next_batch()
         offsets = self.checkpoint / "offsets" / str(batch)
         if not offsets.exists():
-            offsets.write_text("\n".join(["v1", "{}", *sources]))
+            # As Spark does: the wall clock makes each plan's entry another one.
+            offsets.write_text("\n".join(["v1", json.dumps({"batchTimestampMs": time.time_ns()}), *sources]))
         schema = spark_schema(tasks[0].schema) if schema is None else schema
         prepared = pickle.dumps(self.writer(schema, overwrite=overwrite))
         messages: list[CaptureMessage | None] = []

@@ -204,37 +204,12 @@ def test_checkpoint_rolled_back_is_refused(tmp_path: Path) -> None:
         (driver.checkpoint / name / "1").unlink()
     (driver.checkpoint / "commits" / "0").unlink()
     with refused(
-        driver, errors.RolledBackError, "micro-batch 0 into stream 'main': found micro-batch 1", "rolled back"
+        driver,
+        errors.RolledBackError,
+        "micro-batch 0 (step 0) into stream 'main'",
+        "found micro-batch 1 (step 0) of the same query in it; the sources of micro-batch 1 in the log end at 0",
     ):
         driver.run([rows([9])])
-
-
-def test_repeated_batch_with_other_rows_is_refused(tmp_path: Path) -> None:
-    driver = SinkDriver(tmp_path, **BOUNDED)
-    driver.run([rows([9])], crash="after commit")
-    with refused(driver, errors.RolledBackError, "could not commit micro-batch 0 again: found 2 messages", "in [9, 9]"):
-        driver.run([rows([9, 8])])
-    with refused(driver, errors.RolledBackError, "found 1 messages with times in [8, 8]", "holds 1 of it in [9, 9]"):
-        driver.run([rows([8])])
-
-
-@pytest.mark.parametrize(
-    ("late_data", "again", "found", "held"),
-    [
-        ("deadLetter", [10, 1, 2], "in [10, 10] and 2 dead letters", "in [10, 10] and 1 dead letters"),
-        ("deadLetter", [10], "in [10, 10], log", "in [10, 10] and 1 dead letters"),
-        ("advance", [10, 8], "in [8, 10], log", "in [8, 10] and 1 rows advanced"),
-    ],
-)
-def test_repeated_batch_with_other_late_rows_is_refused(
-    tmp_path: Path, late_data: str, again: list[int], found: str, held: str
-) -> None:
-    driver = SinkDriver(tmp_path, **BOUNDED, lateData=late_data)
-    driver.run([rows([9])])
-    driver.run([rows([10, 1])], crash="after commit")
-    with refused(driver, errors.RolledBackError, "could not commit micro-batch 1 again", found, held):
-        driver.run([rows(again)])
-    driver.run([rows([10, 1])])
 
 
 def test_log_of_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,135 @@
+"""Whether a micro-batch that comes again under a number that the log has is the same one.
+
+A number is no identity: a checkpoint that was restored or copied plans the same numbers again, from other offsets.
+Spark writes the entry `offsets/<number>` of a checkpoint before it plans a micro-batch, with a wall clock in it, and
+never writes it again. So its hash says what was planned. Where the entry cannot be read, the rows that came in decide.
+
+Invariants
+----------
+1. Rows that the log does not have are never taken for rows that it has: what cannot be told apart is refused.
+2. A true repetition is never refused, even if its rows differ: what is in the log stands, and the difference is
+   counted.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from spark_timely.capture.digest import RowsDigest, comparable
+from spark_timely.errors import RolledBackError
+
+if TYPE_CHECKING:
+    from spark_timely.capture.note import MicroBatch
+
+__all__ = ["Repetition", "judge_repetition", "refused_repetition"]
+
+_MOST_SHOWN: Final = 2_000
+
+
+class Repetition(Enum):
+    """What a micro-batch is to the one that the log has under its number."""
+
+    SAME = "same"
+    """The same one, with the same rows as far as can be told."""
+    DIFFERING = "differing"
+    """The same one, and its rows came out differently."""
+    OTHER = "other"
+    """Another one."""
+    UNKNOWN = "unknown"
+    """Neither says anything of itself."""
+
+
+def judge_repetition(recorded: MicroBatch | None, repeated: MicroBatch | None, /) -> Repetition:
+    """Compare what two attempts at a micro-batch of one number were planned from.
+
+    Parameters
+    ----------
+    recorded : MicroBatch or None
+        What the log says of the one that it has.
+    repeated : MicroBatch or None
+        What is known of the one that comes.
+
+    Returns
+    -------
+    Repetition
+
+    Examples
+    --------
+    >>> from spark_timely.capture.note import MicroBatch
+    >>> first = MicroBatch(offsets="a", digest=RowsDigest(1, 2, 3).text, n_input=3)
+    >>> other = MicroBatch(offsets="b", digest=first.digest, n_input=3)
+    >>> judge_repetition(first, first).value, judge_repetition(first, other).value
+    ('same', 'other')
+    """
+    if recorded is None or repeated is None:
+        return Repetition.UNKNOWN
+    alike = _alike(recorded.digest, repeated.digest)
+    if recorded.offsets is not None and repeated.offsets is not None:
+        if recorded.offsets == repeated.offsets:
+            return Repetition.DIFFERING if alike is False else Repetition.SAME
+        # Without rows on either side nothing can be lost.
+        empty = recorded.n_input == 0 and repeated.n_input == 0
+        return Repetition.SAME if empty else Repetition.OTHER
+    if alike is not None:
+        return Repetition.SAME if alike else Repetition.OTHER
+    told = any(part is not None for each in (recorded, repeated) for part in (each.offsets, each.digest))
+    return Repetition.OTHER if told else Repetition.UNKNOWN
+
+
+def _alike(recorded: str | None, repeated: str | None) -> bool | None:
+    if recorded is None or repeated is None:
+        return None
+    one, other = RowsDigest.parse(recorded), RowsDigest.parse(repeated)
+    return one == other if comparable(one, other) else None
+
+
+def refused_repetition(
+    path: str,
+    stream: str,
+    wanted: tuple[int, int],
+    newest: tuple[int, int],
+    recorded: MicroBatch | None,
+    *,
+    repeated: MicroBatch | None = None,
+) -> RolledBackError:
+    """Return the error for a micro-batch whose number the log has, and which is another one.
+
+    Parameters
+    ----------
+    path, stream : str
+    wanted, newest : (int, int)
+        Number and step of the micro-batch, and of the newest one in the log.
+    recorded : MicroBatch or None
+        What the log says of its newest micro-batch.
+    repeated : MicroBatch, optional
+        What is known of the one that comes.
+    """
+    batch, step = wanted
+    if wanted < newest:
+        found = f"found micro-batch {newest[0]} (step {newest[1]}) of the same query in it"
+    elif recorded is not None and repeated is not None and None not in (recorded.offsets, repeated.offsets):
+        found = "found a micro-batch of this number in it that was planned from other offsets"
+    else:
+        found = "found a micro-batch of this number in it with other rows"
+    ended = _shown_source(recorded)
+    where = "" if not ended else f"; the sources of micro-batch {newest[0]} in the log end at {ended}"
+    return RolledBackError(
+        f"could not capture micro-batch {batch} (step {step}) into stream {stream!r} of log {path!r}: {found}{where}",
+        hint="the checkpoint was restored or copied, or one checkpoint, app_id or step serves two captures. Stop the"
+        " other one, and give each capture its own; or restore the newest state of the checkpoint; or start the"
+        " query with a new checkpoint at these source offsets, and takeover=true",
+        context={
+            "path": path,
+            "stream": stream,
+            "batch": batch,
+            "newest": newest[0],
+            "source": "" if recorded is None else recorded.source,
+        },
+    )
+
+
+def _shown_source(recorded: MicroBatch | None) -> str:
+    """Return where the sources of a micro-batch ended, on one line."""
+    lines = "" if recorded is None else " ".join(recorded.source.split("\n"))
+    return lines if len(lines) <= _MOST_SHOWN else f"{lines[:_MOST_SHOWN]}… ({len(lines)} characters)"
