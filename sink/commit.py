@@ -429,28 +429,38 @@ def _confirm(
             plan.options.path, plan.options.stream, number, number, recorded.note.batch, repeated=repeated
         )
     if same is Repetition.DIFFERING:
-        _count_differing(plan, ident, find)
+        _log.warning(
+            "log %r: micro-batch %s of stream %r was repeated with other rows than the log holds; the log's stand —"
+            " hint: its code was changed, calls functions that are not deterministic, or its source cannot be replayed",
+            plan.options.path,
+            ident.batch,
+            plan.options.stream,
+        )
+        _amend(plan, ident, find, Note(differing=1), f"micro-batch {ident.batch} was repeated with other rows")
+    elif recorded.note.batch is not None and repeated.offsets not in (None, recorded.note.batch.offsets):
+        # Planned anew without rows: the next micro-batch begins where this plan ends.
+        note = Note(batch=replace(repeated, seq=recorded.note.batch.seq))
+        _amend(plan, ident, find, note, f"micro-batch {ident.batch}, which is empty, was planned again")
     # Written by tasks that did not know yet that it is a repeated one.
     delete_files(plan, [whole], find=find)
     return CommitOutcome(committed=False, state=recorded)
 
 
-def _count_differing(
-    plan: CapturePlan, ident: BatchId, find: Callable[[str, dict[str, str]], ReadableLog | None]
+def _amend(
+    plan: CapturePlan,
+    ident: BatchId,
+    find: Callable[[str, dict[str, str]], ReadableLog | None],
+    note: Note,
+    reason: str,
 ) -> None:
-    """Write down that a micro-batch was repeated with other rows, in a commit that moves nothing."""
+    """Write down what became known of the newest micro-batch, in a commit that moves nothing."""
     options = plan.options
-    _log.warning(
-        "log %r: micro-batch %s of stream %r was repeated with other rows than the log holds; the log's stand — hint:"
-        " its code was changed, calls functions that are not deterministic, or its source cannot be replayed",
-        options.path,
-        ident.batch,
-        options.stream,
-    )
     log = find(options.path, options.storage_options)
     state = None if log is None else log.stream(options.stream)
     if log is None or state is None or state.closed or ident.query is None or state.owner != ident.query:
         return
+    if note.batch is not None and (state.note.batch is None or state.note.batch.seq != note.batch.seq):
+        return  # an earlier step; the newest one says what it was planned from
     nothing = np.empty((0, log.domain.arity), np.int64)
     try:
         log.commit(
@@ -460,13 +470,13 @@ def _count_differing(
                 progress_times=nothing,
                 progress_deltas=np.empty(0, np.int64),
                 expected_seq=state.seq,
-                reason=f"micro-batch {ident.batch} was repeated with other rows",
-                note=Note(differing=1),
+                reason=reason,
+                note=note,
                 carry=True,
             )
         )
     except UpperMismatchError:
-        # Another attempt at it is writing: it counts the difference too, if it finds one.
+        # Another attempt at it is writing, and finds the same.
         return
 
 

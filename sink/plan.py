@@ -33,6 +33,7 @@ from spark_timely.log.repetition import Repetition, judge_repetition, refused_re
 from spark_timely.log.storage import Storage, foreign_names, has_table, normal_path, open_storage
 from spark_timely.sink.layout import Layout, layout_of, policy_of
 from spark_timely.sink.source import end_of_sources
+from spark_timely.spark.checkpoint import PlannedOffsets, planned_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from spark_timely.conf.options import SinkOptions
     from spark_timely.log.base import StreamState
     from spark_timely.log.reading import ReadableLog
-    from spark_timely.spark.checkpoint import PlannedOffsets
 
 _log = logging.getLogger("spark_timely.sink")
 
@@ -95,6 +95,7 @@ class BatchId:
         """
         return MicroBatch(
             offsets=None if self.planned is None else self.planned.hash,
+            before=None if self.planned is None else self.planned.before,
             source="" if self.planned is None else self.planned.source,
             digest=None if digest is None else digest.text,
             n_input=None if digest is None else digest.n_rows,
@@ -149,6 +150,8 @@ class CapturePlan:
         Whether the log exists.
     former : frozenset of str
         Who owns the stream or has owned it, where the query may take it over.
+    before : str or None
+        Hash of the checkpoint's entry of the micro-batch that is the log's newest one.
     """
 
     options: SinkOptions
@@ -160,6 +163,7 @@ class CapturePlan:
     recorded: StreamState | None
     exists: bool
     former: frozenset[str] = frozenset()
+    before: str | None = None
 
     def check_owner(self, state: StreamState, query: str | None) -> None:
         """Refuse a query that does not own the stream and may not take it over.
@@ -230,6 +234,7 @@ class CapturePlan:
             newest = (state.batch, state.step or 0)
             if (ident.batch, ident.step) <= newest:
                 raise self._refused(ident, state, state.note.batch)
+            self._check_follows(ident, state, state.note.batch)
         self._check_open(state)
         return self.fresh
 
@@ -243,6 +248,19 @@ class CapturePlan:
             repeated = ident.micro_batch()
             if judge_repetition(recorded, repeated) is Repetition.OTHER:
                 raise self._refused(ident, state, recorded)
+
+    def _check_follows(self, ident: BatchId, state: StreamState, newest: MicroBatch | None) -> None:
+        """Refuse a micro-batch that begins elsewhere than the log's newest one ended.
+
+        A log that was put back and written by a copy of the checkpoint has the same numbers, and other rows.
+        """
+        if self.options.dialect == "cdcv2" or newest is None or newest.offsets is None or ident.planned is None:
+            return
+        begins = ident.planned.hash if ident.batch == state.batch else self.before
+        if ident.batch is not None and state.batch == ident.batch - 1:
+            begins = ident.planned.before
+        if begins is not None and begins != newest.offsets:
+            raise self._refused(ident, state, newest)
 
     def _refused(self, ident: BatchId, state: StreamState, recorded: MicroBatch | None) -> RolledBackError:
         return refused_repetition(
@@ -352,9 +370,30 @@ def make_plan(
         recorded = _recorded(log, state, ident)
         if options.takeover and state.owner != ident.query:
             former = log.owners(options.stream)
-    plan = CapturePlan(options, layout, policy, ident, fresh, state, recorded, exists=True, former=former)
+    plan = CapturePlan(
+        options,
+        layout,
+        policy,
+        ident,
+        fresh,
+        state,
+        recorded,
+        exists=True,
+        former=former,
+        before=_entry_of_newest(options, state, ident),
+    )
     plan.standing(ident)
     return plan
+
+
+def _entry_of_newest(options: SinkOptions, state: StreamState | None, ident: BatchId) -> str | None:
+    """Return the hash of the checkpoint's entry of the log's newest micro-batch, where it is an earlier one."""
+    if state is None or state.batch is None or ident.planned is None or options.checkpoint_location is None:
+        return None
+    if ident.batch is None or state.batch >= ident.batch - 1:
+        return None  # read already
+    found = planned_offsets(options.checkpoint_location, state.batch, storage_options=options.storage_options)
+    return None if found is None else found.hash
 
 
 def _recorded(log: ReadableLog, state: StreamState, ident: BatchId) -> StreamState | None:

@@ -71,6 +71,9 @@ class MicroBatch:
     offsets : str or None
         Hash of Spark's entry `offsets/<number>` in the query's checkpoint, all its lines: Spark writes it before it
         plans the micro-batch and never again. None where it cannot be read.
+    before : str or None
+        Hash of the entry of the micro-batch before, where this one begins; empty for the first one. None where it
+        cannot be read.
     source : str
         Lines of that entry that say where each source ended, cut at 16 kB; empty where it cannot be read.
     digest : str or None
@@ -85,6 +88,7 @@ class MicroBatch:
 
     seq: int = -1
     offsets: str | None = None
+    before: str | None = None
     source: str = ""
     digest: str | None = None
     n_input: int | None = None

@@ -68,9 +68,10 @@ def judge_repetition(recorded: MicroBatch | None, repeated: MicroBatch | None, /
     if recorded.offsets is not None and repeated.offsets is not None:
         if recorded.offsets == repeated.offsets:
             return Repetition.DIFFERING if alike is False else Repetition.SAME
-        # Without rows on either side nothing can be lost.
+        # Without rows on either side nothing can be lost, if both begin where the one before ended.
         empty = recorded.n_input == 0 and repeated.n_input == 0
-        return Repetition.SAME if empty else Repetition.OTHER
+        begins = recorded.before is not None and recorded.before == repeated.before
+        return Repetition.SAME if empty and begins else Repetition.OTHER
     if alike is not None:
         return Repetition.SAME if alike else Repetition.OTHER
     told = any(part is not None for each in (recorded, repeated) for part in (each.offsets, each.digest))
@@ -106,7 +107,9 @@ def refused_repetition(
         What is known of the one that comes.
     """
     batch, step = wanted
-    if wanted < newest:
+    if wanted > newest:
+        found = f"found micro-batch {newest[0]} in it, and this checkpoint planned another one of that number"
+    elif wanted < newest:
         found = f"found micro-batch {newest[0]} (step {newest[1]}) of the same query in it"
     elif recorded is not None and repeated is not None and None not in (recorded.offsets, repeated.offsets):
         found = "found a micro-batch of this number in it that was planned from other offsets"

@@ -84,10 +84,14 @@ class PlannedOffsets:
         SHA-256 of the entry, all its lines: with a wall clock in it, so that no other plan has the same.
     source : str
         Its lines that say where each source ends, at most 16 kB.
+    before : str or None
+        SHA-256 of the entry of the micro-batch before, where this one begins; empty for micro-batch 0; None where
+        that entry is not there.
     """
 
     hash: str
     source: str
+    before: str | None
 
 
 def planned_offsets(
@@ -111,7 +115,7 @@ def planned_offsets(
 
     Notes
     -----
-    Spark writes the entry before it plans the micro-batch, and never again. Cost: one small read.
+    Spark writes the entry before it plans the micro-batch, and never again. Cost: two small reads.
 
     Examples
     --------
@@ -120,13 +124,24 @@ def planned_offsets(
     """
     if not _reachable(location):
         return None
-    try:
-        content = bytes(open_storage(location, storage_options).read(f"offsets/{batch}"))
-    except (StorageError, OSError):
+    content = _entry(location, batch, storage_options)
+    if content is None:
         return None
+    before = b"" if batch == 0 else _entry(location, batch - 1, storage_options)
     lines = content.decode("utf-8", "replace").split("\n")[_HEADER_LINES:]
     source = "\n".join(line for line in lines if line).encode()[:_MOST_SOURCE_BYTES].decode("utf-8", "ignore")
-    return PlannedOffsets(hashlib.sha256(content).hexdigest(), source)
+    return PlannedOffsets(_hash(content), source, None if before is None else _hash(before))
+
+
+def _entry(location: str, batch: int, storage_options: Mapping[str, str] | None) -> bytes | None:
+    try:
+        return bytes(open_storage(location, storage_options).read(f"offsets/{batch}"))
+    except (StorageError, OSError):
+        return None
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest() if content else ""
 
 
 def require_checkpoint(location: str | None, /) -> str:

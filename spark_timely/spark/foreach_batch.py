@@ -14,9 +14,11 @@ Invariants
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -36,7 +38,7 @@ from spark_timely.spark.classify import Classified, RowClass, classify
 from spark_timely.spark.staging import Staged, base_of, counted, discard, remove, staging_folder, tidy, write_files
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["capture"]
 
@@ -69,9 +71,8 @@ def capture(
         over restarts, and belong to this query alone.
     step : int
         Which capture into the same stream within the micro-batch, ascending from 0. Two captures of one
-        micro-batch into one stream need different steps: with the same one the second counts as a
-        repetition of the first. With ``frontier="source"`` the last of them moves the frontier; give the
-        others ``frontier="hold"``.
+        micro-batch into one stream need different steps: with the same one the second is refused. With
+        ``frontier="source"`` the last of them moves the frontier; give the others ``frontier="hold"``.
     **options
         Options of the sink in snake_case or as Spark writes them: `stream`, `time_column`,
         `frontier`, `lateness`, `late_data` and so on. `target_file_size` has no effect: Spark writes one
@@ -88,6 +89,8 @@ def capture(
         If an option is unknown, or not exactly one of `checkpoint` and `app_id` is given.
     LateDataError
         If a row is late or skewed under ``late_data="error"``.
+    InvalidUsageError
+        If the same foreachBatch call captured into this stream with the same step before.
     TimelyError
         As the sink's: ownership, schema, closed, rolled back.
 
@@ -111,9 +114,17 @@ def capture(
     parsed = _options(path, options)
     parsed = replace(parsed, checkpoint_location=parsed.checkpoint_location if checkpoint is None else checkpoint)
     ident = _ident(batch_id, step, app_id, parsed)
-    plan = make_plan(df.schema, parsed, ident)
     if parsed.dialect == "cdcv2":
-        return capture_messages(df, plan, ident)
+        return capture_messages(df, make_plan(df.schema, parsed, ident), ident)
+    captured = _Captured(df.sparkSession, parsed, ident)
+    captured.check()
+    outcome = _capture(df, parsed, ident)
+    captured.remember()
+    return outcome
+
+
+def _capture(df: DataFrame, parsed: SinkOptions, ident: BatchId) -> CommitOutcome:
+    plan = make_plan(df.schema, parsed, ident)
     standing = plan.standing(ident)
     seq = 1 if standing.seq is None else standing.seq + 1
     rows = classify(plan, standing, df.schema, seq=seq)
@@ -137,6 +148,41 @@ def capture(
         raise
     tidy(storage, staging, {file.path for file in report.files} if outcome.committed else set())
     return outcome
+
+
+class _Captured:
+    """Which micro-batch the captures of this process have written under one step of a stream.
+
+    One call of foreachBatch has one session object (classic), or one process of a run has one (Connect), and a run
+    never repeats a micro-batch. So the same micro-batch twice with one session object is a second capture and no
+    repetition: its rows would be taken for those of the first.
+    """
+
+    _done: ClassVar[WeakKeyDictionary[SparkSession, dict[tuple[str, str, str, int], int]]] = WeakKeyDictionary()
+
+    def __init__(self, session: SparkSession, options: SinkOptions, ident: BatchId) -> None:
+        self._session, self._options, self._ident = session, options, ident
+        self._key = (os.path.realpath(options.path), options.stream, str(ident.query), ident.step)
+
+    def check(self) -> None:
+        """Refuse a second capture; raises `InvalidUsageError`."""
+        if self._done.get(self._session, {}).get(self._key) != self._ident.batch:
+            return
+        batch, step, stream = self._ident.batch, self._ident.step, self._options.stream
+        msg = (
+            f"could not capture micro-batch {batch} (step {step}) into stream {stream!r} of log"
+            f" {self._options.path!r}: found a capture of this micro-batch and step by the same foreachBatch function"
+        )
+        raise InvalidUsageError(
+            msg,
+            hint="number the captures into one stream within a micro-batch with step=0, step=1, …, and capture the"
+            " DataFrame that foreachBatch gives, or what is made from it",
+            context={"path": self._options.path, "stream": stream, "batch": batch, "step": step},
+        )
+
+    def remember(self) -> None:
+        """Keep what was captured, as long as the session's object lives."""
+        self._done.setdefault(self._session, {})[self._key] = int(self._ident.batch or 0)
 
 
 def _options(path: str, options: Mapping[str, object]) -> SinkOptions:

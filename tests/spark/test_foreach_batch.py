@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from spark_timely import errors
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 BOUNDED = {"timeColumn": "t", "frontier": "bounded", "lateness": "1"}
+HOLD = {"timeColumn": "t", "frontier": "hold"}
 CLOCK = 1_357_000_000_000_000  # 2013-01-01T00:26:40Z
 
 
@@ -36,10 +38,10 @@ def fixed_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """Return a table as a DataFrame of two partitions."""
+    """Return a table as a DataFrame of two partitions, with a session object of its own as in each micro-batch."""
     from spark_timely.spark.arrow import spark_schema
 
-    return spark.createDataFrame(table, schema=spark_schema(table.schema)).repartition(2)
+    return spark.newSession().createDataFrame(table, schema=spark_schema(table.schema)).repartition(2)
 
 
 def contents(log: DeltaLog) -> dict[str, object]:
@@ -286,8 +288,30 @@ def test_steps_of_one_micro_batch_are_repeated_together(spark: SparkSession, tmp
             outcome = capture(frame(spark, rows(times)), 0, path=path, app_id="a", step=step, **BOUNDED)
             assert not outcome.committed
     assert open_log(path).messages()["_time"].to_pylist() == [1, 2, 2, 5]
-    with pytest.raises(errors.RolledBackError, match="found 1 messages"):
+    with pytest.raises(errors.RolledBackError, match="of this number in it with other rows"):
         capture(frame(spark, rows([7])), 0, path=path, app_id="a", step=0, **BOUNDED)
+
+
+def test_two_captures_of_one_call_need_two_steps(spark: SparkSession, tmp_path: Path) -> None:
+    """With one step the rows of the second were taken for a repetition of the first, and dropped."""
+    (tmp_path / "in").mkdir()
+    pq.write_table(rows([1, 2, 3, 4]), tmp_path / "in" / "a.parquet")
+    path, checkpoint = str(tmp_path / "log"), str(tmp_path / "checkpoint")
+
+    def split(steps: tuple[int, int]) -> None:
+        def into_log(df: DataFrame, batch_id: int) -> None:
+            for step, condition in zip(steps, ("id < 2", "id >= 2"), strict=True):
+                capture(df.where(condition), batch_id, path=path, checkpoint=checkpoint, step=step, **HOLD)
+
+        stream = spark.readStream.schema("t LONG, id LONG").parquet(str(tmp_path / "in"))
+        query = stream.writeStream.foreachBatch(into_log).option("checkpointLocation", checkpoint)
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(Exception, match="found a capture of this micro-batch and step by the same foreachBatch"):
+        split((0, 0))
+    assert open_log(path).messages()["id"].to_pylist() == [0, 1]
+    split((0, 1))
+    assert open_log(path).messages()["id"].to_pylist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

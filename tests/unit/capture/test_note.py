@@ -14,13 +14,15 @@ from spark_timely.errors import InvalidUsageError, LogFormatError, OperatorError
 from spark_timely.log.memory import MemoryLog
 
 TEXT = st.text(max_size=20)
+MAYBE = st.none() | TEXT
 NUMBER = st.integers(-(2**63), 2**63 - 1)
 FAILURES = st.builds(OutputFailure, TEXT, TEXT, st.none() | TEXT, st.none() | TEXT, TEXT, TEXT, st.none() | TEXT, TEXT)
 NOTES = st.builds(
     Note,
     opening=st.none() | st.builds(Opening, TEXT, NUMBER),
     claimed=st.none() | TEXT,
-    batch=st.none() | st.builds(MicroBatch, NUMBER, st.none() | TEXT, TEXT, st.none() | TEXT, st.none() | NUMBER),
+    batch=st.none()
+    | st.builds(MicroBatch, NUMBER, st.none() | TEXT, st.none() | TEXT, TEXT, st.none() | TEXT, st.none() | NUMBER),
     greatest=st.none() | NUMBER,
     former=st.lists(TEXT, max_size=3, unique=True).map(tuple),
     gaps=st.lists(st.tuples(NUMBER, NUMBER), max_size=2).map(tuple),

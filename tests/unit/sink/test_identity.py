@@ -139,6 +139,45 @@ def test_empty_micro_batch_that_was_planned_again_is_passed_over(tmp_path: Path,
 
 
 @policies
+def test_log_put_back_and_written_by_a_copy_is_refused_to_the_query_that_was_ahead(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    """The numbers fit, and rows between the ends of the two micro-batches 2 would be lost."""
+    driver = SinkDriver(tmp_path, **options)
+    for number in range(2):
+        driver.run([rows([9 + number], number)])
+    shutil.copytree(driver.checkpoint, tmp_path / "copy")
+    shutil.copytree(driver.log_path, tmp_path / "kept")
+    driver.run([rows([11, 11], 2)])
+    shutil.rmtree(driver.log_path)
+    shutil.copytree(tmp_path / "kept", driver.log_path)
+    copy = SinkDriver(tmp_path, checkpoint="copy", **options)
+    copy.run([rows([11], 2)])
+    text = "found micro-batch 2 in it, and this checkpoint planned another one of that number"
+    with refused(driver, errors.RolledBackError, "micro-batch 3 (step 0)", text):
+        driver.run([rows([12], 4)])
+    copy.run([rows([11, 12], 3)])
+    assert ids(driver) == [0, 1, 2, 3, 4]
+
+
+def test_empty_micro_batches_after_a_log_was_put_back_are_refused_where_the_one_before_is_another(
+    tmp_path: Path,
+) -> None:
+    driver = SinkDriver(tmp_path, frontier="batch")
+    driver.run([rows([1], 0)])
+    shutil.copytree(driver.checkpoint, tmp_path / "copy")
+    shutil.copytree(driver.log_path, tmp_path / "kept")
+    driver.run([rows([2, 2], 1)])
+    shutil.rmtree(driver.log_path)
+    shutil.copytree(tmp_path / "kept", driver.log_path)
+    copy = SinkDriver(tmp_path, checkpoint="copy", frontier="batch")
+    copy.run([rows([2], 1)])
+    copy.run([rows([])])
+    with refused(driver, errors.RolledBackError, "planned from other offsets"):
+        driver.run([rows([])])
+
+
+@policies
 def test_micro_batch_without_rows_is_refused_where_the_log_has_rows(tmp_path: Path, options: dict[str, str]) -> None:
     """Passed over, the rows that it left out would come with the next micro-batch, and be in the log twice."""
     driver = SinkDriver(tmp_path, **options)
@@ -186,7 +225,17 @@ def test_note_of_a_micro_batch_says_what_it_was_planned_from(tmp_path: Path) -> 
         (MicroBatch(offsets="a"), MicroBatch(offsets="a"), Repetition.SAME),
         (MicroBatch(offsets="a"), MicroBatch(offsets="b"), Repetition.OTHER),
         (MicroBatch(offsets="a"), MicroBatch(), Repetition.OTHER),
-        (MicroBatch(offsets="a", n_input=0), MicroBatch(offsets="b", n_input=0), Repetition.SAME),
+        (MicroBatch(offsets="a", n_input=0), MicroBatch(offsets="b", n_input=0), Repetition.OTHER),
+        (
+            MicroBatch(offsets="a", before="x", n_input=0),
+            MicroBatch(offsets="b", before="x", n_input=0),
+            Repetition.SAME,
+        ),
+        (
+            MicroBatch(offsets="a", before="x", n_input=0),
+            MicroBatch(offsets="b", before="y", n_input=0),
+            Repetition.OTHER,
+        ),
         (MicroBatch(offsets="a", n_input=1), MicroBatch(offsets="b", n_input=0), Repetition.OTHER),
         (MicroBatch(offsets="a", n_input=0), MicroBatch(offsets="b"), Repetition.OTHER),
         (MicroBatch(digest="arrow1:1:" + 32 * "0"), MicroBatch(digest="spark1:1:" + 32 * "0"), Repetition.OTHER),
