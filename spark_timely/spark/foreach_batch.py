@@ -35,6 +35,7 @@ from spark_timely.sink.plan import BatchId, CapturePlan, Standing, make_plan
 from spark_timely.spark.cdcv2 import capture_messages
 from spark_timely.spark.checkpoint import checkpoint_state, planned_offsets
 from spark_timely.spark.classify import Classified, RowClass, classify
+from spark_timely.spark.digest_sql import digest_in, digest_sums, row_hash_sql
 from spark_timely.spark.staging import Staged, base_of, counted, discard, remove, staging_folder, tidy, write_files
 
 if TYPE_CHECKING:
@@ -133,8 +134,11 @@ def _capture(df: DataFrame, parsed: SinkOptions, ident: BatchId) -> CommitOutcom
     storage = open_storage(parsed.path, parsed.storage_options)
     staging = staging_folder(parsed.stream, seq)
     try:
-        data, written = counted(df.selectExpr(*rows.columns), storage)
-        write_files(data, storage, staging, parsed, sort_by=rows.sort_by, by_class=not rows.uniform)
+        # Of the rows as they came in: whatever becomes of them.
+        data, written = counted(df, storage, digest_sums(row_hash_sql(plan.layout.inputs, df.schema)))
+        write_files(
+            data.selectExpr(*rows.columns), storage, staging, parsed, sort_by=rows.sort_by, by_class=not rows.uniform
+        )
         report = Staged(plan, ident, standing, storage, staging, rows.uniform, written).report()
     except BaseException:
         # The log was not asked yet.
@@ -254,10 +258,14 @@ def _recount(df: DataFrame, plan: CapturePlan, ident: BatchId, standing: Standin
         for i in range(domain.arity)
         for e in (f"min(IF({message}, t_{i}, NULL)) AS lo_{i}", f"max(IF({message}, t_{i}, NULL)) AS hi_{i}")
     ]
-    judged = df.selectExpr(f"{rows.row_class} AS row_class", *[f"{n} AS t_{i}" for i, n in enumerate(numbers)])
-    counts = [f"count_if({message}) AS n", *[f"count_if(row_class = '{name}') AS {name}" for name in classes]]
-    found = judged.selectExpr(*counts, *ends).collect()[0].asDict()
-    n, k = int(found["n"]), domain.arity
+    judged = df.selectExpr(
+        f"{rows.row_class} AS row_class",
+        f"{row_hash_sql(plan.layout.inputs, df.schema)} AS row_hash",
+        *[f"{n} AS t_{i}" for i, n in enumerate(numbers)],
+    )
+    counts = [f"count_if({message}) AS messages", *[f"count_if(row_class = '{name}') AS {name}" for name in classes]]
+    found = judged.selectExpr(*counts, *digest_sums("row_hash"), *ends).collect()[0].asDict()
+    n, k = int(found["messages"]), domain.arity
     empty = np.zeros((0, k), dtype=np.int64)
     bounds = None
     if n:
@@ -279,6 +287,7 @@ def _recount(df: DataFrame, plan: CapturePlan, ident: BatchId, standing: Standin
         progress_times=empty,
         progress_deltas=np.zeros(0, dtype=np.int64),
         files=(),
+        digest=digest_in(found),
     )
 
 

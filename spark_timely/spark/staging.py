@@ -9,10 +9,13 @@ Invariants
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import shutil
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -39,6 +42,7 @@ from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, Standing, find_log
 from spark_timely.sorting import consolidate_rows
 from spark_timely.spark.classify import RowClass
+from spark_timely.spark.digest_sql import digest_in
 from spark_timely.spark.settings import changed_settings
 from spark_timely.time_arrays import IntArray
 from spark_timely.time_type import plain_value
@@ -47,6 +51,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
 
     from spark_timely.conf.options import SinkOptions
+
+_log = logging.getLogger("spark_timely.sink")
 
 __all__ = ["Staged", "base_of", "counted", "discard", "remove", "staging_folder", "tidy", "write_files"]
 
@@ -57,6 +63,7 @@ _CONF = {
     # One open file per class of rows, instead of a sort of all rows by class.
     "spark.sql.maxConcurrentOutputFileWriters": str(2 * len(RowClass)),
 }
+_OBSERVED_WAIT_S = 60.0
 
 
 def staging_folder(stream: str, seq: int) -> str:
@@ -70,14 +77,51 @@ def staging_folder(stream: str, seq: int) -> str:
     return f"_event=message/{stream}-{seq:012d}-{secrets.token_hex(8)}"
 
 
-def counted(data: DataFrame, storage: FileStorage) -> tuple[DataFrame, Observation | None]:
-    """Let Spark count the rows that a job writes, where its files may be on other machines than this one."""
+def counted(
+    data: DataFrame, storage: FileStorage, sums: Sequence[str] | None = None
+) -> tuple[DataFrame, Observation | None]:
+    """Let Spark compute aggregates within the job that writes the rows.
+
+    Parameters
+    ----------
+    data : pyspark.sql.DataFrame
+        One row for each that is written. Nothing may be exchanged between tasks after it, or rows of a task
+        that is run again count twice.
+    storage : FileStorage
+        Where the files go.
+    sums : sequence of str, optional
+        Aggregates, the number of rows as `n` among them. Without, rows are counted alone, and only where their
+        files may be on other machines than this one.
+    """
     from pyspark.sql import Observation, functions
 
-    if not storage.local:
+    if sums is None:
+        sums = [] if storage.local else ["count(1) AS n"]
+    if not sums:
         return data, None
-    rows = Observation()
-    return data.observe(rows, functions.count(functions.lit(1)).alias("n")), rows
+    seen = Observation()
+    return data.observe(seen, *map(functions.expr, sums)), seen
+
+
+def _observed(seen: Observation | None) -> Mapping[str, int | None]:
+    """Return what Spark has computed within the job; nothing where it was not asked, or does not say."""
+    if seen is None:
+        return {}
+    found: Future[Mapping[str, int | None]] = Future()
+
+    def wait() -> None:
+        try:
+            found.set_result(seen.get)
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            found.set_exception(error)
+
+    # Spark drops events when its listeners are too slow. An observation without its event waits for ever.
+    threading.Thread(target=wait, daemon=True).start()
+    try:
+        return found.result(timeout=_OBSERVED_WAIT_S)
+    except TimeoutError:
+        _log.warning("found no counts of a write job after %s s: Spark may have dropped the event", _OBSERVED_WAIT_S)
+        return {}
 
 
 def write_files(
@@ -108,7 +152,7 @@ def write_files(
 
 @dataclass(slots=True)
 class Staged:
-    """Files that the job wrote, and what their footers say; `written` has the number of their rows, if counted."""
+    """Files that the job wrote, and what their footers say; `written` has what Spark counted, see `counted`."""
 
     plan: CapturePlan
     ident: BatchId
@@ -130,7 +174,9 @@ class Staged:
                 event = "dead" if row_class is RowClass.DEAD else "message"
                 described = [self._described(path, event) for path in paths]
                 files[row_class] = [file for file in described if file.n_rows]
-        self._check_all_there(sum(_n_rows(files, kind) for kind in files), found.get(RowClass.PROGRESS, []))
+        counts = _observed(self.written)
+        n_stored = sum(_n_rows(files, kind) for kind in files)
+        self._check_all_there(n_stored, found.get(RowClass.PROGRESS, []), counts.get("n"))
         if self.uniform:
             self._check_uniform(files.get(RowClass.MESSAGE, []))
         messages = [file for kind in RowClass.messages() for file in files.get(kind, [])]
@@ -159,21 +205,25 @@ class Staged:
             progress_times=times,
             progress_deltas=deltas,
             files=(*messages, *files.get(RowClass.DEAD, [])),
+            digest=digest_in(counts),
         )
 
-    def _check_all_there(self, rows: int, progress: list[str]) -> None:
+    def _check_all_there(self, rows: int, progress: list[str], written: int | None) -> None:
         """Refuse a path that executors do not share with the driver: what they wrote would be left behind there."""
-        if self.written is None:
+        if written is None and self.storage.local:
             return
         for path in progress:  # one turn per file
             with open_parquet(self.storage, path) as file:
                 rows += file.metadata.num_rows
-        written = int(self.written.get["n"])
         if rows != written:
             msg = f"could not capture into log {self.plan.options.path!r}: found {rows} of {written} rows written"
+            hint = "give a path that driver and executors share: a mounted directory, or a cloud URL"
+            if written is None:
+                msg = f"could not capture into log {self.plan.options.path!r}: found no count of the rows written"
+                hint = "restart the query: Spark has dropped the event that holds the count, its listeners are too slow"
             raise StorageError(
                 msg,
-                hint="give a path that driver and executors share: a mounted directory, or a cloud URL",
+                hint=hint,
                 determinate=True,
                 context={"path": self.plan.options.path},
             )

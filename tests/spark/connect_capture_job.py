@@ -13,6 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 import spark_timely
 from spark_timely.errors import LogMissingError, StreamMissingError
+from spark_timely.log.base import CommitOutcome
+from spark_timely.sink.commit import TaskReport
+from spark_timely.sink.plan import BatchId, CapturePlan
 
 
 def main(spark: SparkSession, folder: Path) -> dict[str, object]:
@@ -43,7 +46,7 @@ def main(spark: SparkSession, folder: Path) -> dict[str, object]:
         spark_timely.start(rows, **keywords).await_termination()
     idle = _silent(rows, folder)
     messages = _messages(spark, folder)
-    return {"errors": errors, "idle": idle, "messages": messages}
+    return {"errors": errors, "idle": idle, "messages": messages, "digests": _digests(rows, folder)}
 
 
 def _messages(spark: SparkSession, folder: Path) -> list[str]:
@@ -74,6 +77,31 @@ def _messages(spark: SparkSession, folder: Path) -> list[str]:
         log = spark_timely.open_log(str(folder / "collection"))
         frontiers.append(log.domain.render_frontier(log.frontier()))
     return frontiers
+
+
+def _digests(rows: DataFrame, folder: Path) -> list[str | None]:
+    """Capture in foreachBatch; return the digests of the input that the micro-batches report."""
+
+    def each(df: DataFrame, batch: int) -> None:  # runs in a process of the server
+        from spark_timely.spark import foreach_batch
+
+        real = foreach_batch.commit_reports
+
+        def noting(plan: CapturePlan, ident: BatchId, reports: list[TaskReport]) -> CommitOutcome:
+            digest = reports[0].digest
+            (folder / f"{batch}.digest").write_text("none" if digest is None else digest.text)
+            return real(plan, ident, reports)
+
+        foreach_batch.commit_reports = noting  # type: ignore[assignment]
+        try:
+            foreach_batch.capture(df, batch, path=str(folder / "digests"), app_id="a")
+        finally:
+            foreach_batch.commit_reports = real
+
+    checkpoint = str(folder / "digests-checkpoint")
+    query = rows.writeStream.foreachBatch(each).option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    query.start().awaitTermination()
+    return [file.read_text() for file in sorted(folder.glob("*.digest"))]
 
 
 def _silent(rows: DataFrame, folder: Path) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import spark_timely
+from tests.oracles import digest_model
 from tests.spark.connect import ConnectJobs
 
 pytestmark = [pytest.mark.spark, pytest.mark.connect, pytest.mark.timeout(900)]
@@ -54,6 +55,10 @@ def test_captures_through_connect_give_the_same_log(jobs: ConnectJobs, tmp_path:
         assert log.dead()["word"].to_pylist() == ["w3"]
         assert log.verify().legal
     assert logs[0].messages().drop_columns("_seq") == logs[1].messages().drop_columns("_seq")
+    expected = [
+        [{"t": ("bigint", t), "word": ("string", f"w{t}")} for t in part] for part in ([1, 2, 5], [5, 3, 9], [])
+    ]
+    assert found["digests"] == [digest_model.digest(part) for part in expected]
     assert found["messages"] == ["[[0, 0]]", "[[1, 1]]", "[]"]
     collection = spark_timely.open_log(tmp_path / "collection")
     assert collection.messages(columns=["word", "_diff"]).to_pylist() == [

@@ -57,7 +57,7 @@ def write_job(monkeypatch: pytest.MonkeyPatch) -> None:
         (folder / ".part-0.parquet.crc").write_bytes(b"")
 
     monkeypatch.setattr(foreach_batch, "write_files", write)
-    monkeypatch.setattr(foreach_batch, "counted", lambda df, _: (df, None))
+    monkeypatch.setattr(foreach_batch, "counted", lambda df, *_: (df, None))
 
 
 def run(path: Path, table: pa.Table, batch: int, **options: object) -> Any:
