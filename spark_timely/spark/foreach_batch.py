@@ -5,7 +5,7 @@ directory of their own below the log, and the driver reads their footers and com
 
 Invariants
 ----------
-1. One write job per micro-batch; a repeated micro-batch runs one aggregation instead, and writes
+1. One write job per micro-batch; one whose number is in the log runs one aggregation instead, and writes
    nothing.
 2. The log holds what the Python writer would have put there: same messages, dead letters, progress.
 3. A directory whose commit was refused is deleted, but for files that the log knows; one whose commit is
@@ -34,7 +34,7 @@ from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, Standing, make_plan
 from spark_timely.spark.cdcv2 import capture_messages
 from spark_timely.spark.checkpoint import checkpoint_state, planned_offsets
-from spark_timely.spark.classify import Classified, RowClass, classify
+from spark_timely.spark.classify import classify
 from spark_timely.spark.digest_sql import digest_in, digest_sums, row_hash_sql
 from spark_timely.spark.staging import Staged, base_of, counted, discard, remove, staging_folder, tidy, write_files
 
@@ -128,9 +128,9 @@ def _capture(df: DataFrame, parsed: SinkOptions, ident: BatchId) -> CommitOutcom
     plan = make_plan(df.schema, parsed, ident)
     standing = plan.standing(ident)
     seq = 1 if standing.seq is None else standing.seq + 1
-    rows = classify(plan, standing, df.schema, seq=seq)
     if standing.repeated is not None:
-        return commit_reports(plan, ident, [_recount(df, plan, ident, standing, rows)])
+        return commit_reports(plan, ident, [_digested(df, plan, ident, standing)])
+    rows = classify(plan, standing, df.schema, seq=seq)
     storage = open_storage(parsed.path, parsed.storage_options)
     staging = staging_folder(parsed.stream, seq)
     try:
@@ -246,30 +246,11 @@ def _nonempty(app_id: str) -> str:
     return app_id
 
 
-def _recount(df: DataFrame, plan: CapturePlan, ident: BatchId, standing: Standing, rows: Classified) -> TaskReport:
-    """Count and bound the messages of a repeated micro-batch, writing nothing."""
-    domain = plan.policy.domain
-    numbers = [_number(t, kind.value) for t, kind in zip(rows.times, domain.types, strict=True)]
-    message = f"row_class IN ({', '.join(repr(str(name)) for name in RowClass.messages())})"
-    classes = (RowClass.DEAD, RowClass.ADVANCED, RowClass.KEPT)
-    # As many pairs as coordinates.
-    ends = [
-        e
-        for i in range(domain.arity)
-        for e in (f"min(IF({message}, t_{i}, NULL)) AS lo_{i}", f"max(IF({message}, t_{i}, NULL)) AS hi_{i}")
-    ]
-    judged = df.selectExpr(
-        f"{rows.row_class} AS row_class",
-        f"{row_hash_sql(plan.layout.inputs, df.schema)} AS row_hash",
-        *[f"{n} AS t_{i}" for i, n in enumerate(numbers)],
-    )
-    counts = [f"count_if({message}) AS messages", *[f"count_if(row_class = '{name}') AS {name}" for name in classes]]
-    found = judged.selectExpr(*counts, *digest_sums("row_hash"), *ends).collect()[0].asDict()
-    n, k = int(found["messages"]), domain.arity
+def _digested(df: DataFrame, plan: CapturePlan, ident: BatchId, standing: Standing) -> TaskReport:
+    """Return the report of a micro-batch whose number is in the log: the digest of its rows, and nothing written."""
+    k = plan.policy.domain.arity
     empty = np.zeros((0, k), dtype=np.int64)
-    bounds = None
-    if n:
-        bounds = np.array([[found[f"lo_{i}"] for i in range(k)], [found[f"hi_{i}"] for i in range(k)]], dtype=np.int64)
+    found = df.selectExpr(*digest_sums(row_hash_sql(plan.layout.inputs, df.schema))).collect()[0].asDict()
     return TaskReport(
         ident=ident,
         seq=standing.seq,
@@ -277,23 +258,15 @@ def _recount(df: DataFrame, plan: CapturePlan, ident: BatchId, standing: Standin
         form=fingerprint(plan.layout),
         at=standing.at,
         base=base_of(standing),
-        n_rows=n,
-        n_dead=int(found[RowClass.DEAD]),
-        n_advanced=int(found[RowClass.ADVANCED]),
-        n_skewed=int(found[RowClass.KEPT]),
+        n_rows=0,
+        n_dead=0,
+        n_advanced=0,
+        n_skewed=0,
         minima=empty,
-        bounds=bounds,
+        bounds=None,
         greatest=None,
         progress_times=empty,
         progress_deltas=np.zeros(0, dtype=np.int64),
         files=(),
         digest=digest_in(found),
     )
-
-
-def _number(expression: str, kind: str) -> str:
-    if kind == "timestamp":
-        return f"unix_micros({expression})"
-    if kind == "date":
-        return f"CAST(unix_date({expression}) AS BIGINT)"
-    return f"CAST({expression} AS BIGINT)"

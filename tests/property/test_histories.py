@@ -32,7 +32,7 @@ from spark_timely.testing.unreliable import make_unreliable
 from tests.unit.sink.driver import SinkDriver
 
 LONG = bool(os.environ.get("SPARK_TIMELY_LONG"))
-IN_MEMORY = 10_000 if LONG else int(os.environ.get("N","120"))
+IN_MEMORY = 10_000 if LONG else int(os.environ.get("N", "120"))
 ON_DISK = 500 if LONG else 12
 FIRST_SEED = int(os.environ.get("SPARK_TIMELY_SEED", "0"))
 STEPS = 16

@@ -48,7 +48,7 @@ def contents(log: DeltaLog) -> dict[str, object]:
     """Return all that a log says, but for names of files, owners and wall clocks."""
     log.refresh()
     progress = log.progress()
-    drop = [name for name in ("_at", "_query") if name in progress.schema.names]
+    drop = [name for name in ("_at", "_query", "_note") if name in progress.schema.names]
     parts = {"messages": log.messages(), "dead": log.dead(), "progress": progress.drop_columns(drop)}
     return {
         **{name: sorted(map(repr, part.to_pylist())) for name, part in parts.items()},
@@ -139,7 +139,7 @@ def test_same_log_as_through_the_python_writer(
             held = now
         assert contents(open_log(path)) == contents(driver.log())
         if not refusals:
-            assert not capture(df, number, path=path, app_id="query-a", **keywords).committed
+            assert not capture(frame(spark, table), number, path=path, app_id="query-a", **keywords).committed
     assert open_log(path).verify().legal
 
 
@@ -348,7 +348,7 @@ def test_repeated_micro_batch_with_other_late_rows_is_refused(spark: SparkSessio
     path = str(tmp_path / "log")
     for batch, times in enumerate([[9], [10, 1, 20]]):
         capture(frame(spark, rows(times)), batch, path=path, app_id="a", lateData="deadLetter", **BOUNDED)
-    with pytest.raises(errors.RolledBackError, match=r"in \[10, 20\] and 2 dead letters, log .* and 1 dead letters"):
+    with pytest.raises(errors.RolledBackError, match="of this number in it with other rows"):
         capture(frame(spark, rows([10, 1, 2, 20])), 1, path=path, app_id="a", lateData="deadLetter", **BOUNDED)
     repeated = frame(spark, rows([10, 1, 20]))
     assert not capture(repeated, 1, path=path, app_id="a", lateData="deadLetter", **BOUNDED).committed

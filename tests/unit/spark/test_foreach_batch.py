@@ -26,12 +26,17 @@ REAL_WRITE = foreach_batch.write_files  # before the fixture takes its place
 BOUNDED = {"timeColumn": "t", "frontier": "bounded", "lateness": "1"}
 
 
+class OneCall:
+    """The session object that each call of foreachBatch gets."""
+
+
 class Frame:
     """A micro-batch, as far as `capture` itself looks at it."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
         self.schema = spark_schema(table.schema)
+        self.sparkSession = OneCall()
 
     def selectExpr(self, *columns: str) -> Frame:
         """Return the frame as it is: what the columns are is Spark's to compute."""
@@ -244,3 +249,15 @@ def test_frontier_of_the_sources_needs_the_checkpoint_of_this_very_query(tmp_pat
     with pytest.raises(errors.InvalidOptionError, match="micro-batch 0 is: found micro-batch 7 as the newest of"):
         run(tmp_path / "log", rows([9]), 0, checkpoint=where, app_id=None, **options)
     assert not (tmp_path / "log").exists()
+
+
+def test_second_capture_of_a_call_under_one_step_is_refused_at_once(tmp_path: Path) -> None:
+    where = {"path": str(tmp_path / "log"), "app_id": "a", "time_column": "t", "frontier": "hold"}
+    first, second, later = Frame(rows([1, 2])), Frame(rows([3])), Frame(rows([4]))
+    second.sparkSession = later.sparkSession = first.sparkSession
+    assert foreach_batch.capture(first, 0, **where).committed  # type: ignore[arg-type]
+    with pytest.raises(errors.InvalidUsageError, match=r"micro-batch 0 \(step 0\).* number the captures .* step=1"):
+        foreach_batch.capture(second, 0, **where)  # type: ignore[arg-type]
+    assert foreach_batch.capture(second, 0, step=1, **where).committed  # type: ignore[arg-type]
+    assert foreach_batch.capture(later, 1, **where).committed  # type: ignore[arg-type]
+    assert open_log(where["path"]).messages()["t"].to_pylist() == [1, 2, 3, 4]
