@@ -218,7 +218,8 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[TaskReport]:
 def frame(spark: SparkSession, table: pa.Table, n_parts: int = 2) -> DataFrame:
     from spark_timely.spark.arrow import spark_schema
 
-    return spark.createDataFrame(table, schema=spark_schema(table.schema)).repartition(n_parts)
+    # A session of its own, as each run of a query has one.
+    return spark.newSession().createDataFrame(table, schema=spark_schema(table.schema)).repartition(n_parts)
 
 
 @pytest.mark.parametrize("late_data", ["deadLetter", "advance"])
@@ -257,8 +258,8 @@ def test_capture_of_events_counts_progress_rows_with_time_and_change(
 ) -> None:
     for number, moved in enumerate([5, 6]):
         events = [("message", 7, None, 1), ("progress", MIN, -1, None), ("progress", moved, 1, None)]
-        df = spark.createDataFrame(events, "_event string, _time bigint, _delta int, id int")
-        for _ in range(2):  # repeated
+        for _ in range(2):  # the second time repeated, by another run
+            df = spark.newSession().createDataFrame(events, "_event string, _time bigint, _delta int, id int")
             foreach_batch.capture(df, 0, path=str(tmp_path / f"log-{number}"), app_id="a", frontier="events")
         expected = [
             {"_event": ("string", e), "_time": ("bigint", t), "_delta": ("bigint", d), "id": ("bigint", i)}
