@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_timely.conf.kinds import Duration, Option, parse_bytes, parse_duration
+from spark_timely.conf.kinds import Option, parse_bytes
 from spark_timely.conf.markdown import render_markdown
 from spark_timely.conf.options import (
     SINK_OPTIONS,
@@ -17,14 +17,12 @@ from spark_timely.conf.options import (
 __all__ = [
     "SINK_OPTIONS",
     "SOURCE_OPTIONS",
-    "Duration",
     "Option",
     "OptionTable",
     "Options",
     "SinkOptions",
     "SourceOptions",
     "parse_bytes",
-    "parse_duration",
     "parse_options",
     "render_markdown",
 ]

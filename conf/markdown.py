@@ -87,10 +87,9 @@ _KIND_TEXT: dict[str, str] = {
     "int": "number",
     "bool": "`true`, `false`",
     "bytes": "size such as `128mb`",
-    "duration": "duration such as `10 minutes`",
-    "antichain": "JSON antichain such as `[5]`",
+    "antichain": 'one time, or a JSON antichain such as `[5]` or `["2013-06-12"]`',
     "seq": "number",
-    "wallclock": "moment such as `2013-01-01T00:00:00Z`",
+    "wallclock": "moment such as `2013-01-01T00:00Z`",
 }
 
 
@@ -98,5 +97,5 @@ def _values_text(option: Option) -> str:
     words = ", ".join(f"`{word}`" for word in option.choices)
     if option.kind == "enum":
         return words
-    kind = option.unit if option.kind == "duration" else _KIND_TEXT[option.kind]
+    kind = option.unit if option.kind in ("duration", "distance") else _KIND_TEXT[option.kind]
     return f"{kind}, {words}" if words else kind

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from spark_timely.conf.kinds import Duration, JsonValue, Kind, Option, parse_value
+from spark_timely.conf.kinds import JsonValue, Kind, Option, parse_value
 from spark_timely.errors import InvalidOptionError, shown
+from spark_timely.time_text import Duration
 
 __all__ = [
     "SINK_OPTIONS",
@@ -105,19 +106,19 @@ class SinkOptions(Options):
     )
     lateness: Duration = _sink(
         "lateness",
-        "duration",
+        "distance",
         "0",
         "With `frontier=bounded`: how far behind the greatest time seen a row may be.",
-        unit="units of the time, or a duration",
+        unit="a duration such as `12 hours`; for integer times a number",
     )
     max_future_skew: Duration | None = _sink(
         "maxFutureSkew",
-        "duration",
+        "distance",
         None,
         "Rows further ahead than this never move the frontier: they are refused, kept as dead letters, or "
         "(`lateData=advance`) kept at their own time. Measured from the wall clock for dates and timestamps, from the "
         "stream's held time for integers.",
-        unit="units of the time, or a duration",
+        unit="a duration such as `12 hours`; for integer times a number",
     )
     late_data: str = _sink(
         "lateData",
@@ -142,7 +143,7 @@ class SinkOptions(Options):
         "With `frontier=bounded`: when the query has had no micro-batch for so long, and looked for input and found "
         "none, its stream gives up the lateness: all rows seen so far become complete. Rows behind that follow "
         "`lateData`, which must be chosen. Only through `spark_timely.start`.",
-        unit="a duration, or milliseconds",
+        unit="a duration such as `10 minutes`",
     )
     streams: int = _sink(
         "streams",
@@ -342,19 +343,19 @@ class SourceOptions(Options):
     )
     align_to: Duration | None = _source(
         "alignTo",
-        "duration",
+        "distance",
         None,
         "Micro-batches and batch reads end at multiples of this, counted from 0 or 1970-01-01 UTC, at the end that was "
         "asked for (`upTo`, `ending…`) or at that of a complete log: no window of this length is cut, by a limit "
         "neither. Times of one coordinate only.",
-        unit="units of the time, or a duration",
+        unit="a duration such as `12 hours`; for integer times a number",
     )
     poll_interval: Duration = _source(
         "pollInterval",
         "duration",
         "200ms",
         "How often at most the log is asked for news; in between Spark is answered from memory.",
-        unit="a duration, or milliseconds",
+        unit="a duration such as `10 minutes`",
     )
     include_metadata: bool = _source(
         "includeMetadata",

@@ -13,7 +13,8 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +29,7 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.cut import Cut
+from spark_timely.time_text import moment_text
 
 if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
@@ -382,8 +384,8 @@ def _begin(options: SourceOptions, domain: TimeDomain, kind: str) -> Begin:
                 hint="only a collection log has contents; for a stream log use startingFrontier",
                 context={"option": "asOf"},
             )
-        time = domain.parse_time(_single(options.as_of, domain))
-        return Begin("as_of", Antichain.of(time))
+        with _naming("asOf", options.as_of):
+            return Begin("as_of", Antichain.of(domain.parse_time(_single(options.as_of, domain))))
     for name, given in (
         ("frontier", options.starting_frontier),
         ("version", options.starting_version),
@@ -393,8 +395,21 @@ def _begin(options: SourceOptions, domain: TimeDomain, kind: str) -> Begin:
             return Begin("latest")
         if given is None or given == "earliest":
             continue
-        return Begin(name, domain.parse_frontier(given) if name == "frontier" else int(str(given)))
+        if name != "frontier":
+            return Begin(name, int(str(given)))
+        with _naming("startingFrontier", given):
+            return Begin(name, domain.parse_frontier(given))
     return Begin("frontier", domain.minimum_frontier)
+
+
+@contextmanager
+def _naming(option: str, value: object) -> Iterator[None]:
+    """Let a refusal of a time name the option that gave it."""
+    try:
+        yield
+    except InvalidUsageError as error:
+        msg = f"{error.message}, in option {option}={shown(value)}"
+        raise InvalidOptionError(msg, hint=error.hint, context={"option": option}) from error
 
 
 def _single(value: object, domain: TimeDomain) -> object:
@@ -407,7 +422,8 @@ def _single(value: object, domain: TimeDomain) -> object:
 
 def _until(options: SourceOptions, domain: TimeDomain) -> Bound | None:
     if options.up_to is not None:
-        return Bound("up_to", domain.parse_frontier(options.up_to))
+        with _naming("upTo", options.up_to):
+            return Bound("up_to", domain.parse_frontier(options.up_to))
     if options.cut is not None:
         return Bound("up_to", Cut.from_json(options.cut).frontier)
     if options.ending_version is not None:
@@ -423,7 +439,8 @@ def _check_order(begin: Begin, until: Bound, domain: TimeDomain) -> None:
         low, high = domain.render_frontier(begin.value), domain.render_frontier(until.value)
     elif begin.kind == until.kind and isinstance(begin.value, int) and isinstance(until.value, int):
         wrong = until.value < begin.value
-        low, high = str(begin.value), str(until.value)
+        text = moment_text if begin.kind == "timestamp" else str
+        low, high = text(begin.value), text(until.value)
     else:
         return
     if wrong:

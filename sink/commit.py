@@ -366,7 +366,7 @@ def _create(plan: CapturePlan) -> ReadableLog:
         options.path,
         form.payload,
         times=tuple(kind.value for kind in form.domain.types),
-        minimum=form.domain.minimum,
+        minimum=np.array(form.domain.minimum),
         kind=form.kind,
         streams=options.streams,
         exist_ok=True,
@@ -404,7 +404,7 @@ def _state(log: ReadableLog, plan: CapturePlan, ident: BatchId, whole: TaskRepor
             raise _moved(plan, ident, f"tasks planned at seq={whole.seq}", found)
         return state
     if state is None:
-        state = log.open_stream(stream, owner=str(ident.query), at=whole.base.frontier.elements[0])
+        state = log.open_stream(stream, owner=str(ident.query), at=whole.base.frontier.times[0])
     if state.seq != 0 or state.counts != whole.base:
         raise _moved(plan, ident, "tasks planned before the stream was open", f"seq={state.seq}")
     return state

@@ -16,6 +16,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from spark_timely.capture.policy import FrontierPolicy, LateData, Policy
@@ -276,8 +277,8 @@ def policy_of(options: SinkOptions, form: LogFormat, /) -> Policy:
         form.domain,
         frontier,
         LateData(options.late_data),
-        options.lateness.in_units(kind) if frontier is FrontierPolicy.BOUNDED else 0,
-        None if skew is None else skew.in_units(kind),
+        options.lateness.in_units(kind, option="lateness") if frontier is FrontierPolicy.BOUNDED else 0,
+        None if skew is None else skew.in_units(kind, option="maxFutureSkew"),
     )
 
 
@@ -352,7 +353,12 @@ def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | 
     arrow = arrow_schema(type(schema)([field for field in schema.fields if field.name not in taken]))
     types = _time_types(schema, times, form)
     if form is None:
-        form = LogFormat.build(arrow, times=types, minimum=minimum, kind="stream" if diff is None else "collection")
+        form = LogFormat.build(
+            arrow,
+            times=types,
+            minimum=None if minimum is None else np.array(minimum),
+            kind="stream" if diff is None else "collection",
+        )
         if statements:
             check_statement_columns(schema, statements, form.domain)
         return Layout(form, tuple(arrow.names), times, diff, event, delta, minimum_told, (), statements)

@@ -300,9 +300,10 @@ class _Meaning:
         return _Value(pc.scalar(pa.scalar(value, type_)), type_, value)
 
     def _moment(self, text: str, type_: pa.DataType) -> _Value:
-        zoned = pa.types.is_date(type_) or re.search(r"(Z|[+-]\d\d:?\d\d)$", text)
+        # As Spark writes them: neither a day for a moment, nor a number with its unit.
+        known = text[:1].isdigit() if pa.types.is_date(type_) else re.search(r"(Z|[+-]\d\d:?\d\d)$", text)
         try:
-            moment = TimeType.from_arrow_type(type_).parse(text) if zoned else None
+            moment = TimeType.from_arrow_type(type_).parse(text) if known else None
         except (TimelyError, ValueError):
             moment = None
         if moment is None:

@@ -12,45 +12,27 @@ Invariants
 
 from __future__ import annotations
 
-import datetime as dt
 import enum
-import re
-from fractions import Fraction
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_timely.errors import InvalidUsageError
+from spark_timely.errors import InvalidOptionError, InvalidUsageError
+from spark_timely.time_text import (
+    DAY_US,
+    Duration,
+    bare_number,
+    day_text,
+    moment_text,
+    parse_day,
+    parse_distance,
+    parse_moment,
+)
 
 __all__ = ["TimeType", "plain_value"]
 
-_UNIX_DATE = dt.date(1970, 1, 1)
-_UNIX_TIME = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_MICROSECOND = dt.timedelta(microseconds=1)
-_DAY_US = 86_400_000_000
-_INTEGER = re.compile(r"[+-]?\d+")
-_FRACTION = re.compile(r"\.(\d+)")
-_ISO_DURATION = re.compile(
-    r"P(?:(?P<weeks>\d+(?:\.\d+)?)W)?(?:(?P<days>\d+(?:\.\d+)?)D)?"
-    r"(?:T(?:(?P<hours>\d+(?:\.\d+)?)H)?(?:(?P<minutes>\d+(?:\.\d+)?)M)?"
-    r"(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?",
-    re.IGNORECASE,
-)
-_WORDS_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zµ]+)", re.IGNORECASE)
-_UNIT_US = {
-    name: size
-    for size, names in {
-        1: "us µs microsecond microseconds",
-        1_000: "ms millisecond milliseconds",
-        1_000_000: "s sec secs second seconds",
-        60_000_000: "m min mins minute minutes",
-        3_600_000_000: "h hour hours",
-        _DAY_US: "d day days",
-        7 * _DAY_US: "w week weeks",
-    }.items()
-    for name in names.split()
-}
 _UNITS_OF_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
@@ -62,7 +44,7 @@ class TimeType(enum.Enum):
     >>> TimeType("date").parse("2013-01-01")
     15706
     >>> TimeType.TIMESTAMP.render(0)
-    '1970-01-01T00:00:00.000000Z'
+    '1970-01-01T00:00Z'
     """
 
     LONG = "long"
@@ -243,18 +225,19 @@ class TimeType(enum.Enum):
         return pa.array(narrow).view(self.arrow)
 
     def parse(self, value: object) -> int:
-        """Read one time from an option or a command line.
+        """Read one time as people write it, from an option, an argument or a command line.
 
         Parameters
         ----------
         value : int, str, datetime.date or datetime.datetime
-            The number in the type's own units, or its text; an ISO-8601 date for `date`; an ISO-8601
-            date and time with `Z` or an offset for `timestamp`.
+            A whole number or its text for the integer types; an ISO-8601 date for `date`; an ISO-8601 date and
+            time with `Z` or an offset for `timestamp`, or a date, which is its midnight in UTC. Dates and
+            timestamps are also read as numbers with their unit: ``days:20511``, ``us:1771891200000000``.
 
         Raises
         ------
         InvalidUsageError
-            If it is no time of the type, or outside [`lo`, `hi`].
+            If it is no time of the type, a bare number for a date or a timestamp, or outside [`lo`, `hi`].
 
         Examples
         --------
@@ -265,16 +248,42 @@ class TimeType(enum.Enum):
         """
         number = self._number(value)
         if number is None:
-            forms = {
-                TimeType.DATE: "an ISO date such as 2013-01-31, or days since 1970-01-01",
-                TimeType.TIMESTAMP: "an ISO time with zone such as 2013-01-31T08:00:00Z, "
-                "or microseconds since 1970-01-01",
-            }
             msg = f"could not read a time of type {self.value}: found {value!r:.200}"
-            raise InvalidUsageError(
-                msg,
-                hint=f"give {forms.get(self, 'a whole number')}",
-            )
+            bare = None if self.minimum_is_of_type else bare_number(value)
+            if bare is not None:
+                msg += ", a number without a unit"
+                raise InvalidUsageError(msg, hint=self._written(bare))
+            forms = {
+                TimeType.DATE: "an ISO date such as 2013-01-31",
+                TimeType.TIMESTAMP: "an ISO time with its zone such as 2013-01-31T08:00Z, or a date: its midnight UTC",
+            }
+            raise InvalidUsageError(msg, hint=f"give {forms.get(self, 'a whole number')}")
+        return self._within(number, value)
+
+    def from_json(self, value: object) -> int:
+        """Read one time as programs write it: a number in the type's own units, or text as `parse` takes it.
+
+        For what this library wrote beside the type's name. What people write is for `parse`.
+
+        Raises
+        ------
+        InvalidUsageError
+            If it is no time of the type, or outside [`lo`, `hi`].
+
+        Examples
+        --------
+        >>> TimeType.DATE.from_json(15706), TimeType.DATE.from_json("2013-01-01")
+        (15706, 15706)
+        """
+        number = None if isinstance(value, str) else bare_number(value)
+        return self.parse(value) if number is None else self._within(number, value)
+
+    def _number(self, value: object) -> int | None:
+        if self is TimeType.DATE:
+            return parse_day(value)
+        return parse_moment(value) if self is TimeType.TIMESTAMP else bare_number(value)
+
+    def _within(self, number: int, value: object) -> int:
         if not self.lo <= number <= self.hi:
             msg = f"could not read a time of type {self.value}: found {value!r:.200}"
             raise InvalidUsageError(
@@ -283,48 +292,41 @@ class TimeType(enum.Enum):
             )
         return number
 
-    def _number(self, value: object) -> int | None:
-        if isinstance(value, bool):
-            return None
-        if isinstance(value, int | np.integer):
-            return int(value)
-        if isinstance(value, str):
-            text = value.strip()
-            if _INTEGER.fullmatch(text):
-                return int(text)
-            try:
-                if self is TimeType.DATE:
-                    return (dt.date.fromisoformat(text) - _UNIX_DATE).days
-                if self is TimeType.TIMESTAMP and not _finer_than_microseconds(text):
-                    value = dt.datetime.fromisoformat(text)
-            except ValueError:
-                return None
-        if self is TimeType.TIMESTAMP and isinstance(value, dt.datetime):
-            return None if value.tzinfo is None else (value - _UNIX_TIME) // _MICROSECOND
-        if self is TimeType.DATE and isinstance(value, dt.date) and not isinstance(value, dt.datetime):
-            return (value - _UNIX_DATE).days
-        return None
+    def _written(self, number: int) -> str:
+        """Return how a bare number is written as a date or a timestamp, for the hint of its refusal."""
+        unit, named = ("days", "days") if self is TimeType.DATE else ("us", "microseconds")
+        digits = str(number)
+        # 2027 and 20270101 are meant as a year and a day; other numbers were right before, and have their date.
+        meant = [f"{digits}-01-01"] if len(digits) == 4 else [f"{digits[:4]}-{digits[4:6]}-{digits[6:]}"]
+        meant = [day for day in meant if len(digits) in (4, 8) and (parse_day(day) or _FIRST_DAY - 1) >= _FIRST_DAY]
+        if not meant:
+            meant = [str(self.render(number))] if self.lo <= number <= self.hi else ["a date such as 2013-01-31"]
+        return f"write {meant[0]}, or {unit}:{number} if {named} since 1970-01-01 are meant"
 
     def render(self, time: int) -> str | int:
-        """Return a time as people read it: the number, or ISO-8601 (microseconds and Z).
-
-        A number outside the calendar is returned as it is.
+        """Return a time as people write it, and as `parse` reads it: the number, or ISO-8601 in UTC.
 
         Examples
         --------
-        >>> TimeType.DATE.render(15706)
-        '2013-01-01'
+        >>> TimeType.DATE.render(15706), TimeType.TIMESTAMP.render(1_371_074_400_000_000)
+        ('2013-01-01', '2013-06-12T22:00Z')
         """
-        time = int(time)
-        try:
-            if self is TimeType.DATE:
-                return (_UNIX_DATE + dt.timedelta(days=time)).isoformat()
-            if self is TimeType.TIMESTAMP:
-                moment = _UNIX_TIME.replace(tzinfo=None) + time * _MICROSECOND
-                return moment.isoformat(timespec="microseconds") + "Z"
-        except OverflowError:
-            return time
-        return time
+        return self._text(int(time), least="minutes")
+
+    def to_json(self, time: int) -> str | int:
+        """Return a time as programs read it: like `render`, but always with seconds.
+
+        Examples
+        --------
+        >>> TimeType.TIMESTAMP.to_json(1_371_074_400_000_000)
+        '2013-06-12T22:00:00Z'
+        """
+        return self._text(int(time), least="seconds")
+
+    def _text(self, time: int, *, least: Literal["minutes", "seconds"]) -> str | int:
+        if self is TimeType.DATE:
+            return day_text(time)
+        return moment_text(time, least=least) if self is TimeType.TIMESTAMP else time
 
     def duration(self, value: object) -> int:
         """Read a span of time in the type's own units: microseconds, days, or a plain number.
@@ -332,9 +334,8 @@ class TimeType(enum.Enum):
         Parameters
         ----------
         value : int, str or datetime.timedelta
-            A number in the type's own units, or its text; for `date` and `timestamp` also
-            words ("10 minutes", "1h 30m") or ISO-8601 ("PT10M"). Months and years have no fixed
-            length, and are refused.
+            For the integer types a number or its text; for `date` and `timestamp` words ("10 minutes", "1h 30m"),
+            ISO-8601 ("PT10M") or a timedelta. Months and years have no fixed length, and are refused.
 
         Returns
         -------
@@ -344,7 +345,8 @@ class TimeType(enum.Enum):
         Raises
         ------
         InvalidUsageError
-            If it is no span of this type, negative, or not a whole number of units.
+            If it is no span of this type, negative, a bare number for dates or timestamps, or not a whole
+            number of units.
 
         Examples
         --------
@@ -355,35 +357,25 @@ class TimeType(enum.Enum):
         >>> TimeType.LONG.duration("3")
         3
         """
-        micros: Fraction | None = None
-        number: int | None = None
-        if isinstance(value, bool):
-            pass
-        elif isinstance(value, int | np.integer):
-            number = int(value)
-        elif isinstance(value, dt.timedelta):
-            micros = Fraction(value // _MICROSECOND)
-        elif isinstance(value, str):
-            text = value.strip()
-            if _INTEGER.fullmatch(text):
-                number = int(text)
-            else:
-                micros = _microseconds(text)
-        if number is None and micros is not None and not self.minimum_is_of_type:
-            whole = micros / _DAY_US if self is TimeType.DATE else micros
-            if whole.denominator == 1:
-                number = whole.numerator
-        if number is None or number < 0:
-            forms = {
-                TimeType.DATE: "whole days, such as '2 days', 'P1W' or 2",
-                TimeType.TIMESTAMP: "a span such as '10 minutes', 'PT10M' or microseconds",
-            }
-            msg = f"could not read a duration for times of type {self.value}: found {value!r:.200}"
-            raise InvalidUsageError(
-                msg,
-                hint=f"give {forms.get(self, 'a whole number, in units of the time')}, not negative",
-            )
-        return number
+        msg = f"could not read a duration for times of type {self.value}: found {value!r:.200}"
+        try:
+            return parse_distance(value).in_units(self.value)
+        except InvalidOptionError as error:
+            raise InvalidUsageError(msg, hint=error.hint) from error
+        except ValueError as error:
+            raise InvalidUsageError(msg, hint=str(error)) from error
+
+    def render_duration(self, span: int) -> str:
+        """Return a span in the type's own units as people write it, and as `duration` reads it.
+
+        Examples
+        --------
+        >>> TimeType.TIMESTAMP.render_duration(43_200_000_000), TimeType.LONG.render_duration(7)
+        ('12 hours', '7')
+        """
+        if self.minimum_is_of_type:
+            return Duration(span, "time").text
+        return Duration(span * (DAY_US if self is TimeType.DATE else 1)).text
 
 
 _ARROW = {
@@ -393,14 +385,14 @@ _ARROW = {
     TimeType.DATE: pa.date32(),
     TimeType.TIMESTAMP: pa.timestamp("us", "UTC"),
 }
-_FIRST_DAY = (dt.date(1700, 1, 1) - _UNIX_DATE).days
-_LAST_DAY = (dt.date(9999, 12, 31) - _UNIX_DATE).days
+_FIRST_DAY = parse_day("1700-01-01") or 0
+_LAST_DAY = parse_day("9999-12-31") or 0
 _BOUNDS = {
     TimeType.LONG: (-(1 << 63), (1 << 63) - 1),
     TimeType.INT: (-(1 << 31), (1 << 31) - 1),
     TimeType.SHORT: (-(1 << 15), (1 << 15) - 1),
     TimeType.DATE: (_FIRST_DAY, _LAST_DAY),
-    TimeType.TIMESTAMP: (_FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1),
+    TimeType.TIMESTAMP: (_FIRST_DAY * DAY_US, (_LAST_DAY + 1) * DAY_US - 1),
 }
 
 
@@ -460,30 +452,3 @@ def _wrong_type(type_: pa.DataType, what: str) -> InvalidUsageError:
             "cast it to a timestamp with zone first (in Spark: TIMESTAMP, not TIMESTAMP_NTZ)"
         )
     return InvalidUsageError(f"could not read {what}: found type={type_!s}", hint=hint)
-
-
-def _finer_than_microseconds(text: str) -> bool:
-    digits = _FRACTION.search(text)
-    return digits is not None and digits.group(1)[6:].strip("0") != ""
-
-
-def _microseconds(text: str) -> Fraction | None:
-    """Read a duration in words or ISO-8601, in microseconds; None if it is neither."""
-    iso = _ISO_DURATION.fullmatch(text)
-    if iso is not None:
-        parts = {unit: Fraction(size) for unit, size in iso.groupdict().items() if size is not None}
-        if not parts or text[-1] in "Tt":
-            return None
-        return sum((size * _UNIT_US[unit] for unit, size in parts.items()), Fraction(0))
-    total, at = Fraction(0), 0
-    words = text.removeprefix("interval ").replace(",", " ").strip()
-    while at < len(words):
-        match = _WORDS_DURATION.match(words, at)
-        unit = None if match is None else _UNIT_US.get(match.group(2).lower())
-        if match is None or unit is None:
-            return None
-        total += Fraction(match.group(1)) * unit
-        at = match.end()
-        while at < len(words) and words[at].isspace():
-            at += 1
-    return total if words else None

@@ -25,7 +25,7 @@ from spark_timely.time_arrays import IntArray, TimesLike, as_times
 from spark_timely.time_type import TimeType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["TimeDomain"]
 
@@ -75,7 +75,7 @@ class TimeDomain:
                 hint="give one coordinate per type",
             )
         object.__setattr__(self, "types", types)
-        object.__setattr__(self, "minimum", tuple(t.parse(m) for t, m in zip(types, minimum, strict=True)))
+        object.__setattr__(self, "minimum", tuple(t.from_json(m) for t, m in zip(types, minimum, strict=True)))
 
     @property
     def arity(self) -> int:
@@ -193,7 +193,13 @@ class TimeDomain:
         return as_times(times, self.arity)
 
     def parse_time(self, value: object) -> tuple[int, ...]:
-        """Read one time: a coordinate for k = 1, else a list of k coordinates, or its JSON text.
+        """Read one time as people write it: a coordinate for k = 1, else a list of k coordinates, or its JSON text.
+
+        Parameters
+        ----------
+        value : object
+            Coordinates as `TimeType.parse` takes them: bare numbers for integer types only. An array of integers
+            is a time as the library has it, in the types' own units.
 
         Raises
         ------
@@ -207,6 +213,26 @@ class TimeDomain:
         >>> TimeDomain(("long", "long")).parse_time("[3, 4]")
         (3, 4)
         """
+        return self._time(value, TimeType.parse)
+
+    def time_from_json(self, value: object) -> tuple[int, ...]:
+        """Read one time as programs write it: coordinates as `TimeType.from_json` takes them.
+
+        Raises
+        ------
+        InvalidUsageError
+            If it is no time of this domain.
+
+        Examples
+        --------
+        >>> TimeDomain(("date",)).time_from_json(15706)
+        (15706,)
+        """
+        return self._time(value, TimeType.from_json)
+
+    def _time(self, value: object, read: Callable[[TimeType, object], int]) -> tuple[int, ...]:
+        if isinstance(value, np.ndarray):
+            value, read = value.tolist(), TimeType.from_json
         if isinstance(value, str) and value.lstrip().startswith("["):
             value = _from_json_text(value)
         if self.arity == 1 and not isinstance(value, list | tuple):
@@ -217,12 +243,14 @@ class TimeDomain:
                 msg,
                 hint=f"give {self.arity} coordinate{'s' if self.arity > 1 else ''}",
             )
-        return tuple(t.parse(v) for t, v in zip(self.types, value, strict=True))
+        return tuple(read(t, v) for t, v in zip(self.types, value, strict=True))
 
     def parse_frontier(self, value: object) -> Antichain:
-        """Read a frontier from an option: JSON text or plain values, times as `parse_time` takes them.
+        """Read a frontier as people write it: JSON text or plain values, times as `parse_time` takes them.
 
-        A single time stands for the frontier of that time alone; `[]` is complete.
+        A single time stands for the frontier of that time alone; `[]` is complete. An `Antichain` and an
+        array of integers are frontiers as the library has them, in the types' own units; so is what names its
+        types: an object with ``times`` and ``frontier``, such as an end offset of a query's ``lastProgress``.
 
         Raises
         ------
@@ -238,6 +266,24 @@ class TimeDomain:
         >>> TimeDomain(("long", "long")).parse_frontier("[[2, 1], [1, 2]]")
         Antichain.of((1, 2), (2, 1))
         """
+        return self._frontier(value, self.parse_time)
+
+    def frontier_from_json(self, value: object) -> Antichain:
+        """Read a frontier as programs write it: a list of times as `time_from_json` takes them.
+
+        Raises
+        ------
+        InvalidUsageError
+            If it is no frontier of this domain.
+
+        Examples
+        --------
+        >>> TimeDomain(("date",)).frontier_from_json([15706])
+        Antichain.of(15706)
+        """
+        return self._frontier(value, self.time_from_json)
+
+    def _frontier(self, value: object, read: Callable[[object], tuple[int, ...]]) -> Antichain:
         if isinstance(value, Antichain):
             if value.arity != self.arity:
                 msg = f"could not read a frontier: found {value!r}"
@@ -246,20 +292,30 @@ class TimeDomain:
                     hint=f"times of this log have {self.arity} coordinates",
                 )
             return value
-        if isinstance(value, str) and value.lstrip().startswith("["):
+        if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
             value = _from_json_text(value)
+        if isinstance(value, Mapping):
+            value, read = self._typed(value), self.time_from_json
         if isinstance(value, np.ndarray):
-            value = value.tolist()
+            value, read = value.tolist(), self.time_from_json
         if not isinstance(value, list | tuple):
-            return Antichain.of(self.parse_time(value))
+            return Antichain.of(read(value))
         if self.arity > 1 and value and not any(isinstance(v, list | tuple) for v in value):
-            return Antichain.of(self.parse_time(value))
+            return Antichain.of(read(value))
         if not value:
             return Antichain.empty(self.arity)
-        return Antichain.of(*(self.parse_time(v) for v in value))
+        return Antichain.of(*(read(v) for v in value))
+
+    def _typed(self, value: Mapping[str, object]) -> object:
+        """Return the frontier of an object that names the types of its times."""
+        types, frontier = [t.value for t in self.types], value.get("frontier")
+        if value.get("times") != types or not isinstance(frontier, list):
+            msg = f"could not read a frontier: found {dict(value)!r:.200}"
+            raise InvalidUsageError(msg, hint=f'give a list of times, or an object with "times": {json.dumps(types)}')
+        return frontier
 
     def render_time(self, time: Sequence[int]) -> str | int | list[str | int]:
-        """Return a time as people read it: one value for k = 1, else a list.
+        """Return a time as people write it, and as `parse_time` reads it: one value for k = 1, else a list.
 
         Examples
         --------
@@ -269,8 +325,29 @@ class TimeDomain:
         parts = [t.render(x) for t, x in zip(self.types, time, strict=True)]
         return parts[0] if self.arity == 1 else parts
 
+    def time_to_json(self, time: Sequence[int]) -> str | int | list[str | int]:
+        """Return a time as programs read it, and as `time_from_json` does; like `render_time`, but with seconds.
+
+        Examples
+        --------
+        >>> TimeDomain(("timestamp",)).time_to_json((0,))
+        '1970-01-01T00:00:00Z'
+        """
+        parts = [t.to_json(x) for t, x in zip(self.types, time, strict=True)]
+        return parts[0] if self.arity == 1 else parts
+
+    def frontier_to_json(self, frontier: Antichain) -> list[str | int | list[str | int]]:
+        """Return a frontier as programs read it, and as `frontier_from_json` does.
+
+        Examples
+        --------
+        >>> TimeDomain(("timestamp",)).frontier_to_json(Antichain.of(0))
+        ['1970-01-01T00:00:00Z']
+        """
+        return [self.time_to_json(element) for element in frontier]
+
     def render_frontier(self, frontier: Antichain) -> str:
-        """Return a frontier as people read it, as JSON text that `parse_frontier` takes.
+        """Return a frontier as people write it, as JSON text that `parse_frontier` takes.
 
         Examples
         --------

@@ -18,6 +18,7 @@ LEVELS = {
     "order": 1,
     "sorting": 1,
     "time_arrays": 1,
+    "time_text": 1,
     "time_type": 1,
     "timestamp": 1,
     "predicate": 2,
@@ -35,11 +36,12 @@ LEVELS = {
     "testing": 6,
 }
 BESIDE = {
-    "conf": {"errors"},
+    "conf": {"errors", "time_text"},
     "order": {"errors", "sorting", "time_arrays"},
     "sorting": {"time_arrays"},
     "time_arrays": {"errors"},
-    "time_type": {"errors"},
+    "time_text": {"errors"},
+    "time_type": {"errors", "time_text"},
     "timestamp": {"errors", "antichain", "time_type", "time_arrays"},
     "antichain": {"errors", "order", "time_arrays"},
     "log": {"capture"},

@@ -368,15 +368,17 @@ class Policy:
         if self.frontier is FrontierPolicy.BATCH:
             following = self.domain.successor((current,))
             if following is None:
-                msg = f"could not complete time {current!r}: found no later time of type {self.domain.types[0].value!r}"
+                time = self.domain.render_time((current,))
+                msg = f"could not complete time {time!r}: found no later time of type {self.domain.types[0].value!r}"
                 raise InvalidUsageError(msg, hint="capture into a new log", context={"time": current})
             target, reason = int(following[0]), "batch"
         else:
             if greatest is None or greatest - self.lateness <= current:
                 return Downgrade(empty, still, "bounded")
             target = max(greatest - self.lateness, self.domain.minimum[0])
-            render = self.domain.types[0].render
-            reason = f"bounded: greatest time {render(greatest)}, lateness {self.lateness}"
+            kind = self.domain.types[0]
+            lateness = kind.render_duration(self.lateness)
+            reason = f"bounded: greatest time {kind.render(greatest)}, lateness {lateness}"
         return _move_to(counts, Antichain.of(target), reason)
 
     def reasons(self, counts: StreamCounts, *, at: int) -> tuple[str, str]:

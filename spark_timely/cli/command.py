@@ -8,7 +8,8 @@ Exit codes, for scripts:
      `wait` has waited in vain)
   2  the command line is wrong: unknown verb, option, stream, or a value that cannot be read
   3  the log could not be read or written: no log there, newer format, lost file, storage failed
-  4  refused, and nothing was done: the log's state or another writer is against it
+  4  refused, and nothing was done: the log's state or another writer is against it, or the answer at a
+     terminal was not yes
  70  a mistake of ours; the traceback is on standard error
 130  interrupted
 ===  ==========================================================================================
@@ -74,8 +75,10 @@ exit codes:
   1  no: what was asked is false        4  refused: the log's state is against it
   2  the command line is wrong        130  interrupted
 
-times are written as the log's type has them: 17, 2013-06-12, 2013-06-12T08:00:00Z;
-a frontier is a time or a JSON list of times: '["2013-06-12T08:00:00Z"]', '[[1, 2], [2, 1]]', '[]' (complete)
+times are written as the log's type has them: 17, 2013-06-12, 2013-06-12T08:00Z; a date among timestamps is its
+midnight UTC; numbers for dates and timestamps only with their unit: days:15868, us:1371024000000000
+a frontier is a time or a JSON list of times: '["2013-06-12T08:00Z"]', '[[1, 2], [2, 1]]', '[]' (complete)
+durations have a unit: 30s, 10m, 12 hours
 """
 
 

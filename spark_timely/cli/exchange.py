@@ -11,10 +11,12 @@ import threading
 import time as clock
 from collections.abc import Callable
 
+import numpy as np
+
 from spark_timely.cli.bar import Bar
 from spark_timely.cli.output import Console, count_text, printable, size_text
-from spark_timely.cli.verbs import Verb, asked_log, frontier_text, plain_frontier, storage_options
-from spark_timely.cli.wait import seconds
+from spark_timely.cli.verbs import Verb, asked_log, frontier_text, storage_options
+from spark_timely.cli.wait import duration
 from spark_timely.errors import (
     CaptureFormatError,
     InvalidOptionError,
@@ -72,7 +74,7 @@ def _import_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait",
         metavar="DURATION",
-        type=seconds,
+        type=duration,
         help="how long to wait for more of a capture that is not closed (0s for files, 60s for addresses)",
     )
 
@@ -121,12 +123,12 @@ def _import(
         target.reserve(list(tasks.values()))
         threads = _Listeners()
         for capture in addresses:
-            wait_s = 60.0 if options.wait is None else options.wait
+            wait_s = 60.0 if options.wait is None else options.wait.seconds
             threads.start(capture, producers[capture], tasks[capture], wait_s, results)
         try:
             for file in files:
                 bar.add(tasks[file].position)
-                again = _patience(options.wait or 0.0, tasks[file], now, pause)
+                again = _patience(0.0 if options.wait is None else options.wait.seconds, tasks[file], now, pause)
                 results[file] = tasks[file].take_file(file, again=again, wrap=wrap)
             threads.join()
         except KeyboardInterrupt:
@@ -206,7 +208,7 @@ def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, target: _Tar
     assert log is not None
     if console.json_mode:
         facts = {"messages": events, "added": task.added, "pending": task.pending, "unfinished": unfinished}
-        console.answer({**facts, "frontier": plain_frontier(log.domain, frontier), "complete": frontier.is_empty})
+        console.answer({**facts, "frontier": log.domain.frontier_to_json(frontier), "complete": frontier.is_empty})
         return True
     pending = f", {count_text(task.pending, 'update')} not complete yet" if task.pending else ""
     pending += f"; {count_text(unfinished, 'byte')} of a message that is not whole yet" if unfinished else ""
@@ -275,7 +277,7 @@ class _Target:
                     self._options.log,
                     self._types.payload,
                     times=[type_.value for type_ in domain.types],
-                    minimum=domain.minimum,
+                    minimum=np.array(domain.minimum),
                     kind=self._kind,
                     streams=self._streams,
                     exist_ok=True,
@@ -388,9 +390,9 @@ def _say(log: DeltaLog | None, types: CaptureTypes, results: list[Imported], con
         captures = []
         for result in results:
             facts = dataclasses.asdict(dataclasses.replace(result, frontier=None))  # type: ignore[arg-type]
-            captures.append({**facts, "frontier": plain_frontier(domain, result.frontier)})
+            captures.append({**facts, "frontier": domain.frontier_to_json(result.frontier)})
         console.answer(
-            {"captures": captures, "frontier": plain_frontier(domain, frontier), "complete": frontier.is_empty}
+            {"captures": captures, "frontier": domain.frontier_to_json(frontier), "complete": frontier.is_empty}
         )
         return
     for result in results:

@@ -22,6 +22,8 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING, TextIO
 
+from spark_timely.time_text import moment_text, parse_moment
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -94,6 +96,8 @@ def cell_text(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, dt.datetime) and value.utcoffset() == dt.timedelta(0):
+        return moment_text(parse_moment(value) or 0)
     plain = plain_value(value)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 

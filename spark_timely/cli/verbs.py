@@ -10,24 +10,27 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow.compute as pc
 
 from spark_timely.antichain import Antichain
-from spark_timely.cli.output import Console, count_text, printable, size_text, to_json
+from spark_timely.cli.output import Console, count_text, printable, size_text
 from spark_timely.conf import parse_bytes
-from spark_timely.errors import InvalidOptionError, StreamMissingError, shown
+from spark_timely.errors import InvalidOptionError, StreamMissingError, TimelyError, shown
 from spark_timely.log.base import StreamState
 from spark_timely.log.delta import DeltaLog, open_log
 from spark_timely.log.files import TARGET_FILE_BYTES
 from spark_timely.log.index import FileIndex
 from spark_timely.log.place import promised
-from spark_timely.time_type import TimeType
+from spark_timely.sorting import consolidate_rows
+from spark_timely.time_text import moment_text
 from spark_timely.timestamp import TimeDomain
 
-__all__ = ["VERBS", "Verb", "asked_log", "frontier_text", "plain_frontier", "storage_options"]
+__all__ = ["VERBS", "Verb", "asked_log", "frontier_text", "storage_options"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,26 +83,13 @@ def _stream(log: DeltaLog, name: str) -> StreamState:
     return state
 
 
-def _plain_time(domain: TimeDomain, time: Sequence[int]) -> object:
-    """Render a time; whole seconds without six zeros, as a person would write them."""
-    rendered = domain.render_time(time)
-    parts = rendered if isinstance(rendered, list) else [rendered]
-    short = [part.replace(".000000Z", "Z") if isinstance(part, str) else part for part in parts]
-    return short if isinstance(rendered, list) else short[0]
-
-
-def plain_frontier(domain: TimeDomain, frontier: Antichain) -> list[object]:
-    """Return a frontier as plain JSON values, as `head` and others show times."""
-    return [_plain_time(domain, time) for time in frontier]
-
-
 def frontier_text(domain: TimeDomain, frontier: Antichain) -> str:
     """Render a frontier for people: one time bare, several as JSON, the empty one with its meaning."""
     if frontier.is_empty:
         return "[] (complete)"
     if len(frontier) == 1 and domain.arity == 1:
-        return str(_plain_time(domain, frontier.elements[0]))
-    return to_json(plain_frontier(domain, frontier))
+        return str(domain.render_time(frontier.elements[0]))
+    return domain.render_frontier(frontier)
 
 
 def _moment(microseconds: int) -> dt.datetime:
@@ -199,7 +189,7 @@ def _stats(options: argparse.Namespace, console: Console) -> bool:
     console.facts(
         [
             ("log", f"{log.path} ({log.kind}, format {log.format.version}, table version {log.version})"),
-            ("time", f"{times}, from {_plain_time(domain, domain.minimum)}"),
+            ("time", f"{times}, from {domain.render_time(domain.minimum)}"),
             ("frontier", frontier_text(domain, log.frontier())),
             ("messages", _sizes_text(log.files())),
             ("dead letters", _sizes_text(log.dead_files())),
@@ -218,7 +208,7 @@ def _stats(options: argparse.Namespace, console: Console) -> bool:
                     state.seq + 1,
                     state.batch,
                     state.owner,
-                    f"{_moment(state.at):%Y-%m-%d %H:%M:%SZ}",
+                    moment_text(state.at // 1_000_000 * 1_000_000, least="seconds"),
                     state.reason,
                 ]
                 for state in streams.values()
@@ -237,8 +227,8 @@ def _facts(log: DeltaLog) -> dict[str, object]:
         "kind": log.kind,
         "table_version": log.version,
         "times": [type_.value for type_ in domain.types],
-        "minimum": _plain_time(domain, domain.minimum),
-        "frontier": plain_frontier(domain, frontier),
+        "minimum": domain.time_to_json(domain.minimum),
+        "frontier": domain.frontier_to_json(frontier),
         "complete": frontier.is_empty,
         "unclaimed": log.unclaimed,
         "messages": _sizes(log.files()),
@@ -268,8 +258,8 @@ def _stream_facts(domain: TimeDomain, state: StreamState) -> dict[str, object]:
     return {
         "stream": state.stream,
         "seq": state.seq,
-        "frontier": plain_frontier(domain, state.frontier),
-        "held": [{"time": _plain_time(domain, time), "count": count} for time, count in held],
+        "frontier": domain.frontier_to_json(state.frontier),
+        "held": [{"time": domain.time_to_json(time), "count": count} for time, count in held],
         "closed": state.closed,
         "owner": state.owner,
         "batch": state.batch,
@@ -285,9 +275,7 @@ def _stream_facts(domain: TimeDomain, state: StreamState) -> dict[str, object]:
 
 def _frontier_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stream", metavar="NAME", help="of this stream alone")
-    parser.add_argument(
-        "--at", metavar="MOMENT", help="as it was then: 2013-06-12T08:00:00Z, wall clock of the commits"
-    )
+    parser.add_argument("--at", metavar="MOMENT", help="as it was then: 2013-06-12T08:00Z, wall clock of the commits")
     asked = parser.add_mutually_exclusive_group()
     asked.add_argument("--passed", metavar="TIME", help="ask whether this time is complete: exit code 0 yes, 1 no")
     asked.add_argument("--complete", action="store_true", help="ask whether nothing can follow: exit code 0 yes, 1 no")
@@ -303,7 +291,7 @@ def _frontier(options: argparse.Namespace, console: Console) -> bool:
     elif options.complete:
         answer = frontier.is_empty
     if console.json_mode:
-        console.answer({"frontier": plain_frontier(domain, frontier), "complete": frontier.is_empty, "answer": answer})
+        console.answer({"frontier": domain.frontier_to_json(frontier), "complete": frontier.is_empty, "answer": answer})
     else:
         console.line(frontier_text(domain, frontier))
     return answer
@@ -316,8 +304,7 @@ def _asked_frontier(log: DeltaLog, options: argparse.Namespace) -> Antichain:
             return state.frontier
     if options.at is None:
         return log.frontier()
-    moment = TimeType.TIMESTAMP.parse(options.at)
-    return log.frontier_at(timestamp=moment, stream=options.stream)
+    return log.frontier_at(timestamp=options.at, stream=options.stream)
 
 
 # --- verify -------------------------------------------------------------------------------------
@@ -340,7 +327,7 @@ def _verify(options: argparse.Namespace, console: Console) -> bool:
                 "legal": report.legal,
                 "hash": report.digest,
                 "as_expected": None if wanted is None else as_expected,
-                "frontier": plain_frontier(log.domain, report.frontier),
+                "frontier": log.domain.frontier_to_json(report.frontier),
                 "messages": report.messages,
                 "dead": report.dead_letters,
                 "commits": report.commits,
@@ -385,53 +372,115 @@ def _hash(text: str | None) -> str | None:
 # --- advance, close, compact --------------------------------------------------------------------
 
 
+def _consent_arguments(parser: argparse.ArgumentParser, *, reason: str) -> None:
+    parser.add_argument("--reason", metavar="TEXT", default=reason, help="kept with the progress")
+    parser.add_argument("--yes", action="store_true", help="do not ask, as at a terminal")
+    parser.add_argument("--dry-run", action="store_true", help="show what would happen, and change nothing")
+
+
 def _advance_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("frontier", metavar="FRONTIER", help="where to: a time, or a JSON list of times")
     parser.add_argument("--stream", metavar="NAME", default="main", help="which stream (main)")
-    parser.add_argument("--reason", metavar="TEXT", default="advanced by hand", help="kept with the progress")
+    _consent_arguments(parser, reason="advanced by hand")
 
 
 def _advance(options: argparse.Namespace, console: Console) -> bool:
     log = asked_log(options)
-    before = {options.stream: _stream(log, options.stream)}
+    _stream(log, options.stream)
+    planned = [log.advance(options.stream, options.frontier, reason=options.reason, dry_run=True)]
+    left = _frontier_after(log, planned)
+    if options.dry_run:
+        _say_moves(log.domain, planned, left, console, dry_run=True)
+        return True
+    _ask("advance", options, _moves(log.domain, planned, left))
     after = log.advance(options.stream, options.frontier, reason=options.reason)
-    _say_moves(log, before, [after], console)
+    _say_moves(log.domain, [after], log.frontier(), console)
     return True
 
 
 def _close_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stream", metavar="NAME", help="only this stream; if not given the whole log")
-    parser.add_argument("--reason", metavar="TEXT", default="closed by hand", help="kept with the progress")
+    _consent_arguments(parser, reason="closed by hand")
 
 
 def _close(options: argparse.Namespace, console: Console) -> bool:
     log = asked_log(options)
-    before = log.streams()
+    planned = log.close(options.stream, reason=options.reason, dry_run=True)
+    nothing = Antichain.empty(log.domain.arity)
+    left = nothing if options.stream is None else _frontier_after(log, planned)
+    given_up = log.unclaimed if options.stream is None else 0
+    if options.dry_run:
+        _say_moves(log.domain, planned, left, console, given_up=given_up, dry_run=True)
+        return True
+    if planned or given_up:
+        _ask("close", options, _moves(log.domain, planned, left, given_up))
     closed = log.close(options.stream, reason=options.reason)
-    _say_moves(log, before, closed, console)
+    _say_moves(log.domain, closed, log.frontier(), console, given_up=given_up)
     return True
 
 
-def _say_moves(log: DeltaLog, before: Mapping[str, StreamState], after: list[StreamState], console: Console) -> None:
-    """Answer which streams moved, from where to where, and where that leaves the log."""
-    domain, frontier = log.domain, log.frontier()
+def _frontier_after(log: DeltaLog, after: Sequence[StreamState]) -> Antichain:
+    """Return the frontier that the log would have with other states of some streams."""
+    now = log.counts()
+    # What the streams hold now, given up, and what they would hold instead: as many parts as streams.
+    held = [(state.before, -1) for state in after] + [(state.counts, 1) for state in after]
+    times = np.concatenate([now.times, *(counts.times for counts, _ in held)])
+    counted = np.concatenate([now.counts, *(sign * counts.counts for counts, sign in held)])
+    times, counted = consolidate_rows(times, counted)
+    return Antichain.from_times(times[counted > 0], log.domain.arity)
+
+
+def _ask(verb: str, options: argparse.Namespace, moves: Sequence[str]) -> None:
+    """Ask at a terminal whether to go on; raise if the answer is not yes. Scripts are not asked."""
+    if options.yes or not sys.stdin.isatty():
+        return
+    sys.stderr.write("".join(printable(line) + "\n" for line in moves))
+    sys.stderr.write(f"this cannot be undone. {verb.capitalize()} {printable(options.log)}? [y/N] ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline().strip()
+    if answer.lower() not in {"y", "yes"}:
+        msg = f"could not {verb} log {options.log!r}: found answer={answer!r}"
+        raise TimelyError(msg, hint="answer y, or give --yes; nothing was changed")
+
+
+def _moves(domain: TimeDomain, after: Sequence[StreamState], frontier: Antichain, given_up: int = 0) -> list[str]:
+    """Return in words which streams move, from where to where, and where that leaves the log."""
+    lines = []
+    for state in after:
+        old = frontier_text(domain, state.before.frontier)
+        lines.append(f"{state.stream}: {old} \N{RIGHTWARDS ARROW} {frontier_text(domain, state.frontier)}")
+    if given_up:
+        lines.append(f"{count_text(given_up, 'stream')} still to be opened: given up")
+    return [*(lines or ["nothing to do"]), f"frontier of the log: {frontier_text(domain, frontier)}"]
+
+
+def _say_moves(
+    domain: TimeDomain,
+    after: Sequence[StreamState],
+    frontier: Antichain,
+    console: Console,
+    *,
+    given_up: int = 0,
+    dry_run: bool = False,
+) -> None:
+    """Answer which streams moved or would move, and where that leaves the log."""
     if console.json_mode:
         moves = [
             {
                 "stream": state.stream,
-                "from": plain_frontier(domain, before[state.stream].frontier),
-                "to": plain_frontier(domain, state.frontier),
+                "from": domain.frontier_to_json(state.before.frontier),
+                "to": domain.frontier_to_json(state.frontier),
             }
             for state in after
         ]
-        console.answer({"moved": moves, "frontier": plain_frontier(domain, frontier), "complete": frontier.is_empty})
+        facts: dict[str, object] = {"moved": moves, "frontier": domain.frontier_to_json(frontier)}
+        facts["complete"] = frontier.is_empty
+        console.answer({**facts, "dry_run": True} if dry_run else facts)
         return
-    for state in after:
-        old = frontier_text(domain, before[state.stream].frontier)
-        console.line(f"{state.stream}: {old} \N{RIGHTWARDS ARROW} {frontier_text(domain, state.frontier)}")
-    if not after:
-        console.line("nothing to do")
-    console.line(f"frontier of the log: {frontier_text(domain, frontier)}")
+    for line in _moves(domain, after, frontier, given_up):
+        console.line(line)
+    if dry_run:
+        console.line("dry run: nothing was changed")
 
 
 def _compact_arguments(parser: argparse.ArgumentParser) -> None:

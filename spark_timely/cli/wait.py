@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 from spark_timely.antichain import Antichain
 from spark_timely.cli.output import Console
-from spark_timely.cli.verbs import Verb, asked_log, frontier_text, plain_frontier, storage_options
-from spark_timely.conf import parse_duration
+from spark_timely.cli.verbs import Verb, asked_log, frontier_text, storage_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, shown
 from spark_timely.log.cut import Cut, open_cut
 from spark_timely.log.delta import DeltaLog
 from spark_timely.log.waiting import passes, wait_for
+from spark_timely.time_text import Duration, parse_duration
 
-__all__ = ["WAIT", "seconds"]
+__all__ = ["WAIT", "duration"]
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,18 +31,24 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--cut", metavar="FILE", help="until the logs of a cut have come so far; JSON as str(cut) gives it, - reads it"
     )
     parser.add_argument(
-        "--timeout", metavar="DURATION", type=seconds, default=60.0, help="such as 10m; 0 looks once (60s)"
+        "--timeout",
+        metavar="DURATION",
+        type=duration,
+        default=Duration(60_000_000),
+        help="such as 10m; 0 looks once (60s)",
     )
-    parser.add_argument("--poll", metavar="DURATION", type=seconds, default=1.0, help="between two looks (1s)")
+    parser.add_argument(
+        "--poll", metavar="DURATION", type=duration, default=Duration(1_000_000), help="between two looks (1s)"
+    )
 
 
-def seconds(text: str) -> float:
+def duration(text: str) -> Duration:
     """Read a duration of the command line."""
     try:
-        found = parse_duration(text)
+        return parse_duration(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return float(found.amount) if found.unit == "time" else found.seconds
+        msg = f"found {shown(text)}: {error}"
+        raise argparse.ArgumentTypeError(msg) from error
 
 
 def _wait(
@@ -55,14 +61,14 @@ def _wait(
     logs, reached = _asked(options)
     begun = now()
     # A look costs about a millisecond: less than that is as good as none.
-    poll_s = max(options.poll, 0.001)
-    answer = wait_for(logs, reached, timeout_s=options.timeout, poll_s=poll_s, now=now, pause=pause)
+    poll_s = max(options.poll.seconds, 0.001)
+    answer = wait_for(logs, reached, timeout_s=options.timeout.seconds, poll_s=poll_s, now=now, pause=pause)
     waited = now() - begun
     if console.json_mode:
         found = [
             {
                 "log": log.path,
-                "frontier": plain_frontier(log.domain, log.frontier()),
+                "frontier": log.domain.frontier_to_json(log.frontier()),
                 "complete": log.frontier().is_empty,
                 "reached": reached(log.frontier()),
             }
@@ -72,7 +78,7 @@ def _wait(
         return answer
     for log in logs:  # as many turns as logs
         before = f"{log.path}: " if len(logs) > 1 else ""
-        after = "" if reached(log.frontier()) else f", not reached in {options.timeout:g} seconds"
+        after = "" if reached(log.frontier()) else f", not reached in {options.timeout.text}"
         console.line(f"{before}{frontier_text(log.domain, log.frontier())}{after}")
     return answer
 

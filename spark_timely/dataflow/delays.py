@@ -76,6 +76,8 @@ class Shift:
         Zero or more each.
     limits : tuple of (int, int)
         Least and greatest value of each coordinate, inclusive.
+    text : str
+        What is added as people write it; the numbers if empty.
 
     Examples
     --------
@@ -86,6 +88,7 @@ class Shift:
 
     added: tuple[int, ...]
     limits: tuple[tuple[int, int], ...]
+    text: str = ""
 
     @property
     def steps(self) -> tuple[int, ...] | None:
@@ -94,7 +97,7 @@ class Shift:
 
     def describe(self) -> str:
         """Return what is added."""
-        return "+ " + ", ".join(map(str, self.added))
+        return "+ " + (self.text or ", ".join(map(str, self.added)))
 
     def forward(self, times: IntArray) -> tuple[IntArray, BoolArray]:
         """Return where each time goes, and for which anything follows; the others stay as they are."""
@@ -130,6 +133,8 @@ class CeilTo:
         Positive.
     limits : tuple of int
         Least and greatest time, inclusive.
+    text : str
+        The width as people write it; the number if empty.
 
     Examples
     --------
@@ -140,6 +145,7 @@ class CeilTo:
 
     width: int
     limits: tuple[int, int]
+    text: str = ""
 
     @property
     def steps(self) -> tuple[int, ...] | None:
@@ -148,7 +154,7 @@ class CeilTo:
 
     def describe(self) -> str:
         """Return the width."""
-        return f"up to multiples of {self.width}"
+        return f"up to multiples of {self.text or self.width}"
 
     def forward(self, times: IntArray) -> tuple[IntArray, BoolArray]:
         """Return where each time goes, and for which anything follows; the others stay as they are."""
@@ -230,7 +236,7 @@ class _Plus:
             msg = f"could not delay times by {shown(list(self.steps))}: found {domain.arity} coordinates"
             raise InvalidUsageError(msg, hint="give plus one step for each coordinate of the time")
         added = tuple(kind.duration(step) for kind, step in zip(domain.types, self.steps, strict=True))
-        return Shift(added, tuple((kind.lo, kind.hi) for kind in domain.types))
+        return _shift(domain, added)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,9 +250,10 @@ class _CeilTo:
         kind = domain.types[0]
         width = kind.duration(self.width)
         if not 1 <= width <= max(kind.hi, 1):
-            msg = f"could not delay times up to multiples of {shown(self.width)}: found a width of {width}"
-            raise InvalidUsageError(msg, hint=f"give ceil_to a positive span up to the greatest time, {kind.hi}")
-        return CeilTo(width, (kind.lo, kind.hi))
+            span, most = kind.render_duration(width), kind.render_duration(kind.hi)
+            msg = f"could not delay times up to multiples of {shown(self.width)}: found a width of {span}"
+            raise InvalidUsageError(msg, hint=f"give ceil_to a positive span, at most {most}")
+        return CeilTo(width, (kind.lo, kind.hi), kind.render_duration(width))
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,12 +265,9 @@ class _Window:
 
     def bind(self, domain: TimeDomain) -> BoundDelay:
         last = _CeilTo(self.every).bind(domain)
-        first = _Plus((1,)).bind(domain)
+        first = _shift(domain, (1,))
         step = domain.types[0].duration(self.every) * self.place
-        parts = (
-            [first, last] if not step else [first, last, Shift((step,), ((domain.types[0].lo, domain.types[0].hi),))]
-        )
-        return Chain(tuple(parts))
+        return Chain((first, last, _shift(domain, (step,))) if step else (first, last))
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,13 +291,19 @@ class _Hopping:
         return [_Window(self.every, place) for place in range(size // every)]
 
 
+def _shift(domain: TimeDomain, added: tuple[int, ...]) -> Shift:
+    text = ", ".join(kind.render_duration(step) for kind, step in zip(domain.types, added, strict=True))
+    return Shift(added, tuple((kind.lo, kind.hi) for kind in domain.types), text)
+
+
 def plus(*steps: object) -> Delay:
     """Return the delay that adds a step to a time: one per coordinate.
 
     Parameters
     ----------
     *steps : int, str or datetime.timedelta
-        In units of the time, for dates and timestamps also words: ``plus("1 hour")``. Not negative.
+        Numbers for integer times, lengths with their unit for dates and timestamps: ``plus("1 hour")``. Not
+        negative.
 
     Examples
     --------
@@ -313,7 +323,8 @@ def ceil_to(width: object, /) -> Delay:
     Parameters
     ----------
     width : int, str or datetime.timedelta
-        Positive; in units of the time, for dates and timestamps also words: ``ceil_to("1 hour")``.
+        Positive; a number for integer times, a length with its unit for dates and timestamps:
+        ``ceil_to("1 hour")``.
 
     Examples
     --------
@@ -333,7 +344,7 @@ def windows(size: object, /, *, every: object | None = None) -> Delays:
     Parameters
     ----------
     size : int, str or datetime.timedelta
-        In units of the time, for dates and timestamps also words: ``windows("1 hour")``.
+        A number for integer times, a length with its unit for dates and timestamps: ``windows("1 hour")``.
     every : int, str or datetime.timedelta, optional
         Span between the beginnings of two windows, of which the size is a multiple. The size unless given:
         windows that do not overlap.

@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from spark_timely.antichain import Antichain
 from spark_timely.dataflow.stream import Stream
 from spark_timely.dataflow.view import Replay, View, leaves_of, ordered
@@ -280,7 +282,7 @@ def _open_log(sink: Sink, beside: Sequence[Sink], storage_options: dict[str, str
             sink.path,
             view.schema,
             times=[kind.value for kind in view.domain.types],
-            minimum=tuple(map(min, zip(*(_least(other.view) for other in beside), strict=True))),
+            minimum=np.array([_least(other.view) for other in beside]).min(axis=0),
             streams=len(beside),
             exist_ok=True,
             storage_options=storage_options or None,

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from spark_timely.dataflow.delays import BoundDelay
     from spark_timely.dataflow.scope import Sink
     from spark_timely.time_arrays import Time
+    from spark_timely.timestamp import TimeDomain
 
 __all__ = ["Tracking"]
 
@@ -186,10 +187,10 @@ class Tracking:
         refused: dict[Sink | str, DataLossError] = {}
         for sink, upper in uppers.items():
             if not self._outputs[sink].move(upper):
-                refused[sink] = _went_back(sink.path, upper, self._outputs[sink].held)
+                refused[sink] = _went_back(sink.path, sink.view.domain, upper, self._outputs[sink].held)
         for leaf, held in self._inputs.items():
             if leaf.path in frontiers and not held.move(frontiers[leaf.path]):
-                refused[leaf.path] = _went_back(leaf.path, frontiers[leaf.path], held.held)
+                refused[leaf.path] = _went_back(leaf.path, leaf.domain, frontiers[leaf.path], held.held)
         self._settle()
         return refused
 
@@ -210,7 +211,8 @@ class Tracking:
         return Antichain.of(*rows) if rows else found
 
 
-def _went_back(path: str, frontier: Antichain, before: Antichain) -> DataLossError:
-    msg = f"could not go on at log {path!r}: found frontier={frontier.to_json()!r} after {before.to_json()!r}"
+def _went_back(path: str, domain: TimeDomain, frontier: Antichain, before: Antichain) -> DataLossError:
+    found, last = domain.render_frontier(frontier), domain.render_frontier(before)
+    msg = f"could not go on at log {path!r}: found frontier={found} after {last}"
     hint = "the log was replaced, or restored to an earlier state: start the dataflow again"
     return DataLossError(msg, hint=hint, context={"path": path})

@@ -252,7 +252,7 @@ class CdcImport:
             self._attach(self._make())
         if self._writer is None:
             assert self._log is not None
-            self._writer = self._log.writer(self._stream, owner=self._owner, at=list(self._log.domain.minimum))
+            self._writer = self._log.writer(self._stream, owner=self._owner, at=np.array(self._log.domain.minimum))
         return self._writer
 
     @property
@@ -293,8 +293,9 @@ class CdcImport:
         columns = dict(zip(updates.records.schema.names, updates.records.columns, strict=True))
         columns |= writer.log.domain.to_columns(updates.times)
         columns["_diff"] = pa.array(updates.diffs)
+        read = writer.log.domain.frontier_from_json  # it checks that the log's types hold them
         outcome = writer.compare_and_append(
-            pa.table(columns), expected=before.to_json(), upper=output.frontier.to_json(), reason="cdcv2"
+            pa.table(columns), expected=read(before.to_json()), upper=read(output.frontier.to_json()), reason="cdcv2"
         )
         self.added += updates.diffs.shape[0]
         return outcome

@@ -230,7 +230,7 @@ class StreamImport:
             if self._mark.position:
                 raise self._overtaken(0, self._mark.position)
         if self._state is None:
-            self._state = log.open_stream(self.stream, owner=self.types.owner, at=list(log.domain.minimum))
+            self._state = log.open_stream(self.stream, owner=self.types.owner, at=np.array(log.domain.minimum))
             if self._state.seq:
                 raise self._overtaken(0, self._state.seq)
         return self._state

@@ -77,21 +77,19 @@ class Cut:
     logs: tuple[CutLog, ...]
 
     def to_json(self) -> dict[str, object]:
-        """Return plain JSON values; times as people read them. No settings or credentials of a store."""
+        """Return plain JSON values; times as `TimeDomain.time_to_json`. No settings or credentials of a store."""
         return {
             "version": _VERSION,
             "times": [type_.value for type_ in self.domain.types],
-            "frontier": self._rendered(self.frontier),
+            "frontier": self.domain.frontier_to_json(self.frontier),
             "logs": [
-                {"id": log.log_id, "path": log.path, "frontier": self._rendered(log.frontier)} for log in self.logs
+                {"id": log.log_id, "path": log.path, "frontier": self.domain.frontier_to_json(log.frontier)}
+                for log in self.logs
             ],
         }
 
     def __str__(self) -> str:
         return json.dumps(self.to_json(), ensure_ascii=False)
-
-    def _rendered(self, frontier: Antichain) -> list[object]:
-        return [self.domain.render_time(time) for time in frontier]
 
     @classmethod
     def from_json(cls, value: str | Mapping[str, object], /) -> Cut:
@@ -114,10 +112,10 @@ class Cut:
                 raise LogFormatError(msg, hint="a newer spark-timely wrote it; upgrade")
             domain = TimeDomain(tuple(found["times"]))
             logs = tuple(
-                CutLog(str(log["id"]), str(log["path"]), domain.parse_frontier(list(log["frontier"])))
+                CutLog(str(log["id"]), str(log["path"]), domain.frontier_from_json(list(log["frontier"])))
                 for log in found["logs"]
             )
-            frontier = domain.parse_frontier(list(found["frontier"]))
+            frontier = domain.frontier_from_json(list(found["frontier"]))
         except LogFormatError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -72,7 +72,7 @@ def create_log(
     schema: pa.Schema,
     *,
     times: Sequence[str] = ("long",),
-    minimum: int | Sequence[int] | None = None,
+    minimum: object | None = None,
     kind: str = "stream",
     streams: int = 1,
     exist_ok: bool = False,
@@ -93,8 +93,9 @@ def create_log(
     times : sequence of str
         Type of each time coordinate: `long`, `int`, `short`, `date` or `timestamp`. More than one makes
         a product order.
-    minimum : int or sequence of int, optional
-        Time at which the log starts; the types' minima if not given (1700-01-01 for date, timestamp).
+    minimum : time, optional
+        Time at which the log starts, such as ``0`` or ``"2013-01-01"``; the types' minima if not given
+        (1700-01-01 for date, timestamp).
     kind : str
         `stream`: messages are events. `collection`: messages are updates with a `_diff`.
     streams : int

@@ -188,7 +188,7 @@ class LogFormat:
         schema: pa.Schema,
         *,
         times: Sequence[str] = ("long",),
-        minimum: int | Sequence[int] | None = None,
+        minimum: object | None = None,
         kind: str = "stream",
     ) -> LogFormat:
         """Return the format for a payload, checked.
@@ -211,9 +211,13 @@ class LogFormat:
                 msg,
                 hint=f"a time has at most {MAX_ARITY} coordinates",
             )
-        # One time is also written without its list, as everywhere; 0 is one.
-        least = [] if minimum is None else [minimum] if isinstance(minimum, int) else list(minimum)
-        domain = TimeDomain.from_json({"times": list(types), "minimum": least})
+        domain = TimeDomain.from_json({"times": types})
+        if minimum is not None:
+            try:
+                domain = TimeDomain(domain.types, domain.parse_time(minimum))
+            except InvalidUsageError as error:
+                msg = f"could not describe a log: found minimum={shown(minimum)}"
+                raise InvalidUsageError(msg, hint=error.hint) from error
         fields = [pa.field(f.name, canonical_type(f.type, f.name), f.nullable) for f in schema]
         form = cls(domain, kind, pa.schema(fields))
         form.check_names(schema.names)

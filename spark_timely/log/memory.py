@@ -42,7 +42,7 @@ class MemoryLog(ReadableLog):
         schema: pa.Schema,
         *,
         times: Sequence[str] = ("long",),
-        minimum: int | Sequence[int] | None = None,
+        minimum: object | None = None,
         kind: str = "stream",
         streams: int = 1,
         clock: Callable[[], float] = time.time,

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.antichain import Antichain
+from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import (
     InvalidUsageError,
     NotBeyondError,
@@ -30,10 +31,12 @@ from spark_timely.log.decide import closed_stream, missing_stream
 from spark_timely.log.files import TARGET_FILE_BYTES, read_file
 from spark_timely.log.history import history_of
 from spark_timely.log.snapshot import snapshot_of
-from spark_timely.log.state import distinct_rows, states_by_seq
+from spark_timely.log.state import distinct_rows, next_state, states_by_seq
 from spark_timely.log.writer import StreamWriter, downgrade_to
+from spark_timely.time_type import TimeType
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Iterable, Iterator, Sequence
 
     from spark_timely.log.verify import VerifyReport
@@ -126,11 +129,23 @@ class ReadableLog(LogCore):
             )
         )
 
-    def advance(self, stream: str, frontier: object, *, reason: str = "advanced by hand") -> StreamState:
+    def advance(
+        self, stream: str, frontier: object, *, reason: str = "advanced by hand", dry_run: bool = False
+    ) -> StreamState:
         """Advance a stream in the name of its owner, from outside.
 
         The owner goes on as if it had done so itself; its last micro-batch is still recognised when it
         is repeated. A row that comes at a time passed here is late.
+
+        Parameters
+        ----------
+        stream : str
+        frontier : frontier
+            Where to, as `TimeDomain.parse_frontier` takes it: on a log of dates or timestamps no bare number.
+        reason : str
+            Kept with the progress, for people.
+        dry_run : bool
+            Whether to change nothing, and return the state that the stream would have.
 
         Raises
         ------
@@ -158,6 +173,9 @@ class ReadableLog(LogCore):
                     frontier=state.frontier.to_json(),
                 )
             times, deltas = downgrade_to(state.counts, target)
+            if dry_run:
+                held = StreamCounts.from_arrays(target.times, np.ones(len(target), np.int64), self.domain.arity)
+                return next_state(state, held, note=state.note, reason=reason)
             outcome: CommitOutcome = self.commit(
                 CommitRequest(
                     stream=stream,
@@ -171,8 +189,19 @@ class ReadableLog(LogCore):
             )
             return outcome.state
 
-    def close(self, stream: str | None = None, *, reason: str = "closed by hand") -> list[StreamState]:
+    def close(
+        self, stream: str | None = None, *, reason: str = "closed by hand", dry_run: bool = False
+    ) -> list[StreamState]:
         """Close a stream, or all of them and the capabilities that none has claimed.
+
+        Parameters
+        ----------
+        stream : str, optional
+            Only this stream.
+        reason : str
+            Kept with the progress, for people.
+        dry_run : bool
+            Whether to change nothing, and return the states that the streams would have.
 
         Returns
         -------
@@ -185,11 +214,14 @@ class ReadableLog(LogCore):
             state = self.stream(stream)
             if state is None:
                 raise missing_stream(self.path, stream, self.streams())
-            return [] if state.closed else [self.advance(stream, nothing, reason=reason)]
+            return [] if state.closed else [self.advance(stream, nothing, reason=reason, dry_run=dry_run)]
         closed = [
-            self.advance(name, nothing, reason=reason) for name, state in self.streams().items() if not state.closed
+            self.advance(name, nothing, reason=reason, dry_run=dry_run)
+            for name, state in self.streams().items()
+            if not state.closed
         ]
-        self._drop_unclaimed(reason)
+        if not dry_run:
+            self._drop_unclaimed(reason)
         return closed
 
     def compact(self, *, target_file_size: int = TARGET_FILE_BYTES, min_files: int = 2) -> CompactionReport:
@@ -350,7 +382,7 @@ class ReadableLog(LogCore):
     # History -------------------------------------------------------------------------------------
 
     def frontier_at(
-        self, *, seq: int | None = None, timestamp: int | None = None, stream: str | None = None
+        self, *, seq: int | None = None, timestamp: str | dt.datetime | None = None, stream: str | None = None
     ) -> Antichain:
         """Return the frontier as it was after a commit, or at a moment of the wall clock.
 
@@ -359,9 +391,9 @@ class ReadableLog(LogCore):
         seq : int, optional
             Number of a commit: each stream is taken after its commit of that number, or after its newest
             where it has fewer.
-        timestamp : int, optional
-            Wall clock in microseconds since 1970, UTC: each stream is taken after the last of its
-            commits up to then.
+        timestamp : str or datetime, optional
+            Moment of the wall clock, such as ``"2013-06-12T08:00Z"`` or ``"us:1371024000000000"``: each stream is
+            taken after the last of its commits up to then.
         stream : str, optional
             The frontier of this stream alone.
 
@@ -377,7 +409,8 @@ class ReadableLog(LogCore):
                 hint="give one of them",
             )
         history = history_of(self)
-        kind, bound = ("version", int(seq or 0) + 1) if timestamp is None else ("timestamp", int(timestamp) + 1)
+        moment = None if timestamp is None else TimeType.TIMESTAMP.parse(timestamp)
+        kind, bound = ("version", int(seq or 0) + 1) if moment is None else ("timestamp", moment + 1)
         if stream is None:
             return history.frontier(kind, bound, None)
         if stream not in history.names:

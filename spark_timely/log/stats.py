@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_timely.time_type import TimeType
+from spark_timely.time_text import moment_text
 from spark_timely.timestamp import TimeDomain
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def render(type_: pa.DataType, value: int) -> object | None:
         days = value // 86_400_000_000
         if not 1 <= days + _DAY_ZERO <= dt.date.max.toordinal():
             return None
-        text = str(TimeType.TIMESTAMP.render(value))
+        text = moment_text(value, least="microseconds")
         return text if type_.tz is not None else text.removesuffix("Z")
     return value
 

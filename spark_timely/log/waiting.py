@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 import time as clock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 from spark_timely.errors import InvalidUsageError, WaitTimeoutError, shown
 from spark_timely.log.cut import Cut, open_cut
+from spark_timely.time_text import Duration, parse_duration
 
 if TYPE_CHECKING:
+    import datetime as dt
     import os
     from collections.abc import Callable, Mapping, Sequence
 
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from spark_timely.timestamp import TimeDomain
 
 __all__ = ["passes", "wait", "wait_for"]
+
+# A look costs about a millisecond: less than that is as good as no pause.
+_LEAST_POLL_S: Final = 1e-3
 
 
 def passes(
@@ -109,8 +114,8 @@ def wait(
     *,
     time: object | None = None,
     frontier: object | None = None,
-    timeout: float | None = 60.0,
-    poll: float = 1.0,
+    timeout: str | dt.timedelta | Literal[0] | None = "1 minute",
+    poll: str | dt.timedelta = "1 second",
     storage_options: Mapping[str, str] | None = None,
 ) -> Antichain:
     """Wait until a time of a log is complete, a frontier is reached, or the logs of a cut have come so far.
@@ -122,12 +127,12 @@ def wait(
         Wait until this time is complete: the log's frontier has passed it.
     frontier : frontier, optional
         Wait until all times not beyond it are complete: a completion token, such as the frontier of another
-        log, or the end that a query's ``lastProgress`` shows. ``[]`` waits for the end of the log.
+        log, or an end offset of a query's ``lastProgress``. ``[]`` waits for the end of the log.
         Of a log one of the two is given, of a cut neither.
-    timeout : float or None
-        Seconds; 0 looks once, None waits for ever.
-    poll : float
-        Seconds between two looks.
+    timeout : str or timedelta, optional
+        How long to wait: ``"2 hours"``. A number needs its unit; 0 looks once, None waits for ever.
+    poll : str or timedelta
+        How long to pause between two looks.
     storage_options : mapping of str to str, optional
         Credentials and settings for cloud URLs.
 
@@ -165,7 +170,8 @@ def wait(
     """
     from spark_timely.log.delta import DeltaLog, open_log
 
-    _check_seconds(timeout, poll)
+    limit = None if timeout is None else _duration("timeout", timeout)
+    pause = _duration("poll", poll)
     if isinstance(target, Cut):
         if time is not None or frontier is not None:
             msg = f"could not wait for a cut: found time={shown(time)}, frontier={shown(frontier)}"
@@ -175,17 +181,22 @@ def wait(
     else:
         log = target if isinstance(target, DeltaLog) else open_log(target, storage_options=storage_options)
         logs, reached = [log], passes(log.domain, time=time, frontier=frontier)
-        wanted = f"time={shown(time)}" if frontier is None else f"frontier={shown(frontier)}"
+        wanted = (
+            f"time={shown(log.domain.render_time(log.domain.parse_time(time)))}"
+            if frontier is None
+            else f"frontier={log.domain.render_frontier(log.domain.parse_frontier(frontier))}"
+        )
         what = f"log {log.path!r} to pass {wanted}"
-    timeout_s = math.inf if timeout is None else float(timeout)
-    done = wait_for(logs, reached, timeout_s=timeout_s, poll_s=float(poll))
+    timeout_s = math.inf if limit is None else limit.seconds
+    done = wait_for(logs, reached, timeout_s=timeout_s, poll_s=pause.seconds)
     found = logs[0].frontier()
     for other in logs[1:]:  # as many turns as logs
         found = found.meet(other.frontier())
     if done:
         return found
     shown_frontier = logs[0].domain.render_frontier(found)
-    msg = f"could not wait for {what}: found frontier={shown_frontier} after {timeout_s:g} seconds"
+    waited = "" if limit is None else f" after {limit.text}"
+    msg = f"could not wait for {what}: found frontier={shown_frontier}{waited}"
     raise WaitTimeoutError(
         msg,
         hint="give a longer timeout, or see which stream holds the frontier back (spark-timely stats)",
@@ -193,8 +204,13 @@ def wait(
     )
 
 
-def _check_seconds(timeout: float | None, poll: float) -> None:
-    for name, value, least in (("timeout", timeout, 0.0), ("poll", poll, 1e-3)):
-        if value is not None and (isinstance(value, bool) or not value >= least):
-            msg = f"could not wait for a log: found {name}={value!r}"
-            raise InvalidUsageError(msg, hint=f"{name} is a number of seconds, at least {least:g}")
+def _duration(name: str, value: object) -> Duration:
+    try:
+        found = parse_duration(value)
+    except ValueError as error:
+        msg = f"could not wait for a log: found {name}={shown(value)}"
+        raise InvalidUsageError(msg, hint=str(error)) from error
+    if name == "poll" and found.seconds < _LEAST_POLL_S:
+        msg = f"could not wait for a log: found {name}={shown(value)}"
+        raise InvalidUsageError(msg, hint="pause 1 ms or more between two looks")
+    return found

@@ -114,10 +114,10 @@ def snapshot(
     at = opened.domain.parse_time(time)
     # Up to the times right after it: the contents, and none of the changes that follow.
     up_to = opened.domain.successors(at)
-    reader = spark.read.format("timely").option("asOf", json.dumps(list(at) if len(at) > 1 else at[0]))
+    reader = spark.read.format("timely").option("asOf", json.dumps(opened.domain.time_to_json(at)))
     for name, value in getattr(opened, "storage_options", {}).items():
         reader = reader.option(f"storage.{name}", value)
-    updates = reader.option("upTo", json.dumps(up_to.to_json())).load(opened.path)
+    updates = reader.option("upTo", json.dumps(opened.domain.frontier_to_json(up_to))).load(opened.path)
     return _contents(updates, f"log {opened.path!r} at {opened.domain.render_time(at)!r}", diffs=diffs)
 
 

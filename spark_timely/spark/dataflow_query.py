@@ -161,7 +161,8 @@ class DataflowQuery:
                 self._raise_exception()
                 at = domain.render_frontier(found)
                 ended = "" if active else ", and the query has ended"
-                msg = f"could not wait for time={shown(time)}: found outputs at frontier={at}{ended}"
+                asked_for = shown(domain.render_time(wanted))
+                msg = f"could not wait for time={asked_for}: found outputs at frontier={at}{ended}"
                 raise WaitTimeoutError(msg, hint="explain() tells which input holds them back", frontier=at)
             monotonic.sleep(min(_POLL_S, max(deadline - now, 0.0)))
 

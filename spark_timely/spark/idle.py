@@ -27,7 +27,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from spark_timely.antichain import Antichain
@@ -36,6 +35,7 @@ from spark_timely.log.base import CommitRequest
 from spark_timely.log.writer import downgrade_to
 from spark_timely.sink.plan import find_log
 from spark_timely.spark.checkpoint import checkpoint_state, gate
+from spark_timely.time_text import Duration, parse_moment
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -84,7 +84,7 @@ def check_idle_options(options: SinkOptions, /) -> float:
             context=context,
         )
     if timeout.seconds <= 0:
-        msg = f"could not use option 'idleTimeout': found {timeout.seconds:g} seconds"
+        msg = f"could not use option 'idleTimeout': found {timeout.text!r}"
         raise InvalidOptionError(msg, hint="write for example '10 minutes'", context=context)
     return timeout.seconds
 
@@ -251,7 +251,7 @@ class IdleWatch:
         target = Antichain.of((greatest,) if following is None else following)
         if target.less_equal_frontier(state.frontier):
             return False
-        timeout = timedelta(microseconds=self._timeout_us)
+        timeout = Duration(self._timeout_us).text
         shown = log.domain.types[0].render(greatest)
         times, deltas = downgrade_to(state.counts, target)
         with gate(str(self._options.checkpoint_location), storage_options=self._options.storage_options) as free:
@@ -287,7 +287,6 @@ def _committed_at(log: ReadableLog, state: StreamState) -> int:
 
 
 def _microseconds(timestamp: str) -> int:
-    moment = datetime.fromisoformat(timestamp)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    moment = parse_moment(timestamp, without_zone="utc")
+    assert moment is not None
+    return moment

@@ -24,6 +24,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from spark_timely.antichain import Antichain
 from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, TimelyError, shown
@@ -36,6 +38,7 @@ from spark_timely.sink.plan import check_owner, find_log
 from spark_timely.spark.checkpoint import all_committed
 from spark_timely.spark.idle import IdleWatch, check_idle_options
 from spark_timely.spark.settings import changed_settings
+from spark_timely.time_text import parse_duration
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -211,7 +214,7 @@ class CaptureQuery:
                 options.path,
                 form.payload,
                 times=tuple(kind.value for kind in form.domain.types),
-                minimum=form.domain.minimum,
+                minimum=np.array(form.domain.minimum),
                 kind=form.kind,
                 streams=options.streams,
                 exist_ok=True,
@@ -250,7 +253,7 @@ def start(
     checkpoint: str,
     trigger: str | Mapping[str, object] | None = None,
     on_finish: Literal["hold", "close"] = "hold",
-    idle_timeout: str | int | timedelta | None = None,
+    idle_timeout: str | timedelta | None = None,
     through: Through = "sink",
     query_name: str | None = None,
     **options: object,
@@ -272,8 +275,8 @@ def start(
         ``close``: after the clean end of a query with ``availableNow`` or ``once`` its stream is closed,
         by `CaptureQuery.await_termination`. A setting of the session is changed while the query starts, and
         restored.
-    idle_timeout : str, int or timedelta, optional
-        With ``frontier="bounded"``: a duration such as ``"10 minutes"``, or milliseconds. When the query has
+    idle_timeout : str or timedelta, optional
+        With ``frontier="bounded"``: a duration such as ``"10 minutes"``. When the query has
         looked for input and found none, so long after the stream's last commit, the stream gives up the
         lateness and moves to just after the greatest time seen. Later rows behind that follow `late_data`, which
         must be chosen. Runs that end by themselves look once, at their end: silence counts over all runs.
@@ -445,5 +448,5 @@ def _text(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return json.dumps(list(value))
     if isinstance(value, timedelta):
-        return f"{value // timedelta(microseconds=1)} microseconds"
+        return parse_duration(value).text
     return str(value)

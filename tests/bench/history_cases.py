@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 import spark_timely as st
+from spark_timely.antichain import Antichain
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.files import message_table, write_data_files
@@ -197,7 +198,7 @@ def _trickle(scratch: Path) -> Case:
 def _replayed_trickle(path: Path, seed: int) -> tuple[int, int]:
     rng = np.random.default_rng(seed)
     schema = pa.schema([("id", pa.int64()), ("value", pa.float64()), ("text", pa.string())])
-    log = st.create_log(path, schema, times=("timestamp",), minimum=(0,), auto_compact=False)
+    log = st.create_log(path, schema, times=("timestamp",), minimum="1970-01-01", auto_compact=False)
     writer = log.writer(owner="bench")
     source = TimelyDataSource({"path": str(path), "pollInterval": "0ms"})
     reader = source.streamReader(source.schema())
@@ -218,7 +219,7 @@ def _replayed_trickle(path: Path, seed: int) -> tuple[int, int]:
     return read, int(files.sizes.sum())
 
 
-def _seconds(rng: np.random.Generator) -> Iterator[tuple[pa.Table, int]]:
+def _seconds(rng: np.random.Generator) -> Iterator[tuple[pa.Table, Antichain]]:
     """Give the rows of each second, times in microseconds, and the frontier after it."""
     second = 1_000_000
     for number in range(1, SECONDS + 1):
@@ -234,4 +235,4 @@ def _seconds(rng: np.random.Generator) -> Iterator[tuple[pa.Table, int]]:
                 "text": pa.array([f"{n:020d}" for n in rng.integers(0, 1 << 60, PER_SECOND)]),
             }
         )
-        yield rows, int(times.max()) - LATENESS * second
+        yield rows, Antichain.of(int(times.max()) - LATENESS * second)

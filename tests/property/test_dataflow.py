@@ -412,7 +412,7 @@ def test_times_of_every_type_go_through_windows_and_joins(tmp_path: Path, kind: 
     type_ = TimeType(kind)
     width = {"timestamp": 3_600_000_000, "date": 7}.get(kind, 10)
     base = {"timestamp": 1_357_000_000_000_000, "date": 15_700}.get(kind, 0) // width * width
-    log = create_log(str(tmp_path / "in"), SCHEMA, times=[kind], minimum=(base,))
+    log = create_log(str(tmp_path / "in"), SCHEMA, times=[kind], minimum=type_.render(base))
     rng = random.Random(2)
     times = sorted(base + rng.randrange(4 * width) for _ in range(60))
     rows = pa.table({"_time": type_.to_arrow(times), "k": ["a", "b"] * 30, "n": range(60), "v": [0.5] * 60})

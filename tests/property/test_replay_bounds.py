@@ -84,7 +84,7 @@ def test_start_at_a_moment_delivers_all_that_was_committed_from_then_on(rng: ran
     rows = log.messages()
     history = history_of(log)
     for moment in sorted({made.now, *range(980, made.now + 30, 7)}):
-        frontier = log.frontier_at(timestamp=moment * 1_000_000 - 1)
+        frontier = log.frontier_at(timestamp=f"us:{moment * 1_000_000 - 1}")
         assert frontier == history.frontier("timestamp", moment * 1_000_000, None)
         late = [at >= moment for at in rows["at"].to_pylist()]
         beyond = frontier.beyond(log.domain.from_columns(rows)).tolist()
@@ -101,4 +101,4 @@ def test_start_at_a_moment_delivers_all_that_was_committed_from_then_on(rng: ran
             if at >= moment and (done or delivery == "arrival")
         ]  # fmt: skip
         assert [at for at in found["at"].to_pylist() if at >= moment] == sorted(wanted)
-    assert log.frontier_at(timestamp=10**16) == log.frontier_at(seq=10**6) == log.frontier()
+    assert log.frontier_at(timestamp="us:10000000000000000") == log.frontier_at(seq=10**6) == log.frontier()

@@ -67,7 +67,7 @@ class Told(NamedTuple):
 
 def make_log(domain: TimeDomain, streams: int = 1) -> MemoryLog:
     kinds = tuple(kind.value for kind in domain.types)
-    return MemoryLog.create(VALUES, times=kinds, minimum=domain.minimum, streams=streams, merge_every=20)
+    return MemoryLog.create(VALUES, times=kinds, minimum=np.array(domain.minimum), streams=streams, merge_every=20)
 
 
 def domain_of(arity: int) -> TimeDomain:
@@ -491,7 +491,7 @@ def test_rule_003_10_streams_replayed_by_more_or_fewer_queries_make_the_same_log
     for groups in (["s0,s1,s2"], ["s0", "s1,s2"], ["s2", "s1", "s0"]):
         with tempfile.TemporaryDirectory() as folder:
             path = f"{folder}/log"
-            create_log(path, VALUES, times=kinds, minimum=domain.minimum, streams=len(groups))
+            create_log(path, VALUES, times=kinds, minimum=np.array(domain.minimum), streams=len(groups))
             for i, group in enumerate(groups):
                 query = drive(log, content="events", delivery="arrival", streamFilter=group, **data.draw(LIMITS))
                 sink = SinkDriver(Path(folder), query=f"q{i}", checkpoint=f"c{i}", frontier="events", stream=f"copy{i}")

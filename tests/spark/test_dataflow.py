@@ -346,19 +346,19 @@ def test_query_lives_on_beside_a_failure_and_without_a_dataflow_that_is_dropped(
             query.await_frontier(4, timeout_s=120)
         assert query.await_frontier(3, timeout_s=120).to_json() == [4], "it failed past this time"
         for name in ("good", "other"):
-            st.wait(str(tmp_path / name), time=4, timeout=120)
+            st.wait(str(tmp_path / name), time=4, timeout="2 minutes")
         assert [(each.output, each.operator) for each in query.failures()] == [("capture_3", "map_2")]
         assert "stands still: could not run operator 'map_2'" in query.explain()
         flights.write(6)
         for name in ("good", "other"):
-            st.wait(str(tmp_path / name), time=5, timeout=120)
+            st.wait(str(tmp_path / name), time=5, timeout="2 minutes")
         query.drop(hosted)
         with pytest.raises(InvalidUsageError, match=r"could not drop 'other': found dataflows \['broken'\]"):
             query.drop("other")
         with pytest.raises(InvalidUsageError, match="found nothing else in the query"):
             query.drop("broken")
         flights.write(8)
-        st.wait(str(tmp_path / "good"), time=7, timeout=120)
+        st.wait(str(tmp_path / "good"), time=7, timeout="2 minutes")
         assert query.is_active
     finally:
         query.stop()

@@ -80,7 +80,7 @@ def data(kind: str, times: list[tuple[int, ...]], first: int, k: int) -> pa.Tabl
 POLICIES: dict[str, tuple[str, dict[str, str]]] = {
     "batch": ("long", {"frontier": "batch"}),
     "bounded": ("int", {"timeColumn": "t", "frontier": "bounded", "lateness": "2"}),
-    "skew": ("timestamp", {"timeColumn": "t", "frontier": "bounded", "lateness": "2", "maxFutureSkew": "6"}),
+    "skew": ("timestamp", {"timeColumn": "t", "frontier": "bounded", "lateness": "2 us", "maxFutureSkew": "6 us"}),
     "date": ("date", {"timeColumn": "t", "frontier": "bounded", "lateness": "2 days"}),
     "hold": ("short", {"timeColumn": "t", "frontier": "hold"}),
     "product": ("long", {"timeColumn": "t0,t1", "frontier": "hold"}),

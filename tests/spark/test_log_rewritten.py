@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_timely.antichain import Antichain
 from spark_timely.errors import LogFormatError
 from spark_timely.log.delta import create_log, open_log
 from spark_timely.log.reading import ReadableLog
@@ -58,7 +59,7 @@ def test_optimize_of_delta_spark_changes_no_answer(
     for earlier, later in itertools.pairwise(steps):
         for writer in writers:
             numbers = np.array([earlier, earlier + 1, later - 1, later + 987_654])
-            target = [[later] * arity] if arity > 1 else later
+            target = Antichain.of((later,) * arity)
             writer.append(rows(numbers, log.domain.columns), advance_to=target)
     before = facts(log)
     setting = "spark.sql.parquet.outputTimestampType"
@@ -85,10 +86,10 @@ def test_optimize_of_delta_spark_changes_no_answer(
     if index.known.all():
         assert (index.min_times.min(axis=0) <= times.min(axis=0)).all()
         assert (index.max_times.max(axis=0) >= times.max(axis=0)).all()
-    last = times[np.lexsort(times.T[::-1])][-1].tolist()
-    assert fresh.messages(lower=[last] if arity > 1 else last[0]).num_rows >= 1
+    last = times[np.lexsort(times.T[::-1])][-1]
+    assert fresh.messages(lower=Antichain.of(tuple(last.tolist()))).num_rows >= 1
     # It goes on, and our own compaction takes what Spark wrote.
-    target = [[steps[-1] + 5] * arity] if arity > 1 else steps[-1] + 5
+    target = Antichain.of((steps[-1] + 5,) * arity)
     writers[0].append(rows(np.array([steps[-1]]), log.domain.columns), advance_to=target)
     after = facts(log)
     log.compact()

@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import spark_timely
+from spark_timely.antichain import Antichain
 from spark_timely.cli import main
 from spark_timely.testing import assert_same_updates
 from spark_timely.testing.strategies import MINIMA, PAYLOAD_SCHEMA, History, histories, rows_table, time_pools
@@ -126,7 +127,7 @@ def test_capture_of_product_times_judges_each_row_by_the_whole_antichain(
             if targets:
                 model.advance(targets)
                 log = spark_timely.open_log(path)
-                log.advance("main", [list(time) for time in targets])
+                log.advance("main", Antichain.of(*targets))
     log = spark_timely.open_log(path)
     assert frontier_set(log.frontier()) == model.frontier
     for table, rows in ((log.messages(), model.messages), (log.dead(), model.dead)):

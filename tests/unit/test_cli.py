@@ -135,7 +135,7 @@ def test_stats_of_an_empty_log_says_what_it_waits_for(run: Run, log_path: str) -
             ("timestamp",),
             [dt.datetime(2013, 6, 12, 8, tzinfo=dt.UTC)],
             "2013-06-12T09:00:00Z",
-            "2013-06-12T09:00:00Z",
+            "2013-06-12T09:00Z",
             ["2013-06-12T09:00:00Z"],
         ),
     ],
@@ -230,8 +230,112 @@ def test_close_of_one_stream_leaves_the_others(run: Run, log_path: str) -> None:
 
 def test_close_of_an_empty_log_completes_it(run: Run, log_path: str) -> None:
     create_log(log_path, SCHEMA, streams=2)
-    assert run("close", log_path)[0] == 0
+    told = "2 streams still to be opened: given up\nfrontier of the log: [] (complete)\n"
+    assert run("close", log_path) == (0, told, "")
     assert run("frontier", log_path, "--complete")[0] == 0
+
+
+class Terminal(io.StringIO):
+    """Standard input of a person."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("answer", ["y\n", "YES\n"])
+def test_issue_14_advance_and_close_ask_at_a_terminal(
+    run: Run, log: DeltaLog, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    code, out, err = run("advance", log.path, "10")
+    assert (code, out.splitlines()) == (0, ["main: 3 → 10", "frontier of the log: 10"])
+    assert err == f"main: 3 → 10\nfrontier of the log: 10\nthis cannot be undone. Advance {log.path}? [y/N] "
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    code, out, err = run("close", log.path, "--json")
+    assert (code, json.loads(out)["complete"]) == (0, True)
+    assert err.endswith(f"this cannot be undone. Close {log.path}? [y/N] ")
+    monkeypatch.setattr("sys.stdin", Terminal("no\n"))  # there is nothing to ask
+    assert run("close", log.path) == (0, "nothing to do\nfrontier of the log: [] (complete)\n", "")
+
+
+@pytest.mark.parametrize("answer", ["", "\n", "n\n", "yep\n"])
+@pytest.mark.parametrize("arguments", [("advance", "LOG", "10"), ("close", "LOG")])
+def test_what_is_not_agreed_to_is_not_done(
+    run: Run, log: DeltaLog, monkeypatch: pytest.MonkeyPatch, answer: str, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    code, out, err = run(*(log.path if word == "LOG" else word for word in arguments))
+    assert (code, out) == (4, "")
+    assert f"could not {arguments[0]} log {log.path!r}: found answer={answer.strip()!r}" in err
+    assert "answer y, or give --yes" in err
+    assert open_log(log.path).version == log.version
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_yes_and_scripts_are_not_asked(
+    run: Run, log: DeltaLog, monkeypatch: pytest.MonkeyPatch, *, terminal: bool
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal("no\n") if terminal else io.StringIO("no\n"))
+    yes = ["--yes"] if terminal else []
+    assert run("advance", log.path, "10", *yes)[::2] == (0, "")
+    assert run("close", log.path, *yes)[::2] == (0, "")
+    assert open_log(log.path).frontier().is_empty
+
+
+def test_issue_14_dry_run_shows_what_would_happen_and_changes_nothing(
+    run: Run, log_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal("no\n"))
+    log = create_log(log_path, SCHEMA, minimum=(0,), streams=3)
+    append(log, [0], advance_to=4, stream="a")
+    append(log, [0], advance_to=6, stream="b")
+    for arguments, moves, left in (
+        (("advance", "LOG", "9", "--stream", "a"), [("a", "4", "9")], "0"),
+        (("close", "LOG", "--stream", "b"), [("b", "6", "[] (complete)")], "0"),
+        (("close", "LOG"), [("a", "4", "[] (complete)"), ("b", "6", "[] (complete)")], "[] (complete)"),
+    ):
+        told = [f"{stream}: {old} → {new}" for stream, old, new in moves]
+        told += ["1 stream still to be opened: given up"] if arguments == ("close", "LOG") else []
+        words = [log.path if word == "LOG" else word for word in arguments]
+        code, out, err = run(*words, "--dry-run")
+        lines = [*told, f"frontier of the log: {left}", "dry run: nothing was changed"]
+        assert (code, out.splitlines(), err) == (0, lines, "")
+        found = json.loads(run(*words, "--dry-run", "--json")[1])
+        assert (found["dry_run"], [move["stream"] for move in found["moved"]]) == (True, [each[0] for each in moves])
+        assert open_log(log.path).version == log.version
+    append(log, [0], advance_to=7, stream="c")
+    assert "frontier of the log: 6\n" in run("advance", log.path, "9", "--stream", "a", "--dry-run")[1]
+    assert "frontier of the log: 4\n" in run("close", log.path, "--stream", "b", "--dry-run")[1]
+    # Refused as without it.
+    assert run("advance", log.path, "3", "--stream", "a", "--dry-run")[0] == 4
+    assert run("advance", log.path, "9", "--stream", "x", "--dry-run")[0] == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("advance", "LOG", "2027"),
+        ("advance", "LOG", "20270101", "--dry-run"),
+        ("advance", "LOG", "[2027]"),
+        ("frontier", "LOG", "--passed", "2027"),
+        ("frontier", "LOG", "--at", "2027"),
+        ("wait", "LOG", "--time", "20270101"),
+        ("wait", "LOG", "--token", "[2027]"),
+        ("export", "LOG", "DIR", "--up-to", "2027"),
+    ],
+)
+def test_issue_14_bare_numbers_are_no_timestamps(
+    run: Run, log_path: str, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    log = create_log(log_path, SCHEMA.remove(1), times=("timestamp",))
+    log.writer(owner="me").advance("2013-06-12")
+    words = [{"LOG": log_path, "DIR": str(tmp_path / "out")}.get(word, word) for word in arguments]
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert "a number without a unit — hint: write 2027-01-01, or us:2027" in err
+    assert open_log(log_path).version == log.version
+    assert run("frontier", log_path, "--passed", "us:1370995199999999")[0] == 0
+    assert run("frontier", log_path, "--passed", "2013-06-12")[0] == 1
 
 
 def test_compact_changes_files_and_no_answer(run: Run, log: DeltaLog) -> None:

@@ -33,6 +33,8 @@ def test_reached_is_zero_and_in_vain_is_one(log: spark_timely.Log, capsys: pytes
     assert run(capsys, log.path, "--time", "2") == (0, "3\n", "")
     assert run(capsys, log.path, "--token", "[3]") == (0, "3\n", "")
     assert run(capsys, log.path, "--time", "3", "--timeout", "0") == (1, "3, not reached in 0 seconds\n", "")
+    limits = ("--timeout", "1ms", "--poll", "1ms")
+    assert run(capsys, log.path, "--time", "3", *limits) == (1, "3, not reached in 1 millisecond\n", "")
     assert run(capsys, log.path, "--token", "[]", "--timeout", "20ms", "--poll", "5ms")[0] == 1
     log.close()
     assert run(capsys, log.path, "--time", "99") == (0, "[] (complete)\n", "")
@@ -69,6 +71,12 @@ def test_json_tells_how_far_each_log_is(
         (["LOG", "--time", "1", "--token", "1"], 2, "not allowed with argument"),
         (["LOG", "--time", "x"], 2, "could not read"),
         (["LOG", "--time", "1", "--timeout", "soon"], 2, "expected a duration"),
+        (
+            ["LOG", "--time", "1", "--timeout", "12"],
+            2,
+            "argument --timeout: found '12': write the number with its unit",
+        ),
+        (["LOG", "--time", "1", "--poll", "1.5"], 2, "argument --poll: found '1.5': expected a duration such as"),
         (["LOG", "--cut", "x"], 2, "leave LOG out"),
         (["--time", "1"], 2, "found no LOG"),
         (["--cut", "/no such file"], 2, "which cannot be read"),

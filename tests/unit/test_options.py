@@ -14,18 +14,17 @@ from hypothesis import strategies as st
 from spark_timely.conf import (
     SINK_OPTIONS,
     SOURCE_OPTIONS,
-    Duration,
     Option,
     SinkOptions,
     SourceOptions,
     parse_bytes,
-    parse_duration,
     parse_options,
     render_markdown,
 )
 from spark_timely.conf.__main__ import main as render
 from spark_timely.conf.markdown import rendered
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, TimelyError
+from spark_timely.time_text import Duration, parse_duration
 from tests.modules import ROOT
 
 TABLES = [SINK_OPTIONS, SOURCE_OPTIONS]
@@ -292,10 +291,23 @@ def test_months_are_refused_with_the_reason() -> None:
     assert "no fixed length" in refused(SINK_OPTIONS, {"path": "log", "lateness": "1 month"})
 
 
-def test_plain_number_is_in_units_of_the_time_or_in_milliseconds() -> None:
+def test_plain_number_is_in_units_of_integer_times_and_of_no_others() -> None:
     assert sink(lateness="7").lateness == Duration(7, "time")
     assert sink(lateness=7).lateness.in_units("short") == 7
-    assert source(pollInterval="7").poll_interval == Duration(7_000, "us")
+    for type_, written in (("timestamp", "'7 s', '7 ms' or '7 us'"), ("date", "'7 days'")):
+        with pytest.raises(InvalidOptionError, match=r"option .lateness.*found 7, a number without a unit") as caught:
+            sink(lateness=7).lateness.in_units(type_, option="lateness")
+        assert caught.value.hint == f"write {written}"
+        assert sink(lateness=0).lateness.in_units(type_) == 0
+
+
+@pytest.mark.parametrize("given_", [600, "600", "0600"])
+def test_issue_14_a_duration_of_the_clock_needs_a_unit(given_: object) -> None:
+    text = refused(SINK_OPTIONS, {"path": "log", "idleTimeout": given_})
+    assert f"found idleTimeout={given_!r}" in text
+    assert "write the number with its unit: '600 s', '600 ms' or '600 us'" in text
+    assert "found pollInterval=" in refused(SOURCE_OPTIONS, {"path": "log", "pollInterval": given_})
+    assert source(pollInterval=0).poll_interval == source(pollInterval="0").poll_interval == Duration(0)
 
 
 def test_duration_in_units_of_each_type() -> None:
@@ -312,6 +324,15 @@ def test_duration_in_units_of_each_type() -> None:
 @given(st.integers(min_value=0, max_value=2**62), st.sampled_from(["us", "microseconds"]))
 def test_duration_round_trip(amount: int, unit: str) -> None:
     assert parse_duration(f"{amount} {unit}").amount == amount
+    assert parse_duration(Duration(amount).text) == Duration(amount)
+
+
+def test_durations_are_written_as_people_do() -> None:
+    assert Duration(43_200_000_000).text == "12 hours"
+    assert Duration(2**63 - 1).text == (
+        "106751991 days 4 hours 54 seconds 775 milliseconds 807 microseconds"
+    )  # fmt: skip
+    assert parse_duration(Duration(2**63 - 1).text) == Duration(2**63 - 1)
 
 
 @pytest.mark.parametrize(

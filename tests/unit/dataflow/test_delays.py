@@ -66,7 +66,9 @@ def test_spans_are_read_in_the_units_of_the_time() -> None:
         (plus(1), ("long", "long"), "one step for each coordinate"),
         (ceil_to(0), ("long",), "positive span"),
         (ceil_to(2), ("long", "long"), "times of one coordinate"),
-        (plus("1 hour"), ("long",), "whole number"),
+        (plus("1 hour"), ("long",), "plain number"),
+        (plus(3_600), ("timestamp",), "found 3600 — hint: write '3600 s', '3600 ms' or '3600 us'"),
+        (ceil_to(7), ("date",), "found 7 — hint: write '7 days'"),
     ],
 )
 def test_delay_that_does_not_fit_the_times_is_refused(delay: object, types: tuple[str, ...], text: str) -> None:

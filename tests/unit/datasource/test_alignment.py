@@ -104,7 +104,9 @@ def test_step_may_change_with_a_restart() -> None:
     [
         (("long", "long"), "5", {}, "for times of 2 coordinates"),
         (("long",), "10 minutes", {}, "for times of type 'long' — hint: integer times have no clock"),
-        (("date",), "36 hours", {}, "found alignTo='129600 seconds' for times of type 'date'"),
+        (("date",), "36 hours", {}, "found alignTo='1 day 12 hours' for times of type 'date'"),
+        (("timestamp",), "5", {}, "type 'timestamp' — hint: write '5 s', '5 ms' or '5 us'"),
+        (("date",), "5", {}, "type 'date' — hint: write '5 days'"),
         (("long",), "0", {}, "found alignTo='0', which is no step"),
         (("long",), "5", {"delivery": "arrival"}, "found option alignTo='5', which speaks of times"),
     ],

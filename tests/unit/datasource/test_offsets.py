@@ -139,7 +139,7 @@ def test_as_of_takes_one_time_of_a_collection() -> None:
         ({"startingVersion": "9", "endingVersion": "8"}, "found startingVersion=9, endingVersion=8"),
         (
             {"startingTimestamp": "2020-01-02", "endingTimestamp": "2020-01-01"},
-            "found startingTimestamp=1577923200000000, endingTimestamp=1577836800000000",
+            "found startingTimestamp=2020-01-02T00:00Z, endingTimestamp=2020-01-01T00:00Z",
         ),
     ],
 )

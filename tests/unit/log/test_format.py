@@ -51,7 +51,7 @@ def test_time_columns_have_the_type_of_the_times(kind: str, type_: pa.DataType) 
 
 
 def test_facts_come_back_from_the_table() -> None:
-    form = LogFormat.build(PAYLOAD, times=("short", "timestamp"), minimum=(3, 4), kind="collection")
+    form = LogFormat.build(PAYLOAD, times=("short", "timestamp"), minimum=(3, "us:4"), kind="collection")
     schema = form.table_schema
     assert all(f.nullable for f in schema if f.name in PAYLOAD.names)
     metadata = {k.decode(): v.decode() for k, v in schema.field("_event").metadata.items()}
@@ -164,6 +164,8 @@ def test_types_that_a_table_has_not_are_refused(type_: pa.DataType) -> None:
         ({"times": ("uint64",)}, "uint64"),
         ({"times": ("long",) * 9}, "9 time coordinates"),
         ({"minimum": (0, 0)}, "minimum"),
+        ({"times": ("timestamp",), "minimum": (2013,)}, r"minimum=\(2013,\) — hint: write 2013-01-01, or us:2013 "),
+        ({"times": ("date",), "minimum": 0}, "minimum=0 — hint: write 1970-01-01, or days:0 "),
     ],
 )
 def test_logs_that_cannot_be_are_refused(options: dict[str, Any], found: str) -> None:

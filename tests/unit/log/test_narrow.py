@@ -92,7 +92,7 @@ def test_contents_and_hash_are_the_same_whatever_the_split(lateness: list[int], 
 
 
 def test_writer_of_a_trickle_writes_few_files_and_narrow_ones() -> None:
-    log = MemoryLog.create(pa.schema([("v", pa.string())]), times=("timestamp",), minimum=(0,))
+    log = MemoryLog.create(pa.schema([("v", pa.string())]), times=("timestamp",), minimum="1970-01-01")
     writer: StreamWriter = log.writer(owner="me")
     times = trickle(np.random.default_rng(3), 0.05)[:, 0]
     values = [f"{n:040d}" for n in np.random.default_rng(3).integers(0, 1 << 60, len(times))]

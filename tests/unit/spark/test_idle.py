@@ -87,7 +87,7 @@ def test_idle_query_gives_up_its_lateness_once_and_says_why(tmp_path: Path) -> N
     assert watch.look()
     state = driver.log().stream("main")
     assert state.frontier.elements == ((51,),)
-    assert state.reason == "idle: no micro-batch for 0:01:00, all rows up to 50 are complete"
+    assert state.reason == "idle: no micro-batch for 1 minute, all rows up to 50 are complete"
     assert (state.owner, state.batch, state.n_rows) == ("query-a", 0, None)
     query.looked(10 * TIMEOUT_S)
     assert not watch.look()
@@ -369,7 +369,7 @@ def test_checkpoint_of_another_place_is_refused(tmp_path: Path) -> None:
         ({"frontier": "hold", "lateness": None}, "found frontier='hold'"),
         ({"frontier": None, "timeColumn": None, "lateness": None}, "found frontier='batch'"),
         ({"lateData": None}, "found no option 'lateData'"),
-        ({"idleTimeout": 0}, "found 0 seconds"),
+        ({"idleTimeout": 0}, "found '0 seconds'"),
     ],
 )
 def test_options_that_it_does_not_go_with_are_refused(options: dict[str, Any], text: str) -> None:
