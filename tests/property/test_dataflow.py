@@ -114,7 +114,7 @@ def runner(storage: dict[str, dict[str, str]], before: Callable[[], None] = lamb
 
     def run(outputs: Sequence[OutputPlan], tasks: Sequence[Task]) -> list[TaskResult]:
         plans, todo = cloudpickle.loads(cloudpickle.dumps((list(outputs), list(tasks))))
-        results = [TaskResult(times=np.empty((0, 1), np.int64)) for _ in todo]
+        results = [TaskResult(times=np.empty((0, each.lower.arity), np.int64)) for each in todo]
         parcels: dict[tuple[int, int], list[bytes]] = {}
         pieces = pieces_of(todo)
         for i in reversed(range(len(todo))):

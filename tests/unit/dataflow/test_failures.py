@@ -24,6 +24,7 @@ from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.errors import LogMissingError, OperatorError, StorageError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.spark.dataflow_tasks import catalog_of, run_one
+from spark_timely.time_type import TimeType
 from tests.property.test_dataflow import runner
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -101,19 +102,20 @@ def test_others_go_on_as_long_as_the_query_lives_and_what_failed_is_not_tried_ag
     assert open_log(str(tmp_path / "bad")).messages().num_rows == 93
 
 
+@pytest.mark.parametrize("kind", ["short", "long"])
 @pytest.mark.parametrize("delay", [plus(10), ceil_to(1000), windows(40, every=20)])
-def test_row_that_cannot_be_delayed_is_refused_however_late_it_comes(tmp_path: Path, delay: Any) -> None:
+def test_row_that_cannot_be_delayed_is_refused_however_late_it_comes(tmp_path: Path, delay: Any, kind: str) -> None:
     """The output does not close before its input does: else nobody would look at what comes then."""
-    log = create_log(tmp_path / "in", pa.schema([("n", pa.int64())]), times=("short",), minimum=(0,))
+    log = create_log(tmp_path / "in", pa.schema([("n", pa.int64())]), times=(kind,), minimum=(0,))
     writer = log.writer(owner="o")
     scope = Scope("late")
     scope.replay(log).delay(delay).capture(tmp_path / "out")
-    high = (1 << 15) - 1
-    writer.append(pa.table({"_time": pa.array([5], pa.int16()), "n": [1]}), advance_to=high - 2)
+    high = TimeType(kind).hi
+    writer.append(pa.table({"_time": TimeType(kind).to_arrow([5]), "n": [1]}), advance_to=high - 2)
     engine(scope).advance(runner(scope.storage))
     out = open_log(str(tmp_path / "out"))
     assert out.frontier() == Antichain.of(high)
-    writer.append(pa.table({"_time": pa.array([high - 1], pa.int16()), "n": [2]}), advance_to=high)
+    writer.append(pa.table({"_time": TimeType(kind).to_arrow([high - 1]), "n": [2]}), advance_to=high)
     writer.close()
     with pytest.raises(OperatorError, match=f"time={high - 1}, which it would delay past the greatest time"):
         engine(scope).advance(runner(scope.storage))
