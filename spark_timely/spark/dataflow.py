@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_timely.capture.replay import Limits
 from spark_timely.dataflow import report
 from spark_timely.dataflow.cutting import KEYED_BYTES
-from spark_timely.dataflow.engine import Engine, advance_all
+from spark_timely.dataflow.engine import Engine
 from spark_timely.dataflow.report import OperatorMetrics, OutputProgress
 from spark_timely.dataflow.scope import Scope, Sink, open_outputs
+from spark_timely.dataflow.turns import advance_all
 from spark_timely.dataflow.view import leaves_of, packed, unpacked
 from spark_timely.errors import InvalidUsageError, shown
 from spark_timely.log.delta import open_log
