@@ -21,6 +21,8 @@ from tests.faults.harness import wait_until
 from tests.unit.test_predicate import TABLE, TYPES, condition
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
@@ -417,9 +419,9 @@ def test_news_is_answered_during_a_backlog_that_takes_several_micro_batches(
         st.wait(str(tmp_path / "large"), time=33, timeout=240)  # more than a micro-batch, and no log moved
         large.append(pa.table({"_time": range(34, 54), "n": range(34, 54)}), advance_to=54)
         for time in range(3):
-            st.wait(str(tmp_path / "large"), time=35 + 5 * time, timeout=120)
+            st.wait(str(tmp_path / "large"), time=35 + 5 * time, timeout=120, poll=0.02)
             small.append(pa.table({"_time": [time], "n": [time]}), advance_to=time + 1)
-            st.wait(str(tmp_path / "small"), time=time, timeout=120)
+            st.wait(str(tmp_path / "small"), time=time, timeout=120, poll=0.02)
         st.wait(str(tmp_path / "large"), time=53, timeout=240)
         assert query.is_active
     finally:
@@ -431,7 +433,7 @@ def test_news_is_answered_during_a_backlog_that_takes_several_micro_batches(
     assert len(steps) == 54
 
 
-def at_of(path: Path) -> dict[int, int]:
+def at_of(path: Path) -> dict[int, datetime]:
     """Return when each commit that moved a log's stream was made, by its number."""
     rows = st.open_log(str(path)).progress().to_pylist()
     return {row["_seq"]: row["_at"] for row in rows if row["_delta"] and row["_seq"]}
