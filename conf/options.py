@@ -247,6 +247,13 @@ class SourceOptions(Options):
         None,
         "With `content=clock`: a text; one that is not the checkpoint's makes a micro-batch although no log moved.",
     )
+    alarm: str | None = _source(
+        "alarm",
+        "str",
+        None,
+        "With `content=clock`: the query's checkpoint. A file in it, `timely-clock`, asks for a micro-batch although "
+        "no log moved.",
+    )
     workers: int | None = _source(
         "workers",
         "int",

@@ -1,27 +1,31 @@
 """A clock: a source that says which logs moved, and nothing of what is in them.
 
 What drives a dataflow. Spark runs a micro-batch when an offset is another than before; the offset of a clock is
-how far each of its logs is, and which run of the query asks. So a micro-batch is run when a frontier moved, and
-once at the start of each run, although none moved: an output that is new or was emptied would wait for ever.
+how far each of its logs is, which run of the query asks, and which setting of its alarm rang last. So a micro-batch is
+run when a frontier moved; once at the start of each run, although none moved: an output that is new or was emptied
+would wait for ever; and when the dataflow asked for it, since work is left or what failed is to be tried again.
 
 Invariants
 ----------
 1. Equal positions have equal JSON text.
 2. The rows of a micro-batch depend on its two offsets alone.
+3. Logs that cannot be looked at for a moment are as they were; looks that fail several times in a row are an error.
 """
 
 from __future__ import annotations
 
+import logging
 import time as monotonic
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from spark_timely.errors import InvalidOptionError, InvalidUsageError, shown
+from spark_timely.errors import DataLossError, InvalidOptionError, InvalidUsageError, StorageError, shown
 
 if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
+    from spark_timely.datasource.alarm import Alarm
     from spark_timely.log.base import CaptureLog
 
 __all__ = ["CLOCK_SCHEMA", "Clock", "check_clock_options"]
@@ -29,8 +33,13 @@ __all__ = ["CLOCK_SCHEMA", "Clock", "check_clock_options"]
 CLOCK_SCHEMA: Final = pa.schema([pa.field("_log", pa.string(), nullable=False), pa.field("_frontier", pa.string())])
 """Columns of ``content=clock``: path of a log that moved, and its frontier as a JSON antichain."""
 
+_log = logging.getLogger("spark_timely.spark")
+
 _VERSION: Final = 1
-_ALLOWED: Final = frozenset({"path", "content", "logs", "run", "poll_interval"})
+_ALLOWED: Final = frozenset({"path", "content", "logs", "run", "alarm", "poll_interval"})
+# Looks at the logs that may fail in a row, and the seconds after the first that does; each next time twice as long.
+_TRIES: Final = 6
+_PAUSE_S: Final = 0.5
 
 
 def check_clock_options(options: SourceOptions, /) -> None:
@@ -44,7 +53,7 @@ def check_clock_options(options: SourceOptions, /) -> None:
     if other:
         msg = f"could not read a clock: found options {shown(other)}"
         raise InvalidOptionError(
-            msg, hint="with content=clock give path, logs, run and pollInterval only", context={"options": other}
+            msg, hint="with content=clock give path, logs, run, alarm and pollInterval only", context={"options": other}
         )
 
 
@@ -59,6 +68,8 @@ class Clock:
         Which run of the query asks.
     poll_s : float
         Seconds between two looks at the logs, at least.
+    alarm : Alarm, optional
+        By which the query asks for a micro-batch although no log moved.
     now : callable
         A clock in seconds that never goes back.
 
@@ -77,18 +88,23 @@ class Clock:
         *,
         run: str,
         poll_s: float = 0.2,
+        alarm: Alarm | None = None,
         now: Callable[[], float] = monotonic.monotonic,
     ) -> None:
         self._logs = sorted(logs, key=lambda log: log.path)
         self._run = run
         self._poll_s = poll_s
+        self._alarm = alarm
         self._now = now
         self._looked: float | None = None
+        self._frontiers: dict[str, object] = {}
+        self._failed, self._pause_s = 0, 0.0
+        self._rung = 0
         self._pinned = False
 
     def initial(self) -> dict[str, object]:
         """Return the offset of a fresh checkpoint."""
-        return {"version": _VERSION, "content": "clock", "run": "", "frontiers": {}}
+        return {"version": _VERSION, "content": "clock", "run": "", "frontiers": {}, "alarm": 0}
 
     def prepare_available_now(self) -> None:
         """Fix what the query comes to know: what is there now."""
@@ -96,17 +112,22 @@ class Clock:
         self._pinned = True
 
     def latest(self, start: Mapping[str, Any]) -> dict[str, object]:
-        """Return how far the logs are; `start` itself where none moved in this run.
+        """Return how far the logs are; `start` itself where none moved in this run, and the alarm did not ring.
 
         Raises
         ------
         InvalidUsageError
             If `start` is no offset of a clock.
+        StorageError
+            If the logs could not be looked at several times in a row.
         """
         self._positions(start)
-        self._refresh()
-        frontiers = {log.path: log.frontier().to_json() for log in self._logs}
-        found: dict[str, object] = {**self.initial(), "run": self._run, "frontiers": frontiers}
+        if start["run"] == self._run:
+            self._rung = max(self._rung, int(start.get("alarm", 0)))
+        looked = self._refresh()
+        if self._alarm is not None and not self._pinned and (looked or self._alarm.local):
+            self._rung = max(self._rung, self._alarm.rung())
+        found = {**self.initial(), "run": self._run, "frontiers": dict(self._frontiers), "alarm": self._rung}
         return dict(start) if found == dict(start) else found
 
     def rows(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> pa.RecordBatch:
@@ -124,11 +145,26 @@ class Clock:
         frontiers: Mapping[str, Any] = offset["frontiers"]
         return frontiers
 
-    def _refresh(self, *, at_once: bool = False) -> None:
+    def _refresh(self, *, at_once: bool = False) -> bool:
+        """Look at the logs, unless that was done a moment ago; return whether it was done now."""
         now = self._now()
-        recent = self._looked is not None and now - self._looked < self._poll_s
-        if not at_once and (self._pinned or (recent and not any(log.has_news() for log in self._logs))):
-            return
-        for log in self._logs:
-            log.refresh()
+        since = None if self._looked is None else now - self._looked
+        if not at_once and since is not None:
+            if self._pinned or since < self._pause_s:
+                return False
+            if since < self._poll_s and not any(log.has_news() for log in self._logs):
+                return False
         self._looked = now
+        try:
+            for log in self._logs:
+                log.refresh()
+            self._frontiers = {log.path: log.frontier().to_json() for log in self._logs}
+        except StorageError as error:
+            self._failed += 1
+            if isinstance(error, DataLossError) or since is None or at_once or self._failed >= _TRIES:
+                raise
+            self._pause_s = _PAUSE_S * 2.0 ** (self._failed - 1)
+            _log.warning("a clock could not look at its logs, and tries again in %g s: %s", self._pause_s, error)
+        else:
+            self._failed, self._pause_s = 0, 0.0
+        return True

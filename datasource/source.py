@@ -110,7 +110,7 @@ class TimelyDataSource(DataSource):
 
     def _source_options(self) -> SourceOptions:
         options = parse_options(SOURCE_OPTIONS, self.options)
-        other = sorted(options.given & {"logs", "run"})
+        other = sorted(options.given & {"logs", "run", "alarm"})
         if other and options.content != "clock":
             msg = f"could not read the log: found options {shown(other)} with content={options.content!r}"
             raise InvalidOptionError(msg, hint="they are for content=clock", context={"options": other})

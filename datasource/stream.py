@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
+from spark_timely.datasource.alarm import Alarm
 from spark_timely.datasource.clock import Clock
 from spark_timely.datasource.partitions import split_batch
 from spark_timely.datasource.reader import read_split
@@ -211,7 +212,10 @@ class ClockStreamReader(DataSourceStreamReader, AvailableNow):
             options = self._options
             paths = dict.fromkeys([options.path, *(options.logs or ())])
             logs = [open_log(path, storage_options=options.storage_options or None) for path in paths]
-            self._clock = Clock(logs, run=options.run or "", poll_s=options.poll_interval.seconds)
+            run, alarm = options.run or "", None
+            if options.alarm is not None:
+                alarm = Alarm(options.alarm, run, options.storage_options)
+            self._clock = Clock(logs, run=run, poll_s=options.poll_interval.seconds, alarm=alarm)
         return self._clock
 
     def initialOffset(self) -> dict[str, object]:
@@ -223,7 +227,7 @@ class ClockStreamReader(DataSourceStreamReader, AvailableNow):
         return carrier_limit(limited=False)
 
     def latestOffset(self, start: dict[str, Any], limit: object) -> dict[str, object]:
-        """Return how far the logs are; `start` itself where none moved in this run."""
+        """Return how far the logs are; `start` itself where there is no reason for a micro-batch."""
         del limit
         return self.clock.latest(start)
 

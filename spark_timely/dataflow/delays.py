@@ -3,10 +3,9 @@
 Invariants
 ----------
 1. Monotone: t ≤ u implies g(t) ≤ g(u), and g(t) ≥ t. Where g(t) would be past the greatest time of its
-   type, nothing can follow: such a row is an error. It may still come, so only the end of what is delayed ends what
-   is behind the delay; until then that stays at the greatest time.
-2. `back` is exact: g(t) is beyond F exactly when t is beyond ``back(F)``; a g(t) past the greatest time
-   counts as beyond every frontier but the empty one.
+   type, nothing can follow: such a row is an error. It may still come, and somebody must look then. So frontiers take
+   such a g(t) for the greatest time, coordinate by coordinate: there they stay until the input is complete.
+2. `back` is exact: g(t), taken so, is beyond F exactly when t is beyond ``back(F)``.
 """
 
 from __future__ import annotations
@@ -34,10 +33,6 @@ _MOST_WINDOWS: Final = 1_000
 
 class BoundDelay(Protocol):
     """A delay of the times of one domain."""
-
-    @property
-    def steps(self) -> tuple[int, ...] | None:
-        """What it adds to each coordinate, where that is all it does: its path summary."""
 
     def forward(self, times: IntArray) -> tuple[IntArray, BoolArray]:
         """Return where each time goes, and for which anything follows."""
@@ -89,11 +84,6 @@ class Shift:
     added: tuple[int, ...]
     limits: tuple[tuple[int, int], ...]
     text: str = ""
-
-    @property
-    def steps(self) -> tuple[int, ...] | None:
-        """What is added: its path summary."""
-        return self.added
 
     def describe(self) -> str:
         """Return what is added."""
@@ -147,11 +137,6 @@ class CeilTo:
     limits: tuple[int, int]
     text: str = ""
 
-    @property
-    def steps(self) -> tuple[int, ...] | None:
-        """None: it adds more to some times than to others."""
-        return None
-
     def describe(self) -> str:
         """Return the width."""
         return f"up to multiples of {self.text or self.width}"
@@ -191,16 +176,6 @@ class Chain:
     """
 
     parts: tuple[BoundDelay, ...]
-
-    @property
-    def steps(self) -> tuple[int, ...] | None:
-        """What all of them add, if that is all that they do."""
-        total: tuple[int, ...] | None = None
-        for part in self.parts:
-            if part.steps is None:
-                return None
-            total = part.steps if total is None else tuple(a + b for a, b in zip(total, part.steps, strict=True))
-        return total
 
     def describe(self) -> str:
         """Return the delays."""

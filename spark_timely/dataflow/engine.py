@@ -8,17 +8,19 @@ Invariants
 ----------
 1. Who lost a race for an output throws its files away, looks again, and goes on.
 2. The driver sees names and statistics of files, never rows.
-3. How far the inputs are is read once per `advance`: it comes to an end however fast they move.
+3. How far the inputs are is read before each step, unless they were pinned: then once, so that steps come to an end
+   however fast the inputs move.
 4. An output that failed is left where it is, with what depends on it; the others go on.
 """
 
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+import time as monotonic
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -29,10 +31,11 @@ from spark_timely.capture.replay import Limits
 from spark_timely.dataflow.cutting import KEYED_BYTES, Files, cut_range
 from spark_timely.dataflow.inputs import Inputs, other_log
 from spark_timely.dataflow.notes import newest_note
-from spark_timely.dataflow.outputs import Outputs
+from spark_timely.dataflow.outputs import Outputs, passes
 from spark_timely.dataflow.scope import Sink, open_outputs
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.tracking import Tracking
+from spark_timely.dataflow.turns import advance_all, is_cancelled
 from spark_timely.dataflow.view import leaves_of
 from spark_timely.errors import DataLossError, LogMissingError, TimelyError
 from spark_timely.log.delta import DeltaLog, open_log
@@ -43,16 +46,12 @@ if TYPE_CHECKING:
 
     Ready = tuple[Sink, StreamState, Antichain]
 
-__all__ = ["Appended", "Engine", "RunTasks", "advance_all"]
+__all__ = ["Appended", "Engine", "RunTasks"]
 
 _log = logging.getLogger("spark_timely.dataflow")
 
-# What Spark says of a job that was cancelled, classic and Connect; who waits for it may be interrupted before. Other
-# errors may have the word too: a column's name.
-_CANCELLED = re.compile(
-    r"SPARK_JOB_CANCELLED|Job \d+ cancelled|OPERATION_CANCELED"
-    r"|java\.lang\.InterruptedException|ClosedByInterruptException"
-)
+# Of the time, at most one part in so many goes into looks at inputs: in the cloud each takes a while.
+_LOOK_SHARE: Final = 10
 
 RunTasks = Callable[[Sequence[OutputPlan], Sequence[Task]], Sequence[TaskResult]]
 """Runs tasks, as one job, and gives their results in the same order."""
@@ -105,8 +104,10 @@ class Engine:
         What runs the outputs.
     keyed_bytes : int
         A piece of whole times with more is computed by key, where its operators allow that.
-    run
+    run, tries
         As of `Outputs`.
+    now : callable
+        A clock in seconds that never goes back.
 
     Raises
     ------
@@ -129,6 +130,8 @@ class Engine:
         evaluation: str = "arrow",
         keyed_bytes: int = KEYED_BYTES,
         run: str = "",
+        tries: int = 1,
+        now: Callable[[], float] = monotonic.monotonic,
     ) -> None:
         self.name = name
         self._sinks = list(sinks)
@@ -148,8 +151,14 @@ class Engine:
         self._files = {path: files_of(self._logs[path]) for path in leaves}
         self._tracking = Tracking(name, sinks)
         self._from = Inputs(sinks, self._logs)
-        self._outputs = Outputs(sinks, self._logs, run)
+        self._outputs = Outputs(sinks, self._logs, run, tries=tries, now=now)
         self._states: dict[Sink, StreamState] = {}
+        self._now = now
+        # Whether inputs are looked at once; whether that was done and no step taken since; when, and how long it took.
+        self._pinned = False
+        self._looked = False
+        self._looked_at, self._look_s = -math.inf, 0.0
+        self._idle = False
 
     @property
     def failures(self) -> list[Exception]:
@@ -158,7 +167,7 @@ class Engine:
 
     @property
     def untold(self) -> list[Exception]:
-        """Those of the failures that could not be written into their output's log."""
+        """Those of the failures that could not be written into their output's log, and do not pass."""
         return self._outputs.untold
 
     @property
@@ -169,11 +178,23 @@ class Engine:
     @property
     def goes_on(self) -> bool:
         """Whether any output may move again by itself: it is not complete, and depends on none that stands still."""
-        failed = self._outputs.failures
+        failed = {sink for sink, error in self._outputs.failures.items() if not passes(type(error).__name__)}
         return not self.dropped and any(
-            not state.closed and sink not in failed and not any(spool in failed for spool in self._from.spools(sink))
-            for sink, state in self._states.items()
+            not (sink in self._states and self._states[sink].closed)
+            and sink not in failed
+            and not any(spool in failed for spool in self._from.spools(sink))
+            for sink in self._sinks
         )
+
+    @property
+    def rest(self) -> float | None:
+        """After how many seconds there is something to do although no input moves; None: there is nothing."""
+        if self.dropped:
+            return None
+        due = self._outputs.due(bounded=self._pinned)
+        if not self._idle:
+            return 0.0
+        return None if due is None else max(due - self._now(), 0.0)
 
     def advance(self, run_tasks: RunTasks, /) -> list[Appended]:
         """Take steps until no output is ready.
@@ -197,26 +218,60 @@ class Engine:
         """
         return advance_all([self], run_tasks)
 
-    def steps(self, run_tasks: RunTasks, /) -> Iterator[list[Appended]]:
-        """Take the steps of `advance` one by one; what failed is in `failures` afterwards."""
-        self._outputs.begin()
-        ready = self._ready(fresh=True)
-        while ready:  # each step moves an upper, lets an output stand still, or learns that another copy was first
-            yield self._step(ready, run_tasks)
-            ready = self._ready(fresh=False)
+    def begin(self, *, pinned: bool = False) -> None:
+        """Begin a series of steps: inputs are looked at anew.
+
+        Parameters
+        ----------
+        pinned : bool
+            Whether that is done now, and the frontiers of inputs then stay as they are until the next `begin`.
+        """
+        self._pinned, self._idle, self._looked, self._looked_at = pinned, False, pinned, -math.inf
+        if pinned:
+            self._outputs.wake(bounded=True)
+            self._look_at_inputs()
+
+    def step(self, run_tasks: RunTasks, /) -> list[Appended] | None:
+        """Take a step; return what was done, None if nothing was ready. What failed is in `failures`."""
+        woken = self._outputs.wake(bounded=self._pinned)
+        fresh = self._looked and not woken
+        if not fresh:
+            fresh = woken or (not self._pinned and self._now() - self._looked_at >= _LOOK_SHARE * self._look_s)
+            if fresh:
+                self._look_at_inputs()
+            elif self._idle:
+                return None
+            else:
+                self._look(self._own_inputs)
+        self._looked = False
+        # A step moves an upper, lets an output stand still, or learns that another copy was first.
+        ready = self._ready(fresh=fresh)
+        self._idle = not ready
+        if ready:
+            return self._step(ready, run_tasks)
         if not self.dropped:
             self._check_remade()
+        return None
+
+    def _look_at_inputs(self) -> None:
+        began = self._now()
+        self._look(self._inputs)
+        self._looked_at = self._now()
+        self._look_s = self._looked_at - began
 
     def _ready(self, *, fresh: bool) -> list[Ready]:
-        """Read uppers, then frontiers; return the outputs behind their views, each with how far it can go."""
-        self._look(self._inputs if fresh else self._own_inputs)
+        """Return the outputs behind their views, each with how far it can go.
+
+        `fresh` says that the inputs were looked at after the outputs.
+        """
         if self.dropped:
             return []
         found = []
         for sink, state in self._states.items():  # one turn per output
             if sink in self._outputs.failures:
                 continue
-            changed = self._from.changed(sink, newest_note(self._logs[sink.path], sink))
+            note = newest_note(self._logs[sink.path], sink)
+            changed = self._from.changed(sink, note)
             if changed is not None:
                 self._outputs.fail(sink, state, changed)
                 continue
@@ -224,6 +279,8 @@ class Engine:
             if state.frontier.less_equal_frontier(upper):
                 if upper != state.frontier:
                     found.append((sink, state, upper))
+                else:
+                    self._outputs.settle(sink, state, note)
             elif fresh and not self._from.spools(sink):
                 self._outputs.fail(sink, state, _gone_back(sink, state.frontier, upper))
         return found
@@ -357,7 +414,7 @@ class Engine:
             try:
                 results = run_tasks(outputs, together)
             except Exception as error:
-                if _is_cancelled(error):
+                if is_cancelled(error):
                     raise
                 if len(concerned) > 1:
                     _log.warning("a step of %d outputs failed, each is run apart: %s", len(concerned), error)
@@ -400,55 +457,3 @@ def _gone_back(sink: Sink, upper: Antichain, frontier: Antichain) -> DataLossErr
         "was changed: rows would be missed; capture into another log, or remove this output to make it anew",
         context={"path": sink.path},
     )
-
-
-def advance_all(engines: Sequence[Engine], run_tasks: RunTasks, *, lives: bool = False) -> list[Appended]:
-    """Advance several dataflows, a step of each in turn: a large one does not make the others wait for its end.
-
-    Parameters
-    ----------
-    engines : sequence of Engine
-    run_tasks : callable
-        As for `Engine.advance`.
-    lives : bool
-        Whether the query shall live on as long as anything does not depend on what failed, and all failures are told
-        in the outputs' logs.
-
-    Raises
-    ------
-    OperatorError, DataLossError
-        As `Engine.advance`: after all that does not depend on it is done.
-    """
-    done: list[Appended] = []
-    broken: list[Exception] = []
-    running = [(engine, engine.steps(run_tasks)) for engine in engines]
-    while running:  # one turn per step of the dataflow that has most to do
-        for each in list(running):
-            try:
-                done += next(each[1])
-            except StopIteration:
-                running.remove(each)
-            except Exception as error:
-                if _is_cancelled(error):
-                    raise
-                broken.append(error)
-                running.remove(each)
-    kept = [engine for engine in engines if not engine.dropped]
-    failures = [*broken, *(error for engine in kept for error in engine.failures)]
-    ends = broken or any(engine.untold for engine in kept) or not any(engine.goes_on for engine in kept)
-    if failures and (ends or not lives):
-        _raise_all(failures)
-    return done
-
-
-def _is_cancelled(error: Exception) -> bool:
-    """Whether a job did not fail but was cancelled, as a query that is stopped does: nothing is to be tried again."""
-    return _CANCELLED.search(str(error)) is not None
-
-
-def _raise_all(failures: Sequence[Exception]) -> None:
-    if failures:
-        first, *others = failures
-        for other in others:
-            first.add_note(str(other))
-        raise first

@@ -5,36 +5,67 @@ Invariants
 1. An output is written by comparing and appending at its upper. What is told of it, a failure or that its dataflow was
    dropped, is such a commit too, which moves nothing: so who has dropped a dataflow knows that nothing of that run
    is appended any more.
-2. An output whose function failed is left alone for the rest of the run, unless another copy gets past; other
-   failures may pass by themselves, and are tried again in the next micro-batch.
-3. No failure stays untold: one that cannot be written into the output's log ends the query.
+2. An output whose function failed is left alone for the rest of the run, unless another copy gets past. Other
+   failures may pass by themselves: they are tried again after pauses that grow, whether or not an input moves.
+3. No failure stays untold: one that cannot be written into the output's log ends the query, after some tries.
 """
 
 from __future__ import annotations
 
 import logging
+import time as monotonic
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from spark_timely import errors
 from spark_timely.capture.note import Note, OutputFailure, OutputNote
 from spark_timely.dataflow.notes import newest_note
 from spark_timely.errors import ClosedError, DataLossError, OperatorError, TimelyError, UpperMismatchError
 from spark_timely.log.writer import StreamWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from spark_timely.antichain import Antichain
     from spark_timely.dataflow.scope import Sink
     from spark_timely.log.base import DataFile, StreamState
     from spark_timely.log.delta import DeltaLog
 
-__all__ = ["Outputs", "drop_output"]
+__all__ = ["TRIES", "Outputs", "drop_output", "passes", "pause_s"]
 
 _log = logging.getLogger("spark_timely.dataflow")
 
 # Others commit to an output a few times at most while something is told of it.
 _MOST_TRIES = 20
+
+TRIES: Final = 6
+"""How often in a row a query that ends tries what fails for a moment."""
+
+# After the first failure, and after many.
+_PAUSES_S: Final = (0.5, 60.0)
+
+
+def passes(kind: str, /) -> bool:
+    """Return whether a failure may pass by itself, by the name of its class: of a job or of the storage.
+
+    Examples
+    --------
+    >>> [passes(kind) for kind in ("StorageError", "OSError", "OperatorError", "DataLossError")]
+    [True, True, False, False]
+    """
+    return kind == "StorageError" or kind not in errors.__all__
+
+
+def pause_s(tries: int, /) -> float:
+    """Return how many seconds to wait after so many failures in a row.
+
+    Examples
+    --------
+    >>> [pause_s(tries) for tries in (1, 2, 3, 100)]
+    [0.5, 1.0, 2.0, 60.0]
+    """
+    first, most = _PAUSES_S
+    return min(first * 2.0 ** min(tries - 1, 30), most)
 
 
 class Outputs:
@@ -47,28 +78,72 @@ class Outputs:
         By path.
     run : str
         The run of the query.
+    tries : int
+        How often in a row a failure that may pass is tried, by a query that ends and where it cannot be told.
+    now : callable
+        A clock in seconds that never goes back.
 
     Attributes
     ----------
     failures : dict of Sink to Exception
         Outputs that stand still.
-    untold : list of Exception
-        Those of the failures that could not be written into their output's log.
     dropped : bool
         Whether this run may not go on.
     """
 
-    def __init__(self, sinks: Sequence[Sink], logs: Mapping[str, DeltaLog], run: str) -> None:
+    def __init__(
+        self,
+        sinks: Sequence[Sink],
+        logs: Mapping[str, DeltaLog],
+        run: str,
+        *,
+        tries: int = 1,
+        now: Callable[[], float] = monotonic.monotonic,
+    ) -> None:
         self._sinks, self._logs, self._run = sinks, logs, run
         self._standing: dict[Sink, Antichain] = {}
         self.failures: dict[Sink, Exception] = {}
-        self.untold: list[Exception] = []
+        self._untold: set[Sink] = set()
+        self._most, self._now = tries, now
+        # Failures in a row of each output, and when it is tried again.
+        self._tries: dict[Sink, int] = {}
+        self._due: dict[Sink, float] = {}
         self.dropped = False
 
-    def begin(self) -> None:
-        """Forget failures that may pass by themselves (invariant 2)."""
-        self.failures = {sink: error for sink, error in self.failures.items() if sink in self._standing}
-        self.untold = [error for error in self.untold if error in self.failures.values()]
+    @property
+    def untold(self) -> list[Exception]:
+        """Failures that could not be written into their output's log, and will not pass or were tried often enough."""
+        return [self.failures[sink] for sink in self._untold if self._is_final(sink)]
+
+    def _is_final(self, sink: Sink) -> bool:
+        return not passes(type(self.failures[sink]).__name__) or self._tries[sink] >= self._most
+
+    def _waiting(self, *, bounded: bool) -> dict[Sink, float]:
+        """Return the outputs that are tried again, and when; of a query that ends those alone that it waits for."""
+        return {sink: due for sink, due in self._due.items() if not bounded or not self._is_final(sink)}
+
+    def due(self, *, bounded: bool) -> float | None:
+        """Return when the next output is tried again; None if none is. See `wake`."""
+        return min(self._waiting(bounded=bounded).values(), default=None)
+
+    def wake(self, *, bounded: bool) -> bool:
+        """Forget failures that are due to be tried again; return whether there were any (invariant 2).
+
+        Parameters
+        ----------
+        bounded : bool
+            Whether those are left alone that will not pass, or were tried often enough: the query ends.
+        """
+        now = self._now()
+        woken = [sink for sink, due in self._waiting(bounded=bounded).items() if due <= now]
+        for sink in woken:  # one turn per output
+            self._forget(sink)
+        return bool(woken)
+
+    def _forget(self, sink: Sink) -> None:
+        self.failures.pop(sink, None)
+        self._due.pop(sink, None)
+        self._untold.discard(sink)
 
     def states(self, broken: Mapping[str, Exception]) -> dict[Sink, StreamState]:
         """Return how far each output is whose log could be looked at.
@@ -89,7 +164,7 @@ class Outputs:
             self.dropped = self.dropped or self._is_dropped(sink)
             if self._standing.get(sink, state.frontier) != state.frontier:
                 del self._standing[sink]
-                self.failures.pop(sink, None)
+                self._forget(sink)
         return found
 
     def _is_dropped(self, sink: Sink) -> bool:
@@ -116,7 +191,20 @@ class Outputs:
         except TimelyError as error:
             self.fail(sink, state, error)
             return None
+        self._tries.pop(sink, None)
         return True
+
+    def settle(self, sink: Sink, state: StreamState, note: OutputNote) -> None:
+        """Tell that an output of which nothing waits does not fail any more, where its newest note says it does."""
+        self._tries.pop(sink, None)
+        others = tuple(failure for failure in note.failures if failure.run != self._run)
+        if others == note.failures:
+            return
+        well = replace(note, step=None, failures=others)
+        try:
+            _say(self._logs[sink.path], sink, state, well, f"{sink.owner}: {sink.name} is well again")
+        except TimelyError as error:
+            _log.warning("output %r: that it is well again cannot be written into its log: %s", sink.name, error)
 
     def fail(self, sink: Sink, state: StreamState | None, error: Exception) -> None:
         """Let an output stand still, and tell why.
@@ -131,10 +219,13 @@ class Outputs:
         if sink in self.failures:
             return
         self.failures[sink] = error
+        self._tries[sink] = self._tries.get(sink, 0) + 1
         if isinstance(error, OperatorError) and state is not None:
             self._standing[sink] = state.frontier
+        else:
+            self._due[sink] = self._now() + pause_s(self._tries[sink])
         if state is None or not self._tell(sink, state, error):
-            self.untold.append(error)
+            self._untold.add(sink)
 
     def _tell(self, sink: Sink, state: StreamState, error: Exception) -> bool:
         """Write a failure into the log of its output; return whether everybody can see it, or need not."""
@@ -143,6 +234,12 @@ class Outputs:
         try:
             before = newest_note(log, sink)
             if before.failure == failure:
+                return True
+            if self._tries[sink] > 1 and any(_is_like(each, failure) for each in before.failures):
+                # Told when it failed first: a job says it in other words each time.
+                _log.warning(
+                    "%s: output %r failed again, %d times: %s", sink.owner, sink.name, self._tries[sink], error
+                )
                 return True
             _log.error("%s: output %r stands still: %s", sink.owner, sink.name, error)
             for _ in range(_MOST_TRIES):
@@ -158,6 +255,11 @@ class Outputs:
         except TimelyError as other:
             _log.warning("output %r: its failure cannot be written into its log: %s", sink.name, other)
         return False
+
+
+def _is_like(before: OutputFailure, failure: OutputFailure) -> bool:
+    """Return whether two failures are of one operator, kind and run."""
+    return replace(before, message="", hint=None) == replace(failure, message="", hint=None)
 
 
 def _append(

@@ -1,14 +1,15 @@
 """Which ranges wait at which output: the dataflow as a scope of the progress layer.
 
 The inputs' logs and the outputs' are operators that hold capabilities: an input at each element of its
-log's frontier, an output at its upper. Views are operators with the path summary of what they do to times.
-A view whose doing is no sum of steps (`ceil_to`) has no path through it: it holds a capability of its own,
-where the frontier of its input takes it.
+log's frontier, an output at its upper. Views that leave times as they are hand them on. A delay has no path
+through it: it holds a capability of its own, where the frontier of its input takes it. A path summary would end at the
+greatest number of 64 bits, where a delay stays until its input is complete.
 
 Invariants
 ----------
 1. What a frontier is asked of was read before: uppers of outputs first, then the frontiers of inputs.
 2. Frontiers only move forward.
+3. What the progress layer finds is what `View.front` gives of the same frontiers.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ __all__ = ["Tracking"]
 
 
 class _Passing(Operator):
-    """A view that hands times on, moved by steps or not; it holds nothing."""
+    """A view that hands times on as they are; it holds nothing."""
 
     def get_internal_summary(self) -> tuple[InternalSummary, PortChanges]:
         return self.summary, PortChanges(len(self.minimum))
@@ -88,7 +89,7 @@ class _Holding(Operator):
 
 
 class _Following(_Holding):
-    """A delay that is no sum of steps: holds what the frontier of its input becomes behind it."""
+    """A delay: holds what the frontier of its input becomes behind it."""
 
     def __init__(self, name: str, delay: BoundDelay, start: Antichain, minimum: Time) -> None:
         super().__init__(name, 1, start, minimum, [[[]]])
@@ -113,7 +114,6 @@ class Tracking:
 
     def __init__(self, name: str, sinks: Sequence[Sink]) -> None:
         domain = sinks[0].view.domain
-        self._limits = [kind.hi for kind in domain.types]
         minimum = tuple(kind.lo for kind in domain.types)
         start = Antichain.of(minimum)
         self._worker = Worker()
@@ -153,14 +153,12 @@ class Tracking:
             self._inputs[view] = held
             self._holding.append(held)
             operator = held
-        elif isinstance(view, Delayed) and view.delay.steps is None:
+        elif isinstance(view, Delayed):
             follower = _Following(view.name, view.delay, self._start, self._minimum)
             self._holding.append(follower)
             operator = follower
         else:
-            steps = view.delay.steps if isinstance(view, Delayed) else None
-            zero = tuple(0 for _ in self._minimum)
-            summary = [[[steps or zero]] for _ in view.inputs]
+            summary = [[[tuple(0 for _ in self._minimum)]] for _ in view.inputs]
             operator = _Passing(
                 view.name, inputs=len(view.inputs), outputs=1, minimum=self._minimum, summary=summary, notify=False
             )
@@ -202,13 +200,8 @@ class Tracking:
                 return
 
     def frontier(self, sink: Sink) -> Antichain:
-        """Return the frontier of what an output captures: times not beyond it are complete.
-
-        Steps are added without regard to the greatest time of a type; what is past it stays there.
-        """
-        found = self._outputs[sink].told
-        rows = [tuple(min(x, high) for x, high in zip(time, self._limits, strict=True)) for time in found]
-        return Antichain.of(*rows) if rows else found
+        """Return the frontier of what an output captures: times not beyond it are complete."""
+        return self._outputs[sink].told
 
 
 def _went_back(path: str, domain: TimeDomain, frontier: Antichain, before: Antichain) -> DataLossError:

@@ -13,12 +13,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_timely.capture.replay import Limits
+from spark_timely.conf.kinds import parse_duration
 from spark_timely.dataflow import report
 from spark_timely.dataflow.cutting import KEYED_BYTES
-from spark_timely.dataflow.engine import Engine, advance_all
+from spark_timely.dataflow.engine import Engine
+from spark_timely.dataflow.outputs import TRIES
 from spark_timely.dataflow.report import OperatorMetrics, OutputProgress
 from spark_timely.dataflow.scope import Scope, Sink, open_outputs
+from spark_timely.dataflow.turns import Bounds, advance_all, rest_of
 from spark_timely.dataflow.view import leaves_of, packed, unpacked
+from spark_timely.datasource.alarm import Alarm
 from spark_timely.errors import InvalidUsageError, shown
 from spark_timely.log.delta import open_log
 from spark_timely.spark.dataflow_query import DataflowQuery
@@ -97,6 +101,13 @@ class Dataflow(Scope):
         say why. The others go on as long as the query lives. It ends with the error where nothing can go on any more,
         and with the triggers ``availableNow`` and ``once`` after all else is done. The next start tries again.
 
+        A failure of a job or of the storage may pass: its output is tried again after pauses of half a second to a
+        minute, whether or not an input moves. With ``availableNow`` and ``once`` it is tried six times in a row, and
+        then ends the query.
+
+        With these two triggers the inputs are taken as they are at the start. Else news is seen between steps, and a
+        micro-batch ends after thirty steps or ten seconds, or the trigger's interval; the next one follows at once.
+
         Parameters
         ----------
         spark : pyspark.sql.SparkSession
@@ -113,8 +124,9 @@ class Dataflow(Scope):
             by rows and put together by key, where its operators allow that: an aggregate over operators that go row
             by row. 128 MiB unless given.
         beside : sequence of Dataflow
-            Other dataflows for the same query, which spares a query each. They take their steps in turn, so that a
-            large one does not keep the others waiting; what fails in one does not concern the others.
+            Other dataflows for the same query, which spares a query each. They take their steps in turn, and look at
+            their inputs before each: news for one waits for a step of each of the others, however much those have to
+            do. What fails in one does not concern the others.
         twice : bool
             A test mode: compute everything twice, with rows and files in another order, and refuse functions that
             give other rows the second time.
@@ -170,6 +182,7 @@ class Dataflow(Scope):
         # Outputs that are read again too: others may write further streams of their logs.
         first, *others = {leaf.path: None for flow in flows for sink in flow.sinks for leaf in leaves_of(sink.view)}
         reader = spark.readStream.format("timely").option("content", "clock").option("run", run)
+        reader = reader.option("alarm", self.checkpoint)
         if others:
             reader = reader.option("logs", json.dumps(others))
         for name, value in storage[first].items():
@@ -177,7 +190,18 @@ class Dataflow(Scope):
         limits = Limits(times=max_times_per_step, size_bytes=max_bytes_per_step or _STEP_BYTES)
         parts = tuple(_Part(flow.name, tuple(flow.sinks), dict(flow.storage), flow.evaluation) for flow in flows)
         lives = not any((trigger or {}).get(kind) for kind in _ENDING)
-        step = _MicroBatch(parts, limits, workers, max_bytes_per_task or KEYED_BYTES, twice, run, lives)
+        step = _MicroBatch(
+            parts,
+            limits,
+            workers,
+            max_bytes_per_task or KEYED_BYTES,
+            twice,
+            run,
+            lives,
+            _bounds(trigger),
+            self.checkpoint,
+            storage[first],
+        )
         writer = reader.load(first).writeStream.foreachBatch(step).option("checkpointLocation", self.checkpoint)
         if trigger:
             keywords: dict[str, Any] = dict(trigger)
@@ -248,14 +272,19 @@ class _MicroBatch:
     twice: bool
     run: str
     lives: bool
+    bounds: Bounds
+    checkpoint: str
+    clock_options: dict[str, str]
     engines: list[Engine] = field(default_factory=list, repr=False)
+    alarm: Alarm | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "engines": []}
+        return {**self.__dict__, "engines": [], "alarm": None}
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         del batch_id
         if not self.engines:
+            self.alarm = Alarm(self.checkpoint, self.run, self.clock_options)
             self.engines = [
                 Engine(
                     part.name,
@@ -268,8 +297,26 @@ class _MicroBatch:
                     twice=self.twice,
                     evaluation=part.evaluation,
                     run=self.run,
+                    tries=TRIES,
                 )
                 for part in self.parts
             ]
         storage = {path: options for part in self.parts for path, options in part.storage.items()}
-        advance_all(self.engines, SparkTasks(df.sparkSession, storage, self.workers), lives=self.lives)
+        tasks = SparkTasks(df.sparkSession, storage, self.workers)
+        rest: float | None = 0.0
+        while rest == 0.0:  # one turn, unless the clock cannot be asked for another micro-batch
+            advance_all(self.engines, tasks, lives=self.lives, bounds=self.bounds)
+            rest = rest_of(self.engines) if self.lives else None
+            if rest is not None and self.alarm is not None and self.alarm.set(rest):
+                return
+
+
+def _bounds(trigger: Mapping[str, object] | None) -> Bounds:
+    """Return how long a micro-batch may take: where the next one comes after an interval, as long as that at least."""
+    interval = (trigger or {}).get("processingTime", 0)
+    try:
+        seconds = parse_duration(interval, bare="ms").seconds
+    except ValueError:  # Spark reads it in a way of its own
+        return Bounds(None, None)
+    bounds = Bounds()
+    return bounds if not seconds else Bounds(max(seconds, bounds.seconds or 0.0), None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_timely.capture.note import OutputFailure
 from spark_timely.dataflow.notes import failure_of
-from spark_timely.dataflow.outputs import drop_output
+from spark_timely.dataflow.outputs import drop_output, passes
 from spark_timely.dataflow.scope import Sink, open_outputs
 from spark_timely.errors import InvalidUsageError, WaitTimeoutError, shown
 from spark_timely.log.storage import normal_path
@@ -100,7 +100,8 @@ class DataflowQuery:
         """Return why outputs stand still in this run: one for each whose functions, files or inputs failed.
 
         Those that are made from such an output stand still too, and are not among them: `explain` says what holds them.
-        A start of the dataflow tries again.
+        A failure of a job or of the storage is among them until it has passed: it is tried again, after pauses of half
+        a second to a minute. What a function made fail a start of the dataflow tries again.
         """
         for log in self._logs.values():
             log.refresh()
@@ -140,7 +141,8 @@ class DataflowQuery:
         WaitTimeoutError
             If it is not complete in time, or the query has ended before.
         OperatorError, DataLossError
-            If an output stands still before it, in a query that goes on: see `failures`.
+            If an output stands still before it, in a query that goes on, and does not move again by itself: see
+            `failures`.
         pyspark.errors.StreamingQueryException
             If the query failed.
         """
@@ -155,15 +157,19 @@ class DataflowQuery:
             found = self.frontier
             if not found.less_equal(wanted):
                 return found
-            if self._lives:  # one that failed past the time keeps nobody waiting
-                _raise(self._seen_failures(wanted))
+            # One that failed past the time keeps nobody waiting; one that may pass is waited for.
+            failures = self._seen_failures(wanted) if self._lives else []
+            _raise([failure for failure in failures if not passes(failure.kind)])
             if not active or now >= deadline:
                 self._raise_exception()
                 at = domain.render_frontier(found)
                 ended = "" if active else ", and the query has ended"
                 asked_for = shown(domain.render_time(wanted))
                 msg = f"could not wait for time={asked_for}: found outputs at frontier={at}{ended}"
-                raise WaitTimeoutError(msg, hint="explain() tells which input holds them back", frontier=at)
+                error = WaitTimeoutError(msg, hint="explain() tells which input holds them back", frontier=at)
+                for failure in failures:
+                    error.add_note(f"tried again: {failure.error}")
+                raise error
             monotonic.sleep(min(_POLL_S, max(deadline - now, 0.0)))
 
     def await_termination(self, timeout_s: float | None = None) -> bool:

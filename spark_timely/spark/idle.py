@@ -20,6 +20,7 @@ Invariants
 2. The stream never moves past a time that is later than all it has seen, skewed rows left out: a source
    that resumes with later times loses nothing, however far other streams are.
 3. Only the stream's owner advances it here; whoever has taken it over is left alone.
+4. It looks as long as the query lives and owns the stream: looks that fail are tried again after growing pauses.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ __all__ = ["IdleWatch", "check_idle_options", "greatest_seen"]
 _log = logging.getLogger("spark_timely.spark")
 
 _LOOK_S = (0.05, 5.0)
-_MAX_FAILURES = 20
+# Between looks that fail, at most.
+_FAILING_S = 60.0
 
 
 def check_idle_options(options: SinkOptions, /) -> float:
@@ -189,21 +191,27 @@ class IdleWatch:
         low, high = _LOOK_S
         pause = min(max(self._timeout_us / 8_000_000, low), high)
         failures = 0
-        while not self._ended.wait(pause):
+        while not self._ended.wait(pause if not failures else _failing_s(pause, failures)):
             try:
                 if not self._query.isActive:
                     return
                 self.look()
-                failures = 0
             except (OwnershipError, ClosedError) as error:
                 _log.warning("the idle timeout of query %s has ended: %s", self._query.id, error)
                 return
             except Exception as error:  # noqa: BLE001 - a timer that dies unnoticed would hold the frontier back
                 failures += 1
-                _log.warning("the idle timeout of query %s could not be looked after: %s", self._query.id, error)
-                if failures == _MAX_FAILURES:
-                    _log.exception("the idle timeout of query %s has ended after %d failures", self._query.id, failures)
-                    return
+                if failures == 1:
+                    _log.warning(
+                        "could not look whether query %s is idle: found %s — hint: it is tried again as long as the"
+                        " query lives; until then the stream is not advanced",
+                        self._query.id,
+                        error,
+                    )
+            else:
+                if failures:
+                    _log.info("looked again whether query %s is idle, after %d failures", self._query.id, failures)
+                failures = 0
 
     # One look ----------------------------------------------------------------------------------------
 
@@ -273,6 +281,11 @@ class IdleWatch:
                 # A micro-batch was committed meanwhile: not idle.
                 return False
         return True
+
+
+def _failing_s(pause: float, failures: int) -> float:
+    """Return how many seconds to wait after so many failures in a row: ever longer, a minute at most."""
+    return min(pause * 2.0 ** min(failures, 30), max(pause, _FAILING_S))
 
 
 def _committed_at(log: ReadableLog, state: StreamState) -> int:

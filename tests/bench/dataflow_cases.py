@@ -40,6 +40,8 @@ NAMES = (
     "dataflow_bytes_read_per_byte_plain",
     "dataflow_memory_of_a_worker_hopping",
     "dataflow_bytes_read_per_byte_hopping",
+    "news_during_backlog_steps",
+    "news_during_backlog_vs_alone",
 )
 STORES = {
     "default": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
@@ -51,6 +53,8 @@ NOW = {"availableNow": True}
 # Micro-batches of one run, of which Spark's take 1.5 to 3 s each.
 WARM, MEASURED = 5, 12
 DEADLINE_S = 60
+# Steps of the backlog, and after how many of them a small dataflow beside it gets news.
+BACKLOG, NEWS_AFTER = 30, (3, 8, 13, 18, 23)
 
 
 class DataflowCases:
@@ -73,6 +77,8 @@ class DataflowCases:
         for kind in ("plain", "hopping"):
             if any(wanted(name) for name in NAMES if name.endswith(kind)):
                 cases += [case for case in self.alone(kind) if wanted(case.name)]
+        if any(wanted(name) for name in NAMES if name.startswith("news_")):
+            cases += [case for case in self.news() if wanted(case.name)]
         return cases
 
     def _folder(self, name: str) -> Path:
@@ -294,6 +300,72 @@ class DataflowCases:
         shutil.rmtree(folder)
         return took
 
+    # -- news during a backlog
+
+    def news(self) -> list[Case]:
+        """Say after how many steps of a backlog, and after what time, a small dataflow beside it answers news."""
+        what = (
+            f"a dataflow that has {BACKLOG} steps to do (count and sum per time and key of all events), and a small one"
+            f" beside it whose input gets a row {len(NEWS_AFTER)} times meanwhile; "
+        )
+        steps = Case(
+            "news_during_backlog_steps",
+            f"{what}steps of the one between the news and the answer of the other, the most of a run; peer: one step",
+            2.0,
+            unit="steps",
+            higher_is_better=False,
+        )
+        latency = Case(
+            "news_during_backlog_vs_alone",
+            f"{what}seconds from the news to the answer, the median of a run; peer: the same once the backlog is done",
+            None,
+            higher_is_better=False,
+        )
+        for number in range(1 + self.base.repeats):
+            most, during, alone = self._news()
+            if number:  # the first run pays for loading classes
+                steps.ours.append(most)
+                steps.peer.append(1.0)
+                latency.ours.append(during)
+                latency.peer.append(alone)
+        return [steps, latency]
+
+    def _news(self) -> tuple[float, float, float]:
+        """Return the most steps, and the seconds during the backlog and after it."""
+        events_log, _ = self.base.captured()
+        folder = self._folder("news")
+        log = st.create_log(str(folder / "in"), pa.schema([("v", pa.int64())]), minimum=(0,))
+        writer = log.writer(owner="bench")
+        large, small = self._groups(events_log, folder), st.Dataflow("small", checkpoint=str(folder / "unused"))
+        small.replay(log).capture(str(folder / "small"))
+        per_step = -(-N_EPOCHS // BACKLOG)
+        query = large.start(self.spark, workers=2, max_times_per_step=per_step, beside=[small])
+        try:
+            for number in range(2 * len(NEWS_AFTER)):
+                if number < len(NEWS_AFTER):
+                    time_ = per_step * NEWS_AFTER[number] - 1
+                    st.wait(str(folder / "out"), time=time_, timeout=DEADLINE_S, poll=0.01)
+                elif number == len(NEWS_AFTER):
+                    st.wait(str(folder / "out"), frontier=[], timeout=4 * DEADLINE_S)
+                writer.append(pa.table({"_time": [number], "v": [number]}), advance_to=number + 1)
+                st.wait(str(folder / "small"), time=number, timeout=DEADLINE_S, poll=0.01)
+        finally:
+            query.stop()
+        asked, answered, steps = (_moments(folder / name) for name in ("in", "small", "out"))
+        n_groups = self.spark.read.format("delta").load(str(folder / "out")).where("_event = 'message'").count()
+        if (len(asked), len(answered), n_groups) != (2 * len(NEWS_AFTER), len(asked), self.base.data.n_groups):
+            message = f"news: found {len(asked)} news, {len(answered)} answers, {n_groups} groups"
+            raise AssertionError(message)
+        pairs = list(zip(asked, answered, strict=True))
+        during, alone = pairs[: len(NEWS_AFTER)], pairs[len(NEWS_AFTER) :]
+        if during[-1][1] >= steps[-1]:
+            message = "news: the backlog was done before the last answer; give more rows"
+            raise AssertionError(message)
+        most = max(sum(start < at < end for at in steps) for start, end in during)
+        took = [statistics.median(end - start for start, end in each) for each in (during, alone)]
+        shutil.rmtree(folder)
+        return float(most), took[0], took[1]
+
     # -- costs, for information
 
     def alone(self, kind: str) -> list[Case]:
@@ -357,6 +429,12 @@ def run(plans, tasks):
 rows = sum(done.n_rows for done in engine.advance(run))
 print(json.dumps({"before": before, "peak": peak(), "rows": rows, "read": read / 2**20, "size": size}))
 """
+
+
+def _moments(path: Path) -> list[float]:
+    """Return when the commits that moved a log's stream were made, in seconds of the wall clock, in their order."""
+    rows = st.open_log(str(path)).progress().to_pylist()
+    return sorted({row["_seq"]: row["_at"].timestamp() for row in rows if row["_seq"] and row["_delta"]}.values())
 
 
 def _durations(query: StreamingQuery, n: int) -> float:

@@ -10,7 +10,7 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,10 +36,12 @@ from spark_timely.dataflow.stream import Stream
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.time_views import Aggregate
 from spark_timely.dataflow.tracking import Tracking
+from spark_timely.dataflow.turns import Bounds, advance_all, rest_of
 from spark_timely.dataflow.view import leaves_of
 from spark_timely.errors import TimelyError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.spark.dataflow_tasks import buckets_of, catalog_of, pieces_of, reader_of, run_one
+from spark_timely.testing import ManualClock
 from spark_timely.time_type import TimeType
 from tests.oracles.dataflow_model import DONE, Row, Spec, frontier_of, rows_of
 from tests.support import examples
@@ -114,7 +116,7 @@ def runner(storage: dict[str, dict[str, str]], before: Callable[[], None] = lamb
 
     def run(outputs: Sequence[OutputPlan], tasks: Sequence[Task]) -> list[TaskResult]:
         plans, todo = cloudpickle.loads(cloudpickle.dumps((list(outputs), list(tasks))))
-        results = [TaskResult(times=np.empty((0, 1), np.int64)) for _ in todo]
+        results = [TaskResult(times=np.empty((0, each.lower.arity), np.int64)) for each in todo]
         parcels: dict[tuple[int, int], list[bytes]] = {}
         pieces = pieces_of(todo)
         for i in reversed(range(len(todo))):
@@ -159,6 +161,7 @@ class World:
             workers=self.workers,
             twice=self.twice,
             keyed_bytes=self.keyed_bytes,
+            now=ManualClock(),  # looks take no time: inputs are looked at before each step
         )
 
     def write(self, commit: Commit) -> None:
@@ -197,6 +200,13 @@ def killed_at(engine: Engine, nth: int) -> None:
         return append(*args)
 
     engine._append = dying  # type: ignore[method-assign]
+
+
+def news_of(world: World, coming: Iterator[Commit], rng: random.Random) -> None:
+    """Write what comes next, now and then."""
+    commit = next(coming, None) if rng.random() < 0.5 else None
+    if commit is not None:
+        world.write(commit)
 
 
 texts = s.sampled_from(["a", "b", "c", None])
@@ -268,9 +278,10 @@ def test_dataflow_is_what_the_sequential_program_gives_through_kills_restarts_an
         world = World(Path(folder), flow, workers, max_times)
         world.twice, world.keyed_bytes = twice, keyed_bytes
         engines = [world.engine(), world.engine()]
-        for commit in history:
+        coming = iter(history)
+        for commit in coming:
             world.write(commit)
-            turn = rng.choice(["wait", "advance", "race", "kill", "restart", "emptied"])
+            turn = rng.choice(["wait", "advance", "news", "race", "kill", "restart", "emptied"])
             which = rng.randrange(2)
             if turn == "emptied":  # whoever runs must be started again: its output is another log
                 shutil.rmtree(world.folder / f"out{rng.randrange(len(flow))}")
@@ -279,7 +290,13 @@ def test_dataflow_is_what_the_sequential_program_gives_through_kills_restarts_an
                 engines[which] = world.engine()
             if turn == "kill":
                 killed_at(engines[which], rng.randrange(3))
-            if turn == "race":
+            if turn == "news":  # comes while a step runs, of a query that lives and returns before all is done
+                news = partial(news_of, world, coming, rng)
+                bounds = Bounds(None, rng.randrange(1, 4))
+                advance_all([engines[which]], runner(world.storage, news), lives=True, bounds=bounds)
+                while rest_of([engines[which]]) is not None:
+                    advance_all([engines[which]], runner(world.storage), lives=True, bounds=bounds)
+            elif turn == "race":
                 other = partial(engines[1 - which].advance, runner(world.storage))
                 engines[which].advance(runner(world.storage, other))
             elif turn != "wait":

@@ -34,6 +34,14 @@ def main(spark: SparkSession, folder: Path) -> dict[str, object]:
     rows = {each.operator: each.rows for each in flow.metrics() if each.operator == each.output}
     large = sorted(row["n"] for row in query.result(str(folder / "large")).collect())
     of_sql = st.open_log(str(folder / "sql")).messages().select(["_time", "k", "n"]).to_pylist()
+    # More steps than a micro-batch has: the clock, another process than the engine, is asked for the next one.
+    many = st.create_log(str(folder / "many"), pa.schema([("n", pa.int64())]), minimum=(0,))
+    many.writer(owner="test").append(pa.table({"_time": range(33), "n": range(33)}), advance_to=33)
+    steps = st.Dataflow("steps", checkpoint=str(folder / "checkpoint of steps"))
+    steps.replay(many).capture(str(folder / "steps"))
+    lives = steps.start(spark, trigger={"processingTime": "0 seconds"}, max_times_per_step=1, workers=1)
+    frontiers.append(lives.await_frontier(32, timeout_s=240).to_json())
+    lives.stop()
     found = st.open_log(str(folder / "out")).messages().select(["_time", "k", "n"]).to_pylist()
     return {
         "captured": rows,

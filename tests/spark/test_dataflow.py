@@ -17,9 +17,12 @@ from pyspark.errors import StreamingQueryException
 import spark_timely as st
 from spark_timely.errors import InvalidUsageError, OperatorError, WaitTimeoutError
 from spark_timely.predicate import parse_predicate
+from tests.faults.harness import wait_until
 from tests.unit.test_predicate import TABLE, TYPES, condition
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
@@ -371,3 +374,66 @@ def test_query_lives_on_beside_a_failure_and_without_a_dataflow_that_is_dropped(
     for name in ("bad", "good", "other"):
         log = st.open_log(str(tmp_path / name))
         assert (log.frontier().to_json(), log.messages().num_rows) == ([8], sum(time < 8 for time, *_ in flights.rows))
+
+
+def test_job_that_fails_for_a_moment_is_run_again_although_no_input_moves(spark: SparkSession, tmp_path: Path) -> None:
+    flights, lost = Flights(tmp_path / "flights"), Flights(tmp_path / "lost", 1)
+    for each in (flights, lost):
+        each.write(4)
+    (file,) = lost.log.files().paths.tolist()
+    away = (tmp_path / "lost" / file).rename(tmp_path / "away")
+    flow = st.Dataflow("flow", checkpoint=str(tmp_path / "checkpoint"))
+    flow.replay(lost.log).capture(str(tmp_path / "bad"))
+    flow.replay(flights.log).capture(str(tmp_path / "good"))
+    query = flow.start(spark, trigger={"processingTime": "0 seconds"})
+    try:
+        st.wait(str(tmp_path / "good"), time=3, timeout=120)
+        wait_until(lambda: bool(query.failures()), deadline_s=120, what="the failure", report=query.explain)
+        with pytest.raises(WaitTimeoutError, match=r"found outputs at frontier=\[0\]") as caught:
+            query.await_frontier(3, timeout_s=0.1)
+        assert any("tried again: could not run operator 'capture_" in note for note in caught.value.__notes__)
+        away.rename(tmp_path / "lost" / file)
+        assert query.await_frontier(3, timeout_s=120).to_json() == [4]
+        assert query.failures() == []
+        assert query.is_active
+    finally:
+        query.stop()
+    assert query.await_termination(60)
+    assert st.open_log(str(tmp_path / "bad")).messages().num_rows == sum(time < 4 for time, *_ in lost.rows)
+
+
+def test_news_is_answered_during_a_backlog_that_takes_several_micro_batches(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    schema = pa.schema([("n", pa.int64())])
+    logs = {name: st.create_log(str(tmp_path / f"{name} in"), schema, minimum=(0,)) for name in ("large", "small")}
+    flows = [st.Dataflow(name, checkpoint=str(tmp_path / "checkpoint")) for name in logs]
+    for flow in flows:
+        flow.replay(logs[flow.name]).capture(str(tmp_path / flow.name))
+    large, small = (log.writer(owner="test") for log in logs.values())
+    large.append(pa.table({"_time": range(34), "n": range(34)}), advance_to=34)
+    query = flows[0].start(
+        spark, trigger={"processingTime": "0 seconds"}, max_times_per_step=1, workers=1, beside=flows[1:]
+    )
+    try:
+        st.wait(str(tmp_path / "large"), time=33, timeout=240)  # more than a micro-batch, and no log moved
+        large.append(pa.table({"_time": range(34, 54), "n": range(34, 54)}), advance_to=54)
+        for time in range(3):
+            st.wait(str(tmp_path / "large"), time=35 + 5 * time, timeout=120, poll=0.02)
+            small.append(pa.table({"_time": [time], "n": [time]}), advance_to=time + 1)
+            st.wait(str(tmp_path / "small"), time=time, timeout=120, poll=0.02)
+        st.wait(str(tmp_path / "large"), time=53, timeout=240)
+        assert query.is_active
+    finally:
+        query.stop()
+    asked, answered, steps = (at_of(tmp_path / name) for name in ("small in", "small", "large"))
+    pairs = zip(asked.values(), answered.values(), strict=True)
+    between = [sum(start < at < end for at in steps.values()) for start, end in pairs]
+    assert max(between) <= 2, between
+    assert len(steps) == 54
+
+
+def at_of(path: Path) -> dict[int, datetime]:
+    """Return when each commit that moved a log's stream was made, by its number."""
+    rows = st.open_log(str(path)).progress().to_pylist()
+    return {row["_seq"]: row["_at"] for row in rows if row["_delta"] and row["_seq"]}

@@ -72,7 +72,18 @@ def test_tables_are_those_of_the_design() -> None:
         *("path", "delivery", "content", "workers", "splitBy", "asOf", "snapshot", "startingFrontier"),
         *("startingVersion", "startingTimestamp", "upTo", "endingVersion", "endingTimestamp", "maxTimesPerTrigger"),
         *("maxFilesPerTrigger", "maxBytesPerTrigger", "maxRowsPerTrigger", "pollInterval", "includeMetadata"),
-        *("includeTime", "columns", "where", "streamFilter", "failOnDataLoss", "alignTo", "cut", "logs", "run"),
+        *(
+            "includeTime",
+            "columns",
+            "where",
+            "streamFilter",
+            "failOnDataLoss",
+            "alignTo",
+            "cut",
+            "logs",
+            "run",
+            "alarm",
+        ),
     }
 
 

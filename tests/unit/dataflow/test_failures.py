@@ -13,24 +13,28 @@ import pytest
 
 from spark_timely.antichain import Antichain
 from spark_timely.capture.note import OutputFailure
+from spark_timely.capture.replay import Limits
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.delays import ceil_to, plus, windows
-from spark_timely.dataflow.engine import Engine, advance_all
+from spark_timely.dataflow.engine import Engine
 from spark_timely.dataflow.notes import failure_of
-from spark_timely.dataflow.outputs import drop_output
+from spark_timely.dataflow.outputs import drop_output, pause_s
 from spark_timely.dataflow.report import explain, metrics, outputs
 from spark_timely.dataflow.scope import Scope
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
+from spark_timely.dataflow.turns import advance_all, rest_of
 from spark_timely.errors import LogMissingError, OperatorError, StorageError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.spark.dataflow_tasks import catalog_of, run_one
+from spark_timely.testing import ManualClock
+from spark_timely.time_type import TimeType
 from tests.property.test_dataflow import runner
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
 
-def engine(scope: Scope, run: str = "run") -> Engine:
-    return Engine(scope.name, scope.sinks, scope.storage, files_of=catalog_of, run=run)
+def engine(scope: Scope, run: str = "run", **settings: Any) -> Engine:
+    return Engine(scope.name, scope.sinks, scope.storage, files_of=catalog_of, run=run, **settings)
 
 
 def more(log: DeltaLog, upper: int | None) -> None:
@@ -101,19 +105,20 @@ def test_others_go_on_as_long_as_the_query_lives_and_what_failed_is_not_tried_ag
     assert open_log(str(tmp_path / "bad")).messages().num_rows == 93
 
 
+@pytest.mark.parametrize("kind", ["short", "long"])
 @pytest.mark.parametrize("delay", [plus(10), ceil_to(1000), windows(40, every=20)])
-def test_row_that_cannot_be_delayed_is_refused_however_late_it_comes(tmp_path: Path, delay: Any) -> None:
+def test_row_that_cannot_be_delayed_is_refused_however_late_it_comes(tmp_path: Path, delay: Any, kind: str) -> None:
     """The output does not close before its input does: else nobody would look at what comes then."""
-    log = create_log(tmp_path / "in", pa.schema([("n", pa.int64())]), times=("short",), minimum=(0,))
+    log = create_log(tmp_path / "in", pa.schema([("n", pa.int64())]), times=(kind,), minimum=(0,))
     writer = log.writer(owner="o")
     scope = Scope("late")
     scope.replay(log).delay(delay).capture(tmp_path / "out")
-    high = (1 << 15) - 1
-    writer.append(pa.table({"_time": pa.array([5], pa.int16()), "n": [1]}), advance_to=high - 2)
+    high = TimeType(kind).hi
+    writer.append(pa.table({"_time": TimeType(kind).to_arrow([5]), "n": [1]}), advance_to=high - 2)
     engine(scope).advance(runner(scope.storage))
     out = open_log(str(tmp_path / "out"))
     assert out.frontier() == Antichain.of(high)
-    writer.append(pa.table({"_time": pa.array([high - 1], pa.int16()), "n": [2]}), advance_to=high)
+    writer.append(pa.table({"_time": TimeType(kind).to_arrow([high - 1]), "n": [2]}), advance_to=high)
     writer.close()
     with pytest.raises(OperatorError, match=f"time={high - 1}, which it would delay past the greatest time"):
         engine(scope).advance(runner(scope.storage))
@@ -187,33 +192,160 @@ def test_two_copies_that_fail_are_told_each(tmp_path: Path, log: DeltaLog) -> No
     assert [None if each is None else each.run for each in found] == ["one", "two", None]
 
 
-def test_failure_of_a_job_is_tried_again_and_told_once(tmp_path: Path, log: DeltaLog) -> None:
-    scope = Scope("flow")
-    rows = scope.replay(log)
-    rows.filter("n >= 0").capture(str(tmp_path / "bad"))
-    rows.aggregate(n=count()).capture(str(tmp_path / "good"))
-    run, killed = runner(scope.storage), [True]
+class Dying:
+    """Runs tasks; jobs of one output fail as long as it is not mended."""
 
-    def dying(plans: Sequence[OutputPlan], tasks: Sequence[Task]) -> list[TaskResult]:
-        if killed[0] and any(plans[task.output].name == "capture_3" for task in tasks):
-            msg = "a worker process was killed"
+    def __init__(self, scope: Scope, output: str, mended: Callable[[], bool]) -> None:
+        self.run, self.output, self.mended, self.jobs = runner(scope.storage), output, mended, 0
+
+    def __call__(self, plans: Sequence[OutputPlan], tasks: Sequence[Task]) -> list[TaskResult]:
+        if {plans[task.output].name for task in tasks} == {self.output}:
+            self.jobs += 1
+        if not self.mended() and any(plans[task.output].name == self.output for task in tasks):
+            msg = f"a worker process was killed in job {self.jobs}"
             raise RuntimeError(msg)
-        found: list[TaskResult] = run(plans, tasks)
+        found: list[TaskResult] = self.run(plans, tasks)
         return found
 
-    made = engine(scope)
-    for _ in range(2):
-        advance_all([made], dying, lives=True)
+
+def good_and_bad(log: DeltaLog, folder: Path) -> Scope:
+    scope = Scope("flow")
+    rows = scope.replay(log)
+    rows.filter("n >= 0").capture(str(folder / "bad"))
+    rows.aggregate(n=count()).capture(str(folder / "good"))
+    return scope
+
+
+def test_failure_of_a_job_is_tried_again_after_growing_pauses_and_told_once(tmp_path: Path, log: DeltaLog) -> None:
+    scope, clock = good_and_bad(log, tmp_path), ManualClock()
+    mended: list[bool] = []
+    dying = Dying(scope, "capture_3", lambda: bool(mended))
+    made = engine(scope, now=clock)
+    rests = []
+    for upper in (31, 32, 33, 34):
+        advance_all([made], dying, lives=True, now=clock)
+        rest = rest_of([made])
+        assert rest is not None
+        rests.append(rest)
+        more(log, upper)
+        before = dying.jobs
+        clock.advance(rest * 0.75)
+        advance_all([made], dying, lives=True, now=clock)  # an input moved: the others go on, it is not tried too soon
+        assert dying.jobs == before
+        assert frontier(tmp_path / "good") == Antichain.of(upper)
+        clock.advance(rest * 0.25)
+    assert rests == [0.5, 1.0, 2.0, 4.0]
     bad = open_log(str(tmp_path / "bad"))
     state = bad.stream("main")
     assert state is not None
-    assert state.seq == 1, "told once"
+    assert state.seq == 1, "told once, though each job says it in other words"
     failure = failure_of(bad, scope.sinks[0])
     assert failure is not None
     assert (failure.kind, failure.operator) == ("RuntimeError", "capture_3")
-    killed[0] = False
-    advance_all([made], dying, lives=True)
+    mended.append(True)  # no input moves
+    advance_all([made], dying, lives=True, now=clock)
+    assert frontier(tmp_path / "bad") == Antichain.of(34)
+    assert rest_of([made]) is None
+    bad.refresh()
+    assert failure_of(bad, scope.sinks[0]) is None
+    # The next failure begins with the first pause.
+    mended.clear()
+    more(log, 35)
+    advance_all([made], dying, lives=True, now=clock)
+    assert rest_of([made]) == 0.5
+
+
+def test_query_whose_only_output_fails_for_a_moment_lives_on(tmp_path: Path, log: DeltaLog) -> None:
+    scope, clock = Scope("flow"), ManualClock()
+    scope.replay(log).capture(str(tmp_path / "out"))
+    dying = Dying(scope, "capture_2", lambda: clock() >= 0.5)
+    made = engine(scope, now=clock)
+    advance_all([made], dying, lives=True, now=clock)
+    assert made.goes_on
+    clock.advance(0.5)
+    advance_all([made], dying, lives=True, now=clock)
+    assert frontier(tmp_path / "out") == Antichain.of(30)
+
+
+def test_pauses_are_bounded(tmp_path: Path) -> None:
+    assert [pause_s(tries) for tries in (1, 5, 9, 10_000)] == [0.5, 8.0, 60.0, 60.0]
+
+
+def test_query_that_ends_tries_again_while_the_others_work_and_then_fails(tmp_path: Path, log: DeltaLog) -> None:
+    scope, clock = good_and_bad(log, tmp_path), ManualClock()
+    good: list[Antichain] = []
+
+    def pause(seconds: float) -> None:
+        good.append(frontier(tmp_path / "good"))
+        clock.advance(seconds)
+
+    dying = Dying(scope, "capture_3", lambda: False)
+    with pytest.raises(RuntimeError, match="a worker process was killed in job 4"):
+        advance_all([engine(scope, now=clock, tries=4, limits=Limits(times=10))], dying, now=clock, pause=pause)
+    assert clock() == 0.5 + 1 + 2
+    assert set(good) == {Antichain.of(30)}, "nothing is waited for before the others are done"
+    # One that passes in time is not seen by anybody who looks at the end.
+    again = Dying(scope, "capture_3", lambda: clock() >= 5)
+    advance_all([engine(scope, now=clock, tries=4)], again, now=clock, pause=pause)
     assert frontier(tmp_path / "bad") == Antichain.of(30)
+    assert failure_of(open_log(str(tmp_path / "bad")), scope.sinks[0]) is None
+
+
+def test_failure_of_a_function_is_waited_for_by_nobody(tmp_path: Path, log: DeltaLog) -> None:
+    scope = flow_of(log.path, tmp_path, Broken())
+
+    def pause(seconds: float) -> None:
+        raise AssertionError(seconds)
+
+    with pytest.raises(OperatorError, match="fifteen"):
+        advance_all([engine(scope, tries=4)], in_process(scope), pause=pause)
+
+
+def test_input_that_cannot_be_read_for_a_moment_is_looked_at_again(
+    tmp_path: Path, log: DeltaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scope, clock = good_and_bad(log, tmp_path), ManualClock()
+    made = engine(scope, now=clock)
+    advance_all([made], runner(scope.storage), lives=True, now=clock)
+    looks = []
+
+    def unreachable() -> bool:
+        looks.append(clock())
+        msg = "could not reach the storage"
+        raise StorageError(msg)
+
+    monkeypatch.setattr(made._logs[log.path], "refresh", unreachable)
+    advance_all([made], runner(scope.storage), lives=True, now=clock)
+    bad = open_log(str(tmp_path / "bad"))
+    assert failure_of(bad, scope.sinks[0], run="run") is not None
+    assert rest_of([made]) == 0.5
+    monkeypatch.undo()
+    clock.advance(0.5)
+    advance_all([made], runner(scope.storage), lives=True, now=clock)
+    assert looks == [0.0]
+    assert made.failures == []
+    assert rest_of([made]) is None
+    bad.refresh()
+    assert failure_of(bad, scope.sinks[0], run="run") is None, "told although nothing was appended"
+
+
+def test_output_that_cannot_be_reached_for_a_moment_ends_the_query_after_some_tries(
+    tmp_path: Path, log: DeltaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scope, clock = good_and_bad(log, tmp_path), ManualClock()
+    made = engine(scope, now=clock, tries=3)
+
+    def unreachable() -> bool:
+        msg = "could not reach the storage"
+        raise StorageError(msg)
+
+    monkeypatch.setattr(made._logs[str(tmp_path / "bad")], "refresh", unreachable)
+    for _ in range(2):
+        advance_all([made], runner(scope.storage), lives=True, now=clock)
+        clock.advance(rest_of([made]) or 0.0)
+    assert frontier(tmp_path / "good") == Antichain.of(30)
+    with pytest.raises(StorageError, match="could not reach"):
+        advance_all([made], runner(scope.storage), lives=True, now=clock)
 
 
 def test_failure_that_cannot_be_told_ends_the_query(tmp_path: Path, log: DeltaLog) -> None:

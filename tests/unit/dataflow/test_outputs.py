@@ -13,10 +13,11 @@ from spark_timely.antichain import Antichain
 from spark_timely.capture.replay import Limits
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.delays import plus, windows
-from spark_timely.dataflow.engine import Engine, advance_all
+from spark_timely.dataflow.engine import Engine
 from spark_timely.dataflow.report import explain, metrics, outputs, progress
 from spark_timely.dataflow.scope import Scope
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
+from spark_timely.dataflow.turns import advance_all
 from spark_timely.datasource.catalog import FileView
 from spark_timely.errors import DataLossError, NotBeyondError, OperatorError, OwnershipError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
@@ -273,10 +274,12 @@ def test_plan_and_numbers_are_told_from_the_logs(tmp_path: Path, log: DeltaLog) 
     assert [o.held_by for o in before] == [(log.path,), (other.path,)]
     catalogs = {path: catalog_of(each) for path, each in ((log.path, log), (other.path, other))}
     assert done_of(scope, catalogs) == [("capture_4", 0, 90), ("capture_7", 0, 62)]
-    steps = engine(scope, limits=Limits(times=12), workers=2).steps(runner(scope.storage))
-    next(steps)
+    made, run = engine(scope, limits=Limits(times=12), workers=2), runner(scope.storage)
+    made.begin()
+    made.step(run)
     assert done_of(scope, catalogs) == [("capture_4", 36, 90), ("capture_7", 38, 62)]
-    assert len(list(steps)) == 2
+    steps = [made.step(run) for _ in range(3)]
+    assert [step is None for step in steps] == [False, False, True]
     assert done_of(scope, catalogs) == [("capture_4", 90, 90), ("capture_7", 62, 62)]
     told = explain(scope).splitlines()
     assert told[0] == "dataflow 'flow'"

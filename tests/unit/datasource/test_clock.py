@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from spark_timely.conf.options import SOURCE_OPTIONS, parse_options
+from spark_timely.datasource.alarm import Alarm
 from spark_timely.datasource.clock import Clock, check_clock_options
 from spark_timely.datasource.source import TimelyDataSource
-from spark_timely.errors import InvalidOptionError, InvalidUsageError
+from spark_timely.errors import InvalidOptionError, InvalidUsageError, StorageError
 from spark_timely.log.memory import MemoryLog
 from spark_timely.testing import ManualClock
 
@@ -45,6 +47,78 @@ def test_clock_ticks_when_a_frontier_moves_and_once_per_run() -> None:
     assert third != second
     assert again.rows(second, third).num_rows == 0
     assert again.latest(third) == third
+
+
+def test_alarm_makes_one_micro_batch_although_no_log_moved(tmp_path: Path) -> None:
+    (tmp_path / "metadata").write_text("{}")
+    log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
+    now = ManualClock()
+    setter = Alarm(str(tmp_path), "one", now=now, wall=now)
+    clock = Clock([log], run="one", alarm=Alarm(str(tmp_path), "one", now=now, wall=now), now=now)
+    first = offset(clock.latest(clock.initial()))
+    assert setter.set(0.0)
+    second = offset(clock.latest(first))  # at once, whatever the poll interval
+    assert second != first
+    assert clock.rows(first, second).num_rows == 0
+    assert clock.latest(second) == second
+    assert setter.set(4.0)
+    assert clock.latest(second) == second
+    now.advance(4)
+    third = offset(clock.latest(second))
+    assert third != second
+    # A planner that begins at the checkpoint knows what it has made a micro-batch of.
+    again = Clock([log], run="one", alarm=Alarm(str(tmp_path), "one", now=now, wall=now), now=now)
+    assert again.latest(third) == third
+    # One of before Spark 4.2 asks without a start.
+    assert clock.latest(clock.initial()) == third
+    # Another run has alarms of its own, and a run that ends by itself has none.
+    other = Clock([log], run="two", alarm=Alarm(str(tmp_path), "two", now=now, wall=now), now=now)
+    fourth = offset(other.latest(third))
+    assert (fourth["run"], fourth["alarm"]) == ("two", 0)
+    clock.prepare_available_now()
+    assert setter.set(0.0)
+    assert clock.latest(third) == third
+
+
+class Shaky(MemoryLog):
+    """A log that cannot be looked at for some looks."""
+
+    fails = 0
+
+    def refresh(self) -> bool:
+        if self.fails:
+            self.fails -= 1
+            msg = "could not reach the log"
+            raise StorageError(msg)
+        return super().refresh()
+
+
+def test_logs_that_cannot_be_looked_at_for_a_moment_are_as_they_were() -> None:
+    log = Shaky.create(pa.schema([("v", pa.int64())]), minimum=(0,))
+    assert isinstance(log, Shaky)
+    now = ManualClock()
+    seen = log.another()
+    assert isinstance(seen, Shaky)
+    clock = Clock([seen], run="one", now=now)
+    first = offset(clock.latest(clock.initial()))
+    log.writer(owner="test").advance(4)
+    seen.fails = 5
+    for pause in (0.5, 1, 2, 4, 8):
+        now.advance(1)
+        assert clock.latest(first) == first
+        left = seen.fails
+        now.advance(pause * 0.75)
+        assert clock.latest(first) == first
+        assert seen.fails == left, "not before the pause is over"
+        now.advance(pause * 0.25)
+    assert offset(clock.latest(first))["frontiers"] == {"memory": [4]}
+    seen.fails = 100
+    for _ in range(5):
+        now.advance(100)
+        clock.latest(first)
+    now.advance(100)
+    with pytest.raises(StorageError, match="could not reach the log"):
+        clock.latest(first)
 
 
 def test_clock_stands_still_after_available_now() -> None:

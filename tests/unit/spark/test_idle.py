@@ -343,14 +343,41 @@ def test_thread_ends_with_a_warning_where_the_stream_was_taken_over(
     assert watch._thread is not None
     watch._thread.join(30)
     assert "the idle timeout of query query-a has ended: could not advance stream 'main'" in caplog.text
-    # What cannot be reached for a while is tried again, and not for ever.
-    _, broken = watched(driver)
-    broken._query = query  # type: ignore[assignment]
-    query.lastProgress = {}
-    broken.start()
-    assert broken._thread is not None
-    broken._thread.join(30)
-    assert "has ended after 20 failures" in caplog.text
+
+
+def test_timer_looks_as_long_as_the_query_lives_however_often_that_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idle_module, "_LOOK_S", (0.0, 0.0001))
+    monkeypatch.setattr(idle_module, "_FAILING_S", 0.001)
+    driver = SinkDriver(tmp_path, **BOUNDED)
+    driver.run([rows([50])])
+    query, watch = watched(driver)
+    query.looked(TIMEOUT_S + 1)
+    looks, look, advanced = [], watch.look, threading.Event()
+
+    def failing() -> bool:
+        looks.append(len(looks))
+        if len(looks) <= 100:
+            msg = "could not reach the log"
+            raise errors.StorageError(msg)
+        if look():
+            advanced.set()
+        return True
+
+    watch.look = failing  # type: ignore[method-assign]
+    watch.start()
+    assert advanced.wait(30)
+    assert frontier(driver) == 51
+    query.isActive = False
+    assert watch._thread is not None
+    watch._thread.join(30)
+    assert not watch._thread.is_alive()
+    assert caplog.text.count("could not reach the log") == 1, "one warning"
+
+
+def test_pauses_between_looks_that_fail_grow_to_a_minute() -> None:
+    assert [idle_module._failing_s(0.5, failures) for failures in (1, 2, 3, 8, 10_000)] == [1.0, 2.0, 4.0, 60.0, 60.0]
 
 
 def test_checkpoint_of_another_place_is_refused(tmp_path: Path) -> None:
