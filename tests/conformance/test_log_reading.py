@@ -89,6 +89,19 @@ def test_history_tells_frontiers(maker: LogMaker) -> None:
         log.frontier_at(seq=0, stream="z")
 
 
+def test_history_of_a_stream_whose_clock_went_back_keeps_the_order_of_its_commits(maker: LogMaker) -> None:
+    now = clock()
+    now.set(100)
+    log = maker.create(clock=now)
+    writer = log.writer(owner="me")
+    writer.advance(5)
+    now.set(2)
+    writer.advance(9)
+    writer.advance(12)
+    # The stream is opened by the first append.
+    assert [state.at for state, _ in log.events("main")] == [100_000_000 + i for i in range(4)]
+
+
 def test_history_counts_in_a_joiner_whose_clock_is_ahead(maker: LogMaker) -> None:
     now = clock()
     log = maker.create(clock=now)
