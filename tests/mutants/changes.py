@@ -66,6 +66,8 @@ class Change:
         The lines that it touches, from 1, both inclusive.
     where
         The function or method, with the names of what encloses it.
+    at_import
+        Whether it runs when the module is imported.
     was, becomes
         The touched lines without their common indentation. Together with `path` and `where` they name the change
         for as long as the lines stay as they are, wherever in the file they move.
@@ -77,6 +79,7 @@ class Change:
     line: int
     last_line: int
     where: str
+    at_import: bool
     was: str
     becomes: str
     splice: tuple[int, int, bytes]
@@ -108,14 +111,15 @@ def changes_of(root: Path, path: str) -> list[Change]:
     finder = _Finder(source)
     finder.visit(ast.parse(source))
     found: dict[tuple[str, str, str, str], Change] = {}
-    for where, start, end, text in finder.splices:
-        change = _change(path, source, where, start, end, text)
+    for where, at_import, start, end, text in finder.splices:
+        change = _change(path, source, (where, at_import), (start, end, text))
         if change is not None:
             found.setdefault(change.key, change)
     return list(found.values())
 
 
-def _change(path: str, source: bytes, where: str, start: int, end: int, text: bytes) -> Change | None:
+def _change(path: str, source: bytes, place: tuple[str, bool], splice: tuple[int, int, bytes]) -> Change | None:
+    start, end, text = splice
     first = source.rfind(b"\n", 0, start) + 1
     last = source.find(b"\n", end)
     last = len(source) if last < 0 else last
@@ -128,10 +132,11 @@ def _change(path: str, source: bytes, where: str, start: int, end: int, text: by
         path=path,
         line=line,
         last_line=line + source.count(b"\n", start, end),
-        where=where,
+        where=place[0],
+        at_import=place[1],
         was=_dedented(was),
         becomes=_dedented(becomes),
-        splice=(start, end, text),
+        splice=splice,
     )
 
 
@@ -145,13 +150,14 @@ class _Finder(ast.NodeVisitor):
     """Collects the splices: where they are, the bytes that go, and the bytes that come."""
 
     def __init__(self, source: bytes) -> None:
-        self.splices: list[tuple[str, int, int, bytes]] = []
+        self.splices: list[tuple[str, bool, int, int, bytes]] = []
         self._source = source
         starts = [0]
         for line in source.split(b"\n"):
             starts.append(starts[-1] + len(line) + 1)
         self._starts = starts
         self._scope: list[str] = []
+        self._functions = 0
         self._bound: Counter[str] = Counter()
 
     # Places ---------------------------------------------------------------------------------------
@@ -166,7 +172,7 @@ class _Finder(ast.NodeVisitor):
 
     def _add(self, start: int, end: int, text: str | bytes) -> None:
         where = ".".join(self._scope) or "<module>"
-        self.splices.append((where, start, end, text.encode() if isinstance(text, str) else text))
+        self.splices.append((where, not self._functions, start, end, text.encode() if isinstance(text, str) else text))
 
     def _becomes(self, node: ast.expr | ast.stmt, text: str | bytes) -> None:
         self._add(*self._span(node), text)
@@ -193,8 +199,10 @@ class _Finder(ast.NodeVisitor):
         for default in [*node.args.defaults, *node.args.kw_defaults]:
             if default is not None:
                 self.visit(default)
+        self._functions += 1
         for statement in node.body:
             self.visit(statement)
+        self._functions -= 1
         self._bound = outside
         self._scope.pop()
 
@@ -327,8 +335,8 @@ class _Finder(ast.NodeVisitor):
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, bool):
             self._becomes(node, str(not node.value))
-        elif isinstance(node.value, int):
-            self._becomes(node, "0" if node.value == 1 else str(node.value + 1))
+        elif isinstance(node.value, int) and node.value in (0, 1):  # larger ones are sizes and units
+            self._becomes(node, str(1 - node.value))
 
     def visit_Slice(self, node: ast.Slice) -> None:
         for bound in (node.lower, node.upper):

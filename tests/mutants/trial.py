@@ -80,6 +80,7 @@ def _run(tests: list[str], scratch: Path) -> None:
     chosen = _Chosen(tests)
     files = sorted({name.split("::")[0] for name in tests})
     options = ["-x", "-q", "--tb=line", "--no-header", "-p", "no:xdist", "--hypothesis-profile=mutants"]
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # modules are imported before the fork, on purpose
     code = pytest.main([*options, f"--basetemp={scratch / 'tmp'}", *files], plugins=[chosen])
     (scratch / "failed").write_text(chosen.failed, encoding="utf-8")
     sys.stdout.flush()

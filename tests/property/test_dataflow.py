@@ -116,7 +116,7 @@ def runner(storage: dict[str, dict[str, str]], before: Callable[[], None] = lamb
 
     def run(outputs: Sequence[OutputPlan], tasks: Sequence[Task]) -> list[TaskResult]:
         plans, todo = cloudpickle.loads(cloudpickle.dumps((list(outputs), list(tasks))))
-        results = [TaskResult(times=np.empty((0, 1), np.int64)) for _ in todo]
+        results = [TaskResult(times=np.empty((0, task.lower.arity), np.int64)) for task in todo]
         parcels: dict[tuple[int, int], list[bytes]] = {}
         pieces = pieces_of(todo)
         for i in reversed(range(len(todo))):
@@ -272,6 +272,7 @@ def stories(draw: s.DrawFn) -> tuple[int, list[Spec], list[Commit]]:
     return arity, draw(s.lists(specs(arity), min_size=1, max_size=3)), draw(commits(arity))
 
 
+@pytest.mark.timeout(7200)  # the long lane draws twenty times as many
 @examples(40)
 @given(
     story=stories(),
