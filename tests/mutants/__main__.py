@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=20.0, help="for the trials; noting the lines comes before it")
     parser.add_argument("--only", action="append", default=[], help="a part of a path, as in log/decide")
-    parser.add_argument("--seconds-per-change", type=float, default=60.0, help="of tests, the quickest first")
+    parser.add_argument("--seconds-per-change", type=float, default=20.0, help="of tests, the quickest first")
     parser.add_argument("--in-copy", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.in_copy:
