@@ -186,6 +186,28 @@ def test_compaction_changes_no_answer(maker: LogMaker) -> None:
     assert facts(log) == before
 
 
+@pytest.mark.parametrize("min_files", [3, 4])
+def test_compaction_merges_as_few_files_as_were_asked_for_and_no_fewer(maker: LogMaker, min_files: int) -> None:
+    log = maker.create(merge_every=None)
+    writer = log.writer(owner="me")
+    for i in range(1, 4):
+        writer.append(rows((i, i)), advance_to=i)
+    log.compact(min_files=min_files)
+    assert len(log.files().paths) == (1 if min_files == 3 else 3)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_compaction_merges_progress_as_few_files_as_were_asked_for_and_no_fewer(maker: LogMaker, more: int) -> None:
+    log = maker.create(merge_every=None)
+    writer = log.writer(owner="me")
+    for i in range(1, 6):
+        writer.advance(i)
+    there = [path for path in log.progress_files().paths if "/main-" in path]
+    assert len(there) > 3
+    log.compact(min_files=len(there) + more)
+    assert len([path for path in log.progress_files().paths if "/main-" in path]) == (len(there) if more else 1)
+
+
 def test_compaction_loses_to_another_cleanly(maker: LogMaker) -> None:
     log = maker.create(merge_every=None)
     writer = log.writer(owner="me")

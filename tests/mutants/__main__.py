@@ -2,9 +2,9 @@
 
 Everything happens in a copy of the tree. First the quick tests run with each line that they run noted (kept in
 `build/mutants`; later only for test files that changed, as long as the code is the same). Then changes are drawn by
-the seed until the time is up; each is tried against the tests that run its lines, the quickest first, in a process
-of its own. A change that no test notices survives: it is shown, and the run fails, unless `equivalents.toml` argues
-that the change makes no difference.
+the seed until the time is up; each is tried against the tests that run its lines, those of the closest files first,
+in processes of their own. A change that no test notices survives: it is shown, and the run fails, unless
+`equivalents.toml` argues that the change makes no difference.
 
 Not tried: whether tests that need Spark would notice. Lines that no quick test runs are counted apart.
 """
@@ -105,10 +105,12 @@ class Run:
             for change in changes:
                 if time.monotonic() - start > self.given.minutes * 60:
                     break
+                began = time.monotonic()
                 outcome, test, n_tests, n_all = self.attempt(change, found)
                 self.counts[_folder(change)][outcome] += 1
                 row = {"path": change.path, "line": change.line, "where": change.where, "outcome": outcome}
-                report.write(json.dumps({**row, "was": change.was, "becomes": change.becomes, "test": test}) + "\n")
+                row |= {"was": change.was, "becomes": change.becomes, "test": test}
+                report.write(json.dumps({**row, "seconds": round(time.monotonic() - began, 1)}) + "\n")
                 report.flush()
                 if outcome == "survived":
                     say(f"survived  {change.path}:{change.line}  {change.where}\n{_indented(change.difference())}")
@@ -124,34 +126,32 @@ class Run:
         changed = change.apply(source)
         if changed is None:
             return "no Python", "", 0, 0
-        every = found.of(change)
-        if not every:
+        n_all = len(found.of(change))
+        if not n_all:
             return "not reached", "", 0, 0
-        chosen, seconds = [], 0.0
-        for name, took in every:
-            seconds += took
-            if chosen and seconds > self.given.seconds_per_change:
-                break
-            chosen.append(name)
         file.write_bytes(changed)
+        tried = 0
         try:
             # Compiled modules are told apart by seconds and size: a time that no version of the file had before.
             stamp = time.time() + sum(sum(counts.values()) for counts in self.counts.values())
             os.utime(file, (stamp, stamp))
-            outcome, test = trial(chosen, scratch=self.scratch, limit_s=60 + 5 * min(seconds, 600))
+            for chosen in found.stages(change, self.given.seconds_per_change):
+                seconds = sum(took for _, took in chosen)
+                names = [name for name, _ in chosen]
+                outcome, test = trial(names, scratch=self.scratch, limit_s=60 + 5 * min(seconds, 600))
+                tried += len(names)
+                if outcome in {"failed", "hung"}:
+                    return ("noticed" if outcome == "failed" else "hung"), test, tried, n_all
         finally:
             file.write_bytes(source)
-        if outcome in {"failed", "hung"}:
-            return ("noticed" if outcome == "failed" else "hung"), test, len(chosen), len(every)
-        return ("argued" if known.why(change) else "survived"), "", len(chosen), len(every)
+        return ("argued" if known.why(change) else "survived"), "", tried, n_all
 
     def proof(self, found: Lines) -> None:
-        """Run quick tests of every file without a change: a trial that cannot pass would notice everything."""
-        quickest: dict[str, tuple[str, float]] = {}
-        for name, seconds in found.tests:
-            file = name.split("::")[0]
-            quickest[file] = min(quickest.get(file, (name, seconds)), (name, seconds), key=lambda each: each[1])
-        outcome, test = trial([name for name, _ in quickest.values()], scratch=self.scratch, limit_s=600)
+        """Run some quick tests without a change: a trial that cannot pass would notice everything."""
+        quickest: dict[str, str] = {}
+        for name, _ in sorted(found.tests, key=lambda each: each[1]):
+            quickest.setdefault(name.split("::")[0], name)
+        outcome, test = trial(list(quickest.values())[:10], scratch=self.scratch, limit_s=600)
         if outcome != "passed":
             sys.exit(f"without a change a trial {outcome}: {test or (self.scratch / 'output').read_text()[-2000:]}")
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,6 +62,27 @@ class Lines:
         if change.at_import:  # noted for the test that happened to import it: whatever uses the module
             found = {number for numbers in file.values() for number in numbers}
         return sorted((self.tests[number] for number in found), key=lambda each: each[1])
+
+    def stages(self, change: Change, most_s: float) -> list[list[tuple[str, float]]]:
+        """Return the tests that run the lines of a change, in groups: those of the files that are closest first.
+
+        To import test files takes longer than most tests do, and most changes are noticed by the first few files. What
+        would take longer than `most_s` together is left out, the slowest tests first.
+        """
+        every, seconds = [], 0.0
+        for name, took in self.of(change):
+            seconds += took
+            if every and seconds > most_s:
+                break
+            every.append((name, took))
+        package = Path(change.path).parent.name
+        there = Counter(_file_of(name) for name, _ in self.tests)
+        near = Counter(_file_of(name) for name, _ in every)
+        # By the share of a file's tests that run the lines; those of the same folder first.
+        files = sorted(near, key=lambda name: (f"/{package}/" not in name, -near[name] / there[name]))
+        ends = [0, 3, 12, len(files)]
+        groups = [set(files[low:high]) for low, high in itertools.pairwise(ends)]
+        return [[each for each in every if _file_of(each[0]) in group] for group in groups if group]
 
     def without(self, files: Iterable[str]) -> Lines:
         """Return the same without the tests of some files."""

@@ -68,6 +68,16 @@ def test_to_add_one_file_copies_no_others() -> None:
     assert np.shares_memory(before.sizes, after.sizes)
 
 
+def test_after_files_were_removed_there_is_room_for_as_many_as_are_left() -> None:
+    live = LiveFiles(1)
+    live.add(index_adds(FORM, [add(str(n), "message", n) for n in range(300)]))
+    live.remove([str(n) for n in range(100)])
+    before = live.index("message")
+    for n in range(300, 500):
+        live.add(index_adds(FORM, [add(str(n), "message", n)]))
+    assert np.shares_memory(before.sizes, live.index("message").sizes)
+
+
 def test_file_without_bounds_may_hold_any_time() -> None:
     bounds = {
         "minValues": {"_stream": "a", "_seq": 1, "_time": 5},
