@@ -319,7 +319,7 @@ class _Finder(ast.NodeVisitor):
         for argument in node.args:
             self.visit(argument)
         for keyword in node.keywords:
-            if keyword.arg != "stacklevel":
+            if keyword.arg not in {"stacklevel", "strict"}:  # where a warning points; what zip asserts
                 self.visit(keyword.value)
 
     def visit_Name(self, node: ast.Name) -> None:
