@@ -296,6 +296,18 @@ def test_commit_through_delta_rs_from_a_snapshot_that_others_left_behind_loses(p
     assert DeltaTable(path).version() == version
 
 
+def test_refresh_follows_the_entries_of_others_one_by_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, other = filled(path), open_log(path)
+    writer = other.writer(owner="me")
+    for i in range(3):
+        writer.append(pa.table({"_time": [9], "v": [i]}))
+    # Nothing needs delta-rs, which reads the whole table.
+    monkeypatch.setattr(DeltaStore, "_open", lambda _: pytest.fail("the table was opened"))
+    log.refresh()
+    assert log.version == other.version
+    assert sorted(log.files().paths.tolist()) == sorted(other.files().paths.tolist())
+
+
 def test_store_that_refuses_for_ever_is_quoted(path: Path) -> None:
     log = filled(path)
 
