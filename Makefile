@@ -13,7 +13,7 @@ PYTEST := $(RUN) -m pytest
 # More arguments for pytest: make test ARGS="-k frontier -x"
 ARGS ?=
 
-.PHONY: help setup env fmt lint types layers unit check test test-spark long fuzz golden-update bench demo across-runs handover late-data docs clean
+.PHONY: help setup env fmt lint types layers unit check test test-spark long fuzz golden-update mutants bench demo across-runs handover late-data docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' "$(ROOT)/Makefile" | column -t -s '|' 2>/dev/null || \
@@ -58,6 +58,9 @@ fuzz: env ## a million mutated captures, JSON lines and CDCv2 messages in bounde
 
 golden-update: setup ## rewrite the expected texts under tests/golden; read the difference before you commit it
 	@$(PYTEST) -q --golden-update -m golden tests
+
+mutants: env ## change the code in small ways in a copy: does a test notice? 20 minutes; ARGS="--seed 2 --minutes 60"
+	@nice -n 10 $(RUN) -m tests.mutants $(ARGS)
 
 bench: setup ## measure against the peers; writes build/bench.jsonl
 	@$(RUN) -m tests.bench $(ARGS)

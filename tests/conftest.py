@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.faults.harness import QUICK
 
@@ -45,6 +45,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("long", settings.get_profile("default"), derandomize=False, max_examples=2000)
+# For `make mutants`: that a test fails is enough, the smallest example of it is not looked for.
+settings.register_profile("mutants", settings.get_profile("default"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile("long" if os.environ.get("SPARK_TIMELY_LONG", "0") not in {"", "0"} else "default")
 
 _FOLDERS = ("unit", "golden", "property", "conformance", "interop", "typing", "faults", "spark", "bench")

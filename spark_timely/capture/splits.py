@@ -133,9 +133,9 @@ def part_of(n_groups: int, piece: Piece) -> range:
     (range(0, 2), range(2, 4))
     """
 
-    # Group g lies in the piece when its middle does: start <= (2g + 1) / 2n < stop.
+    # Group g lies in the piece when its middle does: start <= (2g + 1) / 2n < stop. From 0, for a share of 0, to n.
     def first(share: int) -> int:
-        return max(0, min(n_groups, -(-(2 * n_groups * share - WHOLE) // (2 * WHOLE))))
+        return -(-(2 * n_groups * share - WHOLE) // (2 * WHOLE))
 
     return range(first(piece.start), first(piece.stop))
 

@@ -6,10 +6,11 @@ name it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from spark_timely.capture.protocol import StreamCounts, check_messages, check_progress, verify_events
-from spark_timely.errors import ProtocolError
+from spark_timely.errors import NegativeCountError, ProtocolError, shown
 from spark_timely.exchange.chunk import CaptureChunk
 from spark_timely.exchange.times import TimeLayout
 
@@ -81,6 +82,8 @@ def _judge_slowly(
                     domain=times.domain,
                 )
         except ProtocolError as error:
+            if isinstance(error, NegativeCountError) and _starts_at_default(counts, times, error):
+                error.hint = _default_hint(times)
             event = chunk.first_event + number
             place = int(chunk.positions[number]) if place_of is None else place_of(event)
             error.message = f"{error.message}, at event={event}, byte={place}"
@@ -88,3 +91,24 @@ def _judge_slowly(
             error.context.update(event=event, position=place)
             raise
     return counts
+
+
+def _starts_at_default(counts: StreamCounts, times: TimeLayout, error: NegativeCountError) -> bool:
+    """Tell whether a stream gives up the default of its times, and has never given up the minimum.
+
+    Rule 003.12: timely's documentation names both as the first time of a stream. They differ where times are signed,
+    and it is the minimum.
+    """
+    minimum, default = times.domain.minimum, (0,) * times.arity
+    held = dict(zip(map(tuple, counts.times.tolist()), counts.counts.tolist(), strict=True))
+    return minimum != default and error.time == default and held.get(minimum) == 1 and default not in held
+
+
+def _default_hint(times: TimeLayout) -> str:
+    minimum, default = (shown(times.domain.render_time(time)) for time in (times.domain.minimum, (0,) * times.arity))
+    unsigned = re.sub(r"\bi(?=\d)", "u", times.text)
+    return (
+        f"the capture seems to start at {default}, the default of type {times.text}, where a stream starts at the"
+        f" minimum, {minimum}: let the program that captures begin there, or, if no time is below 0, declare the times"
+        f" as {unsigned!r} and import into a new log"
+    )

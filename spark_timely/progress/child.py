@@ -8,6 +8,8 @@ Invariants
 3. A nested scope is not checked: it may speak of capabilities that come from messages which its
    parent never sees. The leaves inside are.
 4. An operator that was shut down is gone, and never hears of progress again.
+5. The buffers are empty before an operator's turn and after it, also where it fails: what one operator
+   said is never taken for the word of the next.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from spark_timely.errors import InvalidShapeError, ProtocolError
+from spark_timely.errors import InvalidShapeError, ProtocolError, TimelyInternalError
 from spark_timely.progress.change_batch import ChangeBatch
 from spark_timely.progress.child_checks import LeafStatements, Report, unknown_port
 from spark_timely.progress.events import EventStream, PushProgressEvent, ScheduleEvent
@@ -56,6 +58,16 @@ class Buffers:
         True
         """
         return self.consumed.is_empty() and self.internal.is_empty() and self.produced.is_empty()
+
+    def drain(self) -> tuple[Report, Report, Report]:
+        """Return what was consumed, gained or dropped, and produced; leave nothing.
+
+        Examples
+        --------
+        >>> Buffers(arity=1).drain()
+        ([], [], [])
+        """
+        return self.consumed.drain(), self.internal.drain(), self.produced.drain()
 
 
 class Child:
@@ -328,7 +340,19 @@ class Child:
             raise ProtocolError(msg, hint="push_external_progress must take all changes it is given")
         if events is not None:
             events.emit(ScheduleEvent(id=self.identifier, start=True))
-        active = operator.pull_internal_progress(buffers.consumed, buffers.internal, buffers.produced)
+        if not buffers.are_empty():
+            msg = f"could not run {self.label}: found buffers with something of another turn (invariant 5)"
+            raise TimelyInternalError(msg)
+        try:
+            active = operator.pull_internal_progress(buffers.consumed, buffers.internal, buffers.produced)
+        except BaseException:
+            # A scope has applied inside what it reports, and will not say it again; of a leaf's report nobody knows
+            # whether it is whole: dropped, it holds the frontier back.
+            if self.local:
+                buffers.drain()
+            else:
+                self._harvest(buffers, statements)
+            raise
         worked = self._harvest(buffers, statements)
         self.recently_active = worked or active
         if events is not None:
@@ -337,9 +361,7 @@ class Child:
 
     def _harvest(self, buffers: Buffers, statements: ChangeBatch) -> bool:
         """Check what the operator said, and turn it into statements; return whether there were any."""
-        consumed = buffers.consumed.drain()
-        internal = buffers.internal.drain()
-        produced = buffers.produced.drain()
+        consumed, internal, produced = buffers.drain()
         if not (consumed or internal or produced):
             return False
         self._check_report(consumed, internal, produced)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_timely.capture.replay import Limits
-from spark_timely.conf.kinds import parse_duration
 from spark_timely.dataflow import report
 from spark_timely.dataflow.cutting import KEYED_BYTES
 from spark_timely.dataflow.engine import Engine
@@ -28,6 +27,7 @@ from spark_timely.log.delta import open_log
 from spark_timely.spark.dataflow_query import DataflowQuery
 from spark_timely.spark.dataflow_tasks import SparkTasks, catalog_of
 from spark_timely.spark.session import register
+from spark_timely.time_text import parse_duration
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -313,10 +313,11 @@ class _MicroBatch:
 
 def _bounds(trigger: Mapping[str, object] | None) -> Bounds:
     """Return how long a micro-batch may take: where the next one comes after an interval, as long as that at least."""
-    interval = (trigger or {}).get("processingTime", 0)
+    bounds, interval = Bounds(), (trigger or {}).get("processingTime")
+    if interval is None:
+        return bounds
     try:
-        seconds = parse_duration(interval, bare="ms").seconds
+        seconds = parse_duration(interval).seconds
     except ValueError:  # Spark reads it in a way of its own
         return Bounds(None, None)
-    bounds = Bounds()
     return bounds if not seconds else Bounds(max(seconds, bounds.seconds or 0.0), None)

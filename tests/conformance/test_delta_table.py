@@ -278,6 +278,36 @@ def test_features_that_can_be_written_need_no_question(path: Path, monkeypatch: 
     assert log.verify().legal
 
 
+@pytest.mark.parametrize("what", ["commit", "columns"])
+def test_commit_through_delta_rs_from_a_snapshot_that_others_left_behind_loses(path: Path, what: str) -> None:
+    # As on a store without hard links; its handle is made when it is needed, and finds the newest version.
+    first = filled(path)
+    store = first.store
+    assert isinstance(store, DeltaStore)
+    store._links, store._table = False, None
+    open_log(path).writer(owner="me").append(pa.table({"_time": [9], "v": [9]}))
+    version = DeltaTable(path).version()
+    calls = {
+        "commit": lambda: store.transact([], [("mine", 1)], exclusive=True),
+        "columns": lambda: store.add_columns(pa.schema([("w", pa.int64())])),
+    }
+    with pytest.raises(LostRaceError, match=f"found version={version} — hint: refresh"):
+        calls[what]()
+    assert DeltaTable(path).version() == version
+
+
+def test_refresh_follows_the_entries_of_others_one_by_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, other = filled(path), open_log(path)
+    writer = other.writer(owner="me")
+    for i in range(3):
+        writer.append(pa.table({"_time": [9], "v": [i]}))
+    # Nothing needs delta-rs, which reads the whole table.
+    monkeypatch.setattr(DeltaStore, "_open", lambda _: pytest.fail("the table was opened"))
+    log.refresh()
+    assert log.version == other.version
+    assert sorted(log.files().paths.tolist()) == sorted(other.files().paths.tolist())
+
+
 def test_store_that_refuses_for_ever_is_quoted(path: Path) -> None:
     log = filled(path)
 

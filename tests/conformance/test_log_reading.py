@@ -88,6 +88,19 @@ def test_history_tells_frontiers(maker: LogMaker) -> None:
         log.frontier_at(seq=0, stream="z")
 
 
+def test_history_of_a_stream_whose_clock_went_back_keeps_the_order_of_its_commits(maker: LogMaker) -> None:
+    now = clock()
+    now.set(100)
+    log = maker.create(clock=now)
+    writer = log.writer(owner="me")
+    writer.advance(5)
+    now.set(2)
+    writer.advance(9)
+    writer.advance(12)
+    # The stream is opened by the first append.
+    assert [state.at for state, _ in log.events("main")] == [100_000_000 + i for i in range(4)]
+
+
 def test_history_counts_in_a_joiner_whose_clock_is_ahead(maker: LogMaker) -> None:
     now = clock()
     log = maker.create(clock=now)
@@ -170,6 +183,28 @@ def test_compaction_changes_no_answer(maker: LogMaker) -> None:
     again = log.compact()
     assert again.files_before == again.files_after == report.files_after
     assert facts(log) == before
+
+
+@pytest.mark.parametrize("min_files", [3, 4])
+def test_compaction_merges_as_few_files_as_were_asked_for_and_no_fewer(maker: LogMaker, min_files: int) -> None:
+    log = maker.create(merge_every=None)
+    writer = log.writer(owner="me")
+    for i in range(1, 4):
+        writer.append(rows((i, i)), advance_to=i)
+    log.compact(min_files=min_files)
+    assert len(log.files().paths) == (1 if min_files == 3 else 3)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_compaction_merges_progress_as_few_files_as_were_asked_for_and_no_fewer(maker: LogMaker, more: int) -> None:
+    log = maker.create(merge_every=None)
+    writer = log.writer(owner="me")
+    for i in range(1, 6):
+        writer.advance(i)
+    there = [path for path in log.progress_files().paths if "/main-" in path]
+    assert len(there) > 3
+    log.compact(min_files=len(there) + more)
+    assert len([path for path in log.progress_files().paths if "/main-" in path]) == (len(there) if more else 1)
 
 
 def test_compaction_loses_to_another_cleanly(maker: LogMaker) -> None:

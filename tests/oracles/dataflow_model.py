@@ -1,7 +1,7 @@
 """A dataflow as a sequential program over plain rows: what each stream holds, and where its frontier is.
 
 Written from the meaning of the operators, time by time; shares nothing with the library. A row is
-(time, k, n, v); a frontier is a number, `DONE` when nothing follows.
+(time, k, n, v), a time a tuple of its coordinates; a frontier is a set of times, `DONE` when nothing follows.
 """
 
 from __future__ import annotations
@@ -11,9 +11,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-Row = tuple[int, str | None, int | None, float | None]
+from tests.oracles.replay_model import Frontier, Time, minimal
+
+Row = tuple[Time, str | None, int | None, float | None]
 Spec = tuple[Any, ...]
-DONE = math.inf
+DONE: Frontier = frozenset()
+
+
+def below_of(spec: Spec) -> list[Spec]:
+    """Return the specifications of an operator's inputs: what begins with a kind."""
+    return [each for each in spec[1:] if isinstance(each, tuple) and isinstance(each[0], str)]
 
 
 def rows_of(spec: Spec, logs: Sequence[Sequence[Row]]) -> list[Row]:
@@ -21,7 +28,7 @@ def rows_of(spec: Spec, logs: Sequence[Sequence[Row]]) -> list[Row]:
     kind, *rest = spec
     if kind == "replay":
         return list(logs[rest[0]])
-    below = [rows_of(each, logs) for each in rest if isinstance(each, tuple)]
+    below = [rows_of(each, logs) for each in below_of(spec)]
     rows = below[0]
     if kind == "filter":
         return [row for row in rows if row[2] is not None and row[2] > rest[1]]
@@ -30,17 +37,17 @@ def rows_of(spec: Spec, logs: Sequence[Sequence[Row]]) -> list[Row]:
     if kind == "concat":
         return rows + below[1]
     if kind == "plus":
-        return [(t + rest[1], *others) for t, *others in rows]
+        return [(_plus(t, rest[1]), *others) for t, *others in rows]
     if kind == "ceil":
-        return [(math.ceil(t / rest[1]) * rest[1], *others) for t, *others in rows]
+        return [((math.ceil(t / rest[1]) * rest[1],), *others) for (t,), *others in rows]
     if kind == "branch":
         return [row for row in rows if (row[2] is not None and row[2] > rest[1]) == rest[2]]
     if kind == "flat":
         return [(t, k, i, v) for t, k, n, v in rows if n is not None for i in range(n % 3)]
     if kind == "windows":
-        return [(end, *others) for t, *others in rows for end in _ends(t, rest[1], rest[1] * rest[2])]
+        return [((end,), *others) for (t,), *others in rows for end in _ends(t, rest[1], rest[1] * rest[2])]
     if kind == "step":
-        return [(t + 1, *others) for t, *others in rows]
+        return [((t + 1,), *others) for (t,), *others in rows]
     if kind == "spread":
         return [(t, "all", sum(row[0] == t for row in rows), None) for t in sorted({row[0] for row in rows})]
     if kind == "pairs":
@@ -57,10 +64,14 @@ def rows_of(spec: Spec, logs: Sequence[Sequence[Row]]) -> list[Row]:
             for u, j, m, w in below[1]
             if t == u and k is not None and k == j
         ]
-    groups: dict[tuple[int, str | None], list[Row]] = defaultdict(list)
+    groups: dict[tuple[Time, str | None], list[Row]] = defaultdict(list)
     for row in rows:
         groups[row[0], row[1]].append(row)
     return [(t, k, *(_sums(group) if kind == "sums" else _counts(group))) for (t, k), group in groups.items()]
+
+
+def _plus(time: Time, steps: Time) -> Time:
+    return tuple(a + b for a, b in zip(time, steps, strict=True))
 
 
 def _ends(time: int, every: int, size: int) -> list[int]:
@@ -79,16 +90,18 @@ def _counts(group: list[Row]) -> tuple[int, float | None]:
     return len(group), (max(vs) if vs else None)
 
 
-def frontier_of(spec: Spec, frontiers: Sequence[float]) -> float:
+def frontier_of(spec: Spec, frontiers: Sequence[Frontier]) -> Frontier:
     """Return the frontier of a stream, from those of the logs."""
     kind, *rest = spec
     if kind == "replay":
         return frontiers[rest[0]]
-    least = min(frontier_of(each, frontiers) for each in rest if isinstance(each, tuple))
-    if least == DONE:
-        return DONE
+    # What may come from any input may come.
+    below = minimal(time for each in below_of(spec) for time in frontier_of(each, frontiers))
+    if kind == "plus":
+        return frozenset(_plus(time, rest[1]) for time in below)
+    if kind not in ("windows", "step", "ceil") or not below:
+        return below
+    ((least,),) = below
     if kind == "windows":
-        return min(_ends(int(least), rest[1], rest[1] * rest[2]))
-    if kind in ("plus", "step"):
-        return least + (rest[1] if kind == "plus" else 1)
-    return math.ceil(least / rest[1]) * rest[1] if kind == "ceil" else least
+        return frozenset({(min(_ends(least, rest[1], rest[1] * rest[2])),)})
+    return frozenset({(least + 1 if kind == "step" else math.ceil(least / rest[1]) * rest[1],)})

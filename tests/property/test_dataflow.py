@@ -43,11 +43,12 @@ from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.spark.dataflow_tasks import buckets_of, catalog_of, pieces_of, reader_of, run_one
 from spark_timely.testing import ManualClock
 from spark_timely.time_type import TimeType
-from tests.oracles.dataflow_model import DONE, Row, Spec, frontier_of, rows_of
+from tests.oracles.dataflow_model import DONE, Row, Spec, below_of, frontier_of, rows_of
+from tests.oracles.replay_model import Frontier, Time, is_beyond, minimal
 from tests.support import examples
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("v", pa.float64())])
-Commit = tuple[int, list[Row], float]
+Commit = tuple[int, list[Row], Frontier]
 
 
 class KilledError(Exception):
@@ -58,7 +59,7 @@ def built(scope: Scope, spec: Spec, logs: Sequence[DeltaLog]) -> Stream:
     kind, *rest = spec
     if kind == "replay":
         return scope.replay(logs[rest[0]])
-    below = [built(scope, each, logs) for each in rest if isinstance(each, tuple)]
+    below = [built(scope, each, logs) for each in below_of(spec)]
     stream = below[0]
     if kind == "filter":
         return stream.filter(f"n > {rest[1]}")
@@ -69,7 +70,7 @@ def built(scope: Scope, spec: Spec, logs: Sequence[DeltaLog]) -> Stream:
     if kind == "concat":
         return stream.concat(below[1])
     if kind == "plus":
-        return stream.delay(plus(rest[1]))
+        return stream.delay(plus(*rest[1]))
     if kind == "ceil":
         return stream.delay(ceil_to(rest[1]))
     if kind == "branch":
@@ -100,11 +101,12 @@ def built(scope: Scope, spec: Spec, logs: Sequence[DeltaLog]) -> Stream:
 
 def copies(rows: pa.Table) -> pa.Table:
     """Make n modulo 3 rows of each, numbered."""
+    times = [name for name in rows.schema.names if name.startswith("_time")]
     often = np.array([0 if n is None else n % 3 for n in rows["n"].to_pylist()], dtype=np.int64)
     places = np.repeat(np.arange(rows.num_rows), often)
     numbers = np.arange(places.size) - np.repeat(np.cumsum(often) - often, often)
     made = rows.take(pa.array(places)).set_column(rows.schema.get_field_index("n"), "n", pa.array(numbers, pa.int64()))
-    return made.append_column("_row", pa.array(places, pa.int64())).drop_columns(["_time"])
+    return made.append_column("_row", pa.array(places, pa.int64())).drop_columns(times)
 
 
 def row_of(k: str | None, n: int) -> pa.Table:
@@ -138,14 +140,19 @@ def runner(storage: dict[str, dict[str, str]], before: Callable[[], None] = lamb
 class World:
     """Two input logs, outputs, and copies of one dataflow."""
 
-    def __init__(self, folder: Path, specs: Sequence[Spec], workers: int | None, max_times: int | None) -> None:
+    def __init__(
+        self, folder: Path, specs: Sequence[Spec], workers: int | None, max_times: int | None, arity: int = 1
+    ) -> None:
         self.folder, self.specs, self.workers, self.limits = folder, specs, workers, Limits(times=max_times)
         self.twice = False
         self.keyed_bytes = KEYED_BYTES
-        self.logs = [create_log(str(folder / f"in{i}"), SCHEMA, minimum=(0,)) for i in range(2)]
+        least = (0,) * arity
+        self.logs = [
+            create_log(str(folder / f"in{i}"), SCHEMA, times=["long"] * arity, minimum=least) for i in range(2)
+        ]
         self.writers = [log.writer(owner="test") for log in self.logs]
         self.rows: list[list[Row]] = [[], []]
-        self.frontiers: list[float] = [0, 0]
+        self.frontiers: list[Frontier] = [frozenset({least})] * 2
 
     def engine(self) -> Engine:
         scope = Scope("flow")
@@ -166,10 +173,12 @@ class World:
 
     def write(self, commit: Commit) -> None:
         which, rows, frontier = commit
-        columns = dict(zip(("_time", "k", "n", "v"), zip(*rows, strict=True), strict=True)) if rows else {}
-        schema = pa.schema([("_time", pa.int64()), *SCHEMA])
-        table = pa.table({f.name: pa.array(columns.get(f.name, ()), f.type) for f in schema})
-        self.writers[which].append(table, advance_to=[] if frontier == DONE else [int(frontier)])
+        names = self.logs[which].domain.columns
+        columns = [*zip(*[time for time, *_ in rows], strict=True), *zip(*[row[1:] for row in rows], strict=True)]
+        schema = pa.schema([*((name, pa.int64()) for name in names), *SCHEMA])
+        table = pa.table({f.name: pa.array(columns[i] if rows else (), f.type) for i, f in enumerate(schema)})
+        bounds = [list(time) if len(names) > 1 else time[0] for time in sorted(frontier)]
+        self.writers[which].append(table, advance_to=bounds)
         self.rows[which] += rows
         self.frontiers[which] = frontier
 
@@ -178,14 +187,16 @@ class World:
             if not (self.folder / f"out{i}").exists():
                 continue
             log = open_log(str(self.folder / f"out{i}"))
-            upper = min((time for (time,) in log.frontier().elements), default=DONE)
+            upper = log.frontier().elements
             wanted = frontier_of(spec, self.frontiers)
-            assert upper <= max(wanted, log.domain.minimum[0]), "a frontier that passes too soon"
+            # It may stand at the least time of the output, where nothing below can come.
+            bound = [tuple(map(max, time, log.domain.minimum)) for time in wanted]
+            assert all(is_beyond(time, upper) for time in bound), "a frontier that passes too soon"
             if caught_up:
-                assert upper >= wanted, "stuck"
-            found = log.messages().select(["_time", "k", "n", "v"]).to_pylist()
-            rows = Counter(tuple(row.values()) for row in found)
-            assert rows == Counter(row for row in rows_of(spec, self.rows) if row[0] < upper)
+                assert all(is_beyond(time, wanted) for time in upper), "stuck"
+            found = log.messages().select([*log.domain.columns, "k", "n", "v"]).to_pylist()
+            rows = Counter((tuple(row.values())[:-3], *tuple(row.values())[-3:]) for row in found)
+            assert rows == Counter(row for row in rows_of(spec, self.rows) if not is_beyond(row[0], upper))
             assert log.verify().legal
 
 
@@ -214,50 +225,67 @@ numbers = s.none() | s.integers(-50, 50)
 floats = s.none() | s.floats(-1e12, 1e12, allow_nan=False) | s.sampled_from([0.1, 1e16, -1e16, 1e-9])
 
 
-def specs() -> s.SearchStrategy[Spec]:
+def specs(arity: int) -> s.SearchStrategy[Spec]:
     def larger(below: s.SearchStrategy[Spec]) -> s.SearchStrategy[Spec]:
+        one_coordinate = [
+            s.tuples(s.just("windows"), below, s.integers(1, 4), s.integers(1, 3)),
+            s.tuples(s.just("step"), below),
+            s.tuples(s.just("ceil"), below, s.integers(1, 5)),
+        ]
         return s.one_of(
             s.tuples(s.just("filter"), below, s.integers(-20, 20)),
             s.tuples(s.just("double"), below),
             s.tuples(s.just("branch"), below, s.integers(-20, 20), s.booleans()),
             s.tuples(s.just("flat"), below),
-            s.tuples(s.just("windows"), below, s.integers(1, 4), s.integers(1, 3)),
-            s.tuples(s.just("step"), below),
             s.tuples(s.just("spread"), below),
             s.tuples(s.just("pairs"), below, below),
             s.tuples(s.just("times"), below),
             s.tuples(s.just("concat"), below, below),
-            s.tuples(s.just("plus"), below, s.integers(0, 4)),
-            s.tuples(s.just("ceil"), below, s.integers(1, 5)),
+            s.tuples(s.just("plus"), below, s.tuples(*[s.integers(0, 4)] * arity)),
             s.tuples(s.just("join"), below, below),
             s.tuples(s.just("sums"), below),
             s.tuples(s.just("counts"), below),
+            *(one_coordinate if arity == 1 else []),
         )
 
     return s.recursive(s.tuples(s.just("replay"), s.integers(0, 1)), larger, max_leaves=3)
 
 
 @s.composite
-def commits(draw: s.DrawFn) -> list[Commit]:
+def commits(draw: s.DrawFn, arity: int) -> list[Commit]:
     """Draw commits of two logs, each with rows beyond its frontier, and where the frontier goes."""
-    frontiers: list[float] = [0, 0]
+    frontiers: list[Frontier] = [frozenset({(0,) * arity})] * 2
     found: list[Commit] = []
+
+    def beyond(frontier: Frontier, most: int) -> s.SearchStrategy[Time]:
+        steps = s.tuples(*[s.integers(0, most)] * arity)
+        start = s.sampled_from(sorted(frontier))
+        return s.builds(lambda time, more: tuple(a + b for a, b in zip(time, more, strict=True)), start, steps)
+
     for _ in range(draw(s.integers(1, 6))):
         which = draw(s.integers(0, 1))
         if frontiers[which] == DONE:
             continue
-        at = int(frontiers[which])
-        times = draw(s.lists(s.integers(at, at + 7), max_size=6))
+        times = draw(s.lists(beyond(frontiers[which], 7), max_size=6))
         rows = [(time, draw(texts), draw(numbers), draw(floats)) for time in times]
-        frontiers[which] = DONE if draw(s.integers(0, 7)) == 0 else at + draw(s.integers(0, 5))
+        done = draw(s.integers(0, 7)) == 0
+        nexts = s.lists(beyond(frontiers[which], 5), min_size=1, max_size=1 if arity == 1 else 3)
+        frontiers[which] = DONE if done else minimal(draw(nexts))
         found.append((which, rows, frontiers[which]))
     return found
 
 
-@examples(25)
+@s.composite
+def stories(draw: s.DrawFn) -> tuple[int, list[Spec], list[Commit]]:
+    """Draw the number of coordinates of the times, the outputs of a dataflow, and what its inputs get."""
+    arity = draw(s.sampled_from([1, 2]))
+    return arity, draw(s.lists(specs(arity), min_size=1, max_size=3)), draw(commits(arity))
+
+
+@pytest.mark.timeout(7200)  # the long lane draws twenty times as many
+@examples(40)
 @given(
-    flow=s.lists(specs(), min_size=1, max_size=3),
-    history=commits(),
+    story=stories(),
     workers=s.sampled_from([None, 1, 2, 3, 8]),
     max_times=s.sampled_from([None, None, 1, 3]),
     twice=s.booleans(),
@@ -265,8 +293,7 @@ def commits(draw: s.DrawFn) -> list[Commit]:
     seed=s.integers(0, 1 << 30),
 )
 def test_dataflow_is_what_the_sequential_program_gives_through_kills_restarts_and_races(
-    flow: list[Spec],
-    history: list[Commit],
+    story: tuple[int, list[Spec], list[Commit]],
     workers: int | None,
     max_times: int | None,
     twice: bool,
@@ -274,8 +301,9 @@ def test_dataflow_is_what_the_sequential_program_gives_through_kills_restarts_an
     seed: int,
 ) -> None:
     rng = random.Random(seed)
+    arity, flow, history = story
     with tempfile.TemporaryDirectory() as folder:
-        world = World(Path(folder), flow, workers, max_times)
+        world = World(Path(folder), flow, workers, max_times, arity)
         world.twice, world.keyed_bytes = twice, keyed_bytes
         engines = [world.engine(), world.engine()]
         coming = iter(history)
@@ -314,8 +342,8 @@ def test_dataflow_is_what_the_sequential_program_gives_through_kills_restarts_an
 def test_output_that_was_emptied_is_made_again_and_one_that_is_new_catches_up(tmp_path: Path) -> None:
     world = World(tmp_path, [("sums", ("replay", 0))], None, None)
     rng = random.Random(5)
-    rows: list[Row] = [(rng.randrange(9), rng.choice("ab"), rng.randrange(9), rng.random()) for _ in range(50)]
-    world.write((0, rows, 7))
+    rows: list[Row] = [((rng.randrange(9),), rng.choice("ab"), rng.randrange(9), rng.random()) for _ in range(50)]
+    world.write((0, rows, frozenset({(7,)})))
     world.engine().advance(runner(world.storage))
     shutil.rmtree(tmp_path / "out0")
     world.specs = [*world.specs, ("counts", ("ceil", ("replay", 0), 3))]
@@ -409,11 +437,13 @@ def test_known_mistakes_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     rng = random.Random(1)
 
     def story() -> None:
-        world = World(tmp_path, [("sums", ("ceil", ("plus", ("replay", 0), 2), 3))], 3, None)
+        world = World(tmp_path, [("sums", ("ceil", ("plus", ("replay", 0), (2,)), 3))], 3, None)
         for frontier in (4, 8, 11):
-            now = int(world.frontiers[0])
-            rows = [(rng.randrange(now, now + 9), rng.choice("ab"), rng.randrange(9), rng.random()) for _ in range(40)]
-            world.write((0, rows, frontier))
+            ((now,),) = world.frontiers[0]
+            rows: list[Row] = [
+                ((rng.randrange(now, now + 9),), rng.choice("ab"), rng.randrange(9), rng.random()) for _ in range(40)
+            ]
+            world.write((0, rows, frozenset({(frontier,)})))
             world.engine().advance(runner(world.storage))
             world.check(caught_up=True)
 

@@ -206,6 +206,19 @@ def test_an_end_that_lies_ahead_costs_what_is_new(monkeypatch: pytest.MonkeyPatc
             assert len(read) == 1
 
 
+def test_while_the_log_stays_as_it_is_nothing_is_computed_again() -> None:
+    log = MemoryLog.create(PAYLOAD, minimum=(0,))
+    writer = log.writer(owner="main")
+    writer.advance(1)
+    followed = recent.RecentProgress(log)
+    first = followed.since({}, None, moments=False)
+    assert followed.since({}, None, moments=False) is first
+    writer.advance(2)
+    second = followed.since({}, None, moments=False)
+    assert second is not first
+    assert followed.since({}, None, moments=False) is second
+
+
 def test_a_micro_batch_reads_only_the_progress_that_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     growing = Growing(random.Random(7), back=False)
     growing.log = MemoryLog.create(PAYLOAD, minimum=(0,), merge_every=None)

@@ -173,6 +173,23 @@ def test_admission_first_times_only_opens_few_files(size: int, most: int) -> Non
     assert len(opened) <= most
 
 
+def test_admission_opens_files_that_hold_times_beside_the_rest() -> None:
+    # File 0 alone fills the limit, and file 1 begins later in lexicographic order. Its time (1, 0) is beside what is
+    # left of file 0, (0, 5), not beyond it: a frontier of (0, 5) alone would say that (1, 0) is in the prefix.
+    files = [TimeCounts(np.array([[0, 0], [0, 5]]), np.array([1, 1])), TimeCounts(np.array([[1, 0]]), np.array([1]))]
+    sizes = np.array([64 << 20, 64 << 20])
+    bounds = FileBounds(sizes, np.array([[0, 0], [1, 0]]), np.array([[0, 5], [1, 0]]), np.ones(2, dtype=np.bool_))
+    opened: list[int] = []
+
+    def exact(numbers: np.ndarray) -> list[TimeCounts]:
+        opened.extend(numbers.tolist())
+        return [files[number] for number in numbers]
+
+    found = admit(bounds, exact, np.array([[0, 0]]), np.array([[9, 9]]), Limits(times=1))
+    assert found.frontier.tolist() == [[0, 5], [1, 0]]
+    assert (found.n_times, found.n_rows, opened) == (1, 1, [0, 1])
+
+
 def test_admission_one_time_above_the_limit_is_whole_and_reported() -> None:
     bounds = FileBounds(np.array([10]), np.array([[4]]), np.array([[5]]), np.array([True]))
     exact = TimeCounts(np.array([[4], [5]]), np.array([100, 1]))

@@ -141,11 +141,15 @@ def test_hold_never_moves() -> None:
     assert len(Policy(LONG, FrontierPolicy.HOLD).downgrade(StreamCounts.initial(3), greatest=99).times) == 0
 
 
-def test_events_passes_the_statement_on() -> None:
+@pytest.mark.parametrize(
+    ("frontier", "reason"), [(FrontierPolicy.EVENTS, "events"), (FrontierPolicy.STATEMENTS, "cdcv2")]
+)
+def test_what_the_data_say_of_progress_is_passed_on(frontier: FrontierPolicy, reason: str) -> None:
     times, deltas = np.array([[0], [4]]), np.array([-1, 1])
-    move = Policy(LONG, FrontierPolicy.EVENTS).downgrade(StreamCounts.initial(0), events=(times, deltas))
-    assert (move.times.tolist(), move.deltas.tolist(), move.reason) == ([[0], [4]], [-1, 1], "events")
-    assert len(Policy(LONG, FrontierPolicy.EVENTS).downgrade(StreamCounts.initial(0)).times) == 0
+    move = Policy(LONG, frontier).downgrade(StreamCounts.initial(0), events=(times, deltas))
+    assert (move.times.tolist(), move.deltas.tolist(), move.reason) == ([[0], [4]], [-1, 1], reason)
+    nothing = Policy(LONG, frontier).downgrade(StreamCounts.initial(0))
+    assert (len(nothing.times), nothing.reason) == (0, reason)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from spark_timely.capture.replay import FileBounds, Limits, TimeCounts
 from spark_timely.capture.splits import WHOLE
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.cutting import cut_range
+from spark_timely.dataflow.delays import plus
 from spark_timely.dataflow.engine import Engine
 from spark_timely.dataflow.scope import Scope
 from spark_timely.errors import OperatorError, OwnershipError, SchemaMismatchError
@@ -121,6 +122,22 @@ def test_rows_are_cut_by_bytes_and_each_share_of_a_file_is_read_once(log: DeltaL
         assert ends[0][0] == 0
         assert ends[-1][1] == WHOLE
         assert all(left[1] == right[0] for left, right in itertools.pairwise(ends))
+
+
+@pytest.mark.parametrize("rowwise", [True, False])
+def test_files_of_a_log_that_is_read_by_two_paths_are_those_of_either(log: DeltaLog, rowwise: bool) -> None:
+    """By the first path the range needs one of the two files, by the second path, which is delayed, the other."""
+
+    class Two:
+        bounds = FileBounds(np.array([10, 10]), np.array([[0], [5]]), np.array([[0], [5]]), np.ones(2, np.bool_))
+        paths = np.array(["early", "late"], dtype=object)
+
+    rows = Scope("flow").replay(log)
+    both = rows.concat(rows.delay(plus(5)))
+    view = (both if rowwise else both.aggregate(n=count())).view
+    ends = Antichain.of(5), Antichain.of(6)
+    _, tasks = cut_range(view, lambda _: Two(), *ends, output=0, seq=1, limits=Limits(), workers=1)  # type: ignore[arg-type, return-value]
+    assert [[share.path for share in task.shares[log.path]] for task in tasks] == [["early", "late"]]
 
 
 def test_range_within_a_limit_of_bytes_is_taken_without_opening_a_file(log: DeltaLog) -> None:

@@ -145,3 +145,14 @@ def test_one_giant_time_is_cut_by_rows_and_failures_name_the_operator(tmp_path: 
     got = {row["k"]: (row["n"], row["s"]) for row in found.messages().to_pylist()}
     assert got == {k: (len(xs), math.fsum(xs)) for k, xs in expected.items() if len(xs) > 1}
     assert open_log(str(tmp_path / "bad")).frontier() == Antichain.of(0)
+
+
+def test_one_giant_time_of_which_no_row_is_left_gives_no_group(tmp_path: Path) -> None:
+    log = create_log(str(tmp_path / "in"), pa.schema([("k", pa.int64())]), minimum=(0,))
+    log.writer(owner="test").append(pa.table({"_time": [7] * 40, "k": range(40)}), advance_to=8)
+    scope = Scope("flow")
+    scope.replay(log).filter("k > 100").aggregate(by="k", n=count()).capture(str(tmp_path / "out"))
+    engine = Engine("flow", scope.sinks, scope.storage, files_of=catalog_of, workers=3, keyed_bytes=0)
+    engine.advance(runner(scope.storage))
+    out = open_log(str(tmp_path / "out"))
+    assert (out.frontier(), out.messages().num_rows) == (Antichain.of(8), 0)

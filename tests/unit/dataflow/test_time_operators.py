@@ -39,6 +39,24 @@ def test_function_is_called_once_for_each_complete_time_in_order() -> None:
     assert called == [(1, [2, 4]), (3, [3])]
 
 
+def test_hint_of_an_error_in_a_function_is_passed_on_and_others_get_one() -> None:
+    def fails(error: Exception) -> str:
+        def function(time: int, rows: pa.Table) -> pa.Table:
+            if rows.num_rows:
+                raise error
+            return rows.select(["n"])
+
+        with pytest.raises(OperatorError) as found:
+            rows_of(stream_of(ROWS).unary_notify(function, columns=["n"]))
+        return str(found.value)
+
+    mine = fails(SchemaMismatchError("could not look: found nothing", hint="look elsewhere"))
+    assert mine.endswith("found could not look: found nothing — hint: look elsewhere")
+    assert fails(KeyError("k")).endswith(
+        "found KeyError: 'k' — hint: correct the function or the data; nothing of these times was written"
+    )
+
+
 def test_function_of_two_streams_gets_both_sides_of_each_time() -> None:
     left = stream_of(ROWS)
     right = stream_of({"_time": [1, 2], "m": [7, 8]}, beside=left)

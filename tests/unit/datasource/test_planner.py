@@ -527,3 +527,15 @@ def test_exact_times_are_kept_of_the_last_files_only(monkeypatch: pytest.MonkeyP
     again = kept.exact(kept.index().paths[-2])
     assert kept.exact(kept.index().paths[-2]) is again
     assert kept._n_kept == sum(counts.rows.shape[0] for counts in kept._counts.values()) == 16
+
+
+@pytest.mark.parametrize(("limit", "sizes"), [(1, [1] * 6), (3, [3, 3]), (4, [4, 2])])
+def test_files_of_streams_are_counted_with_their_own_commits(limit: int, sizes: list[int]) -> None:
+    # Both streams have commits of the same numbers, each with a file.
+    log = make_log(streams=2, merge_every=None)
+    for i in range(3):
+        for stream in ("a", "b"):
+            put(log, [i], i + 1, stream)
+    driver = drive(log, delivery="arrival", maxFilesPerTrigger=limit)
+    found = [batch.rows.num_rows for batch in driver.available_now()]
+    assert [n for n in found if n] == sizes

@@ -55,6 +55,20 @@ def test_rows_outside_the_range_are_left_out() -> None:
     assert read(split_of(path, lower=0, upper=9, first=(2,), last=(3,)), storage).column("text").to_pylist() == ["2"]
 
 
+@pytest.mark.parametrize(
+    ("ends", "wanted"),
+    [
+        ({"upper": 4}, [1, 2, 3]),  # begins inside, ends outside
+        ({"lower": 2, "upper": 9}, [2, 3, 4, 5]),  # begins outside, ends inside
+        ({"upper": 9, "last": (3,)}, [1, 2]),  # inside the range, reaches over the last time of the split
+        ({"upper": 9, "first": (3,)}, [3, 4, 5]),  # inside the range, begins before the first one
+    ],
+)
+def test_row_group_that_lies_across_one_end_is_cut_by_its_rows(ends: dict[str, Any], wanted: list[int]) -> None:
+    storage, path = written([5, 1, 4, 2, 3])
+    assert read(split_of(path, **ends), storage).column("_time").to_pylist() == wanted
+
+
 def test_row_groups_outside_the_range_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     storage, path = written(sorted(list(range(10)) * 10), row_group_rows=10)
     decoded: list[int] = []

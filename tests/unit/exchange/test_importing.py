@@ -6,6 +6,7 @@ import contextlib
 import io
 import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -25,6 +26,7 @@ from spark_timely.exchange.importing import StreamImport
 from spark_timely.exchange.writer import capture_bytes
 from spark_timely.log.memory import MemoryLog
 from spark_timely.log.reading import ReadableLog
+from tests.oracles.golden import golden_bytes
 
 TYPES = CaptureTypes.parse("u64", "(string, u64)")
 EVENTS = [
@@ -422,6 +424,50 @@ def test_other_types_than_those_of_the_first_import_are_refused() -> None:
         StreamImport(log, "w", CaptureTypes.parse("u64", "(string, string)"), name="x")
     with pytest.raises(SchemaMismatchError):
         StreamImport(log, "w", CaptureTypes.parse("i64", "(string, u64)"), name="x")
+
+
+@pytest.mark.parametrize(
+    ("time", "events", "default", "minimum", "unsigned"),
+    [
+        ("i64", [{0: -1, 5: 1}, (5, [1]), {5: -1}], "0", f"{-(1 << 63)}", "u64"),
+        ("i32", [(3, [1]), [[4, 1]], {0: -1}, {4: -1}], "0", f"{-(1 << 31)}", "u32"),
+        ("Product<i64, u32>", [{(0, 0): -1}], "[0, 0]", f"[{-(1 << 63)}, 0]", "product<u64, u32>"),
+    ],
+)
+def test_rule_003_12_capture_that_starts_at_the_default_of_signed_times_is_told_so(
+    time: str, events: list[Any], default: str, minimum: str, unsigned: str
+) -> None:
+    types = CaptureTypes.parse(time, "u64")
+    log = log_of(types)
+    before = log.version
+    data = capture_bytes(events, time=time, record="u64")
+    with pytest.raises(NegativeCountError) as found:
+        StreamImport(log, "w", types, name="x").take_whole(io.BytesIO(data))
+    text = str(found.value)
+    assert f"the capture seems to start at {default}, the default of type" in text
+    assert f"a stream starts at the minimum, {minimum}:" in text
+    assert f"declare the times as {unsigned!r}" in text
+    assert (log.version, log.stream("w")) == (before, None)
+    # What the hint says goes through, from the default, which is the minimum there.
+    other = imported(data, types=CaptureTypes.parse(unsigned, "u64"))
+    assert other.stream("w").closed
+
+
+@pytest.mark.parametrize("capture", ["u64 again", "i64 after the minimum"])
+def test_rule_003_12_other_captures_that_give_up_too_much_are_not_taken_for_such(capture: str) -> None:
+    time, events = {
+        "u64 again": ("u64", [{0: -2}]),
+        "i64 after the minimum": ("i64", [{-(1 << 63): -1, 0: 1}, {0: -2}]),
+    }[capture]
+    with pytest.raises(NegativeCountError, match="gives up only capabilities that it holds"):
+        imported(capture_bytes(events, time=time, record="u64"), types=CaptureTypes.parse(time, "u64"))
+
+
+def test_rule_003_12_a_capture_of_signed_times_by_timely_starts_at_the_minimum() -> None:
+    log = imported(golden_bytes("capture_g4_i64.bin"), types=CaptureTypes.parse("i64", "i64"))
+    assert sorted(log.messages()["_time"].to_pylist()) == [-5] * 3
+    assert log.stream("w").closed
+    assert log.frontier_at(seq=0).to_json() == [-(1 << 63)]
 
 
 def test_capture_that_comes_when_nobody_holds_the_minimum_is_refused() -> None:

@@ -189,6 +189,7 @@ def test_cut_through_json_is_the_same(cut: Cut) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", "7", '"a"', "{}", '{"version": 1}',
+     '{"version": 0.5, "times": ["long"], "frontier": [1], "logs": [{"id": "a", "path": "p", "frontier": [1]}]}',
      '{"version": 1, "times": ["long"], "frontier": [1], "logs": []}',
      '{"version": 1, "times": ["long"], "frontier": ["x"], "logs": [{"id": "a", "path": "p", "frontier": [1]}]}',
      '{"version": 1, "times": ["far"], "frontier": [1], "logs": [{"id": "a", "path": "p", "frontier": [1]}]}',

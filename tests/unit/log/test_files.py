@@ -27,6 +27,7 @@ from spark_timely.log.files import (
     open_parquet,
     read_file,
     write_data_files,
+    write_progress_file,
 )
 from spark_timely.log.format import LogFormat
 from spark_timely.log.stats import MAX_DISTINCT_TIMES, decode_counts, encode_counts
@@ -128,6 +129,20 @@ def test_counts_survive_packing(times: list[tuple[int, ...]]) -> None:
     assert back is not None
     assert back[0].tolist() == distinct.tolist()
     assert back[1].tolist() == counts.tolist()
+
+
+def test_statistics_of_progress_have_the_bounds_of_all_its_rows() -> None:
+    form = LogFormat.build(pa.schema([("v", pa.int64())]), times=("long", "date"))
+    schema = form.progress_schema
+    rows = [("b", 4, 9, 3), ("a", 5, -2, 7), ("b", 5, 0, 5)]
+    columns = dict(zip(("_stream", "_seq", "_time_0", "_time_1"), zip(*rows, strict=True), strict=True))
+    table = pa.table({f.name: pa.array(columns.get(f.name, [None] * 3), f.type) for f in schema})
+    file = write_progress_file(MemoryStorage(), table, "b", 5, form.domain)
+    stats = json.loads(file.stats)
+    assert stats["numRecords"] == 3
+    assert stats["minValues"] == {"_stream": "a", "_seq": 4, "_time_0": -2, "_time_1": "1970-01-04"}
+    assert stats["maxValues"] == {"_stream": "b", "_seq": 5, "_time_0": 9, "_time_1": "1970-01-08"}
+    assert set(stats["nullCount"].values()) == {0}
 
 
 def test_statistics_are_those_of_delta() -> None:

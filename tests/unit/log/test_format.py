@@ -25,6 +25,16 @@ def test_columns_of_a_stream_log_are_in_physical_order() -> None:
     assert [f.name for f in form.table_schema if not f.nullable] == ["_event"]
 
 
+def test_formats_are_equal_whatever_was_asked_of_them() -> None:
+    used, fresh = LogFormat.build(PAYLOAD), LogFormat.build(PAYLOAD)
+    assert used.data_schema.names
+    assert used.progress_schema.names
+    assert used == fresh
+    assert hash(used) == hash(fresh)
+    assert "data_schema" not in repr(used)
+    assert repr(used) == repr(fresh)
+
+
 def test_columns_of_a_collection_in_product_order() -> None:
     form = LogFormat.build(PAYLOAD, times=("long", "date"), kind="collection")
     names = form.table_schema.names

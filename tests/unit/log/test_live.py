@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_timely.antichain import Antichain
 from spark_timely.log.format import LogFormat
 from spark_timely.log.index import FileIndex, index_adds
 from spark_timely.log.live import LiveFiles
@@ -64,3 +66,27 @@ def test_to_add_one_file_copies_no_others() -> None:
     assert len(before) == 100
     assert len(after) == 101
     assert np.shares_memory(before.sizes, after.sizes)
+
+
+def test_after_files_were_removed_there_is_room_for_as_many_as_are_left() -> None:
+    live = LiveFiles(1)
+    live.add(index_adds(FORM, [add(str(n), "message", n) for n in range(300)]))
+    live.remove([str(n) for n in range(100)])
+    before = live.index("message")
+    for n in range(300, 500):
+        live.add(index_adds(FORM, [add(str(n), "message", n)]))
+    assert np.shares_memory(before.sizes, live.index("message").sizes)
+
+
+def test_file_without_bounds_may_hold_any_time() -> None:
+    bounds = {
+        "minValues": {"_stream": "a", "_seq": 1, "_time": 5},
+        "maxValues": {"_stream": "a", "_seq": 1, "_time": 7},
+    }
+    adds = [add("bounded", "message", 1) | {"stats": json.dumps(bounds)}, add("unbounded", "message", 1)]
+    index = index_adds(FORM, adds)
+    assert index.known.tolist() == [True, False]
+    # Its bounds stand as zeros, which are neither beyond 6 nor below the least time.
+    assert index.may_hold_times(Antichain.of(6), None).tolist() == [True, True]
+    assert index.may_hold_times(Antichain.of(8), Antichain.of(9)).tolist() == [False, True]
+    assert index.may_hold_times(None, Antichain.of(-3)).tolist() == [False, True]

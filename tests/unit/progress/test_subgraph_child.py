@@ -1,14 +1,16 @@
-"""One child's turn: rules 000.44 to 000.63."""
+"""One child's turn: rules 000.44 to 000.64, and 000.66."""
 
 from __future__ import annotations
 
 import pytest
 
-from spark_timely.errors import NegativeCountError, ProtocolError, UnheldCapabilityError
+from spark_timely.errors import NegativeCountError, ProtocolError, TimelyInternalError, UnheldCapabilityError
 from spark_timely.progress.change_batch import ChangeBatch
 from spark_timely.progress.child import Buffers, Child
 from spark_timely.progress.events import EventStream, PushProgressEvent, ScheduleEvent
 from spark_timely.progress.location import Target
+from spark_timely.progress.operate import PortChanges
+from spark_timely.progress.transport import MemoryNetwork
 from spark_timely.progress.worker import Worker
 from tests.unit.progress.scripted import Region, Report, Scripted, alone, chain, filled, mapper, sink, source, turn
 
@@ -334,6 +336,63 @@ def test_statements_of_operators_about_unknown_ports_are_refused(
         run(child_of(operator))
 
 
+def test_rule_000_60_a_leaf_holds_its_own_share_of_what_all_peers_hold_at_the_start() -> None:
+    operator = source(peers=2)
+    child = Child(operator, index=1, identifier=0, arity=1, peers=2)
+    child.begin()
+    operator.say(internal=[(0, (0,), -2)])
+    with pytest.raises(NegativeCountError, match=r"capabilities at output 0, time=\(0,\), count=-1"):
+        run(child)
+
+
+def test_rule_000_64_what_a_failed_operator_left_is_not_taken_for_the_next_ones() -> None:
+    worker = Worker()
+    scope = worker.new_dataflow()
+    first, failing = source("first"), source("failing")
+    for operator in (first, failing):
+        scope.add_child(operator)
+    number = worker.add(scope)
+    worker.step()
+
+    def pull(consumed: PortChanges, internal: PortChanges, produced: PortChanges) -> bool:
+        internal.update(0, (0,), -1)
+        raise OSError("unplugged")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(failing, "pull_internal_progress", pull)
+        with pytest.raises(OSError, match="unplugged"):
+            worker.step()
+    for _ in range(3):
+        worker.step()
+    assert [child.name for child in worker.dataflow(number).children] == ["first", "failing"]
+
+
+def test_rule_000_64_receipts_of_a_scope_in_which_an_operator_failed_are_not_lost() -> None:
+    inside = mapper()
+    region = Region(inside)
+    region.start()
+    region.worker.step()
+    region.source.say(produced=[(0, (2,), 3)], internal=[(0, (0,), -1)])
+    region.entry.update(2, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inside, "pull_internal_progress", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            region.worker.step()
+    inside.say(consumed=[(0, (2,), 3)], internal=[(0, (0,), -1)])
+    for _ in range(6):
+        region.worker.step()
+    assert region.worker.dataflows == []
+
+
+@pytest.mark.parametrize("side", ["consumed", "internal", "produced"])
+def test_rule_000_64_buffers_with_something_in_them_are_refused(side: str) -> None:
+    buffers = Buffers(1)
+    getattr(buffers, side).update(0, (0,), 1)
+    child = child_of(mapper("next"))
+    with pytest.raises(TimelyInternalError, match=r"operator 'next' \[2\]: found buffers with something of another"):
+        child.turn(outstanding=False, held=True, buffers=buffers, statements=ChangeBatch(4))
+
+
 # --- The end --------------------------------------------------------------------------------------------
 
 
@@ -368,6 +427,32 @@ def test_rule_000_61_a_capability_of_any_peer_keeps_a_child() -> None:
     operator.say(internal=[(0, (0,), -1)])
     run(child, held=True)
     assert child.operator is operator
+
+
+def test_rule_000_66_a_peer_that_drops_the_last_capability_has_the_child_shut_down() -> None:
+    network = MemoryNetwork(2, automatic=False)
+    workers = [Worker(transport) for transport in network.transports]
+    firsts = []
+    for worker in workers:
+        scope = worker.new_dataflow()
+        firsts.append(source("first", peers=2))
+        scope.add_child(firsts[-1])
+        scope.add_child(source("keeper", peers=2))
+        worker.add(scope)
+    for first in firsts:
+        first.say(internal=[(0, (0,), -1)])
+    for _ in range(4):
+        workers[0].step()
+    (child, _) = workers[0].dataflow(0).children
+    turns = firsts[0].turns
+    # It dropped its own long ago, and is kept for the peer's only.
+    assert child.operator is firsts[0]
+    for _ in range(2):
+        workers[1].step()
+    network.deliver_all()
+    workers[0].step()
+    assert child.name == "first(tombstone)"
+    assert (firsts[0].closed, firsts[0].turns) == (1, turns)
 
 
 def test_rule_000_62_sources_go_when_idle_and_who_is_not_told_never_goes() -> None:

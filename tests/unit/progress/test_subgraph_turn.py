@@ -1,4 +1,4 @@
-"""A turn of a scope: rules 000.30 to 000.43."""
+"""A turn of a scope: rules 000.30 to 000.43, and 000.65."""
 
 from __future__ import annotations
 
@@ -34,13 +34,20 @@ def test_rule_000_31_buffers_with_something_in_them_are_refused() -> None:
 
 
 def test_rule_000_32_what_enters_is_messages_at_every_target_and_one_receipt() -> None:
+    rows, consumed = entered("one", "two")
+    assert rows == {(0, 0, 0, 2): -3, (1, 0, 1, 2): 3, (2, 0, 1, 2): 3}
+    assert consumed == [(0, (2,), 3)]
+
+
+def entered(*targets: str) -> tuple[dict[tuple[int, ...], int], list[tuple[int, tuple[int, ...], int]]]:
+    """Let three messages enter a region whose input leads to these; return what was sent, and the receipts."""
     sent: list[ProgressBatch] = []
     network = MemoryNetwork(1)
-    worker = Worker(network.transports[0])
-    builder = worker.new_dataflow().new_scope("region")
+    builder = Worker(network.transports[0]).new_dataflow().new_scope("region")
     builder.new_input()
-    for name in ("one", "two"):
-        builder.connect(Source(0, 0), Target(builder.add_child(sink(name)), 0))
+    numbers = {name: builder.add_child(sink(name)) for name in ("one", "two")}
+    for name in targets:
+        builder.connect(Source(0, 0), Target(numbers[name], 0))
     subgraph = builder.build()
     subgraph.get_internal_summary()
     subgraph.set_external_summary(filled(1, [(0, (0,), 1)]))
@@ -49,8 +56,16 @@ def test_rule_000_32_what_enters_is_messages_at_every_target_and_one_receipt() -
     network.post = lambda batch, receivers: (sent.append(batch), post(batch, receivers))[1]  # type: ignore[method-assign]
     builder.entry(0).update(2, 3)
     consumed, *_ = turn(subgraph)
-    rows = dict(zip(map(tuple, sent[0].rows.tolist()), sent[0].diffs.tolist(), strict=True))
-    assert rows == {(0, 0, 0, 2): -3, (1, 0, 1, 2): 3, (2, 0, 1, 2): 3}
+    return dict(zip(map(tuple, sent[0].rows.tolist()), sent[0].diffs.tolist(), strict=True)), consumed
+
+
+def test_rule_000_65_an_input_without_edges_still_yields_its_receipt() -> None:
+    assert entered() == ({(0, 0, 0, 2): -3}, [(0, (2,), 3)])
+
+
+def test_rule_000_65_parallel_edges_of_an_input_count_separately() -> None:
+    rows, consumed = entered("one", "two", "one")
+    assert rows == {(0, 0, 0, 2): -3, (1, 0, 1, 2): 6, (2, 0, 1, 2): 3}
     assert consumed == [(0, (2,), 3)]
 
 

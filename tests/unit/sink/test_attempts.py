@@ -205,6 +205,21 @@ def test_reports_without_any_task_are_our_bug() -> None:
         sink_commit.merge_reports([])
 
 
+def test_reports_of_tasks_are_put_together_from_all_of_them(tmp_path: Path) -> None:
+    driver = SinkDriver(tmp_path, **BOUNDED, lateData="deadLetter")
+    driver.run([rows([4])])  # complete up to 3
+    (driver.checkpoint / "offsets" / "1").write_text("")
+    writer = driver.writer(SCHEMA)
+    reports = [writer.write(iter(rows(times).to_batches())).report for times in ([7, 9, 1], [5], [], [6, 2, 2])]
+    whole = sink_commit.merge_reports(reports)
+    assert whole.minima.tolist() == [[5]]
+    assert whole.bounds is not None
+    assert whole.bounds.tolist() == [[5], [9]]
+    assert (whole.greatest, whole.n_rows, whole.n_dead) == (9, 4, 3)
+    assert len(whole.files) == sum(len(report.files) for report in reports)
+    assert sorted(file.path for file in whole.files) == sorted(f.path for report in reports for f in report.files)
+
+
 def test_write_that_fails_in_the_middle_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from spark_timely.log import files as log_files
 
