@@ -194,6 +194,14 @@ class SinkOptions(Options):
         "Promises that only one process at a time writes to this log, compaction and command line included. Allows to "
         "write to Databricks volumes and to file systems without hard links, where a second writer would be lost.",
     )
+    flush: bool = _sink(
+        "flush",
+        "bool",
+        "true",
+        "Whether files are flushed to a local disk before a micro-batch counts as captured. Without it a power cut can "
+        "take the latest micro-batches, or damage the log. On several hosts each flushes what it writes; files that "
+        "Spark writes (`capture`) are flushed by the driver, which reaches the disk of its own host only.",
+    )
     compression: str = _sink(
         "compression", "enum", "zstd", "Compression of the data files.", choices=("zstd", "snappy", "gzip", "none")
     )

@@ -348,7 +348,7 @@ def make_plan(
     Cost: one cold open of the log; its history is looked at only when a micro-batch may be repeated.
     """
     # A relative path would mean another directory in another process.
-    storage = promised(options.storage_options, single_writer=options.single_writer)
+    storage = promised(options.storage_options, single_writer=options.single_writer, flush=options.flush)
     options = replace(options, path=normal_path(options.path), storage_options=storage)
     check_place(options.path, storage)
     log = find(options.path, options.storage_options)

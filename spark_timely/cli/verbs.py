@@ -194,6 +194,7 @@ def _stats(options: argparse.Namespace, console: Console) -> bool:
             ("messages", _sizes_text(log.files())),
             ("dead letters", _sizes_text(log.dead_files())),
             ("columns", ", ".join(f"{field.name} {field.type}" for field in log.schema)),
+            *(("warning", problem) for problem in log.upkeep_problems()),
         ]
     )
     console.line()
@@ -234,6 +235,7 @@ def _facts(log: DeltaLog) -> dict[str, object]:
         "messages": _sizes(log.files()),
         "dead": _sizes(log.dead_files()),
         "streams": [_stream_facts(domain, state) for state in log.streams().values()],
+        "warnings": log.upkeep_problems(),
         "columns": [{"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in log.schema],
     }
 
@@ -497,9 +499,11 @@ def _size(text: str) -> int:
 
 
 def _compact(options: argparse.Namespace, console: Console) -> bool:
-    report = asked_log(options).compact(target_file_size=options.target_file_size)
+    log = asked_log(options)
+    report = log.compact(target_file_size=options.target_file_size)
+    problems = log.upkeep_problems()
     if console.json_mode:
-        console.answer(dataclasses.asdict(report))
+        console.answer(dataclasses.asdict(report) | {"warnings": problems})
         return True
     console.line(
         f"{count_text(report.files_before, 'file')} \N{RIGHTWARDS ARROW} {count_text(report.files_after, 'file')},"
@@ -507,6 +511,8 @@ def _compact(options: argparse.Namespace, console: Console) -> bool:
     )
     if report.lost:
         console.line(f"{count_text(report.lost, 'merge')} left to another writer, who rewrote the same files")
+    for problem in problems:
+        console.line(f"warning: {printable(problem)}")
     return True
 
 

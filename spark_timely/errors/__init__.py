@@ -25,6 +25,7 @@ from spark_timely.errors.data import (
 )
 from spark_timely.errors.log import (
     DataLossError,
+    LogDamagedError,
     LogFormatError,
     LogMissingError,
     MissingError,
@@ -63,6 +64,7 @@ __all__ = [
     "InvalidShapeError",
     "InvalidUsageError",
     "LateDataError",
+    "LogDamagedError",
     "LogFormatError",
     "LogMissingError",
     "MissingError",

@@ -8,6 +8,7 @@ from spark_timely.errors.base import TimelyError
 
 __all__ = [
     "DataLossError",
+    "LogDamagedError",
     "LogFormatError",
     "LogMissingError",
     "MissingError",
@@ -157,4 +158,12 @@ class DataLossError(StorageError):
     """A file that the log names is missing or corrupt.
 
     Restore the file. A read that shall go on without it says so with ``failOnDataLoss=false``.
+    """
+
+
+class LogDamagedError(StorageError):
+    """An entry of the table's log, or a checkpoint of it, is empty, cut or not what it should be: after a power cut.
+
+    Nothing was done: what the entry did is not known, so nothing may be read past it or written behind it. See what
+    ``spark-timely repair LOG`` says about it.
     """

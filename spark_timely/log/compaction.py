@@ -86,6 +86,7 @@ def compact(log: LogCore, *, target_file_size: int = TARGET_FILE_BYTES, min_file
 
     Notes
     -----
+    The table's own log is tidied too: a checkpoint is written, and entries far behind it are deleted.
     Cost: reads and writes what it merges, one group of up to `target_file_size` bytes at a time.
     """
     if target_file_size < 1 or min_files < 2:
@@ -115,6 +116,7 @@ def compact(log: LogCore, *, target_file_size: int = TARGET_FILE_BYTES, min_file
             merged, lost = merged + done, lost + (not done)
             rewritten += int(mine.sizes.sum()) if done else 0
     log.refresh()
+    log.tidy()
     return CompactionReport(before, len(log.store.live), rewritten, merged, lost)
 
 
@@ -237,8 +239,9 @@ def _replace(log: LogCore, index: FileIndex, new: list[DataFile], attempts: int 
         if new[0].path in log.store.live:
             return True
         if not all(path in log.store.live for path in wanted):
-            # Where an attempt was unclear it may still land, but only on top of a version that is gone.
-            log._discard(new)
+            if not unclear:
+                log._discard(new)
+            # Else it may have landed, and been merged by another since: readers that planned before want the files.
             return False
         try:
             log.store.transact(new, [], removes=sources, data_change=event != "progress", exclusive=True)

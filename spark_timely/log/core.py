@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.capture.note import Note
@@ -41,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_ATTEMPTS = 100
 _MAX_UNCLEAR = 3
+_TIDYING = "tidying the table's log"
 
 
 def app_id(stream: str) -> str:
@@ -92,8 +92,17 @@ class LogCore(LogFacts):
         self._clock = clock
         self.merge_every = merge_every
         self.auto_compact = auto_compact
+        self._put_off: dict[str, str] = {}
 
     # Commits -------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Make the commits of the snapshot outlast a power cut, whoever made them; raises `StorageError`.
+
+        For who acknowledges what another process has committed, and may not have flushed before it died.
+        """
+        with self._lock:
+            self.store.flush()
 
     def check_writable(self) -> None:
         """Refuse a log that can be read only, where that is known beforehand; raises `LogFormatError`."""
@@ -209,12 +218,18 @@ class LogCore(LogFacts):
                 if after is None:
                     return self._duplicate(request)
                 if self._try(attempts, [after], request.files, [(app_id(request.stream), after.seq)]):
-                    self._maintain(after)
-                    return CommitOutcome(committed=True, state=self._all_states()[request.stream])
-        raise self._exhausted(request.stream, attempts)
+                    outcome = CommitOutcome(committed=True, state=self._all_states()[request.stream])
+                    break
+            else:
+                raise self._exhausted(request.stream, attempts)
+        # Apart: whatever comes of it, the commit has happened.
+        self._maintain(after)
+        return outcome
 
     def _duplicate(self, request: CommitRequest) -> CommitOutcome:
         """Tell a repeated micro-batch from the second try of a request whose first try did happen."""
+        # Who made the commit may have died before it was on the disk.
+        self.store.flush()
         state = self._states[request.stream]
         mine = bool(request.files) and all(f.path in self.store.live for f in request.files)
         return CommitOutcome(committed=mine, state=state)
@@ -258,7 +273,7 @@ class LogCore(LogFacts):
             for s, rows in zip(states, batches, strict=True)
         ]
         attempts.tried.append((progress[0].path, states[-1]))
-        before = self.store.version
+        before = self._snapshot
         try:
             self.store.transact([*progress, *files], apps)
         except LogFormatError:
@@ -294,19 +309,22 @@ class LogCore(LogFacts):
             return self._landed(attempts)
         if self.merge_every is not None:  # they are read again when files are merged
             self._rows_by_path.update(zip((f.path for f in progress), batches, strict=True))
-        if self.store.version == before + 1 and self._states_version == before:
+        if self._snapshot == (before[0], before[1] + 1) and self._states_at == before:
             # Nobody else committed: the new states are known without reading them.
             self._states = {**self._states, **{s.stream: s for s in states}}
-            self._states_version = self.store.version
+            self._states_at = self._snapshot
             self._newest_by_path.update({f.path: {s.stream: s} for f, s in zip(progress, states, strict=True)})
         return True
 
     def _landed(self, attempts: _Attempts) -> bool:
-        """Whether an attempt of this call, whatever was reported about it, is in the snapshot."""
-        if any(path in self.store.live for path, _ in attempts.tried):
-            return True
+        """Whether an attempt of this call, whatever was reported about it, is in the snapshot, and on the disk."""
         # Somebody may have merged the file meanwhile; its rows then say whose commit it was.
-        return any(self._is_written(state) for _, state in attempts.tried)
+        landed = any(path in self.store.live for path, _ in attempts.tried) or any(
+            self._is_written(state) for _, state in attempts.tried
+        )
+        if landed:
+            self.store.flush()
+        return landed
 
     def _is_written(self, wanted: StreamState) -> bool:
         present = self._all_states().get(wanted.stream)
@@ -366,15 +384,48 @@ class LogCore(LogFacts):
     # Upkeep --------------------------------------------------------------------------------------
 
     def _maintain(self, state: StreamState) -> None:
-        """Keep what a commit costs flat. Its failure harms nobody, and is tried again later."""
+        """Keep what a commit costs flat. Its failure is a warning: the commit has happened, and upkeep comes again."""
         from spark_timely.log.compaction import merge_progress_files, merge_small_files
 
-        try:
+        with self._lock:
             # By the number of the commit, so that it does not matter how many processes made them.
             if self.merge_every is not None and state.seq % self.merge_every == 0:
-                merge_progress_files(self, state.stream, self.merge_every)
-                if self.auto_compact:
-                    merge_small_files(self, state.stream, self.merge_every)
-            self.store.tidy()
-        except (TimelyError, pa.ArrowException, OSError) as error:
-            logger.warning("log %r: upkeep was put off: %s", self.path, error)
+                with self._upkeep("merging small files"):
+                    merge_progress_files(self, state.stream, self.merge_every)
+                    if self.auto_compact:
+                        merge_small_files(self, state.stream, self.merge_every)
+            with self._upkeep(_TIDYING):
+                self.store.tidy()
+
+    def tidy(self) -> None:
+        """Write a checkpoint of the table, and delete old entries of its log. A failure is kept as a problem."""
+        with self._lock, self._upkeep(_TIDYING):
+            self.store.tidy(now=True)
+
+    @contextmanager
+    def _upkeep(self, what: str) -> Iterator[None]:
+        """Keep the failure of something that nothing hangs on, until it works again."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, the commit before it was not touched
+            logger.warning("log %r: %s was put off: %s", self.path, what, error)
+            self._put_off[what] = f"{what} was put off: {shown(str(error))}"
+        else:
+            self._put_off.pop(what, None)
+
+    def upkeep_problems(self) -> list[str]:
+        """Return what is wrong with the upkeep of the log: what this handle could not do, and what nobody did.
+
+        Rows and progress are as they should be; it may cost time or space, or what a power cut can take.
+
+        Returns
+        -------
+        list of str
+            One line each; empty if all is well. `spark-timely stats` shows them.
+
+        Notes
+        -----
+        Cost: one look at the directory of the table's log.
+        """
+        with self._lock:
+            return [*self._put_off.values(), *self.store.problems()]

@@ -78,6 +78,7 @@ def create_log(
     exist_ok: bool = False,
     storage_options: Mapping[str, str] | None = None,
     single_writer: bool = False,
+    flush: bool = True,
     clock: Callable[[], float] = time.time,
     merge_every: int | None = 100,
     auto_compact: bool = True,
@@ -108,6 +109,9 @@ def create_log(
     single_writer : bool
         Promises that only one process at a time writes to the log; allows volumes, and file systems
         without hard links.
+    flush : bool
+        Whether what is written to a local disk is flushed before it is acknowledged. Without it a power cut can take
+        the latest commits, or damage the log.
     clock : callable
         Wall clock in seconds.
     merge_every : int or None
@@ -141,7 +145,7 @@ def create_log(
     if isinstance(streams, bool) or not isinstance(streams, int) or streams < 1:
         msg = f"could not create log {where!r}: found streams={streams!r}"
         raise InvalidUsageError(msg, hint="a log has one stream or more")
-    storage_options = promised(storage_options, single_writer=single_writer)
+    storage_options = promised(storage_options, single_writer=single_writer, flush=flush)
     check_place(where, storage_options)
     storage = open_storage(where, storage_options)
     if storage.local and os.path.exists(where) and not os.path.isdir(where):
@@ -168,12 +172,12 @@ def create_log(
         )
         first = write_progress_file(storage, batch_rows(form, state), OPEN_STREAM, 0, form.domain)
         try:
-            created = create_table(where, form, [first], storage_options)
+            creation = create_table(storage, form, [first], storage_options)
         except StorageError as error:
             if error.determinate:
                 storage.delete(first.path)
             raise
-        if created:
+        if creation == "made":
             return open_log(
                 where,
                 storage_options=storage_options,
@@ -181,7 +185,13 @@ def create_log(
                 merge_every=merge_every,
                 auto_compact=auto_compact,
             )
-        storage.delete(first.path)
+        if creation == "taken":
+            storage.delete(first.path)
+        elif not exist_ok:
+            msg = f"could not tell whether log {where!r} was created: found one, and an error of the storage before"
+            raise StorageError(
+                msg, hint="open the log to see what it holds, or create it with exist_ok=True", context={"path": where}
+            )
     if not exist_ok:
         msg = f"could not create log {where!r}: found a Delta table there already"
         raise InvalidUsageError(
@@ -227,6 +237,7 @@ def open_log(
     *,
     storage_options: Mapping[str, str] | None = None,
     single_writer: bool = False,
+    flush: bool = True,
     clock: Callable[[], float] = time.time,
     merge_every: int | None = 100,
     auto_compact: bool = True,
@@ -241,6 +252,9 @@ def open_log(
         Credentials and settings for cloud URLs, as delta-rs takes them.
     single_writer : bool
         Promises that only one process at a time writes to the log: this one. Reading needs no promise.
+    flush : bool
+        Whether what is written to a local disk is flushed before it is acknowledged. Without it a power cut can take
+        the latest commits, or damage the log.
     clock : callable
         Wall clock in seconds.
     merge_every : int or None
@@ -269,7 +283,7 @@ def open_log(
     spark_timely.errors.LogMissingError: could not open log '/nowhere': found no such path — hint: ...
     """
     where = normal_path(path)
-    storage_options = promised(storage_options, single_writer=single_writer)
+    storage_options = promised(storage_options, single_writer=single_writer, flush=flush)
     storage = open_storage(where, storage_options)
     if storage.local and not os.path.isdir(where):
         found = "a file" if os.path.exists(where) else "no such path"

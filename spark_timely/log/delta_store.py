@@ -14,7 +14,8 @@ What was found about delta-rs 1.6, and shapes this module:
 
 So a table is opened by delta-rs, and from then on only the entries that come are read. On a local disk
 commits are written here too, as delta-rs does it there: a complete file gets its name by a hard link, or
-fails because the name is taken. Elsewhere delta-rs commits: it knows how each store makes that safe.
+fails because the name is taken. Elsewhere delta-rs commits: it knows how each store makes that safe. It commits
+too where a table has features or properties that we do not know to be harmless (`features`).
 
 Invariants
 ----------
@@ -22,11 +23,14 @@ Invariants
 2. What is deleted from the table's log is older than a checkpoint by many versions, and goes in order. So
    where the entry of the snapshot still is what it was, no entry after it has come and gone; and one that was
    put after it before that was found has its place. Where it is not, everything is read anew.
+3. Nothing is deleted from the table's log before the checkpoint that replaces it, and the file that points to it,
+   were flushed and read back.
+4. An entry that is empty, cut or not JSON is never taken for a commit: it is looked at again for some seconds, and
+   then refused by name.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import re
@@ -35,28 +39,32 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import (
-    CommitProperties,
-    DeltaTable,
-    PostCommitHookProperties,
-    Schema,
-    Transaction,
-)
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from spark_timely.errors import InvalidUsageError, LogFormatError, LogMissingError, StorageError, TimelyError, shown
-from spark_timely.log.delta_create import add_action, no_links
-from spark_timely.log.entries import entry_path, put_entry, read_entry, render_entry
+from spark_timely.errors import (
+    InvalidUsageError,
+    LogDamagedError,
+    LogFormatError,
+    LogMissingError,
+    StorageError,
+    TimelyError,
+    shown,
+)
+from spark_timely.log.delta_create import NO_LINKS, add_action, no_links
+from spark_timely.log.delta_scratch import CHECKPOINT, LAST_CHECKPOINT, NO_HOOKS, entry_of_columns, put_checkpoint
+from spark_timely.log.entries import Entry, entry_path, parse_entry, put_entry, read_entry, render_entry
+from spark_timely.log.features import table_rules
 from spark_timely.log.format import LogFormat
 from spark_timely.log.index import index_adds, index_files
 from spark_timely.log.live import LiveFiles
-from spark_timely.log.place import check_place, is_promised, links_missing
+from spark_timely.log.place import check_place, delta_options, is_promised, links_missing
 from spark_timely.log.storage import FileStorage, open_storage, plain
 from spark_timely.log.store import App, LostRaceError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from spark_timely.log.base import DataFile
 
@@ -88,6 +96,9 @@ _WRITTEN_FEATURES = frozenset(
 _LOG_FILE = re.compile(r"(\d{20})\.(json|crc|checkpoint\.parquet)")
 # Versions kept behind the newest checkpoint, for handles that have not looked for a while.
 _KEEP_VERSIONS = 100
+# Versions after a failed checkpoint until it is tried again, and beyond what is due until it is called overdue.
+_TRY_AGAIN = 10
+_OVERDUE = 50
 # Commits between two checkpoints: more where a checkpoint is large, so that what it costs per commit does not
 # grow with the files, up to what a cold open is willing to read.
 _CHECKPOINT_VERSIONS = (50, 200)
@@ -96,8 +107,14 @@ _FILES_PER_VERSION = 100
 _LONG_S = 1200.0
 _COMMIT_RETRIES = 30
 _OPEN_TRIES = 3
-# What a file system without hard links says.
-_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
+# Seconds between looks at an entry that cannot be understood: somebody may be writing it in its place.
+_LOOKS_S = (0.1, 0.2, 0.4, 0.8, 1.6)
+# Fewer bytes are no action.
+_LEAST_BYTES = 3
+
+
+def _pause(seconds: float) -> None:
+    time.sleep(seconds)
 
 
 class DeltaStore:
@@ -109,6 +126,8 @@ class DeltaStore:
         As `spark_timely.log.storage.normal_path` gives it.
     storage_options : mapping, optional
         Passed on to delta-rs.
+    pause : callable, optional
+        Waits for so many seconds, between looks at an entry that cannot be understood.
 
     Raises
     ------
@@ -116,19 +135,31 @@ class DeltaStore:
         If there is no table, or one that is no log.
     LogFormatError
         If the log is of a newer version, or uses table features that cannot be read.
+    LogDamagedError
+        If an entry of the table's log is empty, cut or not JSON.
     StorageError
         If the storage cannot be reached.
     """
 
-    def __init__(self, path: str, storage_options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        pause: Callable[[float], None] | None = None,
+    ) -> None:
         self.path = path
-        self.options = dict(storage_options or {}) or None
+        self.options = delta_options(storage_options)
+        self._pause = pause or _pause
+        self._generation = 0
         self._storage = open_storage(path, storage_options)
         # Where the place lacks links and a single writer is promised, delta-rs knows what to do.
         self._links = self._storage.local and not is_promised(storage_options)
         self._looked_at = time.time()
+        # Version and size of the newest checkpoint, once looked for; version before which none is tried.
+        self._newest: tuple[int, int] | None = None
+        self._tidy_from = 0
         self._load(self._open())
-        self._tidied_at, self._tidy_after = self._version, _CHECKPOINT_VERSIONS[0]
 
     @property
     def table_id(self) -> str:
@@ -156,64 +187,125 @@ class DeltaStore:
         return self._version
 
     @property
+    def generation(self) -> int:
+        """How often everything was read anew: versions mean something else after that."""
+        return self._generation
+
+    @property
     def live(self) -> LiveFiles:
         """The live files of the snapshot."""
         return self._live
 
     def _open(self) -> DeltaTable:
-        for _ in range(_OPEN_TRIES - 1):
-            try:
-                return DeltaTable(self.path, storage_options=self.options)
-            except TableNotFoundError:
+        """Open the table by delta-rs; look again where an entry cannot be understood."""
+        tries = 0
+        cause: Exception | None = None
+        for pause in (*_LOOKS_S, None):
+            while True:  # at most `_OPEN_TRIES` turns
+                tries += 1
+                try:
+                    table = DeltaTable(self.path, storage_options=self.options)
+                except TableNotFoundError as error:
+                    msg = f"could not open log {self.path!r}: found no Delta table"
+                    raise LogMissingError(
+                        msg,
+                        hint="check the path; create_log or a capture makes a new log",
+                        context={"path": self.path},
+                    ) from error
+                except (DeltaError, OSError) as error:
+                    if _is_feature_error(str(error)):
+                        raise self._features(str(error)) from error
+                    cause, damage = error, self._damage()
+                    if damage is None and tries < _OPEN_TRIES:
+                        # An entry that was listed may have been deleted since, behind a newer checkpoint.
+                        logger.debug("log %r: opened again after %s", self.path, error)
+                        continue
+                else:
+                    damage = self._damage(table.version())
+                    if damage is None:
+                        return table
                 break
-            except (DeltaError, OSError) as error:
-                # An entry that was listed may have been deleted since, behind a newer checkpoint.
-                logger.debug("log %r: opened again after %s", self.path, error)
-        try:
-            return DeltaTable(self.path, storage_options=self.options)
-        except TableNotFoundError as error:
-            msg = f"could not open log {self.path!r}: found no Delta table"
-            raise LogMissingError(
-                msg,
-                hint="check the path; create_log or a capture makes a new log",
-                context={"path": self.path},
-            ) from error
-        except (DeltaError, OSError) as error:
-            text = str(error)
-            if _is_feature_error(text):
-                raise self._features(text) from error
-            entry = self._broken_entry()
-            broken = "" if entry is None else f"entry {entry!r} of the table's log broken: "
-            msg = f"could not open log {self.path!r}: found {broken}{plain(error)}"
-            hint = "check the storage and the table's log, then try again"
-            raise StorageError(
-                msg,
-                hint=hint if entry is None else "restore the entry; without it the log cannot be told",
-                context={"path": self.path, "file": entry},
-                determinate=True,
-            ) from error
+            if damage is None or pause is None:
+                break
+            self._pause(pause)
+        if damage is not None:
+            raise self._damaged(*damage) from cause
+        msg = f"could not open log {self.path!r}: found {plain(cause or OSError('nothing'))}"
+        raise StorageError(
+            msg,
+            hint="check the storage and the table's log, then try again",
+            context={"path": self.path},
+            determinate=True,
+        ) from cause
 
-    def _broken_entry(self) -> str | None:
-        """Look for the entry of the table's log that cannot be read: a few hundred small files."""
+    def _damaged(self, path: str, found: str) -> LogDamagedError:
+        version = int(path.rpartition("/")[2][:20])
+        return LogDamagedError(
+            f"could not open log {self.path!r}: found entry {path!r} of the table's log broken: version={version} is"
+            f" {found}, in {len(_LOOKS_S) + 1} looks",
+            hint="see what `spark-timely repair LOG` says about it: it shows what is lost before it changes anything",
+            context={"path": self.path, "file": path, "version": version},
+            determinate=True,
+        )
+
+    def _damage(self, opened: int | None = None) -> tuple[str, str] | None:
+        """Look for a file of the table's log that cannot be understood; return its path and what is wrong.
+
+        Parameters
+        ----------
+        opened : int, optional
+            The version that delta-rs could open. Then it has read all of it, and takes only an empty entry for a
+            commit: the sizes tell, and the newest entry is read. A few hundred small files.
+        """
+        if opened is not None and not self._storage.local:
+            return None  # a put is all or nothing there
         try:
             names = [n for n in self._storage.names("_delta_log") if _LOG_FILE.fullmatch(n) and not n.endswith(".crc")]
-            newest = max((n for n in names if n.endswith(".parquet")), default="")
+            newest = max((n[:20] for n in names if CHECKPOINT.fullmatch(n)), default="")
             for name in names:
-                if name[:20] < newest[:20]:
+                if name[:20] < newest or (opened is not None and name.endswith(".parquet")):
                     continue
                 path = f"_delta_log/{name}"
-                content = self._storage.read(path)
-                try:
-                    if name.endswith(".parquet"):
-                        pq.read_metadata(pa.BufferReader(content))
-                    else:
-                        for line in content.to_pybytes().splitlines():
-                            json.loads(line)
-                except (ValueError, OSError, pa.ArrowException):
-                    return path
+                found = self._wrong(path, whole=opened is None or int(name[:20]) == opened)
+                if found is not None:
+                    return path, found
         except StorageError as error:
             logger.debug("log %r: its table log cannot be looked through: %s", self.path, error)
         return None
+
+    def _wrong(self, path: str, *, whole: bool) -> str | None:
+        """Return what is wrong with a file of the table's log, by its size alone unless `whole`."""
+        mark = self._storage.mark(path)
+        if mark is None:
+            return None
+        if not whole:
+            return "empty" if mark[-2] < _LEAST_BYTES else None
+        content = self._storage.read(path)
+        try:
+            if path.endswith(".parquet"):
+                pq.read_metadata(pa.BufferReader(content))
+            else:
+                parse_entry(content.to_pybytes())
+        except (ValueError, LookupError, TypeError, OSError, pa.ArrowException) as error:
+            return plain(error)
+        return None
+
+    def _entry(self, version: int) -> Entry | None:
+        """Return the entry of a version, None if there is none; look again where it cannot be understood.
+
+        Raises
+        ------
+        LogDamagedError
+            If it stays so.
+        """
+        for pause in (*_LOOKS_S, None):
+            try:
+                return read_entry(self._storage, version)
+            except (ValueError, LookupError, TypeError) as error:
+                cause = error
+            if pause is not None:
+                self._pause(pause)
+        raise self._damaged(entry_path(version), plain(cause)) from cause
 
     def _features(self, found: str) -> LogFormatError:
         return LogFormatError(
@@ -227,6 +319,8 @@ class DeltaStore:
         # What it holds per file is needed no more where commits are written here.
         self._table: DeltaTable | None = None if self._links else table
         self._version = table.version()
+        self._generation += 1
+        self._newest = None
         protocol = table.protocol()
         features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
         refused = sorted({_REFUSED_FEATURES[f] for f in features if f in _REFUSED_FEATURES})
@@ -235,6 +329,13 @@ class DeltaStore:
             refused.append("column mapping")
         if refused:
             raise self._features(", ".join(dict.fromkeys(refused)))
+        self._rules = table_rules(
+            reader=protocol.min_reader_version,
+            writer=protocol.min_writer_version,
+            features=features,
+            properties=metadata.configuration,
+            schema_json=table.schema().to_json(),
+        )
         known = set(protocol.writer_features or ()) <= _WRITTEN_FEATURES
         self._writable = known and protocol.min_writer_version in (1, 2, 3, 4, 5, 7)
         self._id = str(metadata.id)
@@ -271,6 +372,15 @@ class DeltaStore:
         LogFormatError
         """
         check_place(self.path, self.options)
+        if self._rules.refused:
+            msg = (
+                f"could not write log {self.path!r}: found {', '.join(self._rules.refused)}, unknown to those who write"
+            )
+            raise LogFormatError(
+                msg,
+                hint="drop it (ALTER TABLE … DROP CONSTRAINT, or the column), or capture into another log",
+                context={"path": self.path},
+            )
         if self._writable:
             return
         try:
@@ -309,7 +419,7 @@ class DeltaStore:
         try:
             whole = abs(now - self._looked_at) < _LONG_S and self._follow()
         except (ValueError, LookupError, TypeError) as error:
-            # An entry that cannot be read: delta-rs reads it, or says what is wrong with it.
+            # Statistics that are not understood: delta-rs may.
             logger.debug("log %r: opened again after %s", self.path, error)
             whole = False
         if not whole:
@@ -320,7 +430,7 @@ class DeltaStore:
     def _follow(self) -> bool:
         """Take in the entries behind the snapshot; return False where that is not enough."""
         while True:  # one turn per entry
-            entry = read_entry(self._storage, self._version + 1)
+            entry = self._entry(self._version + 1)
             # After that look, whether it found one or not (invariant 2).
             if self._mark is None or self._entry_mark() != self._mark:
                 return False
@@ -366,12 +476,17 @@ class DeltaStore:
             msg = "could not commit: found removes without exclusive=True"
             raise InvalidUsageError(msg)
         try:
-            if self._links and self._writable and self._mark is not None:
+            if self._own:
                 self._put(adds, apps, removes, data_change=data_change, exclusive=exclusive)
             else:
                 self._commit(adds, apps, removes, data_change=data_change, exclusive=exclusive)
         except (DeltaError, OSError) as error:
             raise self._failed(error) from error
+
+    @property
+    def _own(self) -> bool:
+        """Whether entries are written here."""
+        return self._links and self._writable and self._rules.harmless and self._mark is not None
 
     def _failed(self, error: Exception) -> TimelyError:
         """Return what the error of a commit means."""
@@ -409,13 +524,17 @@ class DeltaStore:
         """Write the entry here: flat, however many files are live."""
         content = render_entry(adds, removes, dict(apps), data_change=data_change, read_version=self._version)
         ids = {app for app, _ in apps}
+        self._put_behind(content, lambda other: exclusive or other.changes_table or bool(other.apps & ids))
+
+    def _put_behind(self, content: bytes, conflicts: Callable[[Entry], bool]) -> None:
+        """Put an entry behind the snapshot, and behind those that others put there if they do not conflict."""
         if self._entry_mark() != self._mark:
             raise self._lost(found="another entry in place of the snapshot's")
         for version in range(self._version + 1, self._version + 2 + _COMMIT_RETRIES):
             try:
-                done = put_entry(self.path, version, content)
+                done = put_entry(self._storage, version, content)
             except OSError as error:
-                if error.errno not in _NO_LINKS:
+                if error.errno not in NO_LINKS:
                     raise
                 self._links = False
                 raise self._lost(found="no hard links") from error
@@ -425,8 +544,8 @@ class DeltaStore:
                     msg = "entries that were tidied away meanwhile"
                     raise OSError(msg)
                 return
-            other = read_entry(self._storage, version)
-            if exclusive or other is None or other.changes_table or other.apps & ids:
+            other = self._entry(version)
+            if other is None or conflicts(other):
                 raise self._lost(found=f"version={version} taken")
         raise self._lost(found="that others commit all the time")
 
@@ -453,8 +572,27 @@ class DeltaStore:
                 app_transactions=[Transaction(app, number) for app, number in apps],
                 max_commit_retries=0 if exclusive else _COMMIT_RETRIES,
             ),
-            post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
+            post_commithook_properties=NO_HOOKS,
         )
+        self._flush_entries(self._version + 1)
+
+    def flush(self) -> None:
+        """Make the entries of the snapshot outlast a power cut, whoever wrote them."""
+        self._flush_entries(max(self._version - _KEEP_VERSIONS, 0))
+
+    def _flush_entries(self, first: int) -> None:
+        if not self._storage.local:
+            return
+        paths, version = ["_delta_log"], first
+        while version <= self._version or self._storage.exists(entry_path(version)):  # as many turns as entries
+            if self._storage.exists(entry_path(version)):
+                paths.append(entry_path(version))
+            version += 1
+        try:
+            self._storage.flush(paths)
+        except StorageError as error:
+            # What was written is there, and may stay.
+            raise StorageError(error.message, hint=error.hint, context={"path": self.path}) from error
 
     def _handle(self) -> DeltaTable:
         """Return a handle of delta-rs on the snapshot."""
@@ -472,47 +610,125 @@ class DeltaStore:
     def add_columns(self, columns: pa.Schema) -> None:
         """Add columns, in a commit from the snapshot."""
         try:
+            if self._own:
+                entry = entry_of_columns(self._handle(), columns)
+                self._put_behind(entry, lambda other: other.changes_table)
+                return
             self._handle().alter.add_columns(
-                list(Schema.from_arrow(columns).fields),
-                post_commithook_properties=PostCommitHookProperties(
-                    create_checkpoint=False, cleanup_expired_logs=False
-                ),
+                list(Schema.from_arrow(columns).fields), post_commithook_properties=NO_HOOKS
             )
+            self._flush_entries(self._version + 1)
         except (DeltaError, OSError) as error:
             raise self._failed(error) from error
 
-    def tidy(self) -> None:
-        """Write a checkpoint where one is due, and delete entries of the table's log far behind it, by count."""
-        if self._version - self._tidied_at < self._tidy_after:
-            return
-        self._tidied_at = self._version
-        checkpoint, size = self._checkpoint()
+    def tidy(self, *, now: bool = False) -> None:
+        """Write a checkpoint where one is due, and delete entries of the table's log far behind it, by count.
+
+        What is due is counted from the table's newest checkpoint, whoever wrote it, so that it does not matter how
+        many handles made the commits.
+
+        Parameters
+        ----------
+        now : bool
+            Whether a checkpoint is due after a single commit.
+
+        Raises
+        ------
+        StorageError
+            If that could not be done. The log is as good as before.
+        """
+        try:
+            if self._newest is None:
+                self._newest = self._checkpoint()
+            if not now and (self._behind() < self._due() or self._version < self._tidy_from):
+                return
+            self._tidy_from = self._version + _TRY_AGAIN
+            self._newest = self._checkpoint()  # another handle may have written one
+            if self._behind() >= (1 if now else self._due()):
+                self._newest = self._write_checkpoint(self._newest[0])
+            self._clean(self._newest[0])
+        except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
+            raise self._not_tidied(plain(error)) from error
+        self._tidy_from = 0
+
+    def _not_tidied(self, found: str) -> StorageError:
+        return StorageError(
+            f"could not tidy the table log of {self.path!r}: found {found}",
+            hint="check space and permissions; it is tried again behind later commits, and by `spark-timely compact`",
+            context={"path": self.path},
+            determinate=True,
+        )
+
+    def _behind(self) -> int:
+        return self._version - (self._newest or (0, 0))[0]
+
+    def _due(self) -> int:
+        """Return how many versions lie between two checkpoints."""
         low, high = _CHECKPOINT_VERSIONS
-        self._tidy_after = min(max(low, size // _FILES_PER_VERSION), high)
-        if self._version - checkpoint >= self._tidy_after:
-            table = self._open()
-            table.create_checkpoint()
-            checkpoint = table.version()
+        return min(max(low, (self._newest or (0, 0))[1] // _FILES_PER_VERSION), high)
+
+    def _write_checkpoint(self, newest: int) -> tuple[int, int]:
+        if self._storage.local and self._rules.harmless:
+            return self._version, put_checkpoint(self._storage, self._version, newest)
+        self._open().create_checkpoint()
+        return self._checkpoint()
+
+    def _clean(self, checkpoint: int) -> None:
+        """Delete what lies far behind a checkpoint, in order of the versions (invariant 2)."""
+        old = self._behind_checkpoint(checkpoint)
+        if not old:
+            return
+        self._check_replacement(checkpoint)
+        for name in old:  # some tens, because this is done regularly
+            self._storage.delete(f"_delta_log/{name}")
+
+    def _behind_checkpoint(self, checkpoint: int) -> list[str]:
         limit = checkpoint - _KEEP_VERSIONS
-        for name in self._storage.names("_delta_log"):  # some hundreds, because this is done regularly
-            match = _LOG_FILE.fullmatch(name)
-            if match and int(match[1]) < limit:
-                # In order of their versions (invariant 2).
-                try:
-                    self._storage.delete(f"_delta_log/{name}")
-                except StorageError as error:
-                    logger.warning("log %r: an old entry of its table log stays: %s", self.path, error)
-                    return
+        matches = [_LOG_FILE.fullmatch(name) for name in self._storage.names("_delta_log")]
+        return [match[0] for match in matches if match and int(match[1]) < limit]
+
+    def _check_replacement(self, version: int) -> None:
+        """Flush a checkpoint and the file that points to it, and read both back (invariant 3)."""
+        path = f"_delta_log/{version:020d}.checkpoint.parquet"
+        if not self._storage.exists(path):
+            found = f"a checkpoint of version={version} that is not one file"
+            raise self._not_tidied(found)
+        self._storage.flush([path, LAST_CHECKPOINT], always=True)
+        pointed, _ = self._checkpoint()
+        rows = pq.read_table(pa.BufferReader(self._storage.read(path)), columns=["metaData", "add"])
+        if pointed < version or rows["metaData"].null_count == rows.num_rows:
+            found = f"a checkpoint of version={version} that does not read back"
+            raise self._not_tidied(found)
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with the upkeep of the table, whoever should have done it; nothing is changed."""
+        found = [] if (problem := self._storage.flush_problem()) is None else [problem]
+        self._newest = self._checkpoint()
+        if self._behind() >= self._due() + _OVERDUE:
+            found.append(
+                f"no checkpoint since version {self._newest[0]}, {self._behind()} commits ago: opening the log takes"
+                " longer and longer; run `spark-timely compact`, which says what is wrong"
+            )
+        old = self._behind_checkpoint(self._newest[0])
+        if len(old) >= _OVERDUE:
+            found.append(
+                f"{len(old)} old entries behind the checkpoint of version {self._newest[0]} are not deleted: run"
+                " `spark-timely compact`, which says what is wrong"
+            )
+        return found
 
     def _checkpoint(self) -> tuple[int, int]:
         """Return version and size of the newest checkpoint; (0, 0) if there is none."""
         try:
-            last = json.loads(self._storage.read("_delta_log/_last_checkpoint").to_pybytes())
+            last = json.loads(self._storage.read(LAST_CHECKPOINT).to_pybytes())
             version, size = int(last["version"]), int(last.get("size", 0))
         except (TimelyError, ValueError, KeyError, TypeError):
             return 0, 0
-        known = self._storage.exists(f"_delta_log/{version:020d}.checkpoint.parquet")
-        return (version, size) if known else (0, 0)
+        if self._storage.exists(f"_delta_log/{version:020d}.checkpoint.parquet"):
+            return version, size
+        # In parts, or of a kind that we do not read.
+        beginning = f"{version:020d}.checkpoint."
+        return (version, size) if any(n.startswith(beginning) for n in self._storage.names("_delta_log")) else (0, 0)
 
 
 def _is_unwritable(text: str) -> bool:

@@ -3,7 +3,9 @@
 Invariants
 ----------
 1. An entry appears whole, under a name that nobody had: two writers never both get one version.
-2. What cannot be understood is never passed over: it raises, or says that the table is to be read anew.
+2. What cannot be understood is never passed over: it raises, or says that the table is to be read anew. An entry
+   without any action is damage, not a commit that did nothing: a power cut leaves such files behind.
+3. An entry gets its name when it is on the disk; so what has the name is whole, also after a power cut.
 """
 
 from __future__ import annotations
@@ -16,16 +18,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from spark_timely.errors import DataLossError
+from spark_timely.errors import DataLossError, StorageError
+from spark_timely.log.place import is_flushed
+from spark_timely.log.storage import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from spark_timely.log.base import DataFile
-    from spark_timely.log.storage import Storage
+    from spark_timely.log.storage import FileStorage, Storage
 
-__all__ = ["Entry", "entry_path", "put_entry", "read_entry", "render_entry"]
+__all__ = ["Entry", "entry_path", "parse_entry", "put_entry", "put_file", "read_entry", "render_entry"]
 
+# How many actions an entry of ours has: tells one that was cut at the end of a line.
+_COUNT = "timelyActions"
 # Signs that need not be escaped in the paths of a table's log; those of our own files are among them.
 _PLAIN = "/=_-.~+,@:"
 
@@ -75,12 +81,42 @@ def read_entry(storage: Storage, version: int) -> Entry | None:
         content = storage.read(entry_path(version)).to_pybytes()
     except DataLossError:
         return None
-    adds, removes, apps, changes = [], [], set(), False
+    return parse_entry(content)
+
+
+def parse_entry(content: bytes) -> Entry:
+    """Return what an entry says.
+
+    Raises
+    ------
+    ValueError
+        If it is damaged: empty, cut, or not JSON. The text says which.
+
+    Examples
+    --------
+    >>> parse_entry(b'{"remove": {"path": "a%20b"}}').removes
+    ['a b']
+    >>> parse_entry(b"")
+    Traceback (most recent call last):
+    ...
+    ValueError: empty
+    """
+    adds: list[dict[str, Any]] = []
+    removes: list[str] = []
+    apps: set[str] = set()
+    n_actions, wanted, changes = 0, None, False
     for line in content.splitlines():  # one turn per action
-        action = json.loads(line) if line.strip() else {}
+        if not line.strip():
+            continue
+        try:
+            action = json.loads(line)
+        except ValueError as error:
+            msg = f"not JSON, or cut: {error}"
+            raise ValueError(msg) from error
         if not isinstance(action, dict):
             msg = f"no action: {action!r}"
             raise ValueError(msg)
+        n_actions += 1
         for kind, said in action.items():
             if kind == "add":
                 adds.append({**said, "path": unquote(said["path"])})
@@ -91,6 +127,14 @@ def read_entry(storage: Storage, version: int) -> Entry | None:
                 apps.add(str(said["appId"]))
             elif kind in ("metaData", "protocol"):
                 changes = True
+            elif kind == "commitInfo" and isinstance(said, dict):
+                wanted = said.get(_COUNT)
+    if not n_actions:
+        msg = "empty"
+        raise ValueError(msg)
+    if wanted is not None and wanted != n_actions:
+        msg = f"cut: {n_actions} of {wanted} actions"
+        raise ValueError(msg)
     return Entry(adds, removes, frozenset(apps), changes)
 
 
@@ -138,6 +182,7 @@ def render_entry(
         "readVersion": read_version,
         "isBlindAppend": not removes,
         "engineInfo": "spark-timely",
+        _COUNT: len(actions) + 1,
     }
     lines = [
         json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in ({"commitInfo": info}, *actions)
@@ -145,35 +190,76 @@ def render_entry(
     return ("\n".join(lines) + "\n").encode()
 
 
-def put_entry(directory: str, version: int, content: bytes) -> bool:
+def put_entry(storage: FileStorage, version: int, content: bytes) -> bool:
     """Write the entry of a version into a table on a local disk; return False if there is one.
 
     Parameters
     ----------
-    directory : str
+    storage : FileStorage
         Of the table.
     version : int
     content : bytes
 
     Raises
     ------
-    OSError
-        If it could not be written. It may have appeared all the same.
+    OSError, StorageError
+        As `put_file`.
 
     Notes
     -----
     A hard link either gives a complete file its name, or fails because the name is taken. Not every file
-    system has hard links; delta-rs asks for the same.
+    system has hard links; delta-rs asks for the same. The name is on the disk when the call returns.
     """
-    target = os.path.join(directory, entry_path(version))
-    whole = os.path.join(directory, "_delta_log", f"_commit_{secrets.token_hex(8)}.json.tmp")
     try:
-        with open(whole, "xb") as file:
-            file.write(content)
-        os.link(whole, target)
+        put_file(storage, entry_path(version), content, replace=False)
     except FileExistsError:
         return False
+    return True
+
+
+def put_file(storage: FileStorage, path: str, content: bytes, *, replace: bool, always: bool = False) -> None:
+    """Give a complete, flushed file its name in the table's log.
+
+    Parameters
+    ----------
+    storage : FileStorage
+    path : str
+    content : bytes
+    replace : bool
+        Whether a file of that name may be there; it is there or replaced as a whole at every moment.
+    always : bool
+        Whether to flush although somebody wishes otherwise.
+
+    Raises
+    ------
+    FileExistsError
+        If there is one, and it may not be replaced.
+    OSError
+        If it could not be given its name.
+    StorageError
+        If it could not be written, or flushed. Unless `determinate`, it has its name all the same.
+    """
+    target = storage.full(path)
+    name = f"_delta_log/_commit_{secrets.token_hex(8)}.json.tmp"
+    whole = storage.full(name)
+    try:
+        try:
+            with open(whole, "xb") as file:
+                file.write(content)
+        except OSError as error:
+            msg = f"could not write file {path!r} of log {storage.uri!r}: found {plain(error)}"
+            raise StorageError(msg, hint="check space and permissions, then try again", determinate=True) from error
+        if always or is_flushed(storage.options):
+            storage.flush_content(name)
+        if replace:
+            os.replace(whole, target)
+        else:
+            os.link(whole, target)
     finally:
         if os.path.exists(whole):
             os.unlink(whole)
-    return True
+    try:
+        storage.flush(["_delta_log"], always=always)
+    except StorageError as error:
+        # It has its name, and may keep it.
+        raise StorageError(error.message, hint=error.hint, context={"path": storage.uri}) from error

@@ -52,7 +52,8 @@ class LogFacts:
         self.store = store
         self._lock = threading.RLock()
         self._states: dict[str, StreamState] = {}
-        self._states_version = -1
+        # Generation and version of the store: a version that was read anew may say something else.
+        self._states_at = (-1, -1)
         self._newest_by_path: dict[str, dict[str, StreamState]] = {}
         self._rows_by_path: dict[str, pa.Table] = {}
 
@@ -144,10 +145,18 @@ class LogFacts:
     def _all_states(self) -> dict[str, StreamState]:
         """Return the newest state of each stream, `#open` included."""
         with self._lock:
-            if self._states_version != self.store.version:
+            at = self._snapshot
+            if self._states_at != at:
+                if self._states_at[0] != at[0]:
+                    self._newest_by_path, self._rows_by_path = {}, {}
                 self._states = self._read_states()
-                self._states_version = self.store.version
+                self._states_at = at
             return self._states
+
+    @property
+    def _snapshot(self) -> tuple[int, int]:
+        """What tells the snapshot from any other that this handle has had."""
+        return self.store.generation, self.store.version
 
     def _read_states(self) -> dict[str, StreamState]:
         """Find the newest progress batch of each stream; read only files that can hold one.

@@ -269,7 +269,7 @@ def write_data_files(
     Returns
     -------
     list of DataFile
-        Empty for no rows. The files are not part of the log yet.
+        Empty for no rows. The files are flushed, and not part of the log yet.
 
     Raises
     ------
@@ -302,6 +302,7 @@ def write_data_files(
                 msg = f"could not write file {path!r} of log {storage.uri!r}: found {shown(str(error))}"
                 raise StorageError(msg, hint="check space and permissions, then try again", determinate=True) from error
             written.append(file)
+    storage.flush(file.path for file in written)
     return written
 
 
@@ -371,7 +372,7 @@ def _row_groups(times: IntArray, row_group_rows: int) -> list[int]:
 
 
 def write_progress_file(storage: Storage, rows: pa.Table, stream: str, seq: int, domain: TimeDomain) -> DataFile:
-    """Write one progress batch, or the merged batches of one stream, to a small file.
+    """Write one progress batch, or the merged batches of one stream, to a small file, and flush it.
 
     Parameters
     ----------
@@ -404,6 +405,7 @@ def write_progress_file(storage: Storage, rows: pa.Table, stream: str, seq: int,
     highs: dict[str, object] = {"_stream": span["max"], "_seq": int(seqs.max())}
     _add_time_bounds(domain, types, low, high, lows, highs)
     storage.write(path, content)
+    storage.flush([path])
     return DataFile(
         path=path,
         size_bytes=content.size,

@@ -19,10 +19,12 @@ from collections.abc import Mapping
 
 from spark_timely.errors import InvalidOptionError
 
-__all__ = ["check_place", "is_promised", "links_missing", "promised"]
+__all__ = ["check_place", "delta_options", "is_flushed", "is_promised", "links_missing", "promised"]
 
 # delta-rs's own name of the promise; it has a meaning for local paths only.
 _PROMISE = "allow_unsafe_rename"
+# Ours: travels with the storage options, because every process that writes gets those.
+_FLUSH = "timely_flush"
 # As Python sees volumes and the older DBFS: mounts, which take no hard link.
 _MOUNTS = re.compile(r"/(Volumes|dbfs)(/|$)")
 # What delta-rs 1.6 says where a link is refused: EPERM, ENOSYS, ENOTSUP (the last also as macOS numbers it).
@@ -34,8 +36,10 @@ PROMISE_HINT = (
 )
 
 
-def promised(storage_options: Mapping[str, str] | None, /, *, single_writer: bool) -> dict[str, str]:
-    """Return storage options that carry the promise of a single writer, if it was given.
+def promised(
+    storage_options: Mapping[str, str] | None, /, *, single_writer: bool, flush: bool = True
+) -> dict[str, str]:
+    """Return storage options that carry the promise of a single writer, and whether files are flushed.
 
     Parameters
     ----------
@@ -43,6 +47,8 @@ def promised(storage_options: Mapping[str, str] | None, /, *, single_writer: boo
         Not modified.
     single_writer : bool
         Whether surely only one process at a time writes to the log.
+    flush : bool
+        Whether what is written is flushed to the disk before it is acknowledged; matters on local disks.
 
     Returns
     -------
@@ -52,11 +58,37 @@ def promised(storage_options: Mapping[str, str] | None, /, *, single_writer: boo
     --------
     >>> promised(None, single_writer=True)
     {'allow_unsafe_rename': 'true'}
+    >>> is_flushed(promised(None, single_writer=False, flush=False))
+    False
     """
     found = dict(storage_options or {})
     if single_writer:
         found[_PROMISE] = "true"
+    if not flush:
+        found[_FLUSH] = "false"
     return found
+
+
+def is_flushed(storage_options: Mapping[str, str] | None, /) -> bool:
+    """Return whether what is written is to be flushed to the disk.
+
+    Examples
+    --------
+    >>> is_flushed(None)
+    True
+    """
+    return (storage_options or {}).get(_FLUSH) != "false"
+
+
+def delta_options(storage_options: Mapping[str, str] | None, /) -> dict[str, str] | None:
+    """Return storage options as delta-rs takes them: without ours; None where there are none.
+
+    Examples
+    --------
+    >>> delta_options(promised({"region": "eu"}, single_writer=False, flush=False))
+    {'region': 'eu'}
+    """
+    return {name: value for name, value in (storage_options or {}).items() if name != _FLUSH} or None
 
 
 def check_place(path: str, storage_options: Mapping[str, str] | None, /) -> None:

@@ -73,6 +73,10 @@ class Store(Protocol):
         """Table version of the snapshot."""
 
     @property
+    def generation(self) -> int:
+        """How often everything was read anew: versions mean something else after that."""
+
+    @property
     def live(self) -> LiveFiles:
         """The live files of the snapshot."""
 
@@ -111,8 +115,33 @@ class Store(Protocol):
             If it is unclear whether it happened.
         """
 
-    def tidy(self) -> None:
-        """Keep the table's own bookkeeping small; called now and then, after a commit."""
+    def flush(self) -> None:
+        """Make the commits of the snapshot outlast a power cut, whoever made them.
+
+        For who acknowledges what another process has committed, and may not have flushed before it died.
+
+        Raises
+        ------
+        StorageError
+            If that could not be done.
+        """
+
+    def tidy(self, *, now: bool = False) -> None:
+        """Keep the table's own bookkeeping small; called after each commit, does something now and then.
+
+        Parameters
+        ----------
+        now : bool
+            Whether to do all that there is to do.
+
+        Raises
+        ------
+        StorageError
+            If that could not be done. The log is as good as before.
+        """
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with the upkeep of the table, as sentences for people."""
 
 
 class MemoryTable:
@@ -168,6 +197,11 @@ class MemoryStore:
         return self._version
 
     @property
+    def generation(self) -> int:
+        """Always 0: nothing is read anew."""
+        return 0
+
+    @property
     def live(self) -> LiveFiles:
         """The live files of the snapshot."""
         return self._live
@@ -220,8 +254,15 @@ class MemoryStore:
         msg = f"could not commit to {self.path!r}: found version={len(self.table.commits) - 1}"
         return LostRaceError(msg, hint="refresh and decide anew", determinate=True)
 
-    def tidy(self) -> None:
+    def flush(self) -> None:
+        """Do nothing: what is in this process ends with it."""
+
+    def tidy(self, *, now: bool = False) -> None:
         """Do nothing: there is no bookkeeping."""
+
+    def problems(self) -> list[str]:
+        """Return nothing: there is no bookkeeping."""
+        return []
 
 
 def _action(file: DataFile) -> dict[str, object]:

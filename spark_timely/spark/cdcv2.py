@@ -227,6 +227,7 @@ class _Task:
             return None
         name = f"{self.plan.options.stream}-{seq:012d}-{secrets.token_hex(8)}.json"
         self.storage.write(f"{_FOLDER}/{name}", json.dumps(ledger.to_json(), separators=(",", ":")).encode())
+        self.storage.flush([f"{_FOLDER}/{name}"])
         return name
 
     def _forget(self, name: str | None) -> None:

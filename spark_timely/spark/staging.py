@@ -4,6 +4,7 @@ Invariants
 ----------
 1. Nothing of a directory is part of the log before a commit names its files.
 2. A file is deleted only where the log surely does not know it.
+3. Files are flushed before a commit names them, on the host of the driver: of others it is Spark's own affair.
 """
 
 from __future__ import annotations
@@ -180,6 +181,8 @@ class Staged:
         if self.uniform:
             self._check_uniform(files.get(RowClass.MESSAGE, []))
         messages = [file for kind in RowClass.messages() for file in files.get(kind, [])]
+        # Spark leaves that to the system. What a task wrote on another host is beyond this one's reach.
+        self.storage.flush(file.path for kind in RowClass.stored() for file in files.get(kind, []))
         moving = [file for file in messages if file not in files.get(RowClass.KEPT, [])]
         bounds = [file.bounds for file in messages if file.bounds is not None]
         tops = [int(file.bounds[1, 0]) for file in moving if file.bounds is not None]

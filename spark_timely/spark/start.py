@@ -206,7 +206,9 @@ class CaptureQuery:
         from spark_timely.log.writer import downgrade_to
 
         options = self._options
-        log = find_log(options.path, promised(options.storage_options, single_writer=options.single_writer))
+        log = find_log(
+            options.path, promised(options.storage_options, single_writer=options.single_writer, flush=options.flush)
+        )
         if log is None:
             form = layout_of(self._schema, options, form=None).form
             # Not one micro-batch: an empty input is complete too.
@@ -220,6 +222,7 @@ class CaptureQuery:
                 exist_ok=True,
                 storage_options=options.storage_options or None,
                 single_writer=options.single_writer,
+                flush=options.flush,
             )
         state = log.stream(options.stream)
         if state is not None:
@@ -355,7 +358,7 @@ def start(
     query = _started(writer, df.sparkSession, _reports(close, wanted, timeout_s))
     idle = None
     if timeout_s is not None:
-        promise = promised(parsed.storage_options, single_writer=parsed.single_writer)
+        promise = promised(parsed.storage_options, single_writer=parsed.single_writer, flush=parsed.flush)
         idle = IdleWatch(query, replace(parsed, storage_options=promise))
         try:
             idle.start()

@@ -108,6 +108,11 @@ class UnreliableStore:
         return self.inner.version
 
     @property
+    def generation(self) -> int:
+        """How often everything was read anew."""
+        return self.inner.generation
+
+    @property
     def live(self) -> LiveFiles:
         """The live files of the snapshot."""
         return self.inner.live
@@ -161,9 +166,17 @@ class UnreliableStore:
             msg = f"could not commit to {self.path!r}: found a failure made by a test, happened={happened}"
             raise kind(msg, hint="read the log to see whether it happened", determinate=False)
 
-    def tidy(self) -> None:
+    def flush(self) -> None:
         """Pass on."""
-        self.inner.tidy()
+        self.inner.flush()
+
+    def tidy(self, *, now: bool = False) -> None:
+        """Pass on."""
+        self.inner.tidy(now=now)
+
+    def problems(self) -> list[str]:
+        """Pass on."""
+        return self.inner.problems()
 
 
 def _land(handle: Store, adds: Sequence[DataFile], apps: Sequence[App], removes: Sequence[DataFile]) -> None:
