@@ -185,7 +185,7 @@ class FileStorage:
         self.options = dict(options or {})
         self._fs: pafs.FileSystem | None = None
         self._made: set[str] = set()
-        self._lasting: set[str] = set()
+        self._lasting: set[str] = set()  # folders whose names were flushed
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._uri, self.options)
@@ -251,6 +251,7 @@ class FileStorage:
             return self.filesystem.open_output_stream(path, buffer_size=_BUFFER_BYTES)
         except FileNotFoundError:
             # The directory was removed meanwhile: make it again, once.
+            self._lasting.clear()
             os.makedirs(os.path.dirname(self.full(path)), exist_ok=True)
             return self.filesystem.open_output_stream(self.full(path))
         except OSError as error:
@@ -303,11 +304,11 @@ class FileStorage:
         folders = {os.path.dirname(name) for name in files} | (set(names) - set(files))
         for name in files:  # as many turns as files
             self.flush_content(name)
-        # The names of the folders themselves are looked after once.
-        above = {up for name in folders for up in _above(name)} - folders - self._lasting
-        for name in sorted(folders | above, key=len, reverse=True):
+        # The names of the folders themselves, once.
+        new = {up for name in folders for up in _upwards(name)} - self._lasting
+        for name in sorted(folders | {os.path.dirname(up) for up in new}, key=len, reverse=True):
             self._flush(flush_folder, self.full(name) if name else self._uri)
-        self._lasting |= above
+        self._lasting |= new
 
     def flush_content(self, path: str) -> None:
         """Make what is in a file of a local disk outlast a power cut; its name may not. Raises `StorageError`."""
@@ -520,11 +521,11 @@ def open_storage(path: str | os.PathLike[str], storage_options: Mapping[str, str
     return FileStorage(normal_path(path), storage_options)
 
 
-def _above(folder: str) -> Iterator[str]:
-    """Yield the folders above one, up to the log's own."""
+def _upwards(folder: str) -> Iterator[str]:
+    """Yield a folder and those above it, up to the log's own, which is left out."""
     while folder:
-        folder = os.path.dirname(folder)
         yield folder
+        folder = os.path.dirname(folder)
 
 
 def foreign_names(names: Iterable[str]) -> list[str]:

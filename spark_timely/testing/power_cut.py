@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CHOICES", "Moment", "PowerCut", "choices"]
+__all__ = ["CHOICES", "Choice", "Moment", "PowerCut", "choices", "lay_out"]
 
 _CALLS = ("link", "unlink", "remove", "rename", "replace", "mkdir", "rmdir", "fsync")
 
@@ -54,20 +54,24 @@ class Moment:
     _sure_contents: Mapping[int, bytes] = field(repr=False)
     _root: int = field(repr=False)
 
+    def disk(self, choice: Choice) -> dict[str, bytes | None]:
+        """Return what the disk holds, by a choice for each thing that was not flushed: contents, None for folders."""
+        found: dict[str, bytes | None] = {}
+        self._folder(found, "", self._root, choice)
+        return found
+
     def lay_out(self, target: Path, choice: Choice) -> None:
-        """Make a folder as the disk may be found, by a choice for each thing that was not flushed.
+        """Make a folder as the disk may be found.
 
         Parameters
         ----------
         target : Path
             Must not exist.
-        choice : callable
-            Of `choices`.
+        choice : Choice
         """
-        self._folder(target, "", self._root, choice)
+        lay_out(self.disk(choice), target)
 
-    def _folder(self, target: Path, path: str, node: int, choice: Choice) -> None:
-        target.mkdir()
+    def _folder(self, disk: dict[str, bytes | None], path: str, node: int, choice: Choice) -> None:
         now, sure = self._folders.get(node, {}), self._sure_names.get(node, {})
         for name in sorted(now.keys() | sure.keys()):  # as many turns as names
             here = f"{path}/{name}" if path else name
@@ -80,14 +84,24 @@ class Moment:
             if found is None:
                 continue
             if found in self._folders or found in self._sure_names:
-                self._folder(target / name, here, found, choice)
+                disk[here] = None
+                self._folder(disk, here, found, choice)
             else:
                 whole, certain = self._contents.get(found), self._sure_contents.get(found)
                 if whole is None or whole == certain:
-                    content = certain if certain is not None else b""
+                    disk[here] = certain or b""
                 else:
-                    content = choice.content(here, certain or b"", whole)
-                (target / name).write_bytes(content)
+                    disk[here] = choice.content(here, certain or b"", whole)
+
+
+def lay_out(disk: Mapping[str, bytes | None], target: Path) -> None:
+    """Make a folder of what `Moment.disk` gives."""
+    target.mkdir()
+    for path, content in disk.items():  # folders come before what is in them
+        if content is None:
+            (target / path).mkdir()
+        else:
+            (target / path).write_bytes(content)
 
 
 class Choice:
