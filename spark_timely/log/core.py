@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_ATTEMPTS = 100
 _MAX_UNCLEAR = 3
-_TIDYING = "tidying the table's log"
+_TIDYING, _MERGING = "tidying the table's log", "merging small files"
 
 
 def app_id(stream: str) -> str:
@@ -390,28 +390,29 @@ class LogCore(LogFacts):
         with self._lock:
             # By the number of the commit, so that it does not matter how many processes made them.
             if self.merge_every is not None and state.seq % self.merge_every == 0:
-                with self._upkeep("merging small files"):
+                with self._upkeep(_MERGING):
                     merge_progress_files(self, state.stream, self.merge_every)
                     if self.auto_compact:
                         merge_small_files(self, state.stream, self.merge_every)
+                    self._put_off.pop(_MERGING, None)
             with self._upkeep(_TIDYING):
-                self.store.tidy()
+                if self.store.tidy():
+                    self._put_off.pop(_TIDYING, None)
 
     def tidy(self) -> None:
         """Write a checkpoint of the table, and delete old entries of its log. A failure is kept as a problem."""
         with self._lock, self._upkeep(_TIDYING):
             self.store.tidy(now=True)
+            self._put_off.pop(_TIDYING, None)
 
     @contextmanager
     def _upkeep(self, what: str) -> Iterator[None]:
-        """Keep the failure of something that nothing hangs on, until it works again."""
+        """Keep the failure of something that nothing hangs on."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, the commit before it was not touched
             logger.warning("log %r: %s was put off: %s", self.path, what, error)
             self._put_off[what] = f"{what} was put off: {shown(str(error))}"
-        else:
-            self._put_off.pop(what, None)
 
     def upkeep_problems(self) -> list[str]:
         """Return what is wrong with the upkeep of the log: what this handle could not do, and what nobody did.

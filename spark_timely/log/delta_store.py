@@ -621,7 +621,7 @@ class DeltaStore:
         except (DeltaError, OSError) as error:
             raise self._failed(error) from error
 
-    def tidy(self, *, now: bool = False) -> None:
+    def tidy(self, *, now: bool = False) -> bool:
         """Write a checkpoint where one is due, and delete entries of the table's log far behind it, by count.
 
         What is due is counted from the table's newest checkpoint, whoever wrote it, so that it does not matter how
@@ -632,6 +632,11 @@ class DeltaStore:
         now : bool
             Whether a checkpoint is due after a single commit.
 
+        Returns
+        -------
+        bool
+            Whether something was due.
+
         Raises
         ------
         StorageError
@@ -641,7 +646,7 @@ class DeltaStore:
             if self._newest is None:
                 self._newest = self._checkpoint()
             if not now and (self._behind() < self._due() or self._version < self._tidy_from):
-                return
+                return False
             self._tidy_from = self._version + _TRY_AGAIN
             self._newest = self._checkpoint()  # another handle may have written one
             if self._behind() >= (1 if now else self._due()):
@@ -650,6 +655,7 @@ class DeltaStore:
         except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
             raise self._not_tidied(plain(error)) from error
         self._tidy_from = 0
+        return True
 
     def _not_tidied(self, found: str) -> StorageError:
         return StorageError(

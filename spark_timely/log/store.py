@@ -126,13 +126,18 @@ class Store(Protocol):
             If that could not be done.
         """
 
-    def tidy(self, *, now: bool = False) -> None:
+    def tidy(self, *, now: bool = False) -> bool:
         """Keep the table's own bookkeeping small; called after each commit, does something now and then.
 
         Parameters
         ----------
         now : bool
             Whether to do all that there is to do.
+
+        Returns
+        -------
+        bool
+            Whether something was due.
 
         Raises
         ------
@@ -257,8 +262,9 @@ class MemoryStore:
     def flush(self) -> None:
         """Do nothing: what is in this process ends with it."""
 
-    def tidy(self, *, now: bool = False) -> None:
+    def tidy(self, *, now: bool = False) -> bool:
         """Do nothing: there is no bookkeeping."""
+        return False
 
     def problems(self) -> list[str]:
         """Return nothing: there is no bookkeeping."""

@@ -5,6 +5,7 @@ Invariants
 1. A writer is one owner of one stream; whoever else appends to the stream is refused.
 2. An append is all or nothing, and is never tried again on changed grounds: who lost a race of
    `compare_and_append` learns it.
+3. An append with a key is in the stream once.
 """
 
 from __future__ import annotations
@@ -16,19 +17,23 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_timely.antichain import Antichain
-from spark_timely.capture.note import Note
+from spark_timely.capture.digest import digest_of
+from spark_timely.capture.note import MicroBatch, Note
 from spark_timely.capture.protocol import StreamCounts, check_messages, check_progress
 from spark_timely.errors import (
     InvalidUsageError,
     NotBeyondError,
+    RolledBackError,
     SchemaMismatchError,
     StorageError,
     TimelyError,
     UpperMismatchError,
+    shown,
 )
 from spark_timely.log.base import CommitOutcome, CommitRequest, DataFile, StreamState
 from spark_timely.log.decide import closed_stream, missing_stream
 from spark_timely.log.files import TARGET_FILE_BYTES, conform, message_table, write_data_files
+from spark_timely.log.repetition import Repetition, judge_repetition
 from spark_timely.time_arrays import IntArray, TimesLike, as_diffs, as_times
 
 if TYPE_CHECKING:
@@ -113,6 +118,7 @@ class StreamWriter:
         time: str | Sequence[str] | None = None,
         advance_to: object | None = None,
         progress: tuple[TimesLike, npt.ArrayLike] | None = None,
+        batch: int | None = None,
         reason: str = "append",
     ) -> CommitOutcome:
         """Append messages, and then make progress, in one commit.
@@ -128,6 +134,10 @@ class StreamWriter:
             Frontier of the stream after the append: nothing follows at times not beyond it.
         progress : (times, deltas), optional
             Changes of the stream's counts instead of `advance_to`.
+        batch : int, optional
+            Key of the append, greater than those before it, from 0 on. To repeat an append with its key and its
+            rows never adds them twice, whatever was reported about the first time: then nothing is done, and
+            `committed` is False.
         reason : str
             Kept with the progress, for people.
 
@@ -141,13 +151,29 @@ class StreamWriter:
             If columns do not fit, or a time is null or no time of the log.
         UnheldCapabilityError, NegativeCountError
             If a message or the progress uses a time that the stream does not hold.
+        RolledBackError
+            If the stream has a greater `batch` and not this one, or has this one with other rows.
         ClosedError, OwnershipError, StorageError
             As `LogCore.commit`.
+
+        Examples
+        --------
+        >>> from spark_timely.log.memory import MemoryLog
+        >>> writer = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,)).writer(owner="me")
+        >>> rows = pa.table({"_time": [3], "v": [1]})
+        >>> [writer.append(rows, advance_to=4, batch=17).committed for _ in range(2)]
+        [True, False]
         """
         if advance_to is not None and progress is not None:
             msg = "could not append: found both advance_to and progress"
             raise InvalidUsageError(msg, hint="give one of them, or none")
         self.log.refresh()
+        note = Note()
+        if batch is not None:
+            note = self._keyed(batch, rows, time)
+            if self._holds(batch, note):
+                self.log.flush()
+                return CommitOutcome(committed=False, state=self.state)
         state = self._writable()
         table, times = self._messages(rows, time, state)
         if progress is not None:
@@ -157,7 +183,32 @@ class StreamWriter:
             p_times, deltas = self._downgrade(state, self.log.domain.parse_frontier(advance_to))
         else:
             p_times, deltas = _nothing(self.log.domain.arity)
-        return self._commit(state, table, times, p_times, deltas, reason)
+        return self._commit(state, table, times, p_times, deltas, reason, batch=batch, note=note)
+
+    def _keyed(self, batch: int, rows: pa.Table | pa.RecordBatch, time: str | Sequence[str] | None) -> Note:
+        """Return what the log keeps of an append with a key: the digest of its rows."""
+        if isinstance(batch, bool) or not isinstance(batch, int) or not 0 <= batch < 2**63:
+            msg = f"could not append to stream {self.stream!r} of log {self.log.path!r}: found batch={shown(batch)}"
+            raise InvalidUsageError(msg, hint="give a whole number from 0 on, greater than that of the append before")
+        table, _ = self._messages(rows, time, self.state)
+        names = [(name, name) for name in table.schema.names if name not in ("_stream", "_seq")]
+        return Note(batch=MicroBatch(digest=digest_of(table, names).text, n_input=table.num_rows))
+
+    def _holds(self, batch: int, note: Note) -> bool:
+        """Whether the stream has the append of this key already; refuse one that cannot be told, or is another."""
+        state = self.state
+        if state.owner != self.owner or state.batch is None or batch > state.batch:
+            return False
+        done = self.log.recorded(self.stream, batch)
+        if done is not None and judge_repetition(done.note.batch, note.batch) is Repetition.SAME:
+            return True
+        found = f"found batch={state.batch} in it, and none of this key" if done is None else "found other rows in it"
+        msg = f"could not append batch={batch} to stream {self.stream!r} of log {self.log.path!r}: {found}"
+        raise RolledBackError(
+            msg,
+            hint="give keys that increase; to repeat an append, give the key and the rows of the first time",
+            context={"path": self.log.path, "stream": self.stream, "batch": batch, "newest": state.batch},
+        )
 
     def compare_and_append(
         self,
@@ -342,6 +393,9 @@ class StreamWriter:
         p_times: IntArray,
         deltas: npt.NDArray[np.int64],
         reason: str,
+        *,
+        batch: int | None = None,
+        note: Note | None = None,
     ) -> CommitOutcome:
         log = self.log
         # Judged before anything is written, so that a refusal leaves no file behind.
@@ -360,7 +414,7 @@ class StreamWriter:
                 target_file_size=self._target,
                 compression=self._compression,
             )
-        return self._request(state, files, p_times, deltas, reason, Note())
+        return self._request(state, files, p_times, deltas, reason, note or Note(), batch=batch)
 
     def _request(
         self,
@@ -370,8 +424,10 @@ class StreamWriter:
         deltas: npt.NDArray[np.int64],
         reason: str,
         note: Note,
+        *,
+        batch: int | None = None,
     ) -> CommitOutcome:
-        """Commit; delete the files where that is refused."""
+        """Commit; delete the files where that is refused, or another attempt of this key came first."""
         log = self.log
         request = CommitRequest(
             stream=self.stream,
@@ -382,13 +438,18 @@ class StreamWriter:
             files=files,
             reason=reason,
             note=note,
+            batch=batch,
+            step=None if batch is None else 0,
         )
         try:
-            return log.commit(request)
+            outcome = log.commit(request)
         except TimelyError as error:
             if not isinstance(error, StorageError) or error.determinate:
                 log._discard_refused(files)
             raise
+        if not outcome.committed:
+            log._discard_refused(files)
+        return outcome
 
 
 def _with_merged(rows: pa.Table, form: LogFormat) -> pa.Table:

@@ -155,14 +155,14 @@ def choices(seed: int, n_random: int = 2) -> Iterator[tuple[str, Choice]]:
     """
     yield from CHOICES.items()
     for n in range(n_random):
-        rng = random.Random(f"{seed} {n}")
-        yield (
-            f"random {seed} {n}",
-            Choice(
-                lambda _, __, rng=rng: rng.random() < 0.5,
-                lambda path, sure, whole, rng=rng: rng.choice([_empty, _cut, _whole])(path, sure, whole),
-            ),
-        )
+        yield f"random {seed} {n}", _random_choice(random.Random(f"{seed} {n}"))
+
+
+def _random_choice(rng: random.Random) -> Choice:
+    return Choice(
+        lambda _, __: rng.random() < 0.5,
+        lambda path, sure, whole: rng.choice([_empty, _cut, _whole])(path, sure, whole),
+    )
 
 
 class PowerCut:

@@ -170,9 +170,9 @@ class UnreliableStore:
         """Pass on."""
         self.inner.flush()
 
-    def tidy(self, *, now: bool = False) -> None:
+    def tidy(self, *, now: bool = False) -> bool:
         """Pass on."""
-        self.inner.tidy(now=now)
+        return self.inner.tidy(now=now)
 
     def problems(self) -> list[str]:
         """Pass on."""

@@ -6,12 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from spark_timely.log import delta_store
 from tests.conformance.logs import KINDS, LogMaker
 
 
 @pytest.fixture(params=KINDS)
 def maker(request: pytest.FixtureRequest, tmp_path: Path) -> LogMaker:
     return LogMaker(request.param, tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look again at once where a log that is damaged is looked at again after a pause."""
+    monkeypatch.setattr(delta_store, "_pause", lambda _: None)
 
 
 @pytest.fixture

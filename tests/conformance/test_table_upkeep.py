@@ -1,0 +1,592 @@
+"""Upkeep of the table under a log: checkpoints, old entries, damage, features; and what is said where it fails."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from spark_timely.antichain import Antichain
+from spark_timely.cli import main
+from spark_timely.errors import LogDamagedError, LogFormatError, RolledBackError, StorageError
+from spark_timely.log import delta_create, delta_scratch, delta_store
+from spark_timely.log.compaction import merge_progress_files
+from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log.delta_store import DeltaStore
+from spark_timely.log.entries import entry_path, parse_entry, put_entry
+from spark_timely.log.memory import MemoryLog
+from spark_timely.log.storage import FileStorage
+from spark_timely.testing.unreliable import UnreliableStore
+from tests.conformance.logs import VALUES, filled, stored
+
+
+def rows(*times: int) -> pa.Table:
+    return pa.table({"_time": list(times), "v": list(times)})
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the seconds that were waited for, without waiting."""
+    found: list[float] = []
+    monkeypatch.setattr(delta_store, "_pause", found.append)
+    return found
+
+
+@pytest.fixture
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tidy after five commits, and keep ten entries."""
+    monkeypatch.setattr(delta_store, "_CHECKPOINT_VERSIONS", (5, 5))
+    monkeypatch.setattr(delta_store, "_KEEP_VERSIONS", 10)
+
+
+def entries(path: Path) -> list[str]:
+    return sorted(name for name in os.listdir(path / "_delta_log") if name.endswith(".json"))
+
+
+def next_entry(path: Path) -> Path:
+    return path / "_delta_log" / f"{DeltaTable(path).version() + 1:020d}.json"
+
+
+# Damage -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", ["", "\n", "{broken", '{"add": {}}\n{"commitInfo": ', "\x00" * 9, "[1]\n"])
+@pytest.mark.parametrize("use", ["open", "refresh", "append"])
+def test_entry_that_says_nothing_is_damage_and_no_commit(
+    path: Path, content: str, use: str, pauses: list[float]
+) -> None:
+    log = filled(path)
+    entry, before = next_entry(path), None
+    entry.write_text(content)
+    before = stored(log)
+    uses: dict[str, Callable[[], object]] = {
+        "open": lambda: open_log(path),
+        "refresh": log.refresh,
+        "append": lambda: log.writer(owner="me").append(rows(9)),
+    }
+    with pytest.raises(LogDamagedError, match=rf"entry '_delta_log/{entry.name}' .*version={log.version + 1}") as told:
+        uses[use]()
+    assert told.value.determinate
+    assert "spark-timely repair" in str(told.value)
+    assert pauses == list(delta_store._LOOKS_S)
+    assert stored(log) == before
+    assert entry.read_text() == content
+
+
+def test_entry_that_lost_whole_lines_is_damage(path: Path, pauses: list[float]) -> None:
+    log = filled(path)
+    entry = path / entry_path(log.version)
+    reader = open_log(path)
+    entry.write_bytes(b"".join(entry.read_bytes().splitlines(keepends=True)[:-1]))
+    for use in (reader.refresh, lambda: open_log(path)):
+        with pytest.raises(LogDamagedError, match="cut: 3 of 4 actions"):
+            use()
+    assert pauses
+
+
+@pytest.mark.parametrize("late", [1, 4])
+def test_entry_that_is_being_written_is_looked_at_again(path: Path, late: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+
+    def pause(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == late:
+            entry.write_bytes(whole)
+
+    monkeypatch.setattr(delta_store, "_pause", pause)
+    filled(path)
+    reader, entry = open_log(path), next_entry(path)
+    open_log(path).advance("main", 9)
+    whole = entry.read_bytes()
+    entry.write_bytes(whole[:7])
+    reader.refresh()
+    assert len(looks) == late
+    assert reader.frontier() == Antichain.of(9)
+
+
+def test_states_of_a_version_that_was_read_anew_are_dropped(path: Path) -> None:
+    """What a version holds may change: an entry was repaired, or the table restored with the same number of commits."""
+    log = filled(path)
+    other = open_log(path)
+    other.advance("main", 8)
+    log.refresh()
+    assert log.frontier() == Antichain.of(8)
+    entry = path / entry_path(log.version)
+    info = json.dumps({"commitInfo": {"operation": "REPAIR"}})
+    entry.unlink()
+    entry.write_text(info + "\n")
+    log.refresh()
+    assert log.version == other.version
+    assert log.frontier() == Antichain.of(3)
+
+
+# Checkpoints and old entries ------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("_soon")
+def test_handles_that_commit_once_tidy_up_too(path: Path) -> None:
+    create_log(path, VALUES, minimum=(0,))
+    longest = 0
+    for i in range(1, 41):
+        open_log(path).writer(owner="me").append(rows(i), advance_to=i)
+        longest = max(longest, len(entries(path)))
+    assert longest <= 10 + 2 * 5
+    log = open_log(path)
+    assert log.verify().messages == 40
+    assert not log.upkeep_problems()
+
+
+def test_progress_of_handles_that_commit_once_is_merged(path: Path) -> None:
+    create_log(path, VALUES, minimum=(0,))
+    for i in range(1, 31):
+        open_log(path, merge_every=10).writer(owner="me").append(rows(i), advance_to=i)
+    log = open_log(path)
+    assert len(log.progress_files()) <= 14
+    assert len(log.files()) <= 14
+    assert log.verify().messages == 30
+
+
+def test_compact_writes_a_checkpoint_and_deletes_old_entries(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = filled(path)
+    monkeypatch.setattr(delta_store, "_KEEP_VERSIONS", 2)
+    log.compact()
+    assert (path / "_delta_log" / f"{log.version:020d}.checkpoint.parquet").exists()
+    assert entries(path)[0] == f"{log.version - 2:020d}.json"
+    assert open_log(path).verify().messages == 6
+
+
+def cut_checkpoint(storage: FileStorage, version: int, newest: int) -> int:
+    size = delta_scratch.put_checkpoint(storage, version, newest)
+    name = storage.full(f"_delta_log/{version:020d}.checkpoint.parquet")
+    with open(name, "rb") as file:
+        content = file.read()
+    with open(name, "wb") as file:
+        file.write(content[:99])
+    return size
+
+
+def no_checkpoint(storage: FileStorage, version: int, newest: int) -> int:
+    del storage, version, newest
+    raise DeltaError("No space left on device (os error 28)")
+
+
+def unflushed_checkpoint(storage: FileStorage, version: int, newest: int) -> int:
+    storage.flush = failing_flush  # type: ignore[method-assign]
+    return delta_scratch.put_checkpoint(storage, version, newest)
+
+
+def failing_flush(paths: Any, *, always: bool = False) -> None:
+    if always:
+        raise StorageError("could not flush: found an input/output error", determinate=True)
+
+
+@pytest.mark.usefixtures("_soon")
+@pytest.mark.parametrize("fails", [no_checkpoint, cut_checkpoint, unflushed_checkpoint])
+def test_nothing_is_deleted_before_its_replacement_is_flushed_and_reads_back(
+    path: Path, fails: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_log(path, VALUES, minimum=(0,))
+    monkeypatch.setattr(delta_store, "put_checkpoint", fails)
+    log = open_log(path)
+    for i in range(1, 30):
+        assert log.writer(owner="me").append(rows(i), advance_to=i).committed
+    assert entries(path) == [f"{i:020d}.json" for i in range(31)]
+    assert any("put off" in problem for problem in log.upkeep_problems())
+
+
+@pytest.mark.usefixtures("_soon")
+def test_failing_upkeep_is_a_warning_and_no_unclear_commit(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_log(path, VALUES, minimum=(0,))
+    tried: list[int] = []
+
+    def fail(storage: FileStorage, version: int, newest: int) -> int:
+        tried.append(version)
+        return no_checkpoint(storage, version, newest)
+
+    monkeypatch.setattr(delta_store, "put_checkpoint", fail)
+    log = open_log(path)
+    writer = log.writer(owner="me")
+    with caplog.at_level(logging.WARNING):
+        for i in range(1, 61):
+            assert writer.append(rows(i), advance_to=i).committed
+    assert "No space left on device" in caplog.text
+    assert tried == list(range(5, 62, 10)), "not at each commit"
+    assert any("No space left on device" in problem for problem in log.upkeep_problems())
+    # Another process sees it too, by the state of the table.
+    main(["stats", str(path)])
+    assert re.search("warning +no checkpoint since version 0, 61 commits ago", capsys.readouterr().out)
+    main(["stats", str(path), "--json"])
+    assert "no checkpoint since version 0" in json.loads(capsys.readouterr().out)["warnings"][0]
+    monkeypatch.undo()
+    main(["compact", str(path)])
+    assert "warning" not in capsys.readouterr().out
+    log.tidy()
+    assert log.upkeep_problems() == []
+    assert log.verify().messages == 60
+
+
+def test_any_failure_of_upkeep_leaves_the_commit_as_it_is(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = filled(path)
+
+    def fail(store: DeltaStore, *, now: bool = False) -> bool:
+        raise MemoryError
+
+    monkeypatch.setattr(DeltaStore, "tidy", fail)
+    assert log.writer(owner="me").append(rows(9), advance_to=10).committed
+    assert log.upkeep_problems() == ["tidying the table's log was put off: ''"]
+
+
+# Features and properties ----------------------------------------------------------------------------
+
+
+def newest_engine(path: Path) -> str:
+    (first, *_) = (path / entry_path(DeltaTable(path).version())).read_text().splitlines()
+    return str(json.loads(first)["commitInfo"]["engineInfo"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "engine"),
+    [
+        ("delta.targetFileSize", "64mb", "spark-timely"),
+        ("delta.enableChangeDataFeed", "false", "spark-timely"),
+        ("delta.enableChangeDataFeed", "true", "delta-rs"),
+        ("delta.brandNew", "1", "delta-rs"),
+        ("who.asked", "me", "delta-rs"),
+    ],
+)
+def test_own_entries_are_written_only_where_every_property_is_known(
+    path: Path, name: str, value: str, engine: str
+) -> None:
+    filled(path)
+    DeltaTable(path).alter.set_table_properties({name: value}, raise_if_not_exists=False)
+    log = open_log(path)
+    log.writer(owner="me").append(rows(9), advance_to=10)
+    assert newest_engine(path).startswith(engine)
+    assert log.verify().legal
+
+
+def with_metadata(path: Path, edit: Callable[[dict[str, Any]], None]) -> None:
+    """Commit a change of the table's metadata, as another engine would."""
+    first = [json.loads(line) for line in (path / entry_path(0)).read_text().splitlines()]
+    (action,) = (a for a in first if "metaData" in a)
+    edit(action["metaData"])
+    next_entry(path).write_text(json.dumps(action) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("mark", "found"),
+    [
+        ("delta.invariants", r"delta\.invariants of column 'v'"),
+        ("delta.generationExpression", r"delta\.generationExpression of column 'v'"),
+        ("delta.identity.start", r"delta\.identity\.start of column 'v'"),
+        (None, r"constraint 'positive' \(v > 0\)"),
+    ],
+)
+def test_table_that_wants_its_rows_judged_is_refused_by_name(path: Path, mark: str | None, found: str) -> None:
+    log = filled(path)
+
+    def edit(metadata: dict[str, Any]) -> None:
+        if mark is None:
+            metadata["configuration"]["delta.constraints.positive"] = "v > 0"
+            return
+        schema = json.loads(metadata["schemaString"])
+        schema["fields"][-1]["metadata"][mark] = "{}"
+        metadata["schemaString"] = json.dumps(schema)
+
+    with_metadata(path, edit)
+    before = stored(log)
+    for use in (lambda: log.writer(owner="me"), lambda: log.advance("main", 9), lambda: open_log(path).compact()):
+        with pytest.raises(LogFormatError, match=found):
+            use()
+    assert stored(log) == before
+    assert open_log(path).messages().num_rows == 6
+
+
+def test_mark_of_a_column_that_is_not_known_goes_through_delta_rs(path: Path) -> None:
+    log = filled(path)
+
+    def edit(metadata: dict[str, Any]) -> None:
+        schema = json.loads(metadata["schemaString"])
+        schema["fields"][-1]["metadata"]["brand.new"] = "1"
+        metadata["schemaString"] = json.dumps(schema)
+
+    with_metadata(path, edit)
+    log.advance("main", 9)
+    assert newest_engine(path).startswith("delta-rs")
+
+
+# Creation whose outcome is unclear -------------------------------------------------------------------
+
+
+def first_files(path: Path) -> list[str]:
+    return sorted(os.listdir(path / "_event=progress"))
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_creation_that_happened_and_was_reported_failed_keeps_its_file(
+    path: Path, readable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where delta-rs creates the table: not on a local disk, but by promise and in the cloud."""
+    create = delta_create.create_table_with_add_actions
+
+    def report_failure(*args: Any, **more: Any) -> None:
+        create(*args, **more)
+        if not readable:
+            monkeypatch.setattr(FileStorage, "read", unreachable)
+        raise OSError("the connection was lost")
+
+    def unreachable(storage: FileStorage, name: str) -> None:
+        raise StorageError("could not read: found no connection", determinate=True)
+
+    monkeypatch.setattr(delta_create, "create_table_with_add_actions", report_failure)
+    if readable:
+        log = create_log(path, VALUES, minimum=(0,), single_writer=True)
+        assert log.unclaimed == 1
+    else:
+        with pytest.raises(StorageError, match="could not tell whether log") as told:
+            create_log(path, VALUES, minimum=(0,), single_writer=True)
+        assert not told.value.determinate
+    monkeypatch.undo()
+    assert len(first_files(path)) == 1
+    assert open_log(path).frontier() == Antichain.of(0)
+
+
+def test_creation_of_which_nothing_is_known_deletes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def put_and_fail(*args: Any) -> bool:
+        put_entry(*args)
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(delta_create, "put_entry", put_and_fail)
+    with pytest.raises(StorageError, match="input/output error") as told:
+        create_log(path, VALUES, minimum=(0,))
+    assert not told.value.determinate
+    assert open_log(path).frontier() == Antichain.of(0)
+
+
+@pytest.mark.parametrize("single_writer", [False, True])
+def test_creation_that_surely_lost_deletes_its_own_file(
+    path: Path, single_writer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else made the table between the look and the creation."""
+    create = delta_create.create_table_with_add_actions
+
+    def first_another(*args: Any, **more: Any) -> None:
+        monkeypatch.undo()
+        create_log(path, VALUES, minimum=(0,), single_writer=single_writer)
+        create(*args, **more)
+
+    monkeypatch.setattr(delta_create, "create_table_with_add_actions", first_another)
+    log = create_log(path, VALUES, minimum=(0,), single_writer=single_writer, exist_ok=True)
+    assert len(first_files(path)) == 1
+    assert log.unclaimed == 1
+
+
+# Commits whose outcome is unclear --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("later", [0, 2])
+def test_commit_that_landed_was_reported_unclear_and_then_merged_is_reported_as_done(later: int) -> None:
+    """Its progress file is gone then; the merged rows say that it is there, be it the newest commit or not."""
+    log = MemoryLog.create(VALUES, minimum=(0,), merge_every=None)
+    writer = log.writer(owner="me")
+    writer.append(rows(1), advance_to=2)
+    inner, merged = log.store, []
+
+    class Unclear(UnreliableStore):
+        def transact(self, *args: Any, **more: Any) -> None:
+            self.inner.transact(*args, **more)
+            if not merged:
+                other = log.another()
+                for i in range(later):
+                    other.writer(owner="me").append(rows(5 + i))
+                merge_progress_files(other, "main", 2)
+                merged.append(other)
+                raise StorageError("could not commit: found a lost connection", determinate=False)
+
+    log.store = Unclear(inner)
+    outcome = writer.append(rows(3), advance_to=4)
+    assert outcome.committed
+    assert merged
+    log.store = inner
+    log.refresh()
+    assert sorted(log.messages()["v"].to_pylist()) == sorted([1, 3, *range(5, 5 + later)])
+
+
+# Appends with a key ----------------------------------------------------------------------------------
+
+
+def keyed(path: Path | None) -> Any:
+    log = MemoryLog.create(VALUES, minimum=(0,)) if path is None else create_log(path, VALUES, minimum=(0,))
+    return log.writer(owner="me")
+
+
+@pytest.mark.parametrize("kind", ["memory", "delta"])
+def test_append_with_a_key_is_there_once_however_often_it_is_repeated(kind: str, path: Path) -> None:
+    writer = keyed(None if kind == "memory" else path)
+    for key, to in ((3, 5), (7, 9)):
+        assert writer.append(rows(to - 1, to), advance_to=to, batch=key).committed
+    before = stored(writer.log)
+    for key, to in ((7, 9), (3, 5), (7, 9)):
+        # Its times were passed since: it is no late row, but the same append.
+        outcome = writer.append(rows(to - 1, to), advance_to=to, batch=key)
+        assert not outcome.committed
+        assert outcome.state.seq == 2
+    assert stored(writer.log) == before
+    assert sorted(writer.log.messages()["v"].to_pylist()) == [4, 5, 8, 9]
+    writer.append(rows(10), advance_to=[], batch=8)
+    assert not writer.append(rows(10), advance_to=[], batch=8).committed, "also where it closed the stream"
+
+
+def test_key_with_other_rows_or_out_of_order_is_refused() -> None:
+    writer = keyed(None)
+    writer.append(rows(4, 5), batch=3)
+    with pytest.raises(RolledBackError, match="found other rows in it"):
+        writer.append(pa.table({"_time": [4, 5], "v": [4, 6]}), batch=3)
+    with pytest.raises(RolledBackError, match="found batch=3 in it, and none of this key"):
+        writer.append(rows(4), batch=2)
+    assert writer.log.messages()["v"].to_pylist() == [4, 5]
+
+
+@pytest.mark.parametrize("key", [-1, True, 1.5, "1", 2**63])
+def test_key_is_a_whole_number(key: Any) -> None:
+    with pytest.raises(ValueError, match="found batch="):
+        keyed(None).append(rows(4), batch=key)
+
+
+def test_append_with_a_key_is_repeated_after_unclear_outcomes_and_never_doubled() -> None:
+    for seed in range(60):
+        log = MemoryLog.create(VALUES, minimum=(0,), merge_every=3)
+        writer = log.writer(owner="me")
+        inner = log.store
+        log.store = UnreliableStore(inner, seed=seed, happens=0.5, reports_failure=0.7)
+        for key in range(6):
+            for _ in range(100):
+                try:
+                    writer.append(rows(key, key), batch=key)
+                except StorageError:
+                    continue
+                break
+        log.store = inner
+        log.refresh()
+        assert sorted(log.messages()["v"].to_pylist()) == sorted([*range(6), *range(6)])
+        assert log.verify().legal
+
+
+# Flushing --------------------------------------------------------------------------------------------
+
+
+def test_entry_parts() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        parse_entry(b" \n\n")
+    with pytest.raises(ValueError, match="no action: 3"):
+        parse_entry(b"3\n")
+
+
+def flushes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the paths that are flushed from now on."""
+    found: list[str] = []
+    flush = os.fsync
+
+    def noted(descriptor: int) -> None:
+        found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return found
+
+
+def kinds(path: Path, found: list[str]) -> list[str]:
+    """Return what was flushed, without names that are drawn at random."""
+    names = [os.path.relpath(name, path) for name in found]
+    return [os.path.dirname(name) + "/*" if os.path.splitext(name)[1] else name for name in names]
+
+
+def test_commit_flushes_rows_progress_and_entry_with_their_folders(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = filled(path)
+    found = flushes(monkeypatch)
+    log.writer(owner="me").append(rows(9), advance_to=10)
+    assert kinds(path, found) == [
+        "_event=message/*",
+        "_event=message",
+        "_event=progress/*",
+        "_event=progress",
+        "_delta_log/*",
+        "_delta_log",
+    ]
+
+
+def test_log_that_is_not_to_be_flushed_is_not(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = flushes(monkeypatch)
+    log = filled(path, flush=False)
+    assert found == []
+    assert log.upkeep_problems()[0].startswith("files are not flushed, as was asked for")
+    assert open_log(path).upkeep_problems() == []
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP])
+def test_place_that_cannot_flush_folders_is_warned_of_once(
+    path: Path, code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    flush = os.fsync
+
+    def refuse(descriptor: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(code, os.strerror(code))
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with caplog.at_level(logging.WARNING):
+        log = filled(path)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"log {str(path)!r}: the file system cannot flush folders: a power cut can take the latest commits"
+    ]
+    assert log.verify().messages == 6
+    assert log.upkeep_problems() == ["the file system cannot flush folders: a power cut can take the latest commits"]
+
+
+def test_disk_that_fails_to_flush_rows_refuses_the_append(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = filled(path)
+    before = stored(log)
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StorageError, match="could not flush") as told:
+        log.writer(owner="me").append(rows(9))
+    assert told.value.determinate
+    monkeypatch.undo()
+    assert len(stored(log)) - len(before) <= 1, "the file that could not be flushed may stay"
+    assert open_log(path).verify().messages == 6
+
+
+def test_disk_that_fails_to_flush_the_name_of_an_entry_leaves_the_commit_unclear(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: DeltaLog = filled(path)
+    flush = os.fsync
+
+    def fail(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("_delta_log"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StorageError) as told:
+        log.writer(owner="me").append(rows(9), advance_to=10)
+    assert not told.value.determinate
+    monkeypatch.undo()
+    # It is there, and its files with it.
+    assert open_log(path).verify().messages == 7
