@@ -516,6 +516,31 @@ def _compact(options: argparse.Namespace, console: Console) -> bool:
     return True
 
 
+# --- repair -------------------------------------------------------------------------------------
+
+
+def _repair_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do it; else it is only said what would be done")
+
+
+def _repair(options: argparse.Namespace, console: Console) -> bool:
+    from spark_timely.log.delta_repair import repair_log
+
+    report = repair_log(options.log, apply=options.yes)
+    if console.json_mode:
+        console.answer(dataclasses.asdict(report))
+    elif not report.steps:
+        console.line("no entry of the table's log is damaged")
+    for step in report.steps if not console.json_mode else ():
+        done = "an entry without actions" if step.action == "empty" else "the entry of the commit"
+        console.line(printable(f"version {step.version} is {step.found}: {done} in its place; {step.says}"))
+        for file in step.files:
+            console.line(printable(f"  {file}"))
+    if report.steps and not report.applied and not console.json_mode:
+        console.line("nothing was changed: stop who writes to the log, and give --yes to do it")
+    return report.applied or not report.steps
+
+
 VERBS: tuple[Verb, ...] = (
     Verb(
         "head",
@@ -566,5 +591,13 @@ VERBS: tuple[Verb, ...] = (
         "Merge small files into larger ones. Readers and writers may go on meanwhile.",
         _compact_arguments,
         _compact,
+    ),
+    Verb(
+        "repair",
+        "put whole entries in the place of damaged ones",
+        "Find entries of the table's log that a power cut left empty, cut or missing, and say what can be done and what"
+        " is lost. With --yes it is done. Exit code 1 if there is damage that was left as it is.",
+        _repair_arguments,
+        _repair,
     ),
 )

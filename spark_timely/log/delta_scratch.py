@@ -33,6 +33,7 @@ __all__ = [
     "entry_of_columns",
     "put_checkpoint",
     "scratch_table",
+    "table_at",
 ]
 
 LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
@@ -73,14 +74,7 @@ def put_checkpoint(storage: FileStorage, version: int, newest: int) -> int:
         If that could not be done. The table is as before, or has a checkpoint that nothing points to.
     """
     name = f"_delta_log/{version:020d}.checkpoint.parquet"
-    with scratch_table() as folder:
-        (folder / "_delta_log").mkdir()
-        for entry in _of_log(storage, newest, version):  # some hundreds
-            os.symlink(storage.full(f"_delta_log/{entry}"), folder / "_delta_log" / entry)
-        table = DeltaTable(folder, storage_options=SCRATCH_OPTIONS)
-        if table.version() != version:
-            msg = f"version {table.version()} where {version} was wanted"
-            raise OSError(msg)
+    with table_at(storage, newest, version) as (table, folder):
         table.create_checkpoint()
         made, pointer = (folder / name).read_bytes(), (folder / LAST_CHECKPOINT).read_bytes()
     put_file(storage, name, made, replace=True, always=True)
@@ -92,6 +86,33 @@ def put_checkpoint(storage: FileStorage, version: int, newest: int) -> int:
         msg = f"the checkpoint of version {version} tidied away meanwhile"
         raise OSError(msg)
     return int(json.loads(pointer).get("size", 0))
+
+
+@contextmanager
+def table_at(storage: FileStorage, first: int, last: int) -> Iterator[tuple[DeltaTable, Path]]:
+    """Open a table on a local disk as of a version, by links to its entries in a folder that is removed afterwards.
+
+    Parameters
+    ----------
+    storage : FileStorage
+        Of the table.
+    first, last : int
+        Versions to be linked: from the checkpoint to begin with, 0 if there is none, to the version wanted.
+
+    Raises
+    ------
+    DeltaError, OSError
+        If the table cannot be opened so.
+    """
+    with scratch_table() as folder:
+        (folder / "_delta_log").mkdir()
+        for entry in _of_log(storage, first, last):  # some hundreds
+            os.symlink(storage.full(f"_delta_log/{entry}"), folder / "_delta_log" / entry)
+        table = DeltaTable(folder, storage_options=SCRATCH_OPTIONS)
+        if table.version() != last:
+            msg = f"version {table.version()} where {last} was wanted"
+            raise OSError(msg)
+        yield table, folder
 
 
 def _of_log(storage: FileStorage, first: int, last: int) -> Iterable[str]:

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
     from spark_timely.log.base import DataFile
 
-__all__ = ["DeltaStore"]
+__all__ = ["LOOKS_S", "DeltaStore"]
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ _LONG_S = 1200.0
 _COMMIT_RETRIES = 30
 _OPEN_TRIES = 3
 # Seconds between looks at an entry that cannot be understood: somebody may be writing it in its place.
-_LOOKS_S = (0.1, 0.2, 0.4, 0.8, 1.6)
+LOOKS_S = (0.1, 0.2, 0.4, 0.8, 1.6)
 # Fewer bytes are no action.
 _LEAST_BYTES = 3
 
@@ -200,7 +200,7 @@ class DeltaStore:
         """Open the table by delta-rs; look again where an entry cannot be understood."""
         tries = 0
         cause: Exception | None = None
-        for pause in (*_LOOKS_S, None):
+        for pause in (*LOOKS_S, None):
             while True:  # at most `_OPEN_TRIES` turns
                 tries += 1
                 try:
@@ -242,7 +242,7 @@ class DeltaStore:
         version = int(path.rpartition("/")[2][:20])
         return LogDamagedError(
             f"could not open log {self.path!r}: found entry {path!r} of the table's log broken: version={version} is"
-            f" {found}, in {len(_LOOKS_S) + 1} looks",
+            f" {found}, in {len(LOOKS_S) + 1} looks",
             hint="see what `spark-timely repair LOG` says about it: it shows what is lost before it changes anything",
             context={"path": self.path, "file": path, "version": version},
             determinate=True,
@@ -298,7 +298,7 @@ class DeltaStore:
         LogDamagedError
             If it stays so.
         """
-        for pause in (*_LOOKS_S, None):
+        for pause in (*LOOKS_S, None):
             try:
                 return read_entry(self._storage, version)
             except (ValueError, LookupError, TypeError) as error:

@@ -47,6 +47,7 @@ __all__ = [
     "conform",
     "corrupt",
     "describe_file",
+    "describe_progress",
     "file_name",
     "file_times",
     "in_schema",
@@ -395,20 +396,25 @@ def write_progress_file(storage: Storage, rows: pa.Table, stream: str, seq: int,
         write_statistics=not few,
     )
     content = sink.getvalue()
+    path = file_name("progress", stream, seq)
+    storage.write(path, content)
+    storage.flush([path])
+    return describe_progress(path, content.size, rows, domain)
+
+
+def describe_progress(path: str, size_bytes: int, rows: pa.Table, domain: TimeDomain) -> DataFile:
+    """Describe a file of progress by its rows, in the log's progress schema and not empty."""
     times = domain.from_columns(rows)
     streams, seqs = rows.column("_stream"), rows.column("_seq").to_numpy()
-    span = pc.min_max(streams).as_py() if rows.num_rows > 1 else {"min": stream, "max": stream}
+    span = pc.min_max(streams).as_py()
     low, high = times.min(axis=0), times.max(axis=0)
     types = [t.arrow for t in domain.types]
-    path = file_name("progress", stream, seq)
     lows: dict[str, object] = {"_stream": span["min"], "_seq": int(seqs.min())}
     highs: dict[str, object] = {"_stream": span["max"], "_seq": int(seqs.max())}
     _add_time_bounds(domain, types, low, high, lows, highs)
-    storage.write(path, content)
-    storage.flush([path])
     return DataFile(
         path=path,
-        size_bytes=content.size,
+        size_bytes=size_bytes,
         n_rows=rows.num_rows,
         event="progress",
         stats=stats_json(rows.num_rows, lows, highs, dict.fromkeys(lows, 0)),

@@ -78,7 +78,7 @@ def test_entry_that_says_nothing_is_damage_and_no_commit(
         uses[use]()
     assert told.value.determinate
     assert "spark-timely repair" in str(told.value)
-    assert pauses == list(delta_store._LOOKS_S)
+    assert pauses == list(delta_store.LOOKS_S)
     assert stored(log) == before
     assert entry.read_text() == content
 

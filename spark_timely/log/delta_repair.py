@@ -1,0 +1,385 @@
+"""Repair a log whose table lost what an entry says: an entry that is empty, cut, not JSON, or not there.
+
+A power cut leaves such entries where something was written without a flush: by another engine, an earlier version of
+this library, or with `flush=False`. The number of a version is never taken back: another handle may have read
+what is behind it. In its place comes either the entry of the one commit whose files are all there and whole, or an
+entry without actions; and it is said what that loses.
+
+Invariants
+----------
+1. Nothing is changed unless asked for, and nothing but the damaged entries.
+2. An entry is rebuilt only where exactly one attempt at the next commit of a stream has left its files, each can be
+   read to its end, and their rows are as many as its progress says.
+3. Where an entry behind the damaged one removes a file that only the damaged one can have added, an entry without
+   actions could bring rows back a second time: then nothing is repaired.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake.exceptions import DeltaError
+
+from spark_timely.errors import InvalidUsageError, LogDamagedError, LogMissingError, TimelyError
+from spark_timely.log.base import OPEN_STREAM, DataFile, StreamState
+from spark_timely.log.core import app_id
+from spark_timely.log.delta_scratch import CHECKPOINT, table_at
+from spark_timely.log.delta_store import LOOKS_S
+from spark_timely.log.entries import Entry, entry_path, parse_entry, put_file, render_entry
+from spark_timely.log.files import describe_file, describe_progress, open_parquet, read_file
+from spark_timely.log.format import LogFormat
+from spark_timely.log.state import newest_states, states_by_seq
+from spark_timely.log.storage import FileStorage, has_table, normal_path, open_storage, plain
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["RepairReport", "RepairStep", "repair_log"]
+
+_ENTRY = re.compile(r"(\d{20})\.json")
+_OWN = re.compile(r"(?P<stem>[A-Za-z0-9_]+|open\.)-(?P<seq>\d{12})-[^/]+")
+
+
+@dataclass(frozen=True, slots=True)
+class RepairStep:
+    """What was found of one entry, and what is to be done about it.
+
+    Parameters
+    ----------
+    version : int
+        Version of the table.
+    found : str
+        What is wrong.
+    action : str
+        `rebuild`: the entry of a commit whose files are whole. `empty`: an entry without actions.
+    says : str
+        What comes back, or what is lost, as a sentence.
+    files : tuple of str
+        Files that the entry names.
+    """
+
+    version: int
+    found: str
+    action: str
+    says: str
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What `repair_log` found, and whether it was done.
+
+    Parameters
+    ----------
+    path : str
+    steps : tuple of RepairStep
+        Empty if no entry is damaged.
+    applied : bool
+    """
+
+    path: str
+    steps: tuple[RepairStep, ...]
+    applied: bool
+
+
+@dataclass(slots=True)
+class _Table:
+    """What is known of a table while its entries are followed."""
+
+    storage: FileStorage
+    form: LogFormat
+    states: dict[str, StreamState]
+    added: set[str]
+    later: Mapping[int, Entry]
+    plans: list[tuple[int, bytes]] = field(default_factory=list)
+
+    def follow(self, entry: Entry) -> None:
+        """Take in an entry that is whole."""
+        self.added |= {str(add["path"]) for add in entry.adds}
+        for add in entry.adds:  # one file of progress, as a rule
+            if add["partitionValues"].get("_event") == "progress":
+                self.take(str(add["path"]))
+
+    def take(self, path: str) -> None:
+        for name, state in newest_states(self.form, self.progress(path)).items():
+            if name not in self.states or self.states[name].seq < state.seq:
+                self.states[name] = state
+
+    def progress(self, path: str) -> pa.Table:
+        return read_file(self.storage, path, self.form.progress_schema)
+
+
+def repair_log(
+    path: str | os.PathLike[str],
+    /,
+    *,
+    apply: bool = False,
+    pause: Callable[[float], None] = time.sleep,
+) -> RepairReport:
+    """Find damaged entries of a log's table, and put whole ones in their places.
+
+    Parameters
+    ----------
+    path : str or path
+        Of a log on a local disk.
+    apply : bool
+        Whether to do it; else it is only said what would be done, and what is lost.
+    pause : callable
+        Waits for so many seconds, between looks at an entry that may be being written.
+
+    Returns
+    -------
+    RepairReport
+
+    Raises
+    ------
+    LogMissingError
+        If there is no table.
+    InvalidUsageError
+        If the log is not on a local disk: elsewhere an entry appears whole or not at all.
+    LogDamagedError
+        If it cannot be repaired: the first entry or a checkpoint is damaged, or an entry behind the damaged one
+        removes what only that one can have added. Restore the file from a copy.
+
+    Notes
+    -----
+    Stop who writes to the log before: they are refused as long as an entry is damaged, and go on behind it.
+    Cost: reads the table's log from its newest checkpoint on, and files that no entry names.
+
+    Examples
+    --------
+    >>> import tempfile, pyarrow as pa, spark_timely
+    >>> log = spark_timely.create_log(tempfile.mkdtemp() + "/log", pa.schema([("v", pa.int64())]), minimum=(0,))
+    >>> repair_log(log.path).steps
+    ()
+    """
+    where = normal_path(path)
+    storage = open_storage(where)
+    if not storage.local:
+        msg = f"could not repair log {where!r}: found a cloud store"
+        raise InvalidUsageError(
+            msg, hint="entries are put there whole or not at all; restore the object by its versions"
+        )
+    if not has_table(storage):
+        msg = f"could not repair log {where!r}: found no Delta table"
+        raise LogMissingError(msg, hint="check the path", context={"path": where})
+    checkpoint, entries, damage = _looked_through(storage, pause)
+    if not damage:
+        return RepairReport(where, (), applied=False)
+    try:
+        steps, plans = _planned(storage, checkpoint, entries, damage)
+    except (DeltaError, OSError, pa.ArrowException, ValueError) as error:
+        raise _beyond(where, min(damage), plain(error)) from error
+    if apply:
+        for version, content in plans:  # as many turns as damaged entries
+            put_file(storage, entry_path(version), content, replace=True, always=True)
+            # A checksum of another engine is of the entry that was lost.
+            storage.delete(f"_delta_log/{version:020d}.crc")
+    return RepairReport(where, tuple(steps), applied=apply)
+
+
+def _beyond(path: str, version: int, found: str) -> LogDamagedError:
+    return LogDamagedError(
+        f"could not repair log {path!r}: found version={version} damaged, and {found}",
+        hint="restore the file from a copy of the log, or the whole log",
+        context={"path": path, "version": version},
+        determinate=True,
+    )
+
+
+def _looked_through(
+    storage: FileStorage, pause: Callable[[float], None]
+) -> tuple[int | None, dict[int, Entry], dict[int, str]]:
+    """Return the newest checkpoint, the entries from it on that are whole, and what is wrong with the others."""
+    for wait in (*LOOKS_S, None):
+        names = storage.names("_delta_log")
+        checkpoint = max((int(name[:20]) for name in names if CHECKPOINT.fullmatch(name)), default=None)
+        first = 0 if checkpoint is None else checkpoint
+        there = {int(name[:20]) for name in names if _ENTRY.fullmatch(name)}
+        entries: dict[int, Entry] = {}
+        damage: dict[int, str] = {}
+        for version in range(first, max(there, default=-1) + 1):  # some hundreds
+            if version in there:
+                try:
+                    entries[version] = parse_entry(storage.read(entry_path(version)).to_pybytes())
+                except (ValueError, LookupError, TypeError) as error:
+                    damage[version] = plain(error)
+            elif version != checkpoint:
+                damage[version] = "missing"
+        if not damage or wait is None:
+            break
+        pause(wait)
+    return checkpoint, entries, damage
+
+
+def _planned(
+    storage: FileStorage, checkpoint: int | None, entries: Mapping[int, Entry], damage: Mapping[int, str]
+) -> tuple[list[RepairStep], list[tuple[int, bytes]]]:
+    """Decide about each damaged entry, in order of the versions."""
+    first = min(damage)
+    steps: list[RepairStep] = []
+    if first == 0:
+        raise _beyond(storage.uri, 0, "it is the first: what the log is, is lost")
+    if first == checkpoint:
+        # The checkpoint has what it did.
+        says = "nothing is lost: the checkpoint of this version has it"
+        steps.append(RepairStep(first, damage[first], "empty", says))
+    begin = checkpoint if checkpoint is not None else 0
+    until = max(first - 1, begin)
+    path = f"_delta_log/{begin:020d}.checkpoint.parquet"
+    if checkpoint is not None and storage.exists(path):
+        pq.read_metadata(pa.BufferReader(storage.read(path)))
+    table = _table_at(storage, begin, until, entries)
+    for version in range(until + 1, max(entries.keys() | damage.keys()) + 1):  # some hundreds
+        if version in entries:
+            table.follow(entries[version])
+            continue
+        later = {v: entry for v, entry in entries.items() if v > version}
+        steps.append(_step(table, version, damage[version], later))
+    removed = {path for v, entry in entries.items() if v > first for path in entry.removes}
+    strange = sorted(removed - table.added)
+    if strange:
+        found = f"a later entry removes file {strange[0]!r}, which no other entry adds"
+        raise _beyond(storage.uri, first, found)
+    plans = dict(table.plans)
+    return steps, [(step.version, plans.get(step.version) or _placeholder()) for step in steps]
+
+
+def _table_at(storage: FileStorage, begin: int, until: int, entries: Mapping[int, Entry]) -> _Table:
+    with table_at(storage, begin, until) as (opened, _):
+        schema = opened.schema()
+        event = next(f for f in schema.fields if f.name == "_event")
+        form = LogFormat.from_table(pa.schema(schema.to_arrow()), event.metadata, storage.uri)
+        listing = pa.table(opened.get_add_actions())
+    found = _Table(storage, form, {}, set(listing["path"].to_pylist()), entries)
+    for path in sorted(found.added):
+        if path.startswith("_event=progress/"):
+            found.take(path)
+    return found
+
+
+def _step(table: _Table, version: int, found: str, later: Mapping[int, Entry]) -> RepairStep:
+    known = table.added | {str(add["path"]) for entry in later.values() for add in entry.adds}
+    taken = {
+        (match["stem"], int(match["seq"]))
+        for path in (str(add["path"]) for entry in later.values() for add in entry.adds)
+        if path.startswith("_event=progress/") and (match := _OWN.fullmatch(path.partition("/")[2]))
+    }
+    orphans = [path for path in _progress_files(table.storage) if path not in known]
+    attempts = []
+    for path in orphans:  # a few
+        match = _OWN.fullmatch(path.partition("/")[2])
+        if match is None or (match["stem"], int(match["seq"])) in taken:
+            continue
+        stream = OPEN_STREAM if match["stem"] == "open." else match["stem"]
+        if int(match["seq"]) == (table.states[stream].seq + 1 if stream in table.states else 0):
+            attempts.append((stream, path))
+    files, problem = _rebuilt(table, attempts, known)
+    if files:
+        states = {stream: int(_OWN.fullmatch(path.partition("/")[2])["seq"]) for stream, path in attempts}  # type: ignore[index]
+        apps = {app_id(stream): seq for stream, seq in states.items()}
+        content = render_entry(files, (), apps, data_change=True, read_version=version - 1)
+        table.plans.append((version, content))
+        table.follow(parse_entry(content))
+        n_rows = sum(file.n_rows for file in files if file.event == "message")
+        what = " and ".join(f"commit {seq} of stream {stream!r}" for stream, seq in states.items())
+        says = f"{what} comes back, with {n_rows} messages: all its files are there and whole"
+        return RepairStep(version, found, "rebuild", says, tuple(file.path for file in files))
+    streams = [stream for stream in sorted(table.states) if _went_on(table, stream, taken)]
+    gone = [f"commit {table.states[stream].seq + 1} of stream {stream!r}" for stream in streams]
+    lost = f"{', '.join(gone)} is lost" if gone else "what it did is lost, unless it was upkeep, which loses nothing"
+    return RepairStep(version, found, "empty", f"{lost}: {problem}")
+
+
+def _went_on(table: _Table, stream: str, taken: set[tuple[str, int]]) -> bool:
+    """Whether a later entry has the commit after the next one of a stream, and none has the next one."""
+    stem, seq = ("open." if stream == OPEN_STREAM else stream), table.states[stream].seq
+    return (stem, seq + 2) in taken and (stem, seq + 1) not in taken
+
+
+def _rebuilt(table: _Table, attempts: Sequence[tuple[str, str]], known: set[str]) -> tuple[list[DataFile], str]:
+    """Return the files of the one commit that was begun, or none and why."""
+    streams = [stream for stream, _ in attempts]
+    opening = len(streams) == 2 and OPEN_STREAM in streams and any(s not in table.states for s in streams)
+    if not attempts:
+        return [], "no commit that comes next has left its progress"
+    if len(attempts) > 1 and not opening:
+        return [], f"{len(attempts)} commits that may come next have left files, and which it was cannot be told"
+    files: list[DataFile] = []
+    try:
+        for stream, path in attempts:  # one, or two
+            rows = table.progress(path)
+            batches = states_by_seq(table.form, rows)
+            state, before = batches[0], table.states.get(stream)
+            if len(batches) != 1 or state.stream != stream or (before is not None and state.before != before.counts):
+                return [], f"the progress in {path!r} does not follow what the stream holds"
+            files.append(describe_progress(path, table.storage.read(path).size, rows, table.form.domain))
+            files += _data_files(table, state, known)
+    except (TimelyError, pa.ArrowException, OSError, IndexError) as error:
+        return [], f"a file of the commit that comes next is damaged: {plain(error)}"
+    wanted = sum(state.rows for stream, path in attempts for state in states_by_seq(table.form, table.progress(path)))
+    dead = sum(
+        state.note.batch.dead
+        for _, path in attempts
+        for state in states_by_seq(table.form, table.progress(path))
+        if state.note.batch is not None and state.note.batch.seq == state.seq
+    )
+    for event, n_wanted in (("message", wanted), ("dead", dead)):
+        n_found = sum(file.n_rows for file in files if file.event == event)
+        if n_found != n_wanted:
+            what = "messages" if event == "message" else "dead letters"
+            return [], f"{n_found} of {n_wanted} {what} of the commit that comes next are there, or of several attempts"
+    return files, ""
+
+
+def _data_files(table: _Table, state: StreamState, known: set[str]) -> Iterator[DataFile]:
+    """Yield the files of messages and dead letters that were written for a commit, read to their ends."""
+    prefix = f"{state.stream}-{state.seq:012d}-"
+    for event in ("message", "dead"):
+        for path in _below(table.storage, f"_event={event}", prefix):
+            if path in known:
+                continue
+            with open_parquet(table.storage, path) as file:
+                rows = file.read()
+            if not rows.num_rows:
+                continue
+            seqs = np.unique(rows["_seq"].to_numpy()).tolist()
+            if seqs != [state.seq] or set(rows["_stream"].unique().to_pylist()) != {state.stream}:
+                msg = f"rows of another commit in {path!r}"
+                raise OSError(msg)
+            inside = "dead" if "/_event=dead/" in f"/{path}" else "message"
+            yield describe_file(table.storage, path, domain=table.form.domain, event=inside)
+
+
+def _below(storage: FileStorage, folder: str, prefix: str) -> Iterator[str]:
+    """Yield the Parquet files of a folder whose names begin so, and those in folders of such names: Spark's."""
+    for name in storage.names(folder):
+        if not name.startswith(prefix):
+            continue
+        if name.endswith(".parquet"):
+            yield f"{folder}/{name}"
+            continue
+        for inner in storage.names(f"{folder}/{name}"):
+            if inner.endswith(".parquet"):
+                yield f"{folder}/{name}/{inner}"
+            elif inner.startswith("_event=") and inner != "_event=progress":  # of which the log has no file
+                leaves = storage.names(f"{folder}/{name}/{inner}")
+                yield from (f"{folder}/{name}/{inner}/{leaf}" for leaf in leaves if leaf.endswith(".parquet"))
+
+
+def _progress_files(storage: FileStorage) -> list[str]:
+    return [f"_event=progress/{name}" for name in storage.names("_event=progress") if name.endswith(".parquet")]
+
+
+def _placeholder() -> bytes:
+    """Return an entry that does nothing, and says why it is there."""
+    info = {"timestamp": time.time_ns() // 1_000_000, "operation": "REPAIR", "engineInfo": "spark-timely"}
+    return json.dumps({"commitInfo": info}, separators=(",", ":")).encode() + b"\n"

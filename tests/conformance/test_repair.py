@@ -1,0 +1,264 @@
+"""Repair of damaged entries: rebuilt where the commit's files are whole, else empty, and what is lost is said."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_timely.antichain import Antichain
+from spark_timely.cli import main
+from spark_timely.errors import InvalidUsageError, LogDamagedError, LogMissingError
+from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log.delta_repair import RepairReport, RepairStep, repair_log
+from spark_timely.log.entries import entry_path
+from tests.conformance.logs import VALUES, filled
+from tests.unit.sink.driver import BOUNDED, SinkDriver
+from tests.unit.sink.driver import rows as sink_rows
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "empty": lambda entry: entry.write_bytes(b""),
+    "cut": lambda entry: entry.write_bytes(entry.read_bytes()[:-20]),
+    "zeros": lambda entry: entry.write_bytes(bytes(len(entry.read_bytes()))),
+    "lines": lambda entry: entry.write_bytes(b"".join(entry.read_bytes().splitlines(keepends=True)[:-1])),
+}
+
+
+def entry(path: Path, version: int) -> Path:
+    return path / entry_path(version)
+
+
+def look(path: Path, *, apply: bool = False) -> RepairReport:
+    return repair_log(path, apply=apply, pause=lambda _: None)
+
+
+def only(report: RepairReport) -> RepairStep:
+    (step,) = report.steps
+    return step
+
+
+def tree(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_entry_of_a_commit_whose_files_are_whole_is_rebuilt(path: Path, damage: str) -> None:
+    log = filled(path)
+    before, version = log.verify(), log.version
+    DAMAGE[damage](entry(path, version))
+    with pytest.raises(LogDamagedError):
+        open_log(path)
+    left = tree(path)
+    step = only(look(path))
+    assert (step.version, step.action) == (version, "rebuild")
+    assert step.says == "commit 3 of stream 'main' comes back, with 2 messages: all its files are there and whole"
+    assert len(step.files) == 2
+    assert tree(path) == left, "a look changes nothing"
+    assert look(path, apply=True).applied
+    again = open_log(path)
+    assert again.version == version
+    assert again.verify().digest == before.digest
+    assert again.verify().legal
+    assert look(path).steps == ()
+    # The handle that was there sees it, and the stream is written further.
+    log.writer(owner="me").append(pa.table({"_time": [9], "v": [9]}), advance_to=10)
+    assert open_log(path).verify().messages == 7
+
+
+def test_entry_in_the_middle_is_rebuilt_from_what_no_other_entry_names(path: Path) -> None:
+    log = filled(path)
+    before = log.verify()
+    for version in (2, 3):  # two commits of one stream, one behind the other
+        entry(path, version).write_bytes(b"")
+    report = look(path, apply=True)
+    assert [(step.version, step.action) for step in report.steps] == [(2, "rebuild"), (3, "rebuild")]
+    assert open_log(path).verify() == before
+
+
+def test_entry_that_is_missing_is_put_back(path: Path) -> None:
+    log = filled(path)
+    before = log.verify()
+    entry(path, 3).unlink()
+    step = only(look(path, apply=True))
+    assert (step.found, step.action) == ("missing", "rebuild")
+    assert open_log(path).verify() == before
+
+
+@pytest.mark.parametrize("kind", ["claim", "copy"])
+def test_opening_of_a_stream_is_rebuilt(path: Path, kind: str) -> None:
+    log = create_log(path, VALUES, minimum=(0,), streams=1 if kind == "copy" else 2)
+    log.open_stream("a", owner="a")
+    log.open_stream("b", owner="b")
+    entry(path, log.version).write_bytes(b"")
+    assert only(look(path, apply=True)).action == "rebuild"
+    again = open_log(path)
+    assert sorted(again.streams()) == ["a", "b"]
+    assert again.verify().legal
+
+
+def broken_data(path: Path, log: DeltaLog, what: str) -> None:
+    names = {kind: path / f"_event={kind}" for kind in ("message", "progress")}
+    newest = {kind: next(folder.glob("main-000000000003-*")) for kind, folder in names.items()}
+    if what == "message cut":
+        newest["message"].write_bytes(newest["message"].read_bytes()[:-9])
+    elif what == "message gone":
+        newest["message"].unlink()
+    elif what == "progress empty":
+        newest["progress"].write_bytes(b"")
+    elif what == "two attempts":
+        (names["progress"] / "main-000000000003-ff.parquet").write_bytes(newest["progress"].read_bytes())
+    elif what == "rows of two attempts":
+        (names["message"] / "main-000000000003-ff.parquet").write_bytes(newest["message"].read_bytes())
+    elif what == "progress gone":
+        newest["progress"].unlink()
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("message cut", "a file of the commit that comes next is damaged"),
+        ("message gone", "0 of 2 messages of the commit that comes next are there"),
+        ("progress empty", "a file of the commit that comes next is damaged"),
+        ("two attempts", "2 commits that may come next have left files"),
+        ("rows of two attempts", "4 of 2 messages of the commit that comes next are there, or of several attempts"),
+        ("progress gone", "no commit that comes next has left its progress"),
+    ],
+)
+def test_entry_of_a_commit_whose_files_are_not_whole_becomes_empty_and_it_is_said(
+    path: Path, what: str, says: str
+) -> None:
+    log = filled(path)
+    version = log.version
+    broken_data(path, log, what)
+    entry(path, version).write_bytes(b"")
+    step = only(look(path, apply=True))
+    assert step.action == "empty"
+    assert says in step.says
+    assert "lost" in step.says
+    again = open_log(path)
+    assert again.version == version, "the number of the version stays"
+    assert again.frontier() == Antichain.of(2)
+    assert again.messages().num_rows == 4
+    assert again.verify().legal
+    # A handle that knew the commit learns that it is gone.
+    log.refresh()
+    assert log.frontier() == Antichain.of(2)
+    again.writer(owner="me").append(pa.table({"_time": [3], "v": [3]}), advance_to=4)
+    assert open_log(path).verify().messages == 5
+
+
+def test_commit_that_is_lost_though_later_ones_are_there_is_named(path: Path) -> None:
+    log = filled(path)
+    broken_data(path, log, "nothing")
+    for kind in ("message", "progress"):
+        next((path / f"_event={kind}").glob("main-000000000002-*")).unlink()
+    entry(path, 3).write_bytes(b"")
+    assert only(look(path)).says.startswith("commit 2 of stream 'main' is lost: ")
+
+
+def test_merge_that_lost_its_entry_loses_nothing(path: Path) -> None:
+    log = filled(path)
+    before = log.verify().digest
+    log.compact()
+    version = max(int(name[:20]) for name in os.listdir(path / "_delta_log") if name.endswith(".json"))
+    for name in os.listdir(path / "_delta_log"):
+        if "checkpoint" in name:
+            (path / "_delta_log" / name).unlink()
+    entry(path, version).write_bytes(b"")
+    step = only(look(path, apply=True))
+    assert step.action == "empty"
+    assert "unless it was upkeep, which loses nothing" in step.says
+    assert open_log(path).verify().digest == before
+
+
+def test_entry_whose_file_a_later_merge_has_taken_is_not_made_empty(path: Path) -> None:
+    """The later merge removes what the damaged one added: with an empty entry its sources would count twice."""
+    log = filled(path)
+    log.compact()
+    log.writer(owner="me").append(pa.table({"_time": [5, 6], "v": [5, 6]}), advance_to=6)
+    merged = [
+        v for v in range(log.version + 1) if entry(path, v).exists() and b'"remove"' in entry(path, v).read_bytes()
+    ]
+    log.compact()
+    for name in os.listdir(path / "_delta_log"):
+        if "checkpoint" in name:
+            (path / "_delta_log" / name).unlink()
+    entry(path, merged[0]).write_bytes(b"")
+    with pytest.raises(LogDamagedError, match="a later entry removes file"):
+        look(path, apply=True)
+    assert entry(path, merged[0]).read_bytes() == b""
+
+
+def test_first_entry_cannot_be_repaired(path: Path) -> None:
+    filled(path)
+    entry(path, 0).write_bytes(b"")
+    with pytest.raises(LogDamagedError, match="it is the first"):
+        look(path, apply=True)
+
+
+def test_entry_that_a_checkpoint_covers_loses_nothing(path: Path) -> None:
+    log = filled(path)
+    before = log.verify()
+    log.tidy()
+    entry(path, log.version).write_bytes(b"")
+    assert "nothing is lost" in only(look(path, apply=True)).says
+    assert open_log(path).verify() == before
+
+
+def test_entry_that_is_being_written_is_left_alone(path: Path) -> None:
+    log = filled(path)
+    whole = entry(path, log.version).read_bytes()
+    entry(path, log.version).write_bytes(whole[:9])
+    report = repair_log(path, apply=True, pause=lambda _: entry(path, log.version).write_bytes(whole) and None)
+    assert report.steps == ()
+    assert entry(path, log.version).read_bytes() == whole
+
+
+def test_micro_batch_with_dead_letters_is_rebuilt(tmp_path: Path) -> None:
+    driver = SinkDriver(tmp_path, **BOUNDED, lateData="deadLetter")
+    driver.run([sink_rows([9, 9], 0), sink_rows([8], 2)])
+    driver.run([sink_rows([1, 12], 3), sink_rows([13], 5)])
+    before = driver.log().verify()
+    assert before.dead_letters == 1
+    entry(driver.log_path, driver.log().version).write_bytes(b"")
+    assert only(look(driver.log_path)).action == "rebuild"
+    left = next((driver.log_path / "_event=dead").glob("*.parquet"))
+    aside = left.rename(tmp_path / "aside")
+    assert "0 of 1 dead letters" in only(look(driver.log_path)).says
+    aside.rename(left)
+    look(driver.log_path, apply=True)
+    assert driver.log().verify() == before
+
+
+def test_places_where_there_is_nothing_to_repair(tmp_path: Path) -> None:
+    with pytest.raises(LogMissingError, match="found no Delta table"):
+        look(tmp_path / "none")
+    with pytest.raises(InvalidUsageError, match="found a cloud store"):
+        look("s3://bucket/log")  # type: ignore[arg-type]
+
+
+def test_command_line_says_what_it_would_do_and_does_it_when_told(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_timely.log.delta_repair.LOOKS_S", ())
+    log = filled(path)
+    assert main(["repair", str(path)]) == 0
+    assert capsys.readouterr().out == "no entry of the table's log is damaged\n"
+    entry(path, log.version).write_bytes(b"")
+    assert main(["repair", str(path)]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("version 4 is 'empty': the entry of the commit in its place; commit 3 of stream 'main'")
+    assert "nothing was changed" in said
+    assert main(["stats", str(path)]) == 3
+    assert "spark-timely repair" in capsys.readouterr().err
+    assert main(["repair", str(path), "--json"]) == 1
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert (answer["applied"], answer["steps"][0]["action"]) == (False, "rebuild")
+    assert main(["repair", str(path), "--yes"]) == 0
+    assert "nothing was changed" not in capsys.readouterr().out
+    assert main(["verify", str(path)]) == 0
