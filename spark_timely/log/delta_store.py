@@ -645,7 +645,9 @@ class DeltaStore:
         try:
             if self._newest is None:
                 self._newest = self._checkpoint()
-            if not now and (self._behind() < self._due() or self._version < self._tidy_from):
+            over = self._behind() - self._due()
+            # At some versions only, so that of many who commit at once few do it; long after, whoever comes.
+            if not now and (over < 0 or self._version < self._tidy_from or (over % _TRY_AGAIN and over < _OVERDUE)):
                 return False
             self._tidy_from = self._version + _TRY_AGAIN
             self._newest = self._checkpoint()  # another handle may have written one
@@ -684,7 +686,8 @@ class DeltaStore:
         old = self._behind_checkpoint(checkpoint)
         if not old:
             return
-        self._check_replacement(checkpoint)
+        if not self._is_replaced(checkpoint):
+            return
         for name in old:  # some tens, because this is done regularly
             self._storage.delete(f"_delta_log/{name}")
 
@@ -693,18 +696,23 @@ class DeltaStore:
         matches = [_LOG_FILE.fullmatch(name) for name in self._storage.names("_delta_log")]
         return [match[0] for match in matches if match and int(match[1]) < limit]
 
-    def _check_replacement(self, version: int) -> None:
-        """Flush a checkpoint and the file that points to it, and read both back (invariant 3)."""
+    def _is_replaced(self, version: int) -> bool:
+        """Flush a checkpoint and the file that points to it, and read both back (invariant 3).
+
+        False where the file points to an earlier one: another handle was late with it.
+        """
         path = f"_delta_log/{version:020d}.checkpoint.parquet"
         if not self._storage.exists(path):
             found = f"a checkpoint of version={version} that is not one file"
             raise self._not_tidied(found)
         self._storage.flush([path, LAST_CHECKPOINT], always=True)
-        pointed, _ = self._checkpoint()
+        if self._checkpoint()[0] < version:
+            return False
         rows = pq.read_table(pa.BufferReader(self._storage.read(path)), columns=["metaData", "add"])
-        if pointed < version or rows["metaData"].null_count == rows.num_rows:
+        if rows["metaData"].null_count == rows.num_rows:
             found = f"a checkpoint of version={version} that does not read back"
             raise self._not_tidied(found)
+        return True
 
     def problems(self) -> list[str]:
         """Return what is wrong with the upkeep of the table, whoever should have done it; nothing is changed."""

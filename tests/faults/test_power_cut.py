@@ -30,6 +30,8 @@ from spark_timely.testing.power_cut import PowerCut, choices, lay_out
 from tests.property.test_dataflow import runner
 from tests.unit.sink.driver import BOUNDED, SinkDriver
 from tests.unit.sink.driver import rows as sink_rows
+from tests.unit.spark.test_foreach_batch import run as capture
+from tests.unit.spark.test_foreach_batch import write_job  # noqa: F401 - a fixture that is always used
 
 pytestmark = pytest.mark.faults
 
@@ -232,6 +234,15 @@ def test_capture_that_is_repeated_because_its_process_was_killed(
         driver.run([sink_rows([1, 1, 1], 3)])
         tell(power, 1)
     assert after_each_cut(power, check_capture) > 5
+
+
+def test_capture_in_foreach_batch(disk: Path, tmp_path: Path) -> None:
+    """Spark's files are flushed by the driver; the job itself is played by pyarrow, which flushes nothing."""
+    with PowerCut(disk, tmp_path / "shadow") as power:
+        for batch in range(3):
+            capture(disk / "log", sink_rows([batch, batch, batch + 1], 3 * batch), batch)
+            tell(power, batch)
+    assert after_each_cut(power, check_capture) > 30
 
 
 def test_import(disk: Path, tmp_path: Path) -> None:
