@@ -75,7 +75,7 @@ from spark_timely.errors import InvalidUsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["RowHasher"]
+__all__ = ["RowHasher", "lists_of_views"]
 
 _Number = TypeVar("_Number", np.uint8, np.int32, np.int64, np.uint64, np.float64)
 
@@ -195,15 +195,27 @@ def _plain(array: pa.Array) -> pa.Array:
     if t.is_binary_view(type_):
         return array.cast(pa.large_binary())
     if t.is_list_view(type_) or t.is_large_list_view(type_):
-        # Not by a cast: that of pyarrow 26 loses the last list.
-        sizes = pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64)
-        offsets = np.concatenate([[0], np.cumsum(sizes)])
-        return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), array.flatten(), mask=array.is_null())
+        return lists_of_views(array)
     if t.is_decimal32(type_) or t.is_decimal64(type_):
         return array.cast(pa.decimal128(38, type_.scale))
     if t.is_decimal(type_) and type_.scale < 0:
         return array.cast(pa.decimal256(76, 0))
     return array
+
+
+def lists_of_views(views: pa.Array) -> pa.Array:
+    """Return the rows of an array of list views as large lists.
+
+    Not by a cast: that of pyarrow 26 takes the views' offsets for those of lists, and loses or changes rows.
+
+    Examples
+    --------
+    >>> lists_of_views(pa.array([[7], None, [1, 2]], pa.list_view(pa.int64()))).to_pylist()
+    [[7], None, [1, 2]]
+    """
+    sizes = pc.list_value_length(views).fill_null(0).to_numpy().astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), views.flatten(), mask=views.is_null())
 
 
 def _contribution_of(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:

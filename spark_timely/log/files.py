@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from spark_timely.capture.row_hash import lists_of_views
 from spark_timely.errors import DataLossError, InvalidShapeError, SchemaMismatchError, StorageError, shown
 from spark_timely.log.base import OPEN_STREAM, DataFile
 from spark_timely.log.encoding import dictionary_columns
@@ -133,6 +134,9 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, what: str) -> pa.ChunkedArra
             hint=f"the log keeps it as {field.type}; cast the column",
             context={"column": field.name},
         )
+    if pa.types.is_list_view(column.type) or pa.types.is_large_list_view(column.type):
+        lists = pa.large_list(column.type.value_field)
+        column = pa.chunked_array([lists_of_views(chunk) for chunk in column.chunks], lists)
     try:
         return column.cast(field.type, safe=True)
     except pa.ArrowInvalid as error:
@@ -152,6 +156,14 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, what: str) -> pa.ChunkedArra
             hint=f"the log keeps it as {field.type}; cast the column",
             context={"column": field.name},
         ) from error
+
+
+def _has_inner_views(type_: pa.DataType) -> bool:
+    """Whether a list view lies inside a column of this type: `lists_of_views` reaches the outermost alone."""
+    return any(
+        pa.types.is_list_view(inner) or pa.types.is_large_list_view(inner) or _has_inner_views(inner)
+        for inner in (type_.field(i).type for i in range(type_.num_fields))
+    )
 
 
 def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
@@ -180,6 +192,8 @@ def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
             or pa.types.is_large_list_view(t)
         ),
     )
+    if _has_inner_views(found):
+        return False
     if pa.types.is_null(found):
         return True
     if pa.types.is_dictionary(found):

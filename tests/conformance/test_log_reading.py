@@ -101,6 +101,23 @@ def test_history_of_a_stream_whose_clock_went_back_keeps_the_order_of_its_commit
     assert [state.at for state, _ in log.events("main")] == [100_000_000 + i for i in range(4)]
 
 
+def test_states_of_streams_are_read_from_what_is_new_alone(maker: LogMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("a", "b", "c")
+    log = maker.create(streams=3, merge_every=None)
+    for name in names:
+        log.writer(name, owner=name).advance(1)
+    follower = maker.another(log)
+    assert set(follower.streams()) == set(names)
+    read: list[str] = []
+    rows_of = type(follower)._progress_rows
+    monkeypatch.setattr(type(follower), "_progress_rows", lambda log, path: rows_of(log, read.append(path) or path))
+    log.writer("b", owner="b").advance(2)
+    read.clear()
+    follower.refresh()
+    assert follower.stream("b").frontier == Antichain.of(2)  # type: ignore[union-attr]
+    assert len(read) == 1
+
+
 def test_history_counts_in_a_joiner_whose_clock_is_ahead(maker: LogMaker) -> None:
     now = clock()
     log = maker.create(clock=now)

@@ -194,6 +194,8 @@ class _Finder(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         if node.name in {"__repr__", "__str__"}:
             return
+        if all(isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) for each in node.body):
+            return  # abstract: defaults are those of whoever implements it
         self._scope.append(node.name)
         outside, self._bound = self._bound, _bindings(node)
         for default in [*node.args.defaults, *node.args.kw_defaults]:

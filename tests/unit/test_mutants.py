@@ -42,6 +42,7 @@ def changed(tmp_path: Path, source: str) -> set[str]:
         ("if a:\n    f()", {"if True:", "if False:", "pass"}),
         ("raise E(f'{a + 1}', b + 1)", {"pass"}),
         ("def f(a: int = 1) -> 'X[1]':\n    'text'\n    assert a > 1\n    return a", {"def f(a: int = 0) -> 'X[1]':"}),
+        ("def f(a=True):\n    'abstract'", set()),
         ("def __repr__(self):\n    return a + 1", set()),
     ],
 )

@@ -17,7 +17,7 @@ from spark_timely.dataflow.scope import Scope
 from spark_timely.dataflow.stream import Stream
 from spark_timely.dataflow.tasks import OutputPlan
 from spark_timely.dataflow.tracking import Tracking
-from spark_timely.dataflow.view import Replay, View, leaves_of
+from spark_timely.dataflow.view import Replay, View, leaves_of, ordered
 from spark_timely.errors import CyclicSummaryError, InvalidUsageError, OperatorError, SchemaMismatchError
 from spark_timely.log.delta import DeltaLog, create_log
 from spark_timely.testing import rows_of, stream_of
@@ -299,3 +299,13 @@ def test_spans_past_all_bounds_are_refused() -> None:
     with pytest.raises(InvalidUsageError, match="found each time in 1000000000 of them"):
         rows.delay(windows(10**9, every=1))
     assert rows_of(rows.delay(windows((1 << 63) - 1))) == [{"_time": (1 << 63) - 1}]
+
+
+def test_streams_that_part_and_come_together_again_and_again_are_walked_once() -> None:
+    stream = stream_of({"_time": [1]})
+    for _ in range(60):
+        stream = stream.concat(stream)
+    views = ordered(stream.view)
+    assert len(views) == 61
+    assert views[-1] is stream.view
+    assert leaves_of(stream.view) == views[:1]

@@ -131,6 +131,82 @@ def test_counts_survive_packing(times: list[tuple[int, ...]]) -> None:
     assert back[1].tolist() == counts.tolist()
 
 
+@pytest.mark.parametrize(
+    ("found", "kept"),
+    [
+        (pa.large_string(), pa.string()),
+        (pa.string_view(), pa.string()),
+        (pa.dictionary(pa.int8(), pa.string()), pa.string()),
+        (pa.null(), pa.string()),
+        (pa.large_binary(), pa.binary()),
+        (pa.binary_view(), pa.binary()),
+        (pa.binary(1), pa.binary()),
+        (pa.large_list(pa.int64()), pa.list_(pa.int64())),
+        (pa.list_(pa.int64(), 1), pa.list_(pa.int64())),
+        (pa.list_view(pa.int64()), pa.list_(pa.int64())),
+        (pa.large_list_view(pa.int64()), pa.list_(pa.int64())),
+        (pa.date64(), pa.date32()),
+        (pa.timestamp("ms", "UTC"), pa.timestamp("us", "UTC")),
+        (pa.timestamp("s"), pa.timestamp("us")),
+        (pa.float32(), pa.float64()),
+        (pa.int16(), pa.decimal128(20, 0)),
+        (pa.decimal128(5, 2), pa.decimal128(7, 2)),
+    ],
+    ids=str,
+)
+def test_every_form_that_arrow_has_for_a_type_fits(found: pa.DataType, kept: pa.DataType) -> None:
+    values: list[Any] = {"binary": [b"x"], "list": [[7]], "string": ["x"]}.get(str(kept).split("<")[0], [0])
+    values = [None] if pa.types.is_null(found) else values
+    given, plain = pa.array(values, found), pa.array(values, kept)
+    fitted = conform(pa.table({"v": given}), pa.schema([("v", kept)]))
+    assert fitted.schema.types == [kept]
+    assert fitted["v"].to_pylist() == plain.to_pylist()
+
+
+@pytest.mark.parametrize("view", [pa.list_view, pa.large_list_view])
+def test_list_views_are_kept_row_by_row(view: Any) -> None:
+    rows = [[7], [1, 2], None, [], [None, 3]]
+    views = pa.chunked_array([pa.array(rows, view(pa.int32())), pa.array(rows, view(pa.int32())).slice(1, 3)])
+    fitted = conform(pa.table({"v": views}), pa.schema([("v", pa.list_(pa.int64()))]))
+    fitted.validate(full=True)
+    assert fitted["v"].to_pylist() == [*rows, *rows[1:4]]
+    backwards = pa.ListViewArray.from_arrays(
+        pa.array([2, 0], pa.int32()), pa.array([1, 2], pa.int32()), pa.array([5, 6, 7])
+    )
+    assert conform(pa.table({"v": backwards}), pa.schema([("v", pa.list_(pa.int64()))]))["v"].to_pylist() == [
+        [7],
+        [5, 6],
+    ]
+
+
+@pytest.mark.parametrize("wrap", [pa.list_, lambda inner: pa.struct([("f", inner)]), pa.list_view])
+def test_list_views_inside_others_are_refused(wrap: Any) -> None:
+    found, kept = wrap(pa.list_view(pa.int64())), pa.list_(pa.list_(pa.int64()))
+    kept = pa.struct([("f", pa.list_(pa.int64()))]) if pa.types.is_struct(found) else kept
+    with pytest.raises(SchemaMismatchError, match=r"found column 'v' of type=.* — hint: the log keeps it as .*; cast"):
+        conform(pa.table({"v": pa.array([None], found)}), pa.schema([("v", kept)]))
+
+
+@pytest.mark.parametrize(
+    ("found", "kept"),
+    [
+        (pa.string(), pa.binary()),
+        (pa.int64(), pa.float64()),
+        (pa.bool_(), pa.int64()),
+        (pa.timestamp("us"), pa.timestamp("us", "UTC")),
+        (pa.timestamp("us", "UTC"), pa.timestamp("us")),
+        (pa.timestamp("us", "UTC"), pa.date32()),
+        (pa.float64(), pa.decimal128(5, 2)),
+        (pa.decimal128(5, 0), pa.int64()),
+        (pa.int64(), pa.string()),
+    ],
+    ids=str,
+)
+def test_values_of_another_kind_do_not_fit(found: pa.DataType, kept: pa.DataType) -> None:
+    with pytest.raises(SchemaMismatchError, match="could not fit rows to the log: found column 'v' of type="):
+        conform(pa.table({"v": pa.array([None, None], found)}), pa.schema([("v", kept)]))
+
+
 def test_statistics_of_progress_have_the_bounds_of_all_its_rows() -> None:
     form = LogFormat.build(pa.schema([("v", pa.int64())]), times=("long", "date"))
     schema = form.progress_schema

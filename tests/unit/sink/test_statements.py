@@ -104,6 +104,7 @@ def test_log_is_a_collection_from_zero_of_what_is_neither_time_nor_diff_nor_stat
         ({"_time": None}, "found no column '_time'"),
         ({"_lower": pa.int64()}, "statements of column '_lower': found type 'bigint'"),
         ({"_lower": pa.list_(pa.string())}, "statements of column '_lower': found type 'array<string>'"),
+        ({"_lower": pa.list_(pa.date32())}, "statements of column '_lower': found type 'array<date>'"),
         ({"_time": pa.int32()}, "statements of column '_lower': found type 'array<bigint>', times of the log are int"),
         ({"_counts": pa.list_(pa.int64())}, "statements of column '_counts'"),
     ],
