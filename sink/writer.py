@@ -179,7 +179,9 @@ def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite
     planned = None
     if known.batch is not None:
         planned = planned_offsets(location, known.batch, storage_options=parsed.storage_options)
-    return TimelyStreamWriter(make_plan(schema, parsed, BatchId(known.query, known.batch, planned=planned)))
+    ident = BatchId(known.query, known.batch, planned=planned)
+    # Spark calls the sink for each micro-batch.
+    return TimelyStreamWriter(make_plan(schema, parsed, ident, gapless=True))
 
 
 def _refuse_unseen(options: SinkOptions) -> None:
