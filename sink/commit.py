@@ -275,6 +275,7 @@ def commit_reports(
             note=Note(
                 batch=replace(
                     ident.micro_batch(whole.digest),
+                    query=ident.run_by if consent is not None else ident.run_by or _run_by(plan, ident),
                     dead=whole.n_dead,
                     advanced=whole.n_advanced,
                     skewed=whole.n_skewed,
@@ -296,6 +297,14 @@ def commit_reports(
         delete_files(plan, [whole], find=find)
     _write_down(plan, ident, log.log_id, outcome.state)
     return outcome
+
+
+def _run_by(plan: CapturePlan, ident: BatchId) -> str | None:
+    """Return the id of the Spark query that wrote the stream before: where this one's is not known, it stays."""
+    newest = plan.newest
+    if newest is None or newest.owner != ident.query or newest.note.batch is None:
+        return None
+    return newest.note.batch.query
 
 
 def _write_down(plan: CapturePlan, ident: BatchId, log_id: str, state: StreamState) -> None:

@@ -31,7 +31,7 @@ from spark_timely.log.format import LogFormat
 from spark_timely.log.place import check_place, promised
 from spark_timely.log.repetition import Repetition, judge_repetition, refused_repetition
 from spark_timely.log.storage import Storage, foreign_names, has_table, normal_path, open_storage
-from spark_timely.sink.continuity import Consent, Place, judge_continuity
+from spark_timely.sink.continuity import Consent, Place, find_break, judge_continuity
 from spark_timely.sink.layout import Layout, layout_of, policy_of
 from spark_timely.sink.source import end_of_sources
 from spark_timely.spark.checkpoint import PlannedOffsets, planned_offsets
@@ -47,7 +47,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("spark_timely.sink")
 
-__all__ = ["BatchId", "CapturePlan", "Standing", "check_owner", "find_log", "look_around", "make_plan", "now_us"]
+__all__ = [
+    "BatchId",
+    "CapturePlan",
+    "Standing",
+    "check_owner",
+    "check_unbroken",
+    "find_log",
+    "look_around",
+    "make_plan",
+    "now_us",
+]
 
 
 def now_us() -> int:
@@ -428,7 +438,6 @@ def look_around(options: SinkOptions, query: str | None, log: ReadableLog | None
     Parameters
     ----------
     options : SinkOptions
-        With the normal path.
     query : str or None
         Id of the query.
     log : ReadableLog or None
@@ -442,17 +451,45 @@ def look_around(options: SinkOptions, query: str | None, log: ReadableLog | None
         If what it wrote down cannot be read.
     """
     entries: tuple[LogEntry, ...] = ()
+    path = normal_path(options.path)
     if query is not None and options.checkpoint_location is not None:
         entries = read_entries(options.checkpoint_location, query, storage_options=options.storage_options)
     log_id = None if log is None else log.log_id
     return Place(
-        path=options.path,
+        path=path,
         stream=options.stream,
         log_id=log_id,
         state=None if log is None else log.stream(options.stream),
-        entry=find_entry(entries, options.path, options.stream, log_id),
+        entry=find_entry(entries, path, options.stream, log_id),
         gapless=gapless,
     )
+
+
+def check_unbroken(options: SinkOptions, log: ReadableLog | None, query: str, /) -> None:
+    """Refuse a log that lost something, where its frontier is to be moved and no micro-batch comes.
+
+    Parameters
+    ----------
+    options : SinkOptions
+    log : ReadableLog or None
+        The log that was found.
+    query : str
+        Id of the query.
+
+    Raises
+    ------
+    RolledBackError
+        If it was deleted, replaced, or restored to an earlier state.
+    StorageError
+        If what the query wrote down cannot be read.
+    """
+    place = look_around(options, query, log)
+    finding = None
+    if place.entry is not None:
+        finding = find_break(place, query, (place.entry.newest.batch + 1, 0))
+    if finding is not None:
+        msg = f"could not move stream {place.stream!r} of log {place.path!r}: {finding.found}"
+        raise RolledBackError(msg, hint=finding.hint, context={"path": place.path, "stream": place.stream})
 
 
 def _recorded(log: ReadableLog, state: StreamState, ident: BatchId) -> StreamState | None:

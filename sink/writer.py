@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["CaptureMessage", "TimelyStreamWriter", "make_stream_writer"]
+__all__ = ["QUERY_PROPERTY", "CaptureMessage", "TimelyStreamWriter", "make_stream_writer"]
 
-_QUERY_PROPERTY = "sql.streaming.queryId"
+QUERY_PROPERTY = "sql.streaming.queryId"
 _BATCH_PROPERTY = "streaming.sql.batchId"
 
 
@@ -218,7 +218,7 @@ def _told(ident: BatchId) -> BatchId:
     context = TaskContext.get()
     if context is None:
         return ident
-    query, batch = context.getLocalProperty(_QUERY_PROPERTY), context.getLocalProperty(_BATCH_PROPERTY)
+    query, batch = context.getLocalProperty(QUERY_PROPERTY), context.getLocalProperty(_BATCH_PROPERTY)
     # The properties are of the run that is on; the checkpoint's files were read before it was planned.
     number = int(batch) if batch else ident.batch
     planned = ident.planned if number == ident.batch else None
