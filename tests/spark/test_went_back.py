@@ -90,7 +90,7 @@ if LONG:
 
 def sums(df: DataFrame, *, descending: bool) -> DataFrame:
     """Return a sum of doubles, which depends on the order in which they come."""
-    each = df.select("t", functions.explode(functions.array(*map(functions.lit, (1e16, 1.0, -1e16)))).alias("x"))
+    each = df.select("t", functions.explode(functions.array(*map(functions.lit, (0.1, 0.2, 0.3)))).alias("x"))
     ordered = each.coalesce(1).sortWithinPartitions(functions.col("x").desc() if descending else functions.col("x"))
     # As Spark does within a task: one after the other.
     listed = ordered.groupBy("t").agg(functions.collect_list("x").alias("xs"))
