@@ -169,6 +169,13 @@ class SinkOptions(Options):
         "Whether the first micro-batch of this query takes the stream over from the query that owns it, which is "
         "refused from then on. A query that has lost a stream does not get it back.",
     )
+    begin_at: int | None = _sink(
+        "beginAt",
+        "int",
+        None,
+        "Accepts at the micro-batch of this number, and at no other, that earlier ones are missing in the log: it was "
+        "deleted, restored or replaced on purpose, or the query captured elsewhere before. The log then says which.",
+    )
     target_file_size: int = _sink(
         "targetFileSize",
         "bytes",

@@ -9,6 +9,7 @@ Invariants
    planned from, and by its input rows, and changes nothing.
 2. All reports were made under the plan's standing, for the log's format, and the stream has not moved since.
 3. A file is deleted only when the log surely does not know it.
+4. What was committed is written down in the query's checkpoint, after the commit.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, find_log
 from spark_timely.sink.source import end_of_sources
 from spark_timely.sorting import consolidate_rows
+from spark_timely.spark.log_record import LogCommit, write_entry
 from spark_timely.time_arrays import IntArray
 
 if TYPE_CHECKING:
@@ -218,6 +220,7 @@ def commit_reports(
         raise _moved(plan, ident, f"tasks of micro-batch {whole.ident.batch}", "another micro-batch")
     ident = _named(ident, whole.ident)
     standing = plan.standing(ident)
+    consent = plan.consent(ident)
     if standing.repeated is not None:
         return _confirm(plan, ident, standing.repeated, whole, find)
     if whole.repeated:
@@ -262,28 +265,62 @@ def commit_reports(
             step=ident.step,
             expected_seq=state.seq,
             files=whole.files,
-            reason="; ".join([change.reason, *_counted((whole.n_dead, whole.n_advanced, whole.n_skewed))]),
+            reason="; ".join(
+                [
+                    change.reason,
+                    *_counted((whole.n_dead, whole.n_advanced, whole.n_skewed)),
+                    *([] if consent is None else [consent.reason]),
+                ]
+            ),
             note=Note(
                 batch=replace(
                     ident.micro_batch(whole.digest),
+                    query=ident.run_by if consent is not None else ident.run_by or _run_by(plan, ident),
                     dead=whole.n_dead,
                     advanced=whole.n_advanced,
                     skewed=whole.n_skewed,
                 ),
                 greatest=whole.greatest,
                 statements=whole.statements,
+                gaps=() if consent is None else consent.missing,
             ),
             at=whole.at,
             message_minima=whole.minima,
             n_rows=whole.n_rows,
             bounds=whole.bounds,
             takeover=plan.options.takeover,
+            new_epoch=consent is not None,
         )
     )
     if not outcome.committed:
         # Another attempt at the same micro-batch came first, between this one's look at the stream and its commit.
         delete_files(plan, [whole], find=find)
+    _write_down(plan, ident, log.log_id, outcome.state)
     return outcome
+
+
+def _run_by(plan: CapturePlan, ident: BatchId) -> str | None:
+    """Return the id of the Spark query that wrote the stream before: where this one's is not known, it stays."""
+    newest = plan.newest
+    if newest is None or newest.owner != ident.query or newest.note.batch is None:
+        return None
+    return newest.note.batch.query
+
+
+def _write_down(plan: CapturePlan, ident: BatchId, log_id: str, state: StreamState) -> None:
+    """Write into the checkpoint which log has the micro-batch, and in which commit."""
+    location = plan.options.checkpoint_location
+    if location is None or ident.query is None or ident.batch is None:
+        return
+    write_entry(
+        location,
+        ident.query,
+        path=plan.options.path,
+        stream=plan.options.stream,
+        log_id=log_id,
+        commit=LogCommit(state.seq, ident.batch, ident.step),
+        storage_options=plan.options.storage_options,
+    )
 
 
 def delete_files(
@@ -447,6 +484,7 @@ def _confirm(
         log.flush()
     # Written by tasks that did not know yet that it is a repeated one.
     delete_files(plan, [whole], find=find)
+    _write_down(plan, ident, str(plan.place.log_id), recorded)
     return CommitOutcome(committed=False, state=recorded)
 
 

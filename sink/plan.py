@@ -10,8 +10,8 @@ Invariants
    were made under another.
 2. A repeated micro-batch is judged by the counts before its first commit and by the wall clock
    recorded with it, so it comes to the decisions that are in the log already, and writes nothing.
-3. The plan of a query that does not own its stream, of a closed stream, or of a checkpoint that was
-   rolled back is refused. With `takeover` a query that never owned the stream is planned all the same: its
+3. The plan of a query that does not own its stream, of a closed stream, of a checkpoint that was rolled back, or
+   of a log that was, is refused. With `takeover` a query that never owned the stream is planned all the same: its
    first micro-batch makes it the owner.
 """
 
@@ -31,9 +31,11 @@ from spark_timely.log.format import LogFormat
 from spark_timely.log.place import check_place, promised
 from spark_timely.log.repetition import Repetition, judge_repetition, refused_repetition
 from spark_timely.log.storage import Storage, foreign_names, has_table, normal_path, open_storage
+from spark_timely.sink.continuity import Consent, Place, find_break, judge_continuity
 from spark_timely.sink.layout import Layout, layout_of, policy_of
 from spark_timely.sink.source import end_of_sources
 from spark_timely.spark.checkpoint import PlannedOffsets, planned_offsets
+from spark_timely.spark.log_record import LogEntry, find_entry, read_entries
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -45,7 +47,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("spark_timely.sink")
 
-__all__ = ["BatchId", "CapturePlan", "Standing", "check_owner", "find_log", "make_plan", "now_us"]
+__all__ = [
+    "BatchId",
+    "CapturePlan",
+    "Standing",
+    "check_owner",
+    "check_unbroken",
+    "find_log",
+    "look_around",
+    "make_plan",
+    "now_us",
+]
 
 
 def now_us() -> int:
@@ -73,6 +85,8 @@ class BatchId:
         Which capture into the same stream within the micro-batch.
     planned : PlannedOffsets or None
         What Spark planned it from; None where that cannot be read here. Says nothing about which one is meant.
+    run_by : str or None
+        Id of the Spark query, as Spark's tasks know it, where `query` is another name. Neither does that.
 
     Examples
     --------
@@ -84,6 +98,7 @@ class BatchId:
     batch: int | None
     step: int = 0
     planned: PlannedOffsets | None = field(default=None, compare=False)
+    run_by: str | None = field(default=None, compare=False)
 
     def micro_batch(self, digest: RowsDigest | None = None) -> MicroBatch:
         """Return what the log's note says of it.
@@ -99,6 +114,7 @@ class BatchId:
             source="" if self.planned is None else self.planned.source,
             digest=None if digest is None else digest.text,
             n_input=None if digest is None else digest.n_rows,
+            query=self.run_by,
         )
 
 
@@ -146,8 +162,8 @@ class CapturePlan:
         State of the stream; None: it is still to be opened.
     recorded : StreamState or None
         State right after the first commit of the micro-batch that may be repeated.
-    exists : bool
-        Whether the log exists.
+    place : Place
+        The log that was found, and what the query wrote down of it.
     former : frozenset of str
         Who owns the stream or has owned it, where the query may take it over.
     before : str or None
@@ -161,7 +177,7 @@ class CapturePlan:
     fresh: Standing
     newest: StreamState | None
     recorded: StreamState | None
-    exists: bool
+    place: Place
     former: frozenset[str] = frozenset()
     before: str | None = None
 
@@ -194,6 +210,16 @@ class CapturePlan:
                 context={"stream": state.stream, "owner": state.owner, "query": query},
             )
 
+    def consent(self, ident: BatchId) -> Consent | None:
+        """Return what is missing before a micro-batch with consent; refuse what is missing without.
+
+        Raises
+        ------
+        RolledBackError
+            If the log was deleted, replaced or restored to an earlier state.
+        """
+        return judge_continuity(self.place, ident, self.options.begin_at, takeover=self.options.takeover)
+
     def _owned_by(self, query: str) -> bool:
         return self.newest is not None and self.newest.owner == query
 
@@ -214,10 +240,12 @@ class CapturePlan:
         OwnershipError
             If another query owns the stream.
         RolledBackError
-            If the stream already holds a later micro-batch of the query.
+            If the stream already holds a later micro-batch of the query, or the log does not have all earlier
+            ones.
         ClosedError
             If the stream is closed, unless the micro-batch is a repeated one.
         """
+        self.consent(ident)
         state = self.newest
         if state is None:
             return self.fresh
@@ -314,6 +342,7 @@ def make_plan(
     *,
     clock: Callable[[], int] = now_us,
     find: Callable[[str, dict[str, str]], ReadableLog | None] = find_log,
+    gapless: bool = False,
 ) -> CapturePlan:
     """Read the stream's state and plan a micro-batch of it.
 
@@ -329,6 +358,8 @@ def make_plan(
         Gives microseconds since the epoch.
     find : callable
         Opens a log.
+    gapless : bool
+        Whether each micro-batch of the query comes to the log, so that its numbers have no gaps.
 
     Returns
     -------
@@ -341,17 +372,22 @@ def make_plan(
     ClosedError, OwnershipError, RolledBackError
         If the query may not append to the stream.
     InvalidUsageError, StorageError
-        If the frontier of the query's sources is asked for and cannot be told.
+        If the frontier of the query's sources is asked for and cannot be told, or what the query wrote down of its
+        logs cannot be read.
 
     Notes
     -----
-    Cost: one cold open of the log; its history is looked at only when a micro-batch may be repeated.
+    Cost: one cold open of the log and a few small reads of the checkpoint; the log's history is looked at only when a
+    micro-batch may be repeated.
     """
     # A relative path would mean another directory in another process.
     storage = promised(options.storage_options, single_writer=options.single_writer, flush=options.flush)
     options = replace(options, path=normal_path(options.path), storage_options=storage)
     check_place(options.path, storage)
     log = find(options.path, options.storage_options)
+    place = look_around(options, ident.query, log, gapless=gapless)
+    # First of all: what is said of another log's columns or closed streams would be beside the point.
+    judge_continuity(place, ident, options.begin_at, takeover=options.takeover)
     layout = layout_of(schema, options, form=None if log is None else LogFormat(log.domain, log.kind, log.schema))
     policy = policy_of(options, layout.form)
     initial = StreamCounts.initial(layout.form.domain.minimum)
@@ -359,8 +395,8 @@ def make_plan(
     # Asked again by the commit; here for what it refuses.
     end_of_sources(options, policy, ident.batch)
     if log is None:
-        return CapturePlan(options, layout, policy, ident, fresh, None, None, exists=False)
-    state = log.stream(options.stream)
+        return CapturePlan(options, layout, policy, ident, fresh, None, None, place)
+    state = place.state
     recorded, former = None, frozenset[str]()
     if state is None:
         _warn_of_streams(log, options)
@@ -378,7 +414,7 @@ def make_plan(
         fresh,
         state,
         recorded,
-        exists=True,
+        place,
         former=former,
         before=_entry_of_newest(options, state, ident),
     )
@@ -394,6 +430,66 @@ def _entry_of_newest(options: SinkOptions, state: StreamState | None, ident: Bat
         return None  # read already
     found = planned_offsets(options.checkpoint_location, state.batch, storage_options=options.storage_options)
     return None if found is None else found.hash
+
+
+def look_around(options: SinkOptions, query: str | None, log: ReadableLog | None, /, *, gapless: bool = False) -> Place:
+    """Return what there is where a query writes, and what it wrote down of it in its checkpoint.
+
+    Parameters
+    ----------
+    options : SinkOptions
+    query : str or None
+        Id of the query.
+    log : ReadableLog or None
+        The log that was found.
+    gapless : bool
+        As in `make_plan`.
+
+    Raises
+    ------
+    StorageError
+        If what it wrote down cannot be read.
+    """
+    entries: tuple[LogEntry, ...] = ()
+    path = normal_path(options.path)
+    if query is not None and options.checkpoint_location is not None:
+        entries = read_entries(options.checkpoint_location, query, storage_options=options.storage_options)
+    log_id = None if log is None else log.log_id
+    return Place(
+        path=path,
+        stream=options.stream,
+        log_id=log_id,
+        state=None if log is None else log.stream(options.stream),
+        entry=find_entry(entries, path, options.stream, log_id),
+        gapless=gapless,
+    )
+
+
+def check_unbroken(options: SinkOptions, log: ReadableLog | None, query: str, /) -> None:
+    """Refuse a log that lost something, where its frontier is to be moved and no micro-batch comes.
+
+    Parameters
+    ----------
+    options : SinkOptions
+    log : ReadableLog or None
+        The log that was found.
+    query : str
+        Id of the query.
+
+    Raises
+    ------
+    RolledBackError
+        If it was deleted, replaced, or restored to an earlier state.
+    StorageError
+        If what the query wrote down cannot be read.
+    """
+    place = look_around(options, query, log)
+    finding = None
+    if place.entry is not None:
+        finding = find_break(place, query, (place.entry.newest.batch + 1, 0))
+    if finding is not None:
+        msg = f"could not move stream {place.stream!r} of log {place.path!r}: {finding.found}"
+        raise RolledBackError(msg, hint=finding.hint, context={"path": place.path, "stream": place.stream})
 
 
 def _recorded(log: ReadableLog, state: StreamState, ident: BatchId) -> StreamState | None:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["CaptureMessage", "TimelyStreamWriter", "make_stream_writer"]
+__all__ = ["QUERY_PROPERTY", "CaptureMessage", "TimelyStreamWriter", "make_stream_writer"]
 
-_QUERY_PROPERTY = "sql.streaming.queryId"
+QUERY_PROPERTY = "sql.streaming.queryId"
 _BATCH_PROPERTY = "streaming.sql.batchId"
 
 
@@ -179,7 +179,9 @@ def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite
     planned = None
     if known.batch is not None:
         planned = planned_offsets(location, known.batch, storage_options=parsed.storage_options)
-    return TimelyStreamWriter(make_plan(schema, parsed, BatchId(known.query, known.batch, planned=planned)))
+    ident = BatchId(known.query, known.batch, planned=planned)
+    # Spark calls the sink for each micro-batch.
+    return TimelyStreamWriter(make_plan(schema, parsed, ident, gapless=True))
 
 
 def _refuse_unseen(options: SinkOptions) -> None:
@@ -216,7 +218,7 @@ def _told(ident: BatchId) -> BatchId:
     context = TaskContext.get()
     if context is None:
         return ident
-    query, batch = context.getLocalProperty(_QUERY_PROPERTY), context.getLocalProperty(_BATCH_PROPERTY)
+    query, batch = context.getLocalProperty(QUERY_PROPERTY), context.getLocalProperty(_BATCH_PROPERTY)
     # The properties are of the run that is on; the checkpoint's files were read before it was planned.
     number = int(batch) if batch else ident.batch
     planned = ident.planned if number == ident.batch else None

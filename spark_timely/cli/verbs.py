@@ -215,9 +215,24 @@ def _stats(options: argparse.Namespace, console: Console) -> bool:
                 for state in streams.values()
             ],
         )
+    for state in streams.values():
+        for line in _oddities(state):
+            console.line(f"stream {state.stream}: {line}")
     if log.unclaimed:
         console.line(f"{count_text(log.unclaimed, 'stream')} still to be opened: the frontier waits for them")
     return True
+
+
+def _oddities(state: StreamState) -> list[str]:
+    """Return in words what happened to micro-batches of the stream's owner that should not happen."""
+    found = []
+    if state.note.differing:
+        times = count_text(state.note.differing, "repetition")
+        found.append(f"{times} of a micro-batch with other rows than the log holds; the log's stand")
+    if state.note.gaps:
+        numbers = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in state.note.gaps)
+        found.append(f"micro-batches missing with consent (beginAt): {numbers}")
+    return found
 
 
 def _facts(log: DeltaLog) -> dict[str, object]:
@@ -269,6 +284,8 @@ def _stream_facts(domain: TimeDomain, state: StreamState) -> dict[str, object]:
         "epoch": state.epoch,
         "at": _moment(state.at),
         "reason": state.reason,
+        "differing": state.note.differing,
+        "gaps": [list(gap) for gap in state.note.gaps],
     }
 
 

@@ -98,7 +98,7 @@ class StreamState:
         Last micro-batch, and step within it; None for the opening commit and for producers outside
         of Spark.
     epoch : int
-        Raised when the stream is taken over.
+        Raised when the stream is taken over, and where its owner continues although micro-batches are missing.
     n_rows : int or None
         Messages of the commit. None where the commit belongs to no micro-batch but carries the
         numbers of the last one on, as `advance` from the command line does.
@@ -194,6 +194,8 @@ class CommitRequest:
     takeover : bool
         Whether the stream may be another's, and changes its owner by this commit; of no effect where it is
         the owner's own.
+    new_epoch : bool
+        Whether the owner begins an epoch with this commit, because micro-batches before it are missing.
     """
 
     stream: str
@@ -212,6 +214,7 @@ class CommitRequest:
     bounds: IntArray | None = None
     carry: bool = False
     takeover: bool = False
+    new_epoch: bool = False
 
     def minima(self, arity: int) -> IntArray:
         """Return minimal times of the messages, an array of shape (m, k)."""

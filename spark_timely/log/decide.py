@@ -146,7 +146,8 @@ def decide_commit(
         step=step,
         n_rows=None if request.carry else request.rows(),
         bounds=None if request.carry else request.time_bounds(),
-        **({"owner": request.owner, "epoch": state.epoch + 1} if taken else {}),
+        owner=request.owner,
+        epoch=state.epoch + (1 if taken or request.new_epoch else 0),
     )
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "checkpoint_state",
     "gate",
     "planned_offsets",
+    "reachable",
     "require_checkpoint",
 ]
 
@@ -122,7 +123,7 @@ def planned_offsets(
     >>> planned_offsets("/nowhere/at/all", 0) is None
     True
     """
-    if not _reachable(location):
+    if not reachable(location):
         return None
     content = _entry(location, batch, storage_options)
     if content is None:
@@ -217,7 +218,7 @@ def checkpoint_state(
     >>> checkpoint_state("/nowhere/at/all")
     CheckpointState(query=None, batch=None)
     """
-    if not _reachable(location):
+    if not reachable(location):
         return CheckpointState(None, None)
     try:
         storage = open_storage(location, storage_options)
@@ -311,7 +312,7 @@ def all_committed(location: str, /, *, storage_options: Mapping[str, str] | None
     >>> all_committed("/nowhere/at/all")
     True
     """
-    if not _reachable(location):
+    if not reachable(location):
         return None
     try:
         storage = open_storage(location, storage_options)
@@ -321,7 +322,14 @@ def all_committed(location: str, /, *, storage_options: Mapping[str, str] | None
         return None
 
 
-def _reachable(location: str) -> bool:
+def reachable(location: str, /) -> bool:
+    """Return whether Python can read a checkpoint's file system at all.
+
+    Examples
+    --------
+    >>> reachable("s3://bucket/checkpoint"), reachable("hdfs://host/checkpoint")
+    (True, False)
+    """
     scheme = location.partition("://")[0].lower() if "://" in location else "file"
     return scheme in _SCHEMES
 

@@ -32,6 +32,7 @@ from spark_timely.log.storage import open_storage
 from spark_timely.sink.commit import TaskReport, commit_reports, is_refusal
 from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, Standing, make_plan
+from spark_timely.sink.writer import QUERY_PROPERTY
 from spark_timely.spark.cdcv2 import capture_messages
 from spark_timely.spark.checkpoint import checkpoint_state, planned_offsets
 from spark_timely.spark.classify import classify
@@ -69,7 +70,8 @@ def capture(
         ``frontier="source"`` how far the sources are.
     app_id : str, optional
         Name of the owner instead, where the checkpoint cannot be read from Python. Must stay the same
-        over restarts, and belong to this query alone.
+        over restarts, and belong to this query alone: another Spark query is refused, but through Connect, where
+        its id is not known. A log that is deleted or restored is not noticed then.
     step : int
         Which capture into the same stream within the micro-batch, ascending from 0. Two captures of one
         micro-batch into one stream need different steps: with the same one the second is refused. With
@@ -114,7 +116,7 @@ def capture(
     """
     parsed = _options(path, options)
     parsed = replace(parsed, checkpoint_location=parsed.checkpoint_location if checkpoint is None else checkpoint)
-    ident = _ident(batch_id, step, app_id, parsed)
+    ident = _ident(df, batch_id, step, app_id, parsed)
     if parsed.dialect == "cdcv2":
         return capture_messages(df, make_plan(df.schema, parsed, ident), ident)
     captured = _Captured(df.sparkSession, parsed, ident)
@@ -208,7 +210,7 @@ def _options(path: str, options: Mapping[str, object]) -> SinkOptions:
     return parsed
 
 
-def _ident(batch_id: int, step: int, app_id: str | None, options: SinkOptions) -> BatchId:
+def _ident(df: DataFrame, batch_id: int, step: int, app_id: str | None, options: SinkOptions) -> BatchId:
     """Return which micro-batch this is, and whose."""
     # One turn per number.
     for name, value in (("batch_id", batch_id), ("step", step)):
@@ -226,7 +228,7 @@ def _ident(batch_id: int, step: int, app_id: str | None, options: SinkOptions) -
             context={"option": "checkpoint"},
         )
     if app_id is not None:
-        return BatchId(_nonempty(app_id), batch_id, step)
+        return BatchId(_nonempty(app_id), batch_id, step, run_by=_spark_query(df))
     known = checkpoint_state(str(location), storage_options=options.storage_options)
     if known.query is None:
         msg = f"could not capture micro-batch {batch_id}: found no query id in checkpoint {location!r}"
@@ -237,6 +239,19 @@ def _ident(batch_id: int, step: int, app_id: str | None, options: SinkOptions) -
         )
     planned = planned_offsets(str(location), batch_id, storage_options=options.storage_options)
     return BatchId(known.query, batch_id, step, planned)
+
+
+def _spark_query(df: DataFrame) -> str | None:
+    """Return the id of the query whose micro-batch is captured, as the tasks of its jobs know it.
+
+    None outside of a query, in threads that a foreachBatch function starts, and through Connect. There, tried with
+    Spark 4.2, neither the session nor the tasks of a job know which query has called the function.
+    """
+    try:
+        found = df.sparkSession.sparkContext.getLocalProperty(QUERY_PROPERTY)
+    except Exception:  # noqa: BLE001 - whatever a kind of session raises where it has no such thing
+        return None
+    return None if found is None else str(found)
 
 
 def _nonempty(app_id: str) -> str:

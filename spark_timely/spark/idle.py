@@ -34,7 +34,7 @@ from spark_timely.antichain import Antichain
 from spark_timely.errors import ClosedError, InvalidOptionError, OwnershipError, UpperMismatchError
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.writer import downgrade_to
-from spark_timely.sink.plan import find_log
+from spark_timely.sink.plan import check_unbroken, find_log
 from spark_timely.spark.checkpoint import checkpoint_state, gate
 from spark_timely.time_text import Duration, parse_moment
 
@@ -222,6 +222,8 @@ class IdleWatch:
         ------
         OwnershipError
             If the stream is another's.
+        RolledBackError
+            If the log lost micro-batches of the query: their times would be declared complete.
         StorageError
             If log or checkpoint cannot be reached.
         """
@@ -265,6 +267,7 @@ class IdleWatch:
         with gate(str(self._options.checkpoint_location), storage_options=self._options.storage_options) as free:
             if not free:
                 return False
+            check_unbroken(self._options, log, str(self._query.id))
             try:
                 log.commit(
                     CommitRequest(

@@ -34,7 +34,7 @@ from spark_timely.log.format import LogFormat
 from spark_timely.log.place import check_place, promised
 from spark_timely.log.storage import normal_path
 from spark_timely.sink.layout import layout_of, policy_of
-from spark_timely.sink.plan import check_owner, find_log
+from spark_timely.sink.plan import check_owner, check_unbroken, find_log
 from spark_timely.spark.checkpoint import all_committed
 from spark_timely.spark.idle import IdleWatch, check_idle_options
 from spark_timely.spark.settings import changed_settings
@@ -139,6 +139,8 @@ class CaptureQuery:
             If the query failed. The stream stays open, and a restart goes on.
         OwnershipError
             If the stream to be closed, or advanced after an idle time, belongs to another query.
+        RolledBackError
+            If the log whose stream is to be closed was deleted, replaced, or restored to an earlier state.
         SchemaMismatchError
             If the query had no micro-batch, and its data would not fit the log.
         StorageError
@@ -209,6 +211,7 @@ class CaptureQuery:
         log = find_log(
             options.path, promised(options.storage_options, single_writer=options.single_writer, flush=options.flush)
         )
+        check_unbroken(options, log, self.id)
         if log is None:
             form = layout_of(self._schema, options, form=None).form
             # Not one micro-batch: an empty input is complete too.

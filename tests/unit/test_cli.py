@@ -18,6 +18,7 @@ from spark_timely.cli import main
 from spark_timely.cli.command import build_parser
 from spark_timely.cli.output import Console, cell_text, cut, display_width, plain_value, printable, size_text, to_json
 from spark_timely.log.delta import DeltaLog, create_log, open_log
+from tests.unit.sink.driver import BOUNDED, SinkDriver, rows
 
 SCHEMA = pa.schema([("v", pa.int64()), ("名", pa.string())])
 Run = Callable[..., tuple[int, str, str]]
@@ -116,6 +117,22 @@ def test_stats_of_a_log_tells_frontier_sizes_and_streams(run: Run, log: DeltaLog
     text = run("stats", log.path)[1]
     for word in ("frontier", "main", "5 rows in 2 files", "名 string", "test"):
         assert word in text
+
+
+def test_stats_tell_of_missing_micro_batches_and_of_repetitions_with_other_rows(run: Run, tmp_path: Path) -> None:
+    driver = SinkDriver(tmp_path, **BOUNDED)
+    driver.run([rows([9])])
+    assert "consent" not in run("stats", str(driver.log_path))[1]
+    for name in ("offsets", "commits"):
+        (driver.checkpoint / name / "3").write_text("v1\n{}\n3")
+    driver.options["beginAt"] = "4"
+    for crash in ("after commit", None):
+        driver.run([rows([10 if crash else 11])], crash=crash)
+    (stream,) = json.loads(run("stats", str(driver.log_path), "--json")[1])["streams"]
+    assert (stream["differing"], stream["gaps"], stream["epoch"]) == (1, [[1, 3]], 1)
+    text = run("stats", str(driver.log_path))[1]
+    assert "stream main: 1 repetition of a micro-batch with other rows than the log holds; the log's stand" in text
+    assert "stream main: micro-batches missing with consent (beginAt): 1 to 3" in text
 
 
 def test_stats_of_an_empty_log_says_what_it_waits_for(run: Run, log_path: str) -> None:

@@ -1,0 +1,141 @@
+"""Through real Spark: what is lost by a checkpoint or a log that went back is refused by name, and nothing changes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import DataFrame, functions
+
+from spark_timely.log.delta import open_log
+from tests.spark.connect import ConnectJobs
+from tests.spark.went_back import (
+    DAMAGES,
+    POLICIES,
+    SESSIONS,
+    WAYS,
+    CapturedQuery,
+    Case,
+    all_cases,
+    ids,
+    pairwise,
+    scenario,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.connect, pytest.mark.timeout(900)]
+
+SEED = int(os.environ.get("SPARK_TIMELY_SEED", "14"))
+LONG = os.environ.get("SPARK_TIMELY_LONG", "0") not in {"", "0"}
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectJobs]:
+    """Return what runs the cases of Connect, all in one process with one session."""
+    found = ConnectJobs(tmp_path_factory.mktemp("connect"))
+    yield found
+    found.close()
+
+
+def check(case: Case, request: pytest.FixtureRequest, folder: Path) -> None:
+    """Run a case, and compare what it found."""
+    if case.session == "connect":
+        (folder / "case.json").write_text(json.dumps(case.facts()))
+        found = request.getfixturevalue("jobs").run("connect_went_back_job", folder)
+    else:
+        found = scenario(request.getfixturevalue("spark"), folder, case.policy, case.way, list(case.damages))
+    assert found["runs"] == [None, None]
+    assert found["ids"] == [0, 1, 2]
+    for damage in case.damages:
+        said = found[damage]["said"] or "nothing"
+        line = next((line for line in said.splitlines() if "spark_timely.errors.RolledBackError" in line), said)
+        assert DAMAGES[damage] in line, damage
+        assert " — hint: " in line, damage
+        assert found[damage]["unchanged"], damage
+    assert (found["last"], found["all"]) == (None, [0, 1, 2, 3])
+
+
+def test_any_two_of_what_there_is_meet_in_the_cases() -> None:
+    cases = pairwise()
+    assert len(cases) == 15
+    assert len(all_cases(0)) * len(DAMAGES) == 150
+    drawn = {(case.policy, case.way, case.session, damage) for case in cases for damage in case.damages}
+    kinds = (list(POLICIES), list(WAYS), list(SESSIONS), list(DAMAGES))
+    for a, b in itertools.combinations(range(4), 2):
+        assert {(one[a], one[b]) for one in drawn} == set(itertools.product(kinds[a], kinds[b]))
+
+
+@pytest.mark.parametrize("case", pairwise(), ids=lambda case: case.name)
+def test_what_went_back_is_refused_by_name(case: Case, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    check(case, request, tmp_path)
+
+
+if LONG:
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("case", all_cases(SEED), ids=lambda case: case.name)
+    def test_everything_that_went_back_is_refused_by_name(
+        case: Case, request: pytest.FixtureRequest, tmp_path: Path
+    ) -> None:
+        check(case, request, tmp_path)
+
+
+def sums(df: DataFrame, *, descending: bool) -> DataFrame:
+    """Return a sum of doubles, which depends on the order in which they come."""
+    each = df.select("t", functions.explode(functions.array(*map(functions.lit, (0.1, 0.2, 0.3)))).alias("x"))
+    ordered = each.coalesce(1).sortWithinPartitions(functions.col("x").desc() if descending else functions.col("x"))
+    # As Spark does within a task: one after the other.
+    listed = ordered.groupBy("t").agg(functions.collect_list("x").alias("xs"))
+    return listed.selectExpr("t", "t AS id", "aggregate(xs, 0D, (sum, x) -> sum + x) AS total")
+
+
+REPETITIONS: dict[str, tuple[str, Callable[[int], Callable[[DataFrame], DataFrame]]]] = {
+    "sum of doubles": ("capture", lambda attempt: lambda df: sums(df, descending=attempt == 0)),
+    "uuid": ("sink", lambda attempt: lambda df: df.selectExpr("*", "uuid() AS u")),
+    "changed column": ("start", lambda attempt: lambda df: df.withColumn("c", functions.lit(attempt))),
+    "changed column, captured": ("capture", lambda attempt: lambda df: df.withColumn("c", functions.lit(attempt))),
+}
+
+
+@pytest.mark.parametrize("name", REPETITIONS)
+def test_true_repetition_with_other_rows_continues_and_is_counted(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    way, change = REPETITIONS[name]
+    query = CapturedQuery(spark, tmp_path, "bounded", way)
+    query.grow(2)
+    assert query.run(change=change(0)) is None
+    captured = open_log(query.log_path).messages()
+    for file in ("1", ".1.crc"):
+        (query.checkpoint / "commits" / file).unlink(missing_ok=True)
+    query.grow()
+    assert query.run(change=change(1)) is None
+    log = open_log(query.log_path)
+    assert ids(query) == [0, 1, 2]
+    assert log.messages().slice(0, 2).equals(captured)
+    assert log.stream("main").note.differing == 1
+    assert log.verify().legal
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_log_that_was_deleted_on_purpose_begins_again_with_consent(
+    spark: SparkSession, tmp_path: Path, way: str
+) -> None:
+    query = CapturedQuery(spark, tmp_path, "bounded", way)
+    query.grow(2)
+    assert query.run() is None
+    shutil.rmtree(query.log_path)
+    query.grow(2)
+    assert "beginAt=2" in str(query.run())
+    assert query.run(begin_at=2) is None
+    assert ids(query) == [2, 3]
+    state = open_log(query.log_path).stream("main")
+    assert (state.note.gaps, state.epoch) == (((0, 1),), 1)
