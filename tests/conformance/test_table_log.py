@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -40,7 +41,7 @@ def facts(index: FileIndex) -> dict[str, tuple[Any, ...]]:
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_followed_files_are_those_that_delta_rs_lists(path: Path, kind: str) -> None:
-    log = create_log(path, VALUES, times=(kind,), minimum=(0,), streams=2, merge_every=None)
+    log = create_log(path, VALUES, times=(kind,), minimum=np.zeros(1, np.int64), streams=2, merge_every=None)
     follower = open_log(path)
     for name in ("a", "s" * 40):  # statistics of texts are cut at 32
         writer = log.writer(name, owner=name)

@@ -32,8 +32,8 @@ from spark_timely.testing.unreliable import make_unreliable
 from tests.unit.sink.driver import SinkDriver
 
 LONG = bool(os.environ.get("SPARK_TIMELY_LONG"))
-IN_MEMORY = 10_000 if LONG else int(os.environ.get("N", "120"))
-ON_DISK = 500 if LONG else 12
+IN_MEMORY = int(os.environ.get("SPARK_TIMELY_HISTORIES", 10_000 if LONG else 100))
+ON_DISK = 500 if LONG else 10
 FIRST_SEED = int(os.environ.get("SPARK_TIMELY_SEED", "0"))
 STEPS = 16
 OPTIONS: list[dict[str, str]] = [
@@ -327,8 +327,8 @@ WAYS = {
     "put the checkpoint back": 2,
     "copy": 1,
     "keep the log": 2,
-    "put the log back": 0,
-    "delete the log": 0,
+    "put the log back": 2,
+    "delete the log": 1,
     "take over": 1,
     "unclear replies": 1,
 }
