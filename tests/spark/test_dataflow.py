@@ -387,7 +387,7 @@ def test_job_that_fails_for_a_moment_is_run_again_although_no_input_moves(spark:
     flow.replay(flights.log).capture(str(tmp_path / "good"))
     query = flow.start(spark, trigger={"processingTime": "0 seconds"})
     try:
-        st.wait(str(tmp_path / "good"), time=3, timeout=120)
+        st.wait(str(tmp_path / "good"), time=3, timeout="2 minutes")
         wait_until(lambda: bool(query.failures()), deadline_s=120, what="the failure", report=query.explain)
         with pytest.raises(WaitTimeoutError, match=r"found outputs at frontier=\[0\]") as caught:
             query.await_frontier(3, timeout_s=0.1)
@@ -416,13 +416,13 @@ def test_news_is_answered_during_a_backlog_that_takes_several_micro_batches(
         spark, trigger={"processingTime": "0 seconds"}, max_times_per_step=1, workers=1, beside=flows[1:]
     )
     try:
-        st.wait(str(tmp_path / "large"), time=33, timeout=240)  # more than a micro-batch, and no log moved
+        st.wait(str(tmp_path / "large"), time=33, timeout="4 minutes")  # more than a micro-batch, and no log moved
         large.append(pa.table({"_time": range(34, 54), "n": range(34, 54)}), advance_to=54)
         for time in range(3):
-            st.wait(str(tmp_path / "large"), time=35 + 5 * time, timeout=120, poll=0.02)
+            st.wait(str(tmp_path / "large"), time=35 + 5 * time, timeout="2 minutes", poll="20 ms")
             small.append(pa.table({"_time": [time], "n": [time]}), advance_to=time + 1)
-            st.wait(str(tmp_path / "small"), time=time, timeout=120, poll=0.02)
-        st.wait(str(tmp_path / "large"), time=53, timeout=240)
+            st.wait(str(tmp_path / "small"), time=time, timeout="2 minutes", poll="20 ms")
+        st.wait(str(tmp_path / "large"), time=53, timeout="4 minutes")
         assert query.is_active
     finally:
         query.stop()
