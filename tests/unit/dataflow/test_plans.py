@@ -33,6 +33,11 @@ def engine(scope: Scope, run: str = "run") -> Engine:
     return Engine(scope.name, scope.sinks, scope.storage, files_of=catalog_of, limits=Limits(times=10), run=run)
 
 
+def step_of(made: Engine, scope: Scope) -> None:
+    made.begin()
+    made.step(runner(scope.storage))
+
+
 def kept(log: DeltaLog, folder: Path, condition: str, replaces: str | None = None) -> Scope:
     scope = Scope("flow")
     scope.replay(log).filter(condition).capture(str(folder / "out"), replaces=replaces)
@@ -64,8 +69,7 @@ def test_two_dataflows_of_one_name_and_other_operators_the_second_is_refused_and
 ) -> None:
     first, second = kept(log, tmp_path, "n < 15"), kept(log, tmp_path, "n >= 15")
     engines = [engine(first), engine(second)]  # both begin before either has written
-    step = engines[0].steps(runner(first.storage))
-    next(step)
+    step_of(engines[0], first)
     before = content(tmp_path)
     mine, other = plan_of(first), plan_of(second)
     assert mine != other
@@ -78,7 +82,7 @@ def test_two_dataflows_of_one_name_and_other_operators_the_second_is_refused_and
     assert "it was made by ['filter n < 15'], now there is ['filter n >= 15']" in error.message
     assert f"say capture(…, replaces='{mine}')" in str(error)
     assert content(tmp_path) == before
-    list(step)
+    engines[0].advance(runner(first.storage))
     assert open_log(str(tmp_path / "out")).messages()["n"].to_pylist() == [n for n in range(15) for _ in range(3)]
     with pytest.raises(PlanMismatchError):
         check_plans(second.sinks, {path: open_log(path) for path in second.storage})
@@ -95,7 +99,7 @@ def test_other_plan_is_refused_by_the_commit_however_late_the_first_one_comes(
     def beaten(plans: Sequence[OutputPlan], tasks: Sequence[Task]) -> list[TaskResult]:
         found: list[TaskResult] = run(plans, tasks)
         if not open_log(str(tmp_path / "out")).files().paths.size:
-            next(engine(first).steps(runner(first.storage)))
+            step_of(engine(first), first)
         return found
 
     made = engine(second)
