@@ -185,12 +185,18 @@ class OutputNote:
         Why the output waits, by run, the newest last; at most four runs are kept.
     dropped : tuple of str
         Runs of a query that may not append to the output any more, the newest last; at most 64 are kept.
+    plan : str or None
+        Fingerprint of the plan that the newest rows were made by; None before the first step.
+    outline : str or None
+        That plan in a few words, an operator a line, to say what differs from another.
     """
 
     inputs: Mapping[str, str] = field(default_factory=dict)
     step: Mapping[str, object] | None = None
     failures: tuple[OutputFailure, ...] = ()
     dropped: tuple[str, ...] = ()
+    plan: str | None = None
+    outline: str | None = None
 
     @property
     def failure(self) -> OutputFailure | None:

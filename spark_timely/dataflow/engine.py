@@ -30,9 +30,9 @@ from spark_timely.capture.note import OutputNote
 from spark_timely.capture.replay import Limits
 from spark_timely.dataflow.cutting import KEYED_BYTES, Files, cut_range
 from spark_timely.dataflow.inputs import Inputs, other_log
+from spark_timely.dataflow.logs import open_logs
 from spark_timely.dataflow.notes import newest_note
 from spark_timely.dataflow.outputs import Outputs, passes
-from spark_timely.dataflow.scope import Sink, open_outputs
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.tracking import Tracking
 from spark_timely.dataflow.turns import advance_all, is_cancelled
@@ -42,6 +42,7 @@ from spark_timely.log.delta import DeltaLog, open_log
 from spark_timely.sorting import unique_times
 
 if TYPE_CHECKING:
+    from spark_timely.dataflow.scope import Sink
     from spark_timely.log.base import DataFile, StreamState
 
     Ready = tuple[Sink, StreamState, Antichain]
@@ -140,11 +141,8 @@ class Engine:
         self._twice = twice
         self._evaluation = evaluation
         self._keyed_bytes = keyed_bytes
-        self._logs: dict[str, DeltaLog] = {sink.path: log for sink, log in open_outputs(sinks, storage).items()}
+        self._logs = open_logs(sinks, storage)
         leaves = {leaf.path: leaf for sink in sinks for leaf in leaves_of(sink.view)}
-        for path in leaves:
-            if path not in self._logs:
-                self._logs[path] = open_log(path, storage_options=storage[path] or None)
         own = {sink.path for sink in sinks}
         self._inputs = list(leaves)
         self._own_inputs = [path for path in leaves if path in own]
@@ -152,6 +150,7 @@ class Engine:
         self._tracking = Tracking(name, sinks)
         self._from = Inputs(sinks, self._logs)
         self._outputs = Outputs(sinks, self._logs, run, tries=tries, now=now)
+        self._outputs.claim(self._from)
         self._states: dict[Sink, StreamState] = {}
         self._now = now
         # Whether inputs are looked at once; whether that was done and no step taken since; when, and how long it took.
@@ -215,6 +214,8 @@ class Engine:
             If a function of the user failed: after all that does not depend on it is done.
         DataLossError
             If an input was replaced, or has gone back behind what was made from it.
+        PlanMismatchError
+            If an output was made by another plan.
         """
         return advance_all([self], run_tasks)
 
@@ -271,9 +272,10 @@ class Engine:
             if sink in self._outputs.failures:
                 continue
             note = newest_note(self._logs[sink.path], sink)
-            changed = self._from.changed(sink, note)
-            if changed is not None:
-                self._outputs.fail(sink, state, changed)
+            refused = self._from.changed(sink, note) or self._outputs.refused(sink, state)
+            refused = refused or self._from.missing(sink, note)
+            if refused is not None:
+                self._outputs.fail(sink, state, refused)
                 continue
             upper = self._tracking.frontier(sink)
             if state.frontier.less_equal_frontier(upper):

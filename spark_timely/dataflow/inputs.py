@@ -83,6 +83,25 @@ class Inputs:
                 return other_log(sink, path, found, before)
         return None
 
+    def missing(self, sink: Sink, note: OutputNote) -> DataLossError | None:
+        """Return why an output cannot go on, if a log that it was made from is none of its inputs any more.
+
+        For an output whose plan is as it was: of a spool that others write too the plan does not know the id.
+        """
+        present = {self._logs[path].log_id for path in self.below[sink]}
+        for path, before in note.inputs.items():  # one turn per log
+            if before not in present:
+                msg = (
+                    f"could not go on at operator {sink.name!r}: found no log of id={before!r} among its inputs, which "
+                    f"the output was made from as {path!r}"
+                )
+                return DataLossError(
+                    msg,
+                    hint="replay that log again, capture into another log, or remove this output to make it anew",
+                    context={"path": path, "expected": before},
+                )
+        return None
+
 
 def other_log(sink: Sink, path: str, found: str, before: str) -> DataLossError:
     """Return the error of an output whose input is another log than the one that it was made from."""

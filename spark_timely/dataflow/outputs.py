@@ -8,6 +8,8 @@ Invariants
 2. An output whose function failed is left alone for the rest of the run, unless another copy gets past. Other
    failures may pass by themselves: they are tried again after pauses that grow, whether or not an input moves.
 3. No failure stays untold: one that cannot be written into the output's log ends the query, after some tries.
+4. An output is written by one plan, whose fingerprint its notes have; commits are refused where they have another. A
+   plan that replaces another writes its own first, so that whoever has the old one is refused from then on.
 """
 
 from __future__ import annotations
@@ -19,19 +21,30 @@ from typing import TYPE_CHECKING, Final
 
 from spark_timely import errors
 from spark_timely.capture.note import Note, OutputFailure, OutputNote
+from spark_timely.dataflow.fingerprint import plans_of
+from spark_timely.dataflow.inputs import Inputs
 from spark_timely.dataflow.notes import newest_note
-from spark_timely.errors import ClosedError, DataLossError, OperatorError, TimelyError, UpperMismatchError
+from spark_timely.errors import (
+    ClosedError,
+    DataLossError,
+    OperatorError,
+    PlanMismatchError,
+    TimelyError,
+    UpperMismatchError,
+)
+from spark_timely.log.decide import check_plan
 from spark_timely.log.writer import StreamWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from spark_timely.antichain import Antichain
+    from spark_timely.dataflow.fingerprint import Plan
     from spark_timely.dataflow.scope import Sink
     from spark_timely.log.base import DataFile, StreamState
     from spark_timely.log.delta import DeltaLog
 
-__all__ = ["TRIES", "Outputs", "drop_output", "passes", "pause_s"]
+__all__ = ["TRIES", "Outputs", "check_plans", "drop_output", "passes", "pause_s"]
 
 _log = logging.getLogger("spark_timely.dataflow")
 
@@ -75,7 +88,7 @@ class Outputs:
     ----------
     sinks : sequence of Sink
     logs : mapping of str to DeltaLog
-        By path.
+        By path: all that are read or written.
     run : str
         The run of the query.
     tries : int
@@ -101,6 +114,7 @@ class Outputs:
         now: Callable[[], float] = monotonic.monotonic,
     ) -> None:
         self._sinks, self._logs, self._run = sinks, logs, run
+        self._plans = plans_of(sinks, _ids(logs))
         self._standing: dict[Sink, Antichain] = {}
         self.failures: dict[Sink, Exception] = {}
         self._untold: set[Sink] = set()
@@ -145,6 +159,37 @@ class Outputs:
         self._due.pop(sink, None)
         self._untold.discard(sink)
 
+    def claim(self, inputs: Inputs) -> None:
+        """Write this plan into the outputs that have the one which it replaces (invariant 4)."""
+        for sink in self._sinks:  # one turn per output
+            log = self._logs[sink.path]
+            for _ in range(_MOST_TRIES):
+                before, state = newest_note(log, sink), log.stream(sink.stream)
+                if before.plan is None or before.plan != sink.replaces or before.plan == self._plans[sink].fingerprint:
+                    break
+                if state is None or state.closed:
+                    break
+                note = self._noted(sink, replace(before, inputs=inputs.ids(sink), step=None, failures=()))
+                reason = f"{sink.owner}: {sink.name} has another plan"
+                try:
+                    _append(log, sink, state, note, reason, plans=_allowed(sink, self._plans[sink]))
+                except (UpperMismatchError, PlanMismatchError):
+                    log.refresh()
+
+    def refused(self, sink: Sink, state: StreamState) -> PlanMismatchError | None:
+        """Return why this plan may not append to an output; None if it may, or nobody can as it is complete."""
+        plan = self._plans[sink]
+        try:
+            check_plan(sink.path, state, _allowed(sink, plan) if state.closed else (plan.fingerprint,), plan.outline)
+        except PlanMismatchError as error:
+            return error
+        return None
+
+    def _noted(self, sink: Sink, note: OutputNote) -> OutputNote:
+        """Return a note that names the plan of this dataflow."""
+        plan = self._plans[sink]
+        return replace(note, plan=plan.fingerprint, outline=plan.outline)
+
     def states(self, broken: Mapping[str, Exception]) -> dict[Sink, StreamState]:
         """Return how far each output is whose log could be looked at.
 
@@ -182,9 +227,10 @@ class Outputs:
             False if another copy was first; None if it failed.
         """
         log = self._logs[sink.path]
-        note = replace(note, dropped=newest_note(log, sink).dropped)
+        note = self._noted(sink, replace(note, dropped=newest_note(log, sink).dropped))
+        plans = (self._plans[sink].fingerprint,)
         try:
-            _append(log, sink, state, note, f"{sink.owner}: {sink.name}", files=files, upper=upper)
+            _append(log, sink, state, note, f"{sink.owner}: {sink.name}", files=files, upper=upper, plans=plans)
         except (UpperMismatchError, ClosedError) as error:
             _log.info("output %r: another copy of the dataflow was first: %s", sink.name, error)
             return False
@@ -224,7 +270,8 @@ class Outputs:
             self._standing[sink] = state.frontier
         else:
             self._due[sink] = self._now() + pause_s(self._tries[sink])
-        if state is None or not self._tell(sink, state, error):
+        # The log of an output that this plan does not write stays as it is.
+        if state is None or isinstance(error, PlanMismatchError) or not self._tell(sink, state, error):
             self._untold.add(sink)
 
     def _tell(self, sink: Sink, state: StreamState, error: Exception) -> bool:
@@ -271,6 +318,7 @@ def _append(
     *,
     files: Sequence[DataFile] = (),
     upper: Antichain | None = None,
+    plans: Sequence[str] = (),
 ) -> None:
     StreamWriter(log, sink.stream, sink.owner).compare_and_append_files(
         files,
@@ -278,6 +326,7 @@ def _append(
         upper=state.frontier if upper is None else upper,
         reason=reason,
         note=Note(output=note),
+        plans=plans,
     )
 
 
@@ -288,6 +337,38 @@ def _say(log: DeltaLog, sink: Sink, state: StreamState, note: OutputNote, reason
     except (UpperMismatchError, ClosedError):
         return False
     return True
+
+
+def check_plans(sinks: Sequence[Sink], logs: Mapping[str, DeltaLog]) -> None:
+    """Refuse outputs that were made by other plans, and not by those that they are to replace.
+
+    A look, to refuse early: what counts is what a commit finds. Outputs whose inputs were replaced are left to the
+    engine, which stops them alone.
+
+    Parameters
+    ----------
+    sinks : sequence of Sink
+    logs : mapping of str to DeltaLog
+        By path: all that are read or written.
+
+    Raises
+    ------
+    PlanMismatchError
+    """
+    plans, inputs = plans_of(sinks, _ids(logs)), Inputs(sinks, logs)
+    for sink in sinks:  # one turn per output
+        state = logs[sink.path].stream(sink.stream)
+        if state is not None and inputs.changed(sink, newest_note(logs[sink.path], sink)) is None:
+            check_plan(sink.path, state, _allowed(sink, plans[sink]), plans[sink].outline)
+
+
+def _ids(logs: Mapping[str, DeltaLog]) -> dict[str, str]:
+    return {path: log.log_id for path, log in logs.items()}
+
+
+def _allowed(sink: Sink, plan: Plan) -> tuple[str, ...]:
+    """Return the plans that an output may have when a dataflow begins."""
+    return (plan.fingerprint,) if sink.replaces is None else (plan.fingerprint, sink.replaces)
 
 
 def drop_output(log: DeltaLog, sink: Sink, run: str) -> None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spark_timely.antichain import Antichain
-from spark_timely.capture.note import OutputFailure
+from spark_timely.capture.note import OutputFailure, OutputNote
 from spark_timely.dataflow.cutting import paths_of
-from spark_timely.dataflow.notes import failure_of, steps_of
+from spark_timely.dataflow.fingerprint import plans_of
+from spark_timely.dataflow.notes import newest_note, steps_of
 from spark_timely.dataflow.view import Replay, View, leaves_of, ordered
 from spark_timely.errors import LogMissingError
 from spark_timely.log.delta import open_log
@@ -42,6 +43,10 @@ class OutputState:
         Inputs that keep the frontier where it is: paths of their logs.
     failure : OutputFailure or None
         Why it stands still, if the dataflow failed there and nobody got past since.
+    plan : str or None
+        Fingerprint of what it is made by; None if a log that it is made from is missing.
+    made_by : str or None
+        Fingerprint in its log: what its newest rows were made by. None before the first step.
     """
 
     operator: str
@@ -51,6 +56,8 @@ class OutputState:
     frontier: Antichain
     held_by: tuple[str, ...]
     failure: OutputFailure | None
+    plan: str | None
+    made_by: str | None
 
     @property
     def lag(self) -> int | None:
@@ -127,7 +134,9 @@ def outputs(scope: Scope, /) -> list[OutputState]:
     >>> [(out.operator, out.upper, out.frontier, out.lag) for out in outputs(flow)]
     [('capture_2', Antichain.of(0), Antichain.of(5), 5)]
     """
-    frontiers = _frontiers(scope)
+    logs = _inputs(scope)
+    frontiers = _frontiers(scope, logs)
+    plans = plans_of(scope.sinks, {path: log.log_id for path, log in logs.items() if log is not None})
     found = []
     for sink in scope.sinks:  # one turn per output
         leaves = leaves_of(sink.view)
@@ -139,14 +148,15 @@ def outputs(scope: Scope, /) -> list[OutputState]:
             if sink.view.front(told) != front:
                 held.append(leaf.path)
         log = _opened(scope, sink.path)
-        upper, failure = _upper(log, sink), None if log is None else failure_of(log, sink)
-        found.append(OutputState(sink.name, sink.path, sink.stream, upper, front.join(upper), tuple(held), failure))
+        upper, note = _upper(log, sink), OutputNote() if log is None else newest_note(log, sink)
+        ends = front.join(upper), tuple(held), note.failure, plans[sink].fingerprint if sink in plans else None
+        found.append(OutputState(sink.name, sink.path, sink.stream, upper, *ends, note.plan))
     return found
 
 
 def explain(scope: Scope, /) -> str:
-    """Return the plan of a dataflow, operator by operator, with frontiers, uppers and what waits."""
-    frontiers = _frontiers(scope)
+    """Return the plan of a dataflow, operator by operator, with frontiers, uppers, what waits, and fingerprints."""
+    frontiers = _frontiers(scope, _inputs(scope))
     known: dict[View, Antichain] = {}
     lines = []
     for sink in scope.sinks:  # one turn per output
@@ -168,7 +178,10 @@ def explain(scope: Scope, /) -> str:
         how = f"{cut if scope.evaluation == 'arrow' else 'by DataFrames'}, in {scope.evaluation}"
         waits = f"waits {upper} to {front}" if state.upper != state.frontier else "nothing waits"
         place = f"{sink.path} {sink.stream}"
-        lines.append(f"{sink.name} of {sink.view.name}: {place} | upper {upper}, {waits}{held} | {how}")
+        plan = "plan unknown: an input is missing" if state.plan is None else f"plan {state.plan}"
+        if state.made_by not in (None, state.plan):
+            plan += f", its log was made by {state.made_by}"
+        lines.append(f"{sink.name} of {sink.view.name}: {place} | {plan} | upper {upper}, {waits}{held} | {how}")
         if state.failure is not None:
             lines.append(f"  stands still: {state.failure.error}")
         if state.upper != state.frontier:
@@ -239,12 +252,18 @@ def _rows(files: Files, upper: Antichain) -> int:
     return found
 
 
-def _frontiers(scope: Scope) -> Mapping[str, Antichain]:
+def _inputs(scope: Scope) -> dict[str, DeltaLog | None]:
+    """Return the logs that are read, by path; None for one that is missing."""
+    paths = {leaf.path: None for sink in scope.sinks for leaf in leaves_of(sink.view)}
+    return {path: _opened(scope, path) for path in paths}
+
+
+def _frontiers(scope: Scope, logs: Mapping[str, DeltaLog | None]) -> Mapping[str, Antichain]:
     found = {}
     for sink in scope.sinks:  # one turn per output
         for leaf in leaves_of(sink.view):
             if leaf.path not in found:
-                log = _opened(scope, leaf.path)
+                log = logs[leaf.path]
                 found[leaf.path] = leaf.domain.minimum_frontier if log is None else log.frontier()
     return found
 

@@ -178,7 +178,8 @@ class RowOperators(Building):
         given = self._given(name, columns)
         rows = self.view.empty().select([*self.view.domain.columns, *given])
         schema = self._tried(name, lambda: check_mapped(self.view.domain, rows, function(rows)))
-        return self._made(Mapped(name, self.view.domain, schema, (self.view,), function, given))
+        named = columns is not None
+        return self._made(Mapped(name, self.view.domain, schema, (self.view,), function, given, named))
 
     def flat_map(self, function: Callable[[pa.Table], pa.Table], /, *, columns: Sequence[str] | None = None) -> Self:
         """Make any number of rows of each row, by a function of Arrow tables; they have its time.
@@ -211,7 +212,8 @@ class RowOperators(Building):
         given = self._given(name, columns)
         rows = self.view.empty().select([*self.view.domain.columns, *given])
         schema = self._tried(name, lambda: check_flat_mapped(rows, function(rows))[0])
-        return self._made(FlatMapped(name, self.view.domain, schema, (self.view,), function, given))
+        named = columns is not None
+        return self._made(FlatMapped(name, self.view.domain, schema, (self.view,), function, given, named))
 
     def inspect(self, function: Callable[[pa.Table, Antichain, Antichain], object], /) -> Self:
         """Show the rows to a function, and hand them on.

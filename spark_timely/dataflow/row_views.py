@@ -112,10 +112,13 @@ class Mapped(View):
         Takes a table of time and payload columns, gives one of payload columns with as many rows.
     columns : tuple of str
         Payload columns that it gets.
+    named : bool
+        Whether these were named, or are simply all.
     """
 
     function: Callable[[pa.Table], pa.Table] = field(default=lambda table: table)
     columns: Names = ()
+    named: bool = False
 
     def describe(self) -> str:
         """Return the name of the function."""
@@ -163,10 +166,13 @@ class FlatMapped(View):
         row from which each is made.
     columns : tuple of str
         Payload columns that it gets.
+    named : bool
+        Whether these were named, or are simply all.
     """
 
     function: Callable[[pa.Table], pa.Table] = field(default=lambda table: table)
     columns: Names = ()
+    named: bool = False
 
     def describe(self) -> str:
         """Return the name of the function."""

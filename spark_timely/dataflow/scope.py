@@ -12,28 +12,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from spark_timely.antichain import Antichain
+from spark_timely.dataflow.fingerprint import FINGERPRINT
+from spark_timely.dataflow.logs import open_logs
 from spark_timely.dataflow.stream import Stream
 from spark_timely.dataflow.view import Replay, View, leaves_of, ordered
 from spark_timely.errors import (
     CyclicSummaryError,
     InvalidUsageError,
     LogMissingError,
-    NotBeyondError,
-    SchemaMismatchError,
     shown,
 )
-from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log.delta import DeltaLog, open_log
 from spark_timely.log.format import LogFormat, check_stream_name
 from spark_timely.log.storage import normal_path
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
 
-__all__ = ["Probe", "Scope", "Sink", "open_outputs"]
+__all__ = ["Probe", "Scope", "Sink"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +47,8 @@ class Sink:
     stream : str
     owner : str
         The same for all copies and restarts of the dataflow.
+    replaces : str or None
+        Fingerprint of the plan that the output may have been made by up to now: see `Stream.capture`.
     """
 
     name: str
@@ -57,6 +56,7 @@ class Sink:
     path: str
     stream: str
     owner: str
+    replaces: str | None = None
 
 
 class Scope:
@@ -72,6 +72,7 @@ class Scope:
     Examples
     --------
     >>> import tempfile, pyarrow as pa
+    >>> from spark_timely.log.delta import create_log
     >>> log = create_log(tempfile.mkdtemp() + "/log", pa.schema([("v", pa.int64())]), minimum=(0,))
     >>> Scope("example").replay(log)
     Stream('replay_1', ['v'])
@@ -130,12 +131,17 @@ class Scope:
             self.storage[opened.path] = dict(opened.storage_options)
         return Stream(self, self._leaves[opened.path])
 
-    def add_sink(self, view: View, log: str | os.PathLike[str] | DeltaLog, stream: str) -> None:
+    def add_sink(
+        self, view: View, log: str | os.PathLike[str] | DeltaLog, stream: str, replaces: str | None = None
+    ) -> None:
         """Capture a view into a stream of a log. See `Stream.capture`."""
         name = self.next_name("capture")
         path = log.path if isinstance(log, DeltaLog) else normal_path(log)
         check_stream_name(stream)
         LogFormat.build(view.schema, times=[kind.value for kind in view.domain.types])
+        if replaces is not None and not (isinstance(replaces, str) and FINGERPRINT.fullmatch(replaces)):
+            msg = f"could not add operator {name!r}: found replaces={shown(replaces)}"
+            raise InvalidUsageError(msg, hint="give the fingerprint as the error or explain() shows it: '1:…'")
         if any((sink.path, sink.stream) == (path, stream) for sink in self.sinks):
             msg = f"could not add operator {name!r}: found stream {stream!r} of log {path!r} captured into already"
             raise InvalidUsageError(msg, hint="concat the two streams, or capture into another one")
@@ -148,14 +154,16 @@ class Scope:
                 hint="capture into another log; loops are not built",
                 path=route,
             )
-        self.sinks.append(Sink(name, view, path, stream, f"dataflow {self.name}"))
+        self.sinks.append(Sink(name, view, path, stream, f"dataflow {self.name}", replaces))
         self.storage.setdefault(path, dict(log.storage_options) if isinstance(log, DeltaLog) else {})
 
-    def spool(self, view: View, log: str | os.PathLike[str] | DeltaLog, stream: str) -> Stream:
+    def spool(
+        self, view: View, log: str | os.PathLike[str] | DeltaLog, stream: str, replaces: str | None = None
+    ) -> Stream:
         """Capture a view, and replay the log that it is captured into. See `Stream.spool`."""
-        self.add_sink(view, log, stream)
+        self.add_sink(view, log, stream, replaces)
         sink = self.sinks[-1]
-        return self.replay(open_outputs([sink], self.storage)[sink])
+        return self.replay(open_logs([sink], self.storage)[sink.path])
 
     def _below(self, view: View) -> dict[str, list[str]]:
         """Return the logs that a view is made from, through other outputs too, each with how."""
@@ -237,86 +245,3 @@ class Probe:
             return domain.minimum_frontier
         state = log.stream(sink.stream)
         return log.domain.minimum_frontier if state is None else state.frontier
-
-
-def open_outputs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) -> dict[Sink, DeltaLog]:
-    """Open the logs of outputs, made if they are not there, and their streams in them.
-
-    A log is made with a capability for each of its outputs, at the least time that any of them may give.
-
-    Parameters
-    ----------
-    sinks : sequence of Sink
-    storage : mapping of str to dict
-        Storage options by path of the log.
-
-    Returns
-    -------
-    dict of Sink to Log
-        One handle for each log.
-
-    Raises
-    ------
-    SchemaMismatchError
-        If a log is there with other columns or times.
-    OwnershipError
-        If a stream belongs to another dataflow or query.
-    NotBeyondError
-        If a log begins behind times that the output has rows of: they would be lost.
-    """
-    logs: dict[str, DeltaLog] = {}
-    for sink in sinks:  # one turn per output
-        if sink.path not in logs:
-            beside = [other for other in sinks if other.path == sink.path]
-            logs[sink.path] = _open_log(sink, beside, storage[sink.path])
-        _open_stream(logs[sink.path], sink)
-    return {sink: logs[sink.path] for sink in sinks}
-
-
-def _open_log(sink: Sink, beside: Sequence[Sink], storage_options: dict[str, str]) -> DeltaLog:
-    view = sink.view
-    try:
-        return open_log(sink.path, storage_options=storage_options or None)
-    except LogMissingError:
-        return create_log(
-            sink.path,
-            view.schema,
-            times=[kind.value for kind in view.domain.types],
-            minimum=np.array([_least(other.view) for other in beside]).min(axis=0),
-            streams=len(beside),
-            exist_ok=True,
-            storage_options=storage_options or None,
-        )
-
-
-def _least(view: View) -> tuple[int, ...]:
-    """Return a time that no row of a view comes before."""
-    start = view.front({leaf: leaf.domain.minimum_frontier for leaf in leaves_of(view)}).elements
-    return tuple(min(column) for column in zip(*start, strict=True)) if start else view.domain.minimum
-
-
-def _open_stream(log: DeltaLog, sink: Sink) -> None:
-    types = sink.view.domain.types
-    if log.domain.types != types or log.kind != "stream" or not _same_columns(log, sink):
-        msg = f"could not start operator {sink.name!r}: found log {sink.path!r} with other columns or times"
-        raise SchemaMismatchError(
-            msg,
-            hint=f"capture into another log, or give the stream the columns {shown(str(log.schema))}",
-            context={"path": sink.path},
-        )
-    least = log.domain.render_time(_least(sink.view))
-    try:
-        log.open_stream(sink.stream, owner=sink.owner, at=least)
-    except NotBeyondError as error:
-        msg = f"could not start operator {sink.name!r}: {error.message}, and rows from {least!r} on would be lost"
-        raise NotBeyondError(
-            msg,
-            hint="capture into another log, or make this one with that minimum and a stream more",
-            time=error.time,
-            frontier=error.frontier,
-        ) from error
-
-
-def _same_columns(log: DeltaLog, sink: Sink) -> bool:
-    wanted = LogFormat.build(sink.view.schema, times=[kind.value for kind in sink.view.domain.types]).payload
-    return bool(log.schema.equals(wanted))

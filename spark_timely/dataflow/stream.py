@@ -30,8 +30,14 @@ class Stream(RowOperators, TimeOperators):
     [{'_time': 1, 'n': 1}, {'_time': 2, 'n': 1}]
     """
 
-    def capture(self, log: str | os.PathLike[str] | DeltaLog, /, *, stream: str = "main") -> None:
+    def capture(
+        self, log: str | os.PathLike[str] | DeltaLog, /, *, stream: str = "main", replaces: str | None = None
+    ) -> None:
         """Append the rows of complete times to a log, exactly once, and move its frontier along.
+
+        The log keeps a fingerprint of the plan that its rows are made by: operators, how they are connected, the ids of
+        the logs that are read, columns, keys, SQL, parameters, and the names of functions. A dataflow of the same name
+        with another plan is refused, so that no output is made by two plans. `Dataflow.explain` shows fingerprints.
 
         Parameters
         ----------
@@ -39,11 +45,15 @@ class Stream(RowOperators, TimeOperators):
             Made when the dataflow is started, unless it is there.
         stream : str
             Which stream of the log the dataflow owns.
+        replaces : str, optional
+            Where the plan was changed on purpose: the fingerprint of the plan before. The rows in the log stay as they
+            are, later times are computed by the new plan, and copies of the dataflow with the old one are refused from
+            the first micro-batch on. Of no effect where the log has no plan, or this one, already.
 
         Raises
         ------
         InvalidUsageError
-            If the dataflow captures into this stream already, or a column cannot be kept.
+            If the dataflow captures into this stream already, a column cannot be kept, or `replaces` is no fingerprint.
         CyclicSummaryError
             If the log is one that this stream is made from.
 
@@ -53,9 +63,11 @@ class Stream(RowOperators, TimeOperators):
 
             flow.replay("/data/flights").filter("delay > 15").capture("/data/late")
         """
-        self._scope.add_sink(self.view, log, stream)
+        self._scope.add_sink(self.view, log, stream, replaces)
 
-    def spool(self, log: str | os.PathLike[str] | DeltaLog, /, *, stream: str = "main") -> Stream:
+    def spool(
+        self, log: str | os.PathLike[str] | DeltaLog, /, *, stream: str = "main", replaces: str | None = None
+    ) -> Stream:
         """Capture into a log of its own, and go on with what is replayed from it, in the same dataflow.
 
         What was computed is read again, not computed again, by all that is made from it; and rows that a function gives
@@ -67,6 +79,8 @@ class Stream(RowOperators, TimeOperators):
             Made at once, unless it is there.
         stream : str
             Which stream of the log the dataflow owns.
+        replaces : str, optional
+            As in `capture`. Outputs that are made from a spool have its plan in theirs.
 
         Examples
         --------
@@ -76,7 +90,7 @@ class Stream(RowOperators, TimeOperators):
             hours.filter("n > 100").capture("/data/busy")
             hours.delay(st.windows("1 day")).aggregate(by="origin", n=st.sum("n")).capture("/data/days")
         """
-        return self._scope.spool(self.view, log, stream)
+        return self._scope.spool(self.view, log, stream, replaces)
 
     def probe(self) -> Probe:
         """Return what tells how far the outputs made from this stream are.

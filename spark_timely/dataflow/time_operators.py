@@ -331,4 +331,5 @@ class TimeOperators(Building):
 
         schema = self._tried(name, columns_of)
         inputs = tuple(stream.view for stream in streams)
-        return self._made(Notified(name, domain, schema, inputs, function, given, later))
+        named = tuple(names is not None for names in columns)
+        return self._made(Notified(name, domain, schema, inputs, function, given, later, named))

@@ -119,11 +119,14 @@ class Notified(View):
         Payload columns that it gets, by input.
     may_be_later : bool
         Whether it may give rows at later times too.
+    named : tuple of bool
+        Whether the columns were named, or are simply all, by input.
     """
 
     function: Callable[..., pa.Table | None] = field(default=lambda *_: None)
     columns: tuple[Names, ...] = ()
     may_be_later: bool = False
+    named: tuple[bool, ...] = ()
 
     def describe(self) -> str:
         """Return the name of the function."""

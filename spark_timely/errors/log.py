@@ -13,6 +13,7 @@ __all__ = [
     "LogMissingError",
     "MissingError",
     "OwnershipError",
+    "PlanMismatchError",
     "RolledBackError",
     "StorageError",
     "StreamMissingError",
@@ -82,6 +83,43 @@ class OwnershipError(TimelyError):
 
     Choose another stream name, or stop the owner and take the stream over.
     """
+
+
+class PlanMismatchError(OwnershipError):
+    """The output of a dataflow was made by another plan, under the same name; nothing was written.
+
+    Start the dataflow as it was, give the changed one another name and other outputs, or, where the change is meant,
+    name the old plan in ``capture(…, replaces=…)``.
+
+    Parameters
+    ----------
+    message, hint, context
+        As in `TimelyError`.
+    expected, found : object, optional
+        Fingerprint of the dataflow's own plan, and the one in the log.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        context: Mapping[str, object] | None = None,
+        expected: object = None,
+        found: object = None,
+    ) -> None:
+        super().__init__(message, hint=hint, context=context)
+        self._with(expected=expected, found=found)
+
+    @property
+    def expected(self) -> object:
+        """Fingerprint of the dataflow's own plan."""
+        return self.context.get("expected")
+
+    @property
+    def found(self) -> object:
+        """Fingerprint in the log."""
+        return self.context.get("found")
 
 
 class RolledBackError(TimelyError):

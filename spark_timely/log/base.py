@@ -196,6 +196,9 @@ class CommitRequest:
         the owner's own.
     new_epoch : bool
         Whether the owner begins an epoch with this commit, because micro-batches before it are missing.
+    plans : tuple of str
+        Fingerprints of plans: the stream's newest note has one of these, or none, or the commit is refused. The first
+        is the committer's own. Not asked for if empty.
     """
 
     stream: str
@@ -215,6 +218,7 @@ class CommitRequest:
     carry: bool = False
     takeover: bool = False
     new_epoch: bool = False
+    plans: tuple[str, ...] = ()
 
     def minima(self, arity: int) -> IntArray:
         """Return minimal times of the messages, an array of shape (m, k)."""

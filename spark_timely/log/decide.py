@@ -10,12 +10,15 @@ Invariants
    from: it is done, and another one under its number is an error.
 3. What is appended keeps the protocol, judged by the counts before the commit.
 4. A new stream gets what `#open` gives up, or a copy at a time that a live stream's capability allows.
+5. The output of a dataflow is appended to by the plan that its newest note names; another plan takes its place only by
+   naming it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -32,6 +35,7 @@ from spark_timely.errors import (
     InvalidUsageError,
     NotBeyondError,
     OwnershipError,
+    PlanMismatchError,
     StreamMissingError,
     UpperMismatchError,
     shown,
@@ -44,7 +48,7 @@ from spark_timely.log.state import initial_state, next_state
 if TYPE_CHECKING:
     from spark_timely.timestamp import TimeDomain
 
-__all__ = ["StreamOpening", "decide_commit", "decide_open", "missing_stream"]
+__all__ = ["StreamOpening", "check_plan", "decide_commit", "decide_open", "missing_stream"]
 
 Recorded = Callable[[str, int, int | None], StreamState | None]
 
@@ -98,6 +102,8 @@ def decide_commit(
     ------
     StreamMissingError, OwnershipError, RolledBackError, ClosedError, UpperMismatchError
         If the stream is not there, another's, ahead of the micro-batch, closed, or moved.
+    PlanMismatchError
+        If the stream is an output of a dataflow with another plan.
     UnheldCapabilityError, NegativeCountError
         If the commit breaks the protocol.
     """
@@ -110,6 +116,7 @@ def decide_commit(
         _check_takeover(path, state, request, owners)
     elif request.batch is not None and not request.carry and _is_duplicate(path, state, request, recorded):
         return None
+    check_plan(path, state, request.plans, None if request.note.output is None else request.note.output.outline)
     if state.closed:
         raise closed_stream(path, name)
     if request.expected_seq is not None and request.expected_seq != state.seq:
@@ -179,6 +186,45 @@ def _check_takeover(
         hint = "who has lost a stream does not get it back: go on under another name, with a new checkpoint"
     msg = f"could not append to stream {name!r} of log {path!r}: {found}"
     raise OwnershipError(msg, hint=hint, context={"path": path, "stream": name, "owner": state.owner})
+
+
+def check_plan(path: str, state: StreamState, plans: Sequence[str], outline: str | None) -> None:
+    """Refuse a stream whose newest note names another plan than those that are allowed.
+
+    Parameters
+    ----------
+    path : str
+        Of the log, for errors.
+    state : StreamState
+    plans : sequence of str
+        As in `CommitRequest`.
+    outline : str or None
+        Of the first of them, for the error.
+
+    Raises
+    ------
+    PlanMismatchError
+    """
+    before = state.note.output
+    if not plans or before is None or before.plan is None or before.plan in plans:
+        return
+    mine, *replaced = plans
+    old, new = Counter((before.outline or "").splitlines()), Counter((outline or "").splitlines())
+    gone, come = list((old - new).elements()), list((new - old).elements())
+    differs = f"; it was made by {shown(gone)}, now there is {shown(come)}" if new and (gone or come) else ""
+    also = f" or replaces={replaced[0]!r}" if replaced else ""
+    msg = (
+        f"could not append to stream {state.stream!r} of log {path!r}: found plan={before.plan!r} of "
+        f"{state.owner!r}, expected plan={mine!r}{also}{differs}"
+    )
+    raise PlanMismatchError(
+        msg,
+        hint=f"start the dataflow as it was, or give this one another name and other outputs; if the change is meant, "
+        f"say capture(…, replaces={before.plan!r})",
+        context={"path": path, "stream": state.stream},
+        expected=mine,
+        found=before.plan,
+    )
 
 
 def _is_duplicate(path: str, state: StreamState, request: CommitRequest, recorded: Recorded) -> bool:

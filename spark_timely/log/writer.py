@@ -281,6 +281,7 @@ class StreamWriter:
         upper: object,
         reason: str = "compare and append",
         note: Note | None = None,
+        plans: Sequence[str] = (),
     ) -> CommitOutcome:
         """Append files that were written for the next commit of a state, if the stream is still in it.
 
@@ -296,16 +297,20 @@ class StreamWriter:
             For people.
         note : Note, optional
             For programs.
+        plans : sequence of str
+            As in `CommitRequest`.
 
         Raises
         ------
         UpperMismatchError, ClosedError
             If the stream has moved. The files are deleted.
+        PlanMismatchError
+            If it is the output of another plan. The files are deleted.
         NotBeyondError
             If `upper` is not beyond the expected state's frontier.
         """
         p_times, deltas = self._downgrade(expected, self.log.domain.parse_frontier(upper))
-        return self._request(expected, files, p_times, deltas, reason, note or Note())
+        return self._request(expected, files, p_times, deltas, reason, note or Note(), plans=plans)
 
     def advance(self, frontier: object, *, reason: str = "advance") -> CommitOutcome:
         """Say that nothing follows at times not beyond a frontier.
@@ -426,6 +431,7 @@ class StreamWriter:
         note: Note,
         *,
         batch: int | None = None,
+        plans: Sequence[str] = (),
     ) -> CommitOutcome:
         """Commit; delete the files where that is refused, or another attempt of this key came first."""
         log = self.log
@@ -440,6 +446,7 @@ class StreamWriter:
             note=note,
             batch=batch,
             step=None if batch is None else 0,
+            plans=tuple(plans),
         )
         try:
             outcome = log.commit(request)

@@ -16,9 +16,10 @@ from spark_timely.capture.replay import Limits
 from spark_timely.dataflow import report
 from spark_timely.dataflow.cutting import KEYED_BYTES
 from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.outputs import TRIES
+from spark_timely.dataflow.logs import open_logs
+from spark_timely.dataflow.outputs import TRIES, check_plans
 from spark_timely.dataflow.report import OperatorMetrics, OutputProgress
-from spark_timely.dataflow.scope import Scope, Sink, open_outputs
+from spark_timely.dataflow.scope import Scope, Sink
 from spark_timely.dataflow.turns import Bounds, advance_all, rest_of
 from spark_timely.dataflow.view import leaves_of, packed, unpacked
 from spark_timely.datasource.alarm import Alarm
@@ -140,7 +141,7 @@ class Dataflow(Scope):
         InvalidUsageError
             If nothing is captured, or a number does not fit.
         OwnershipError
-            If an output belongs to another dataflow or query.
+            If an output belongs to another dataflow or query; `PlanMismatchError` if it was made by another plan.
         SchemaMismatchError
             If an output's log has other columns or times.
         """
@@ -175,7 +176,7 @@ class Dataflow(Scope):
                 msg, hint="set it to true in this session: else numbers that do not fit are other numbers"
             )
         for flow in flows:
-            open_outputs(flow.sinks, flow.storage)
+            check_plans(flow.sinks, open_logs(flow.sinks, flow.storage))
         register(spark)
         run = uuid.uuid4().hex
         storage = {path: options for flow in flows for path, options in flow.storage.items()}

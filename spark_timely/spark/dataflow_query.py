@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from spark_timely.capture.note import OutputFailure
+from spark_timely.dataflow.logs import open_logs
 from spark_timely.dataflow.notes import failure_of
 from spark_timely.dataflow.outputs import drop_output, passes
-from spark_timely.dataflow.scope import Sink, open_outputs
 from spark_timely.errors import InvalidUsageError, WaitTimeoutError, shown
 from spark_timely.log.storage import normal_path
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from spark_timely.antichain import Antichain
     from spark_timely.dataflow.report import OperatorMetrics, OutputProgress
+    from spark_timely.dataflow.scope import Sink
     from spark_timely.spark.dataflow import Dataflow
     from spark_timely.time_arrays import Time
 
@@ -67,7 +68,8 @@ class DataflowQuery:
         self._spark = spark
         self._run, self._lives = run, lives
         self._flows = list(flows)
-        self._logs = {sink: log for flow in flows for sink, log in open_outputs(flow.sinks, flow.storage).items()}
+        opened = [open_logs(flow.sinks, flow.storage) for flow in flows]
+        self._logs = {sink: logs[sink.path] for flow, logs in zip(flows, opened, strict=True) for sink in flow.sinks}
 
     @property
     def id(self) -> str:

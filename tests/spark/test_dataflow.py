@@ -15,7 +15,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import spark_timely as st
-from spark_timely.errors import InvalidUsageError, OperatorError, WaitTimeoutError
+from spark_timely.errors import InvalidUsageError, OperatorError, PlanMismatchError, WaitTimeoutError
 from spark_timely.predicate import parse_predicate
 from tests.faults.harness import wait_until
 from tests.unit.test_predicate import TABLE, TYPES, condition
@@ -90,6 +90,44 @@ def test_dataflow_goes_on_after_restarts_and_without_its_checkpoint(spark: Spark
     assert query.frontier.is_empty
     assert windows(tmp_path) == flights.late()
     assert st.open_log(str(tmp_path / "windows")).verify().legal
+
+
+def test_another_plan_of_one_name_is_refused_and_replaces_the_first_where_that_is_said(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    flights = Flights(tmp_path / "flights", 5)
+    flights.write(12)
+
+    def flow(least: int, out: Path, replaces: str | None = None) -> st.Dataflow:
+        made = st.Dataflow("late", checkpoint=str(tmp_path / f"checkpoint {least}"))
+        made.replay(flights.log).filter(f"delay > {least}").capture(out, replaces=replaces)
+        return made
+
+    out = tmp_path / "out"
+    (tmp_path / "link").symlink_to(out, target_is_directory=True)
+    old = flow(15, out).start(spark, trigger={"processingTime": "0 seconds"})
+    try:
+        old.await_frontier(11, timeout_s=120)
+        version = st.open_log(str(out)).version
+        with pytest.raises(PlanMismatchError, match=r"filter delay > 15.*filter delay > 20") as caught:
+            flow(20, tmp_path / "link").start(spark, trigger=NOW)
+        assert st.open_log(str(out)).version == version
+        first = str(caught.value.found)
+        assert f"plan {first}" in old.explain()
+        doubled = flow(15, out)
+        doubled.replay(flights.log).filter("delay <= 15").capture(tmp_path / "link")
+        with pytest.raises(InvalidUsageError, match=r"link' to be log '.*out', which 'capture_3' writes"):
+            doubled.start(spark, trigger=NOW)
+        flow(20, out, replaces=first).start(spark, trigger=NOW).await_termination(120)
+        flights.write(21)
+        with pytest.raises(StreamingQueryException, match=f"PlanMismatchError.*expected plan='{first}'"):
+            old.await_termination(120)
+    finally:
+        old.stop()
+    flow(20, out, replaces=first).start(spark, trigger=NOW).await_termination(120)
+    found = [(row["_time"], row["delay"]) for row in st.open_log(str(out)).messages().to_pylist()]
+    wanted = [(time, delay) for time, _, delay in flights.rows if time < 21 and delay > (15 if time < 12 else 20)]
+    assert sorted(found) == sorted(wanted)
 
 
 def test_two_inputs_have_frontiers_of_their_own_and_the_query_follows_them(spark: SparkSession, tmp_path: Path) -> None:

@@ -171,8 +171,9 @@ def test_other_dataflows_of_the_query_go_on_and_one_that_gets_past_is_followed(t
         assert (frontier(tmp_path / "bad"), frontier(tmp_path / "good")) == (Antichain.of(0), Antichain.of(upper))
         more(log, upper + 1)
     # Another copy, with the function mended, gets past: this one goes on behind it.
-    again = Scope("broken")
-    again.replay(log).map(lambda rows: rows.select(["n"])).capture(str(tmp_path / "bad"))
+    again, other = Scope("broken"), Broken()
+    other.mended = True
+    again.replay(log).map(other).capture(str(tmp_path / "bad"))
     engine(again, "other").advance(runner(again.storage))
     assert frontier(tmp_path / "bad") == Antichain.of(32)
     more(log, 33)

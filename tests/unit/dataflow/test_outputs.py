@@ -95,9 +95,12 @@ def test_output_past_what_it_captures_is_refused(tmp_path: Path, log: DeltaLog) 
 
 
 def test_dataflow_that_was_changed_so_that_rows_would_be_missed_is_refused(tmp_path: Path, log: DeltaLog) -> None:
+    """Also where the change is meant: to replace a plan makes no rows anew."""
+    replaces = None
     for shift, refused in ((10, False), (4, True)):
         scope = Scope("flow")
-        scope.replay(log).delay(plus(shift)).capture(str(tmp_path / "out"))
+        scope.replay(log).delay(plus(shift)).capture(str(tmp_path / "out"), replaces=replaces)
+        (replaces,) = (state.plan for state in outputs(scope))
         if refused:
             with pytest.raises(DataLossError, match="or the dataflow was changed"):
                 engine(scope).advance(runner(scope.storage))

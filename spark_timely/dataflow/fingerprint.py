@@ -1,0 +1,214 @@
+"""Fingerprints of plans: what an output is made by, so that no other plan goes on with it unnoticed.
+
+A fingerprint is the number of its scheme and a hash. Scheme 1 hashes each operator with the hashes of its inputs:
+
+- what kind of operator it is, and how it is connected; the order of inputs counts;
+- of a log that is read, its id; of one that the dataflow itself writes, what its streams are made by;
+- conditions and computed columns: SQL as it was written, expressions with all their literals;
+- columns, keys, aggregations, delays in units of the time, and other parameters;
+- of functions their module and qualified name; columns that they get, where they were named, and those that they give;
+- types of the times, and names and types of the output's columns.
+
+Left out is what does not tell one answer from another: names of operators, the order in which they were written down,
+`inspect`, `exchange` and `broadcast`, paths, streams and storage options, other outputs, and how it is evaluated. The
+code of functions is left out too, and what `functools.partial` gives them: to mend a function is no change of the plan.
+
+Invariants
+----------
+1. A scheme never changes: what hashes otherwise is another scheme, with another number.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from spark_timely.dataflow.delays import CeilTo, Chain, Shift
+from spark_timely.dataflow.row_views import Concat, Delayed, Filter, FlatMapped, Hinted, Inspected, Mapped, Select
+from spark_timely.dataflow.time_views import Aggregate, Join, Notified
+from spark_timely.dataflow.view import Replay, View, leaves_of, ordered
+from spark_timely.errors import TimelyInternalError
+from spark_timely.log.format import canonical_type
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow.compute as pc
+
+    from spark_timely.dataflow.delays import BoundDelay
+    from spark_timely.dataflow.scope import Sink
+
+__all__ = ["FINGERPRINT", "Plan", "plans_of"]
+
+SCHEME: Final = 1
+FINGERPRINT: Final = re.compile(r"[0-9]+:[0-9a-f]{32}")
+"""What a fingerprint looks like."""
+
+# Of an outline: for people, in every note of the output.
+_MOST_CHARACTERS: Final = 500
+_MOST_OF_ONE: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an output is made by.
+
+    Attributes
+    ----------
+    fingerprint : str
+    outline : str
+        In a few words, an operator a line.
+    """
+
+    fingerprint: str
+    outline: str
+
+
+def plans_of(sinks: Sequence[Sink], ids: Mapping[str, str]) -> dict[Sink, Plan]:
+    """Return the plans of the outputs of a dataflow.
+
+    Parameters
+    ----------
+    sinks : sequence of Sink
+        All of the dataflow.
+    ids : mapping of str to str
+        Ids of the logs that are read, by path. An output that is made from one without an id has no plan.
+
+    Notes
+    -----
+    Cost: one hash per operator.
+    """
+    writers: dict[str, list[Sink]] = {}
+    for sink in sinks:
+        writers.setdefault(sink.path, []).append(sink)
+    known: dict[View, str] = {}
+    found: dict[Sink, Plan] = {}
+    for sink in _spools_first(sinks, writers):  # one turn per output
+        for view in ordered(sink.view):  # one turn per operator
+            if view in known or not all(source in known for source in view.inputs):
+                continue
+            below = [known[source] for source in view.inputs]
+            if isinstance(view, Hinted | Inspected):
+                (known[view],) = below
+            elif isinstance(view, Replay) and view.path in writers:
+                mine = writers[view.path]
+                if all(other in found for other in mine):
+                    known[view] = _hash("spool", sorted((x.stream, found[x].fingerprint) for x in mine))
+            elif isinstance(view, Replay):
+                if view.path in ids:
+                    known[view] = _hash("replay", ids[view.path])
+            else:
+                known[view] = _hash(*_parts(view), below)
+        if sink.view in known:
+            times = [kind.value for kind in sink.view.domain.types]
+            whole = _hash("output", times, _columns(sink.view.schema), known[sink.view])
+            found[sink] = Plan(f"{SCHEME}:{whole[:32]}", _outline(sink.view, ids, writers))
+    return found
+
+
+def _spools_first(sinks: Sequence[Sink], writers: Mapping[str, Sequence[Sink]]) -> list[Sink]:
+    """Return outputs, each after those that it is made from."""
+    found: dict[Sink, None] = {}
+    waiting = [(sink, False) for sink in sinks]
+    while waiting:  # two turns per output and use
+        sink, ready = waiting.pop()
+        if sink in found:
+            continue
+        if ready:
+            found[sink] = None
+        else:
+            waiting.append((sink, True))
+            waiting += [(other, False) for leaf in leaves_of(sink.view) for other in writers.get(leaf.path, ())]
+    return list(found)
+
+
+def _hash(*parts: object) -> str:
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _parts(view: View) -> tuple[str, object]:
+    """Return the kind of an operator, and all of it that tells one answer from another but its inputs."""
+    match view:
+        case Filter():
+            return "filter", _expression(view.condition) if view.sql is None else view.sql
+        case Select():
+            return "select", [[name, _expression(each)] for name, each in view.expressions.items()]
+        case Mapped():
+            return "map", [_function(view.function), view.columns if view.named else None, _columns(view.schema)]
+        case FlatMapped():
+            return "flat_map", [_function(view.function), view.columns if view.named else None, _columns(view.schema)]
+        case Concat():
+            return "concat", None
+        case Delayed():
+            return "delay", _delay(view.delay)
+        case Aggregate():
+            values = [[name, each.kind, each.column] for name, each in view.aggregations.items()]
+            return "aggregate", [view.by, values]
+        case Join():
+            return "join", [sorted(view.on), view.how]
+        case Notified():
+            given = [names if named else None for names, named in zip(view.columns, view.named, strict=True)]
+            return "notify", [_function(view.function), given, view.may_be_later, _columns(view.schema)]
+    msg = f"could not make a fingerprint: found an operator of type {type(view).__name__!r}"
+    raise TimelyInternalError(msg)
+
+
+def _delay(delay: BoundDelay) -> list[object]:
+    match delay:
+        case Shift():
+            return ["plus", delay.added]
+        case CeilTo():
+            return ["ceil_to", delay.width]
+        case Chain():
+            return ["chain", [_delay(part) for part in delay.parts]]
+    return ["other", _function(type(delay))]
+
+
+def _columns(schema: pa.Schema) -> list[list[str]]:
+    return [[field.name, str(canonical_type(field.type, field.name))] for field in schema]
+
+
+def _function(function: object) -> list[str]:
+    """Return module and qualified name of a function; of an object that can be called, those of its class."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return [str(getattr(named, "__module__", None) or ""), str(named.__qualname__)]
+
+
+def _expression(expression: pc.Expression) -> list[object]:
+    """Return an expression as text: its functions and fields, and its literals with their types.
+
+    Its own text will not do: of an array it shows the ends alone, and of a number not the type. Pickled it is a table
+    of its literals, whose metadata say what is done to them.
+    """
+    _, (packed, *_) = expression.__reduce__()
+    with pa.ipc.open_file(packed) as reader:
+        literals = reader.get_batch(0)
+    shape = literals.schema.to_string(truncate_metadata=False)
+    return [shape, [repr(column.to_pylist()) for column in literals.columns]]
+
+
+def _outline(view: View, ids: Mapping[str, str], writers: Mapping[str, object]) -> str:
+    lines: list[str] = []
+    left = _MOST_CHARACTERS
+    for each in ordered(view):  # one turn per operator
+        if isinstance(each, Hinted | Inspected):
+            continue
+        if isinstance(each, Replay):
+            line = "replay of its own output" if each.path in writers else f"replay of log {ids[each.path][:8]}"
+        else:
+            line = " ".join(f"{_parts(each)[0]} {each.describe()}".split())
+        line = line if len(line) <= _MOST_OF_ONE else f"{line[:_MOST_OF_ONE]}…"
+        left -= len(line) + 1
+        if left < 0:
+            return "\n".join([*lines, "…"])
+        lines.append(line)
+    return "\n".join(lines)

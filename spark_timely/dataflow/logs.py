@@ -1,0 +1,155 @@
+"""The logs of a dataflow, opened: those that it reads and those that it writes, which are made if they are not there.
+
+Everything in a dataflow is kept by the path of a log. One log under two paths would be written twice by two halves of
+a dataflow that know nothing of each other, or would wait for itself.
+
+Invariants
+----------
+1. A log that a dataflow writes has one path in it. Logs are the same if their ids are; two of them that are not there
+   yet, if their paths lead to the same place.
+2. What is refused for its path leaves no log behind, as far as paths tell.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spark_timely.dataflow.view import leaves_of
+from spark_timely.errors import InvalidUsageError, LogMissingError, NotBeyondError, SchemaMismatchError, shown
+from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log.format import LogFormat
+from spark_timely.log.storage import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from spark_timely.dataflow.scope import Sink
+    from spark_timely.dataflow.view import View
+
+__all__ = ["open_logs"]
+
+
+def open_logs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) -> dict[str, DeltaLog]:
+    """Open the logs that outputs are made from, and their own, made if they are not there, and their streams in them.
+
+    A log is made with a capability for each of its outputs, at the least time that any of them may give.
+
+    Parameters
+    ----------
+    sinks : sequence of Sink
+    storage : mapping of str to dict
+        Storage options by path of the log.
+
+    Returns
+    -------
+    dict of str to Log
+        By path: one handle for each log.
+
+    Raises
+    ------
+    LogMissingError
+        If a log that is read is not there.
+    InvalidUsageError
+        If a log that is written is there under another path too: as another output, or as an input.
+    SchemaMismatchError
+        If a log is there with other columns or times.
+    OwnershipError
+        If a stream belongs to another dataflow or query.
+    NotBeyondError
+        If a log begins behind times that the output has rows of: they would be lost.
+    """
+    logs: dict[str, DeltaLog] = {}
+    written = {sink.path: sink for sink in sinks}
+    for path in [*written, *(leaf.path for sink in sinks for leaf in leaves_of(sink.view))]:  # one turn per log
+        try:
+            if path not in logs:
+                logs[path] = open_log(path, storage_options=storage[path] or None)
+        except LogMissingError:
+            if path not in written:
+                raise
+    _check_paths(sinks, logs)
+    made = [sink for path, sink in written.items() if path not in logs]
+    for sink in made:
+        logs[sink.path] = _create_log(sink, [other for other in sinks if other.path == sink.path], storage[sink.path])
+        _check_paths(sinks, logs)  # where two paths lead to one place and do not show it
+    for sink in sinks:  # one turn per output
+        _open_stream(logs[sink.path], sink)
+    return logs
+
+
+def _check_paths(sinks: Sequence[Sink], logs: Mapping[str, DeltaLog]) -> None:
+    """Refuse a log that is written and has two paths (invariant 1)."""
+    users: dict[str, tuple[str, str]] = {}
+    for sink in sinks:
+        users.setdefault(sink.path, (sink.name, "writes"))
+    for sink in sinks:  # one turn per output
+        for leaf in leaves_of(sink.view):
+            users.setdefault(leaf.path, (leaf.name, "reads"))
+    first: dict[str, str] = {}
+    for path, (name, _) in users.items():  # one turn per log, those that are written first
+        other = first.setdefault(_identity(path, logs), path)
+        user, does = users[other]
+        if other != path and does == "writes":
+            msg = f"could not start operator {name!r}: found log {path!r} to be log {other!r}, which {user!r} writes"
+            raise InvalidUsageError(
+                msg,
+                hint="give the log one path everywhere in the dataflow, or capture into another one; a log whose files "
+                "were copied counts as the same log",
+                context={"path": path, "other": other},
+            )
+
+
+def _identity(path: str, logs: Mapping[str, DeltaLog]) -> str:
+    """Return what two paths of one log have in common."""
+    if path in logs:
+        return logs[path].log_id
+    return os.path.realpath(path) if open_storage(path).local else path
+
+
+def _create_log(sink: Sink, beside: Sequence[Sink], storage_options: dict[str, str]) -> DeltaLog:
+    view = sink.view
+    return create_log(
+        sink.path,
+        view.schema,
+        times=[kind.value for kind in view.domain.types],
+        minimum=np.array([_least(other.view) for other in beside]).min(axis=0),
+        streams=len(beside),
+        exist_ok=True,
+        storage_options=storage_options or None,
+    )
+
+
+def _least(view: View) -> tuple[int, ...]:
+    """Return a time that no row of a view comes before."""
+    start = view.front({leaf: leaf.domain.minimum_frontier for leaf in leaves_of(view)}).elements
+    return tuple(min(column) for column in zip(*start, strict=True)) if start else view.domain.minimum
+
+
+def _open_stream(log: DeltaLog, sink: Sink) -> None:
+    types = sink.view.domain.types
+    if log.domain.types != types or log.kind != "stream" or not _same_columns(log, sink):
+        msg = f"could not start operator {sink.name!r}: found log {sink.path!r} with other columns or times"
+        raise SchemaMismatchError(
+            msg,
+            hint=f"capture into another log, or give the stream the columns {shown(str(log.schema))}",
+            context={"path": sink.path},
+        )
+    least = log.domain.render_time(_least(sink.view))
+    try:
+        log.open_stream(sink.stream, owner=sink.owner, at=least)
+    except NotBeyondError as error:
+        msg = f"could not start operator {sink.name!r}: {error.message}, and rows from {least!r} on would be lost"
+        raise NotBeyondError(
+            msg,
+            hint="capture into another log, or make this one with that minimum and a stream more",
+            time=error.time,
+            frontier=error.frontier,
+        ) from error
+
+
+def _same_columns(log: DeltaLog, sink: Sink) -> bool:
+    wanted = LogFormat.build(sink.view.schema, times=[kind.value for kind in sink.view.domain.types]).payload
+    return bool(log.schema.equals(wanted))
