@@ -123,10 +123,11 @@ class PlanMismatchError(OwnershipError):
 
 
 class RolledBackError(TimelyError):
-    """A query repeats a micro-batch older than the newest one in the log, or the newest with other rows.
+    """A query and its log do not belong together any more: one of the two went back.
 
-    Its checkpoint was rolled back, restored from a copy, or its source is not repeatable. Nothing was
-    written. Start it with a new checkpoint and a new stream.
+    Either the checkpoint was restored or copied, and plans a micro-batch again that the log has; or the log was
+    deleted, replaced, or restored to an earlier state. Nothing was written. The message says which, and
+    ``docs/refused-after-restart.md`` how to continue without loss.
     """
 
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, functions
 
 from spark_timely.log.delta import open_log
+from tests.modules import ROOT
 from tests.spark.connect import ConnectJobs
 from tests.spark.went_back import (
     DAMAGES,
@@ -25,6 +27,7 @@ from tests.spark.went_back import (
     all_cases,
     ids,
     pairwise,
+    put,
     scenario,
 )
 
@@ -122,6 +125,34 @@ def test_true_repetition_with_other_rows_continues_and_is_counted(
     assert ids(query) == [0, 1, 2]
     assert log.messages().slice(0, 2).equals(captured)
     assert log.stream("main").note.differing == 1
+    assert log.verify().legal
+
+
+def forget_after(checkpoint: Path, newest: int) -> None:
+    """Run the commands of the documentation in a checkpoint."""
+    page = (ROOT / "docs" / "refused-after-restart.md").read_text(encoding="utf-8")
+    (block,) = [part.split("```")[0] for part in page.split("```bash\n")[1:]]
+    assert block.startswith("cd CHECKPOINT\nk=7\n")
+    commands = block.replace("cd CHECKPOINT\nk=7\n", f"set -eu\nk={newest}\n")
+    subprocess.run(["bash", "-c", commands], cwd=checkpoint, check=True)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_way_back_of_the_documentation_loses_nothing(spark: SparkSession, tmp_path: Path, way: str) -> None:
+    query = CapturedQuery(spark, tmp_path, "bounded", way)
+    query.grow()
+    assert query.run() is None
+    shutil.copytree(query.log_path, tmp_path / "kept")
+    query.grow(2)
+    assert query.run() is None
+    put(tmp_path / "kept", query.log_path)
+    query.grow()
+    assert "all numbers after 0 and from 'offsets' all numbers after 1" in str(query.run())
+    forget_after(query.checkpoint, 0)
+    assert query.run() is None
+    log = open_log(query.log_path)
+    assert ids(query) == [0, 1, 2, 3]
+    assert (log.stream("main").note.gaps, log.stream("main").note.differing) == ((), 0)
     assert log.verify().legal
 
 
