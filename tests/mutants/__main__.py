@@ -43,7 +43,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=20.0, help="for the trials; noting the lines comes before it")
     parser.add_argument("--only", action="append", default=[], help="a part of a path, as in log/decide")
-    parser.add_argument("--seconds-per-change", type=float, default=20.0, help="of tests, the quickest first")
+    parser.add_argument("--quick", type=float, default=20.0, help="seconds of tests that every change is tried against")
+    parser.add_argument("--most", type=float, default=300.0, help="seconds of tests for what these do not notice")
     parser.add_argument("--in-copy", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.in_copy:
@@ -135,7 +136,7 @@ class Run:
             # Compiled modules are told apart by seconds and size: a time that no version of the file had before.
             stamp = time.time() + sum(sum(counts.values()) for counts in self.counts.values())
             os.utime(file, (stamp, stamp))
-            for chosen in found.stages(change, self.given.seconds_per_change):
+            for chosen in found.stages(change, self.given.quick, self.given.most):
                 seconds = sum(took for _, took in chosen)
                 names = [name for name, _ in chosen]
                 outcome, test = trial(names, scratch=self.scratch, limit_s=60 + 5 * min(seconds, 600))

@@ -63,26 +63,25 @@ class Lines:
             found = {number for numbers in file.values() for number in numbers}
         return sorted((self.tests[number] for number in found), key=lambda each: each[1])
 
-    def stages(self, change: Change, most_s: float) -> list[list[tuple[str, float]]]:
+    def stages(self, change: Change, quick_s: float, most_s: float) -> list[list[tuple[str, float]]]:
         """Return the tests that run the lines of a change, in groups: those of the files that are closest first.
 
         To import test files takes longer than most tests do, and most changes are noticed by the first few files. What
-        would take longer than `most_s` together is left out, the slowest tests first.
+        would take longer than `quick_s` together comes last, and what would take longer than `most_s` not at all.
         """
-        every, seconds = [], 0.0
-        for name, took in self.of(change):
-            seconds += took
-            if every and seconds > most_s:
-                break
-            every.append((name, took))
+        every = self.of(change)
+        until = list(itertools.accumulate(took for _, took in every))
+        quick = [each for each, seconds in zip(every, until, strict=True) if seconds <= quick_s] or every[:1]
+        slow = [each for each, seconds in zip(every, until, strict=True) if seconds <= most_s][len(quick) :]
         package = Path(change.path).parent.name
         there = Counter(_file_of(name) for name, _ in self.tests)
-        near = Counter(_file_of(name) for name, _ in every)
+        near = Counter(_file_of(name) for name, _ in quick)
         # By the share of a file's tests that run the lines; those of the same folder first.
         files = sorted(near, key=lambda name: (f"/{package}/" not in name, -near[name] / there[name]))
         ends = [0, 3, 12, len(files)]
         groups = [set(files[low:high]) for low, high in itertools.pairwise(ends)]
-        return [[each for each in every if _file_of(each[0]) in group] for group in groups if group]
+        found = [[each for each in quick if _file_of(each[0]) in group] for group in groups]
+        return [group for group in [*found, slow] if group]
 
     def without(self, files: Iterable[str]) -> Lines:
         """Return the same without the tests of some files."""

@@ -14,6 +14,7 @@ from tests.modules import ROOT
 from tests.mutants import equivalents
 from tests.mutants.__main__ import FOLDERS, copy_tree
 from tests.mutants.changes import changes_of
+from tests.mutants.lines import Lines
 
 
 def changed(tmp_path: Path, source: str) -> set[str]:
@@ -65,6 +66,24 @@ def test_every_argued_change_is_one_of_the_code_as_it_is() -> None:
     assert [key for key in argued if key not in there] == []
     assert all(len(why) > 20 for why in argued.values())
     assert all(key[0].startswith(FOLDERS) for key in argued)
+
+
+def test_tests_of_close_files_are_tried_first_and_slow_ones_last(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "m.py").write_text("def f():\n    return a < b\n")
+    change = changes_of(tmp_path, "log/m.py")[0]
+    names = ["tests/a.py::far", "tests/log/m.py::near", "tests/log/m.py::slow", "tests/log/m.py::endless"]
+    lines = Lines(
+        "", {}, list(zip(names, [1.0, 2.0, 30.0, 900.0], strict=True)), {"log/m.py": {1: [], 2: [0, 1, 2, 3]}}
+    )
+    stages = [[name for name, _ in stage] for stage in lines.stages(change, 20, 300)]
+    assert stages == [[names[0], names[1]], [names[2]]]
+    assert [name for name, _ in lines.of(change)] == names
+    lines = lines.without(["tests/log/m.py"])
+    assert lines.stages(change, 0.1, 300) == [[(names[0], 1.0)]]
+    lines.add({"tests": [("tests/b.py::new", 0.5)], "failed": [], "lines": {"log/m.py": {"2": [0]}}})
+    assert Lines.load(lines.dump()) == lines
+    assert [name for name, _ in lines.of(change)] == ["tests/b.py::new", names[0]]
 
 
 def test_run_shows_what_no_test_notices_and_fails(tmp_path: Path) -> None:

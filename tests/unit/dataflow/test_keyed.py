@@ -14,7 +14,7 @@ from spark_timely.antichain import Antichain
 from spark_timely.dataflow.aggregates import Aggregation, aggregate_rows, count, max_of, min_of, sum_of
 from spark_timely.dataflow.delays import ceil_to
 from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.keyed import keyed_aggregate
+from spark_timely.dataflow.keyed import keyed_aggregate, parcels_of, tables_of
 from spark_timely.dataflow.partial import merge_parts, part_of_rows
 from spark_timely.dataflow.scope import Scope
 from spark_timely.errors import OperatorError
@@ -82,6 +82,21 @@ def test_parts_put_together_are_what_one_place_gives(seed: int) -> None:
         known = [x for x in mine if x is not None]
         if known and all(map(math.isfinite, known)):
             assert row["xs"] == math.fsum(known)
+
+
+def test_buckets_without_groups_are_not_sent() -> None:
+    parts = part_of_rows(pa.table({"k": ["a", "b", "c"], "n": [1, 2, 3]}), ["k"], {"s": sum_of("n")})
+    sent = list(parcels_of(parts, 1, 50))
+    assert 1 <= len({bucket for bucket, _ in sent}) == len(sent) <= 3
+    assert all(table.num_rows for table in tables_of([content for _, content in sent]))
+    schema = pa.schema([("k", pa.string()), ("s", pa.int64())])
+    whole = merge_parts(tables_of([content for _, content in sent]), ["k"], {"s": sum_of("n")}, schema)
+    assert sorted(whole.to_pylist(), key=lambda row: row["k"]) == [
+        {"k": "a", "s": 1},
+        {"k": "b", "s": 2},
+        {"k": "c", "s": 3},
+    ]
+    assert list(parcels_of(parts.slice(0, 0), 1, 50)) == []
 
 
 def test_sum_beyond_64_bits_is_refused_when_parts_are_put_together() -> None:
