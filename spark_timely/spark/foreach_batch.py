@@ -102,7 +102,10 @@ def capture(
     With ``dialect="cdcv2"`` rows are CDCv2's messages; see `spark_timely.spark.cdcv2`. Copies and other orders of
     them do no harm, and `committed` is False too once the stream is complete.
 
-    Cost: one Spark job that writes, and one footer read per file. While it runs, three settings of
+    Spark does not flush what it writes: the driver does so before the commit, with the files on its own host's disk.
+    What executors wrote on other hosts, into a directory that is shared, is as safe as that file system makes it.
+
+    Cost: one Spark job that writes, and one footer read and one flush per file. While it runs, three settings of
     `df.sparkSession` are changed, and restored after it; after the last one where several captures share a
     session. Inside ``foreachBatch`` that session is the query's own.
 

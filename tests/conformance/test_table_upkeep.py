@@ -197,6 +197,7 @@ def test_nothing_is_deleted_before_its_replacement_is_flushed_and_reads_back(
 ) -> None:
     create_log(path, VALUES, minimum=(0,))
     monkeypatch.setattr(delta_store, "put_checkpoint", fails)
+    monkeypatch.setattr(delta_store, "_KEEP_VERSIONS", 2)
     log = open_log(path)
     for i in range(1, 30):
         assert log.writer(owner="me").append(rows(i), advance_to=i).committed

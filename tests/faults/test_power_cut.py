@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from spark_timely.capture.replay import Limits
 from spark_timely.dataflow.engine import Engine
@@ -157,6 +158,20 @@ def test_tidying_never_loses_the_log(disk: Path, tmp_path: Path) -> None:
         names = os.listdir(disk / "log" / "_delta_log")
     assert f"{0:020d}.json" not in names, "entries were deleted"
     assert after_each_cut(power, check_pairs, n_random=0) > 100
+
+
+def test_checkpoint_of_another_engine_is_flushed_before_entries_behind_it_go(
+    disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(disk, 6)
+    monkeypatch.setattr(delta_store, "_KEEP_VERSIONS", 2)
+    with PowerCut(disk, tmp_path / "shadow") as power:
+        tell(power, *range(1, 7))
+        DeltaTable(disk / "log").create_checkpoint()
+        log.tidy()
+    # Before that, what it did not flush is its own affair.
+    power.moments = [moment for moment in power.moments if "unlink" in moment.what or moment.what == "end"]
+    assert after_each_cut(power, check_pairs) > 5
 
 
 @pytest.mark.usefixtures("_soon")
@@ -307,8 +322,6 @@ def test_outputs_of_a_dataflow(disk: Path, tmp_path: Path) -> None:
 
 def test_entry_that_others_did_not_flush_is_refused_and_not_passed_over(disk: Path, tmp_path: Path) -> None:
     """What delta-rs writes by itself, such as an OPTIMIZE: an empty entry of it is damage, for a handle too."""
-    from deltalake import DeltaTable
-
     log = filled(disk, 3)
     with PowerCut(disk, tmp_path / "shadow") as power:
         DeltaTable(disk / "log").optimize.compact()
