@@ -19,7 +19,7 @@ from spark_timely.log.base import CommitRequest
 from spark_timely.log.files import message_table, write_data_files
 
 from .flat_cases import MEASURED, GrowingLog, Planner, pairs
-from .report import Case
+from .report import Case, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,6 +34,7 @@ NAMES = (
     "commit_10k_vs_100_commits",
     "planning_arrival_10k_vs_100_commits",
 )
+SHORT_WRITERS = "open_2000_short_writers_vs_100"
 TRICKLE = "trickle_bytes_read_per_delivered"
 
 _COLD = """
@@ -91,7 +92,43 @@ class ManyFiles(GrowingLog):
 def run(scratch: Path, wanted: Callable[[str], bool]) -> list[Case]:
     """Measure what grows with history, at 10,000 commits against 100."""
     cases = _long_log(scratch, wanted) if any(map(wanted, NAMES)) else []
+    cases += [_short_writers(scratch)] if wanted(SHORT_WRITERS) else []
     return [*cases, _trickle(scratch)] if wanted(TRICKLE) else cases
+
+
+def _short_writers(scratch: Path) -> Case:
+    """Measure a cold open of a log that programs of one commit each wrote: nobody lives long enough to tidy often."""
+    case = Case(
+        SHORT_WRITERS,
+        "a cold open, frontier read, after 2000 handles of one commit each; peer: after 100",
+        2.0,
+        unit="ms",
+        higher_is_better=False,
+    )
+    logs = {n: scratch / f"short-{n}" for n in (100, 2000)}
+    entries: dict[str, int] = {}
+    for n, path in logs.items():
+        st.create_log(str(path), pa.schema([("value", pa.int64())]), minimum=(0,))
+        for time_ in range(n):  # each as a program of its own: a new handle
+            writer = st.open_log(str(path)).writer(owner="bench")
+            writer.append(pa.table({"_time": [time_], "value": [time_]}), advance_to=time_ + 1)
+        entries[str(n)] = len(list((path / "_delta_log").iterdir()))
+
+    def cold(n: int) -> float:
+        def look() -> None:
+            if st.open_log(str(logs[n])).frontier().to_json() != [n]:
+                message = f"log of {n} short writers: expected frontier {n}"
+                raise AssertionError(message)
+
+        return 1000 * float(np.median([seconds(look) for _ in range(9)]))
+
+    for number in range(ROUNDS + 1):
+        ours, peer = cold(2000), cold(100)
+        if number:
+            case.ours.append(ours)
+            case.peer.append(peer)
+    case.settings = {"entries": entries}
+    return case
 
 
 def _long_log(scratch: Path, wanted: Callable[[str], bool]) -> list[Case]:

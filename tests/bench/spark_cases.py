@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import uuid
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pyarrow as pa
 from pyspark.sql import functions as F
 
 import spark_timely as st
+from spark_timely.spark import foreach_batch
 
 from .data import LATENESS, N_EPOCHS, N_FILES, N_KEYS
 from .report import Case, alternate, seconds
@@ -38,6 +40,7 @@ PEER_SETTINGS = {
 NAMES = (
     "capture_foreach_batch_vs_delta_sink",
     "capture_sink_vs_delta_sink",
+    "capture_digest_flush_vs_without",
     "replay_messages_vs_delta_stream",
     "replay_where_vs_filter",
     "complete_aggregate_splits_vs_stateful",
@@ -62,6 +65,7 @@ class SparkCases:
         todo = (
             self.capture_foreach_batch,
             self.capture_sink,
+            self.digest_and_flush,
             self.replay_messages,
             self.replay_where,
             self.complete_aggregate,
@@ -140,7 +144,7 @@ class SparkCases:
         shutil.rmtree(folder)
         return took
 
-    def _capture_foreach_batch(self) -> float:
+    def _capture_foreach_batch(self, *, flush: bool = True) -> float:
         folder = self._folder("capture-foreach")
         log, checkpoint = str(folder / "log"), str(folder / "checkpoint")
 
@@ -153,6 +157,7 @@ class SparkCases:
                 time_column="epoch",
                 frontier="bounded",
                 lateness=LATENESS,
+                flush=flush,
             )
 
         def work() -> None:
@@ -175,10 +180,27 @@ class SparkCases:
         case = Case(
             "capture_foreach_batch_vs_delta_sink",
             "10 micro-batches into a log by st.capture in foreachBatch; peer: Spark's Delta sink",
-            1.0,
+            1.2,
             settings=dict(PEER_SETTINGS),
         )
         alternate(case, self._capture_foreach_batch, self._delta_sink, self.repeats)
+        return case
+
+    def digest_and_flush(self) -> Case:
+        """Compare `capture` with itself without digest and flush; not on a disk in memory, which flushes nothing."""
+        case = Case(
+            "capture_digest_flush_vs_without",
+            "10 micro-batches into a log by st.capture; peer: the same without digest of the rows and without flush",
+            1.1,
+            higher_is_better=False,
+            settings=dict(PEER_SETTINGS),
+        )
+
+        def without() -> float:
+            with patch.object(foreach_batch, "digest_sums", lambda row_hash: None):
+                return self._capture_foreach_batch(flush=False)
+
+        alternate(case, self._capture_foreach_batch, without, self.repeats)
         return case
 
     def capture_sink(self) -> Case:
@@ -186,7 +208,7 @@ class SparkCases:
         case = Case(
             "capture_sink_vs_delta_sink",
             "10 micro-batches into a log by writeStream.format('timely'); peer: Spark's Delta sink",
-            0.7,
+            1.0,
             settings=dict(PEER_SETTINGS),
         )
         alternate(case, self._capture_sink, self._delta_sink, self.repeats)
