@@ -23,17 +23,13 @@ Invariants
 2. What is deleted from the table's log is older than a checkpoint by many versions, and goes in order. So
    where the entry of the snapshot still is what it was, no entry after it has come and gone; and one that was
    put after it before that was found has its place. Where it is not, everything is read anew.
-3. Nothing is deleted from the table's log before the checkpoint that replaces it, and the file that points to it,
-   were flushed and read back.
-4. An entry that is empty, cut or not JSON is never taken for a commit: it is looked at again for some seconds, and
+3. An entry that is empty, cut or not JSON is never taken for a commit: it is looked at again for some seconds, and
    then refused by name.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import re
 import time
 from typing import TYPE_CHECKING
 
@@ -53,7 +49,8 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.delta_create import NO_LINKS, add_action, no_links
-from spark_timely.log.delta_scratch import CHECKPOINT, LAST_CHECKPOINT, NO_HOOKS, entry_of_columns, put_checkpoint
+from spark_timely.log.delta_scratch import CHECKPOINT, NO_HOOKS, entry_of_columns
+from spark_timely.log.delta_upkeep import KEEP_VERSIONS, LOG_FILE, TableUpkeep
 from spark_timely.log.entries import Entry, entry_path, parse_entry, put_entry, read_entry, render_entry
 from spark_timely.log.features import table_rules
 from spark_timely.log.format import LogFormat
@@ -93,16 +90,6 @@ _WRITTEN_FEATURES = frozenset(
         "variantType-preview",
     }
 )
-_LOG_FILE = re.compile(r"(\d{20})\.(json|crc|checkpoint\.parquet)")
-# Versions kept behind the newest checkpoint, for handles that have not looked for a while.
-_KEEP_VERSIONS = 100
-# Versions after a failed checkpoint until it is tried again, and beyond what is due until it is called overdue.
-_TRY_AGAIN = 10
-_OVERDUE = 50
-# Commits between two checkpoints: more where a checkpoint is large, so that what it costs per commit does not
-# grow with the files, up to what a cold open is willing to read.
-_CHECKPOINT_VERSIONS = (50, 200)
-_FILES_PER_VERSION = 100
 # Who has not looked for so long opens the table anew: others clean up by age, an hour at the least, and not in order.
 _LONG_S = 1200.0
 _COMMIT_RETRIES = 30
@@ -156,9 +143,7 @@ class DeltaStore:
         # Where the place lacks links and a single writer is promised, delta-rs knows what to do.
         self._links = self._storage.local and not is_promised(storage_options)
         self._looked_at = time.time()
-        # Version and size of the newest checkpoint, once looked for; version before which none is tried.
-        self._newest: tuple[int, int] | None = None
-        self._tidy_from = 0
+        self._upkeep = TableUpkeep(self._storage, self._open)
         self._load(self._open())
 
     @property
@@ -260,7 +245,7 @@ class DeltaStore:
         if opened is not None and not self._storage.local:
             return None  # a put is all or nothing there
         try:
-            names = [n for n in self._storage.names("_delta_log") if _LOG_FILE.fullmatch(n) and not n.endswith(".crc")]
+            names = [n for n in self._storage.names("_delta_log") if LOG_FILE.fullmatch(n) and not n.endswith(".crc")]
             newest = max((n[:20] for n in names if CHECKPOINT.fullmatch(n)), default="")
             for name in names:
                 if name[:20] < newest or (opened is not None and name.endswith(".parquet")):
@@ -320,7 +305,7 @@ class DeltaStore:
         self._table: DeltaTable | None = None if self._links else table
         self._version = table.version()
         self._generation += 1
-        self._newest = None
+        self._upkeep.forget()
         protocol = table.protocol()
         features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
         refused = sorted({_REFUSED_FEATURES[f] for f in features if f in _REFUSED_FEATURES})
@@ -578,7 +563,7 @@ class DeltaStore:
 
     def flush(self) -> None:
         """Make the entries of the snapshot outlast a power cut, whoever wrote them."""
-        self._flush_entries(max(self._version - _KEEP_VERSIONS, 0))
+        self._flush_entries(max(self._version - KEEP_VERSIONS, 0))
 
     def _flush_entries(self, first: int) -> None:
         if not self._storage.local:
@@ -622,127 +607,12 @@ class DeltaStore:
             raise self._failed(error) from error
 
     def tidy(self, *, now: bool = False) -> bool:
-        """Write a checkpoint where one is due, and delete entries of the table's log far behind it, by count.
-
-        What is due is counted from the table's newest checkpoint, whoever wrote it, so that it does not matter how
-        many handles made the commits.
-
-        Parameters
-        ----------
-        now : bool
-            Whether a checkpoint is due after a single commit.
-
-        Returns
-        -------
-        bool
-            Whether something was due.
-
-        Raises
-        ------
-        StorageError
-            If that could not be done. The log is as good as before.
-        """
-        try:
-            if self._newest is None:
-                self._newest = self._checkpoint()
-            over = self._behind() - self._due()
-            # At some versions only, so that of many who commit at once few do it; long after, whoever comes.
-            if not now and (over < 0 or self._version < self._tidy_from or (over % _TRY_AGAIN and over < _OVERDUE)):
-                return False
-            self._tidy_from = self._version + _TRY_AGAIN
-            self._newest = self._checkpoint()  # another handle may have written one
-            if self._behind() >= (1 if now else self._due()):
-                self._newest = self._write_checkpoint(self._newest[0])
-            self._clean(self._newest[0])
-        except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
-            raise self._not_tidied(plain(error)) from error
-        self._tidy_from = 0
-        return True
-
-    def _not_tidied(self, found: str) -> StorageError:
-        return StorageError(
-            f"could not tidy the table log of {self.path!r}: found {found}",
-            hint="check space and permissions; it is tried again behind later commits, and by `spark-timely compact`",
-            context={"path": self.path},
-            determinate=True,
-        )
-
-    def _behind(self) -> int:
-        return self._version - (self._newest or (0, 0))[0]
-
-    def _due(self) -> int:
-        """Return how many versions lie between two checkpoints."""
-        low, high = _CHECKPOINT_VERSIONS
-        return min(max(low, (self._newest or (0, 0))[1] // _FILES_PER_VERSION), high)
-
-    def _write_checkpoint(self, newest: int) -> tuple[int, int]:
-        if self._storage.local and self._rules.harmless:
-            return self._version, put_checkpoint(self._storage, self._version, newest)
-        self._open().create_checkpoint()
-        return self._checkpoint()
-
-    def _clean(self, checkpoint: int) -> None:
-        """Delete what lies far behind a checkpoint, in order of the versions (invariant 2)."""
-        old = self._behind_checkpoint(checkpoint)
-        if not old:
-            return
-        if not self._is_replaced(checkpoint):
-            return
-        for name in old:  # some tens, because this is done regularly
-            self._storage.delete(f"_delta_log/{name}")
-
-    def _behind_checkpoint(self, checkpoint: int) -> list[str]:
-        limit = checkpoint - _KEEP_VERSIONS
-        matches = [_LOG_FILE.fullmatch(name) for name in self._storage.names("_delta_log")]
-        return [match[0] for match in matches if match and int(match[1]) < limit]
-
-    def _is_replaced(self, version: int) -> bool:
-        """Flush a checkpoint and the file that points to it, and read both back (invariant 3).
-
-        False where the file points to an earlier one: another handle was late with it.
-        """
-        path = f"_delta_log/{version:020d}.checkpoint.parquet"
-        if not self._storage.exists(path):
-            found = f"a checkpoint of version={version} that is not one file"
-            raise self._not_tidied(found)
-        self._storage.flush([path, LAST_CHECKPOINT], always=True)
-        if self._checkpoint()[0] < version:
-            return False
-        rows = pq.read_table(pa.BufferReader(self._storage.read(path)), columns=["metaData", "add"])
-        if rows["metaData"].null_count == rows.num_rows:
-            found = f"a checkpoint of version={version} that does not read back"
-            raise self._not_tidied(found)
-        return True
+        """Write a checkpoint where one is due, and delete old entries of the table's log: see `TableUpkeep.tidy`."""
+        return self._upkeep.tidy(self._version, harmless=self._rules.harmless, now=now)
 
     def problems(self) -> list[str]:
         """Return what is wrong with the upkeep of the table, whoever should have done it; nothing is changed."""
-        found = [] if (problem := self._storage.flush_problem()) is None else [problem]
-        self._newest = self._checkpoint()
-        if self._behind() >= self._due() + _OVERDUE:
-            found.append(
-                f"no checkpoint since version {self._newest[0]}, {self._behind()} commits ago: opening the log takes"
-                " longer and longer; run `spark-timely compact`, which says what is wrong"
-            )
-        old = self._behind_checkpoint(self._newest[0])
-        if len(old) >= _OVERDUE:
-            found.append(
-                f"{len(old)} old entries behind the checkpoint of version {self._newest[0]} are not deleted: run"
-                " `spark-timely compact`, which says what is wrong"
-            )
-        return found
-
-    def _checkpoint(self) -> tuple[int, int]:
-        """Return version and size of the newest checkpoint; (0, 0) if there is none."""
-        try:
-            last = json.loads(self._storage.read(LAST_CHECKPOINT).to_pybytes())
-            version, size = int(last["version"]), int(last.get("size", 0))
-        except (TimelyError, ValueError, KeyError, TypeError):
-            return 0, 0
-        if self._storage.exists(f"_delta_log/{version:020d}.checkpoint.parquet"):
-            return version, size
-        # In parts, or of a kind that we do not read.
-        beginning = f"{version:020d}.checkpoint."
-        return (version, size) if any(n.startswith(beginning) for n in self._storage.names("_delta_log")) else (0, 0)
+        return self._upkeep.problems(self._version)
 
 
 def _is_unwritable(text: str) -> bool:

@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError
 from spark_timely.antichain import Antichain
 from spark_timely.cli import main
 from spark_timely.errors import LogDamagedError, LogFormatError, RolledBackError, StorageError
-from spark_timely.log import delta_create, delta_scratch, delta_store
+from spark_timely.log import delta_create, delta_scratch, delta_store, delta_upkeep
 from spark_timely.log.compaction import merge_progress_files
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.log.delta_store import DeltaStore
@@ -45,8 +45,8 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.fixture
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tidy after five commits, and keep ten entries."""
-    monkeypatch.setattr(delta_store, "_CHECKPOINT_VERSIONS", (5, 5))
-    monkeypatch.setattr(delta_store, "_KEEP_VERSIONS", 10)
+    monkeypatch.setattr(delta_upkeep, "_CHECKPOINT_VERSIONS", (5, 5))
+    monkeypatch.setattr(delta_upkeep, "KEEP_VERSIONS", 10)
 
 
 def entries(path: Path) -> list[str]:
@@ -158,7 +158,7 @@ def test_progress_of_handles_that_commit_once_is_merged(path: Path) -> None:
 
 def test_compact_writes_a_checkpoint_and_deletes_old_entries(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = filled(path)
-    monkeypatch.setattr(delta_store, "_KEEP_VERSIONS", 2)
+    monkeypatch.setattr(delta_upkeep, "KEEP_VERSIONS", 2)
     log.compact()
     assert (path / "_delta_log" / f"{log.version:020d}.checkpoint.parquet").exists()
     assert entries(path)[0] == f"{log.version - 2:020d}.json"
@@ -196,8 +196,8 @@ def test_nothing_is_deleted_before_its_replacement_is_flushed_and_reads_back(
     path: Path, fails: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_log(path, VALUES, minimum=(0,))
-    monkeypatch.setattr(delta_store, "put_checkpoint", fails)
-    monkeypatch.setattr(delta_store, "_KEEP_VERSIONS", 2)
+    monkeypatch.setattr(delta_upkeep, "put_checkpoint", fails)
+    monkeypatch.setattr(delta_upkeep, "KEEP_VERSIONS", 2)
     log = open_log(path)
     for i in range(1, 30):
         assert log.writer(owner="me").append(rows(i), advance_to=i).committed
@@ -216,7 +216,7 @@ def test_failing_upkeep_is_a_warning_and_no_unclear_commit(
         tried.append(version)
         return no_checkpoint(storage, version, newest)
 
-    monkeypatch.setattr(delta_store, "put_checkpoint", fail)
+    monkeypatch.setattr(delta_upkeep, "put_checkpoint", fail)
     log = open_log(path)
     writer = log.writer(owner="me")
     with caplog.at_level(logging.WARNING):

@@ -23,7 +23,7 @@ from spark_timely.errors import LogDamagedError, LogMissingError
 from spark_timely.exchange.declared import CaptureTypes
 from spark_timely.exchange.importing import StreamImport
 from spark_timely.exchange.writer import capture_bytes
-from spark_timely.log import delta_store
+from spark_timely.log import delta_store, delta_upkeep
 from spark_timely.log.delta import create_log, forget_logs, open_log
 from spark_timely.log.storage import FileStorage
 from spark_timely.spark.dataflow_tasks import catalog_of
@@ -54,8 +54,8 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tidy after five commits, not fifty, and keep two entries behind a checkpoint."""
-    monkeypatch.setattr(delta_store, "_CHECKPOINT_VERSIONS", (5, 5))
-    monkeypatch.setattr(delta_store, "_KEEP_VERSIONS", 2)
+    monkeypatch.setattr(delta_upkeep, "_CHECKPOINT_VERSIONS", (5, 5))
+    monkeypatch.setattr(delta_upkeep, "KEEP_VERSIONS", 2)
 
 
 def pair(n: int) -> pa.Table:
@@ -164,7 +164,7 @@ def test_checkpoint_of_another_engine_is_flushed_before_entries_behind_it_go(
     disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = filled(disk, 6)
-    monkeypatch.setattr(delta_store, "_KEEP_VERSIONS", 2)
+    monkeypatch.setattr(delta_upkeep, "KEEP_VERSIONS", 2)
     with PowerCut(disk, tmp_path / "shadow") as power:
         tell(power, *range(1, 7))
         DeltaTable(disk / "log").create_checkpoint()
