@@ -358,23 +358,14 @@ def run_history(place: Place, folder: Path, seed: int) -> Counter[str]:
     return Counter(line.split("refused: ")[1].split(":")[0] for line in history.said if "refused: " in line)
 
 
-def test_histories_in_memory_lose_nothing_in_silence(tmp_path: Path) -> None:
+@pytest.mark.timeout(40_000 if LONG else 600)
+@pytest.mark.parametrize(("place", "n_histories"), [(InMemory, IN_MEMORY), (OnDisk, ON_DISK)])
+def test_histories_lose_nothing_in_silence(tmp_path: Path, place: type[Place], n_histories: int) -> None:
     refusals = Counter[str]()
-    for seed in range(FIRST_SEED, FIRST_SEED + IN_MEMORY):
+    for seed in range(FIRST_SEED, FIRST_SEED + n_histories):
         folder = tmp_path / str(seed)
         folder.mkdir()
-        refusals += run_history(InMemory(), folder, seed)
+        refusals += run_history(place(), folder, seed)
         shutil.rmtree(folder)
     print(refusals)  # noqa: T201 - reported in the long lane
-    assert refusals["RolledBackError"] > IN_MEMORY / 10
-
-
-def test_histories_on_disk_lose_nothing_in_silence(tmp_path: Path) -> None:
-    refusals = Counter[str]()
-    for seed in range(FIRST_SEED, FIRST_SEED + ON_DISK):
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        refusals += run_history(OnDisk(), folder, seed)
-        shutil.rmtree(folder)
-    print(refusals)  # noqa: T201 - reported in the long lane
-    assert refusals["RolledBackError"] > ON_DISK / 10
+    assert refusals["RolledBackError"] > n_histories / 10
