@@ -52,9 +52,9 @@ class Alarm:
 
     Examples
     --------
-    >>> import os, tempfile
+    >>> import pathlib, tempfile
     >>> folder = tempfile.mkdtemp()
-    >>> _ = open(os.path.join(folder, "metadata"), "w").write("{}")
+    >>> _ = pathlib.Path(folder, "metadata").write_text("{}")
     >>> alarm, heard = Alarm(folder, "a"), Alarm(folder, "a")
     >>> heard.rung(), alarm.set(0.0), heard.rung()
     (0, True, 1)

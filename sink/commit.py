@@ -372,6 +372,7 @@ def is_refusal(error: BaseException, /) -> bool:
 
     Examples
     --------
+    >>> from spark_timely.errors import RolledBackError
     >>> is_refusal(RolledBackError("could not …")), is_refusal(KeyboardInterrupt())
     (True, False)
     """

@@ -66,7 +66,7 @@ def test_captures_through_connect_give_the_same_log(jobs: ConnectJobs, tmp_path:
         {"word": "y", "_diff": -2},
     ]
     assert collection.verify().legal
-    assert found["idle"][-1] == "idle: no micro-batch for 0:00:01, all rows up to 9 are complete"
+    assert found["idle"][-1] == "idle: no micro-batch for 1 second, all rows up to 9 are complete"
     idle = spark_timely.open_log(tmp_path / "idle")
     assert idle.frontier().elements == ((10,),)
     assert idle.messages()["_time"].to_pylist() == [1, 2, 3, 5, 5, 9]

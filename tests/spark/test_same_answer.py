@@ -263,7 +263,9 @@ def test_capture_of_any_cut_makes_each_row_a_message_a_dead_letter_or_advanced(
         except LateRowError:
             refused = True
             break
-    options = {"timeColumn": "t", "frontier": "bounded", "lateness": str(drawn.lateness), "lateData": late_data}
+    unit = {"timestamp": " us", "date": " days"}.get(drawn.kind, "")
+    lateness = f"{drawn.lateness}{unit}"
+    options = {"timeColumn": "t", "frontier": "bounded", "lateness": lateness, "lateData": late_data}
     with session_zone(spark, rng.choice(ZONES)):
         if refused:
             with pytest.raises(StreamingQueryException, match="behind the frontier"):

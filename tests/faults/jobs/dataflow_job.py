@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,15 +32,18 @@ from tests.faults.harness import strike
 OUTPUTS = ("windows", "totals", "pairs")
 
 
-def struck_in_task(marker: str, group: int, rows: pa.Table) -> pa.Table:
-    """Pass rows on, and kill when there are some."""
-    if rows.num_rows and not Path(marker).exists():
+def struck_in_task(marker: str | None, group: int, rows: pa.Table) -> pa.Table:
+    """Pass rows on, and kill when there are some and a marker is given."""
+    if marker is not None and rows.num_rows and not Path(marker).exists():
         strike(marker, group)
     return rows
 
 
-def flow_of(spec: dict[str, Any], touch: Callable[[pa.Table], pa.Table] | None = None) -> st.Dataflow:
-    """Return the program: hopping windows; totals of theirs, by a log between; a join per time."""
+def flow_of(spec: dict[str, Any], marker: str | None = None) -> st.Dataflow:
+    """Return the program: hopping windows; totals of theirs, by a log between; a join per time.
+
+    Its plan is the same whether a task is struck or not: another one would be refused.
+    """
     folder = Path(spec["folder"])
     flow = st.Dataflow("killed", checkpoint=spec["checkpoint"])
     one, two = flow.replay(str(folder / "one")), flow.replay(str(folder / "two"))
@@ -50,18 +52,18 @@ def flow_of(spec: dict[str, Any], touch: Callable[[pa.Table], pa.Table] | None =
     totals = again.delay(st.ceil_to(12)).aggregate(n=st.sum("n"), most=st.max("total"))
     totals.capture(str(folder / "totals"))
     pairs = one.join(two.select("key", other=pc.field("id")), on="key")
-    (pairs if touch is None else pairs.map(touch)).capture(str(folder / "pairs"))
+    pairs.map(partial(struck_in_task, marker, os.getpgid(0))).capture(str(folder / "pairs"))
     return flow
 
 
 def run(spark: SparkSession, spec: dict[str, Any]) -> None:
     """Run the dataflow until its inputs are used up, or until it is killed."""
-    kill, touch = spec.get("kill"), None
+    kill, marker = spec.get("kill"), None
     if kill and kill["where"] == "task":
-        touch = partial(struck_in_task, spec["marker"], os.getpgid(0))
+        marker = spec["marker"]
     elif kill:
         _kill_at_commit(kill["where"], kill["commit"], spec["marker"])
-    query = flow_of(spec, touch).start(spark, trigger={"availableNow": True}, workers=2, max_times_per_step=5)
+    query = flow_of(spec, marker).start(spark, trigger={"availableNow": True}, workers=2, max_times_per_step=5)
     query.await_termination()
 
 
@@ -92,4 +94,7 @@ def main(spec: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(json.loads(Path(sys.argv[1]).read_text()))
+    # Its functions are known by their module: the same one as where the test runs the dataflow itself.
+    from tests.faults.jobs import dataflow_job
+
+    dataflow_job.main(json.loads(Path(sys.argv[1]).read_text()))
