@@ -86,6 +86,11 @@ class _Parser(argparse.ArgumentParser):
     """A parser that raises instead of ending the process, so that `main` can be called from Python."""
 
     def error(self, message: str) -> NoReturn:
+        what, unknown, given = message.partition("unrecognized arguments: ")
+        if unknown:
+            # Names alone: a mistyped option may hold a secret.
+            names = [word.partition("=")[0] for word in given.split() if word.startswith("-")]
+            message = f"{what}{unknown}{', '.join(names) or 'more words than the verb takes'}"
         msg = f"could not read the command line: {message}"
         raise InvalidUsageError(msg, hint=f"`{self.prog} --help` tells what it takes")
 

@@ -68,7 +68,8 @@ def storage_options(options: argparse.Namespace) -> dict[str, str] | None:
     for pair in options.storage:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            msg = f"could not read the command line: found --storage {shown(pair)}"
+            # Not what was given: it may be a secret.
+            msg = "could not read the command line: found --storage without a name and '='"
             raise InvalidOptionError(msg, hint="give --storage KEY=VALUE")
         storage[key] = value
     return promised(storage, single_writer=options.single_writer) or None

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from spark_timely.antichain import Antichain
 from spark_timely.errors import CaptureFormatError, InvalidUsageError, ProtocolError, shown
-from spark_timely.exchange.jsonl import found_by, records_to_rows, rows_to_records
+from spark_timely.exchange.jsonl import found_by, loads, records_to_rows, rows_to_records
 from spark_timely.exchange.schema import Type, arrow_schema, parse_type
 from spark_timely.exchange.statements import Ledger, Statement, Time
 from spark_timely.exchange.times import TimeLayout, time_layout
@@ -223,7 +223,10 @@ def read_message(line: str | bytes, *, time: str | Type, record: str | Type) -> 
     layout = time_layout(time)
     type_ = parse_type(record) if isinstance(record, str) else record
     try:
-        found = json.loads(line)
+        found = loads(line)
+        if not isinstance(found, dict):
+            msg = f"found {shown(found)}"
+            raise ValueError(msg)
         return _message(found, layout, type_)
     except (ValueError, TypeError, LookupError, RecursionError, OverflowError) as error:
         msg = f"could not read a CDCv2 message: {found_by(error)}"

@@ -34,6 +34,7 @@ __all__ = ["JsonLines", "chunk_lines", "found_by", "json_chunk", "json_value", "
 
 Value: TypeAlias = object
 _LINES_BYTES = 1 << 20
+_MOST_F32 = float(np.finfo(np.float32).max)
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -115,14 +116,55 @@ def _is_integer(value: Value) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def loads(line: str | bytes) -> object:
+    """Read JSON that says one thing: no name twice in an object, no number that becomes infinite.
+
+    Raises
+    ------
+    ValueError
+        If it is no JSON, or says two things.
+
+    Examples
+    --------
+    >>> loads('{"a": [1, 0.5]}')
+    {'a': [1, 0.5]}
+    >>> loads('{"a": 1, "a": 2}')
+    Traceback (most recent call last):
+    ...
+    ValueError: found name 'a' twice
+    """
+    return json.loads(line, object_pairs_hook=_once, parse_float=_finite)
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        msg = f"found name {shown(next(name for name in names if names.count(name) > 1))} twice"
+        raise ValueError(msg)
+    return found
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        msg = f"found {shown(text)}, which no float holds"
+        raise ValueError(msg)
+    return value
+
+
 def _is_float(value: Value) -> bool:
     return (isinstance(value, int | float) and not isinstance(value, bool)) or value in list(_FLOATS)
+
+
+def _is_f32(value: Value) -> bool:
+    return _is_float(value) and not (isinstance(value, int | float) and abs(value) > _MOST_F32)
 
 
 _SCALAR: dict[str, Callable[[Value], bool]] = {
     **{f"{sign}{bits}": _is_integer for sign in "ui" for bits in (8, 16, 32, 64)},
     "bool": lambda value: isinstance(value, bool),
-    "f32": _is_float,
+    "f32": _is_f32,
     "f64": _is_float,
     "string": lambda value: isinstance(value, str),
     "bytes": lambda value: isinstance(value, str | bytes),
@@ -237,7 +279,7 @@ def json_chunk(
             continue
         place = None if positions is None else positions[i]
         try:
-            found = json.loads(line)
+            found = loads(line)
             if not (isinstance(found, dict) and set(found) == {"end"}):
                 events.append(_event(found))
                 places.append(place)

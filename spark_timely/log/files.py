@@ -138,7 +138,12 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, what: str) -> pa.ChunkedArra
         lists = pa.large_list(column.type.value_field)
         column = pa.chunked_array([lists_of_views(chunk) for chunk in column.chunks], lists)
     try:
-        return column.cast(field.type, safe=True)
+        fitted = column.cast(field.type, safe=True)
+        if _loses_bits(column.type, field.type) and _infinite(fitted) > _infinite(column):
+            found = f"found numbers in column {field.name!r} that are infinite as {field.type}"
+            msg = f"could not fit {what} to the log: {found}"
+            raise SchemaMismatchError(msg, hint="round or cast the column", context={"column": field.name})
+        return fitted
     except pa.ArrowInvalid as error:
         msg = (
             f"could not fit {what} to the log: found values in column {field.name!r} that do not fit {field.type}: "
@@ -156,6 +161,23 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, what: str) -> pa.ChunkedArra
             hint=f"the log keeps it as {field.type}; cast the column",
             context={"column": field.name},
         ) from error
+
+
+def _infinite(values: pa.ChunkedArray) -> int:
+    """Return how many numbers in a column, at any depth, are infinite: a cast to fewer bits makes more in silence."""
+    type_ = values.type
+    if pa.types.is_dictionary(type_):
+        return _infinite(values.cast(type_.value_type))
+    if pa.types.is_floating(type_):
+        return int(pc.sum(pc.is_inf(values)).as_py() or 0)
+    if pa.types.is_struct(type_):
+        return sum(_infinite(pc.struct_field(values, i)) for i in range(type_.num_fields))
+    if pa.types.is_map(type_):
+        parts = [part for chunk in values.chunks for part in (chunk.keys, chunk.items)]
+        return sum(_infinite(pa.chunked_array([part])) for part in parts)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        return _infinite(pc.list_flatten(values))
+    return 0
 
 
 def _has_inner_views(type_: pa.DataType) -> bool:
@@ -200,7 +222,27 @@ def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
         return _fits(found.value_type, wanted)
     if pa.types.is_decimal(wanted):
         return pa.types.is_decimal(found) or pa.types.is_integer(found)
-    return any(family(found) and family(wanted) for family in families)
+    if not any(family(found) and family(wanted) for family in families):
+        return False
+    if pa.types.is_struct(wanted):
+        # Arrow's cast fills fields that are not there with nulls, and leaves others out, without a word.
+        names = [{type_.field(i).name for i in range(type_.num_fields)} for type_ in (found, wanted)]
+        return names[0] == names[1] and all(
+            _fits(found.field(found.get_field_index(inner.name)).type, inner.type)
+            for inner in (wanted.field(i) for i in range(wanted.num_fields))
+        )
+    if pa.types.is_map(wanted):
+        return _fits(found.key_type, wanted.key_type) and _fits(found.item_type, wanted.item_type)
+    return not pa.types.is_list(wanted) or _fits(found.value_type, wanted.value_type)
+
+
+def _loses_bits(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether floats, at any depth, get fewer bits."""
+    if pa.types.is_dictionary(found):
+        return _loses_bits(found.value_type, wanted)
+    if pa.types.is_floating(found) and pa.types.is_floating(wanted):
+        return bool(found.bit_width > wanted.bit_width)
+    return found != wanted and pa.types.is_nested(found)
 
 
 def message_table(

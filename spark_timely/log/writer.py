@@ -96,6 +96,8 @@ class StreamWriter:
         self.owner = owner
         self._target = target_file_size
         self._compression = compression
+        # Of the newest commit that this writer knows: a log that has another id, or fewer commits, went back.
+        self._log_id, self._seq = log.log_id, -1
 
     @property
     def state(self) -> StreamState:
@@ -334,6 +336,17 @@ class StreamWriter:
 
     def _writable(self) -> StreamState:
         state = self.state
+        if self.log.log_id != self._log_id or state.seq < self._seq:
+            msg = (
+                f"could not append to stream {self.stream!r} of log {self.log.path!r}: found log {self.log.log_id!r} at"
+                f" seq={state.seq}, this writer left log {self._log_id!r} at seq={self._seq}"
+            )
+            raise RolledBackError(
+                msg,
+                hint="the log was restored or replaced, and rows that this writer appended are gone: append them again"
+                " with a new writer",
+                context={"path": self.log.path, "stream": self.stream},
+            )
         if state.closed:
             raise closed_stream(self.log.path, self.stream)
         return state
@@ -456,6 +469,7 @@ class StreamWriter:
             raise
         if not outcome.committed:
             log._discard_refused(files)
+        self._seq = max(self._seq, outcome.state.seq)
         return outcome
 
 

@@ -394,6 +394,7 @@ def test_every_verb_works_on_an_empty_log(run: Run, log_path: str, verb: str, mo
         (["compact", "LOG", "--target-file-size", "big"], 2, "128mb"),
         (["advance", "LOG", "[1"], 2, "[1"),
         (["stats", "LOG", "--storage", "key"], 2, "KEY=VALUE"),
+        (["stats", "LOG", "--storage", "key", "--storag", "x"], 2, "unrecognized arguments: --storag"),
         (["stats", "/nowhere/at/all"], 3, "no such path"),
         (["advance", "LOG", "1"], 4, "forward"),
         (["advance", "LOG", "9", "--stream", "other"], 2, "'other'"),
@@ -551,3 +552,18 @@ def test_cells_of_all_kinds_are_readable() -> None:
 def test_no_verb_can_be_abbreviated() -> None:
     with pytest.raises(ValueError, match="unrecognized"):
         build_parser().parse_args(["stats", "log", "--js"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["stats", "LOG", "--storage", "key:SECRET"],
+        ["stats", "LOG", "--storage", "key", "SECRET"],
+        ["stats", "LOG", "--storag", "key=SECRET"],
+        ["stats", "LOG", "--storag=key=SECRET"],
+    ],
+)
+def test_mistyped_storage_option_is_not_repeated(run: Run, words: list[str]) -> None:
+    code, out, err = run(*words)
+    assert code == 2
+    assert "SECRET" not in out + err

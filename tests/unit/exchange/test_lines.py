@@ -7,6 +7,7 @@ import json
 import pytest
 
 from spark_timely.errors import CaptureFormatError
+from spark_timely.exchange.jsonl import json_chunk
 from spark_timely.exchange.lines import Lines
 
 
@@ -46,3 +47,16 @@ def test_two_objects_on_a_line_are_refused_wherever_the_bytes_are_cut() -> None:
         # A line that is no JSON is refused by whoever reads it.
         with pytest.raises((CaptureFormatError, json.JSONDecodeError)):
             lines_of(data[:cut], data[cut:])
+
+
+@pytest.mark.parametrize(
+    ("line", "record", "found"),
+    [
+        ('{"messages": [0, [1]], "messages": [0, [2]]}', "u64", "found name 'messages' twice"),
+        ('{"messages": [0, [1e400]]}', "f64", "found '1e400', which no float holds"),
+        ('{"messages": [0, [1e300]]}', "f32", r"found 1e\+300"),
+    ],
+)
+def test_line_that_says_two_things_or_a_number_that_does_not_fit_is_refused(line: str, record: str, found: str) -> None:
+    with pytest.raises(CaptureFormatError, match=found):
+        json_chunk([line], time="u64", record=record)

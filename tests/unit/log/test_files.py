@@ -469,3 +469,40 @@ def test_storage_behind_a_url_goes_through_deltalake(tmp_path: Path) -> None:
     assert not storage.exists("x.txt")
     with pytest.raises(DataLossError, match="no such file"):
         storage.read("x.txt")
+
+
+INNER = pa.struct([("b", pa.int64())])
+AMOUNT = pa.struct([("amount", pa.int64()), ("f", pa.float32())])
+
+
+@pytest.mark.parametrize(
+    ("column", "wanted"),
+    [
+        (pa.array([{"Amount": 7, "f": None}]), AMOUNT),
+        (pa.array([{"amount": 7}]), AMOUNT),
+        (pa.array([{"amount": 7, "f": None, "extra": 8}]), AMOUNT),
+        (pa.array([{"amount": 7, "f": 1e300}]), AMOUNT),
+        (pa.array([[0.5], [1e300, 1.0]]), pa.list_(pa.float32())),
+        (pa.array([[("k", 1e300)]], pa.map_(pa.string(), pa.float64())), pa.map_(pa.string(), pa.float32())),
+        (pa.array([[{"amount": 7, "extra": 8}]]), pa.list_(pa.struct([("amount", pa.int64())]))),
+        (
+            pa.array([[("k", {"b": 1})]], pa.map_(pa.string(), pa.struct([("b", pa.int64())]))),
+            pa.map_(pa.string(), AMOUNT),
+        ),
+        (pa.array([1e300]), pa.float32()),
+        (pa.array([1e300]).dictionary_encode(), pa.float32()),
+    ],
+)
+def test_what_a_cast_would_lose_in_silence_is_refused(column: pa.Array, wanted: pa.DataType) -> None:
+    with pytest.raises(SchemaMismatchError, match="column 'c'"):
+        conform(pa.table({"c": column}), pa.schema([("c", wanted)]))
+
+
+def test_fields_come_in_any_order_and_floats_with_fewer_bits_where_they_fit() -> None:
+    fields = pa.array([{"f": None, "amount": 7}], pa.struct([("f", pa.float32()), ("amount", pa.int32())]))
+    found = conform(pa.table({"c": fields}), pa.schema([("c", AMOUNT)]))
+    assert found["c"].to_pylist() == [{"amount": 7, "f": None}]
+    floats = conform(pa.table({"c": [0.5, None, float("nan"), float("inf")]}), pa.schema([("c", pa.float32())]))
+    assert str(floats["c"].to_pylist()) == "[0.5, None, nan, inf]"
+    lists = conform(pa.table({"c": [[0.5, None], None, []]}), pa.schema([("c", pa.list_(pa.float32()))]))
+    assert lists["c"].to_pylist() == [[0.5, None], None, []]
