@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 import spark_timely as st
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.datasource.stream import TimelyStreamReader
-from spark_timely.log import delta_store
+from spark_timely.log import delta_upkeep
 from spark_timely.spark.arrow import arrow_schema
 from spark_timely.testing.driver import StreamDriver
 from tests.unit.sink.driver import SinkDriver
@@ -191,6 +191,6 @@ def test_nothing_grows_and_nothing_is_lost_in_a_long_run(tmp_path: Path) -> None
     assert all(s.live_files < 300 for s in samples), told
     assert all(s.files_on_disk < 1200 for s in samples), told
     # What is kept, what may have come since the newest checkpoint, and since the last look at the directory.
-    most = delta_store._KEEP_VERSIONS + 2 * delta_store._CHECKPOINT_VERSIONS[1] + 20
+    most = delta_upkeep.KEEP_VERSIONS + 2 * delta_upkeep._CHECKPOINT_VERSIONS[1] + 20
     assert all(s.table_log < most for s in samples), told
     Path(os.environ.get("SPARK_TIMELY_SOAK_REPORT", os.devnull)).write_text(f"{steps} steps\n{told}\n")

@@ -57,10 +57,13 @@ def moved(steps: Sequence[Step], time: Time, high: int) -> tuple[Time, bool]:
     return time, past
 
 
-def delayed(stream: Stream, steps: Sequence[Step]) -> Stream:
+def delayed(stream: Stream, steps: Sequence[Step], kind_of_time: str) -> Stream:
+    unit = {"timestamp": " us", "date": " days"}.get(kind_of_time)
     for kind, *how in steps:
+        spans = how[0] if isinstance(how[0], tuple) else (how[0],)
+        written = [span if unit is None else f"{span}{unit}" for span in spans]
         stream = stream.delay(
-            plus(*how[0]) if kind == "plus" else ceil_to(how[0]) if kind == "ceil" else windows(how[0])
+            plus(*written) if kind == "plus" else ceil_to(written[0]) if kind == "ceil" else windows(written[0])
         )
     return stream
 
@@ -96,9 +99,9 @@ def test_frontiers_of_views_and_of_the_progress_layer_stay_at_the_greatest_time(
     kind, arity, paths, frontiers = story
     high = TimeType(kind).hi
     with tempfile.TemporaryDirectory() as folder:
-        log = create_log(f"{folder}/in", SCHEMA, times=[kind] * arity, minimum=(0,) * arity)
+        log = create_log(f"{folder}/in", SCHEMA, times=[kind] * arity, minimum=np.zeros(arity, np.int64))
         scope = Scope("flow")
-        first, *others = [delayed(scope.replay(log), path) for path in paths]
+        first, *others = [delayed(scope.replay(log), path, kind) for path in paths]
         stream = first.concat(*others) if others else first
         stream.capture(f"{folder}/out")
     (sink,) = scope.sinks
@@ -153,10 +156,10 @@ def test_each_row_near_the_greatest_time_is_given_once_or_refused_by_name_howeve
     columns = ["_time"] if arity == 1 else [f"_time_{i}" for i in range(arity)]
     rows: list[Time] = []
     with tempfile.TemporaryDirectory() as folder:
-        log = create_log(f"{folder}/in", SCHEMA, times=[kind] * arity, minimum=(0,) * arity)
+        log = create_log(f"{folder}/in", SCHEMA, times=[kind] * arity, minimum=np.zeros(arity, np.int64))
         writer = log.writer(owner="test")
         scope = Scope("flow")
-        stream = delayed(scope.replay(log), steps)
+        stream = delayed(scope.replay(log), steps, kind)
         (stream.aggregate(by="n", m=count()) if whole else stream).capture(f"{folder}/out")
 
         def engine() -> Engine:

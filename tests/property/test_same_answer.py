@@ -205,6 +205,11 @@ def own_time(rows: list[Any], kind: str) -> pa.Table:
     return rows_table(rows, (kind,), names=["t"])
 
 
+def lateness_of(drawn: Arrivals) -> str:
+    """Return the lateness as an option: on dates and timestamps with its unit."""
+    return f"{drawn.lateness}{ {'timestamp': ' us', 'date': ' days'}.get(drawn.kind, '') }"
+
+
 @examples(25)
 @given(
     drawn=arrivals(max_rows=15),
@@ -215,7 +220,7 @@ def test_capture_makes_each_row_a_message_a_dead_letter_or_advanced_for_any_cut(
     drawn: Arrivals, late_data: str, rng: random.Random
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        options = {"timeColumn": "t", "frontier": "bounded", "lateness": str(drawn.lateness), "lateData": late_data}
+        options = {"timeColumn": "t", "frontier": "bounded", "lateness": lateness_of(drawn), "lateData": late_data}
         driver = SinkDriver(Path(folder), **options)
         model = CaptureModel(MINIMA[drawn.kind], "bounded", late_data, drawn.lateness)
         for rows in cut_rows(drawn, rng):
@@ -250,7 +255,7 @@ def test_capture_makes_each_row_a_message_a_dead_letter_or_advanced_for_any_cut(
 @examples(15)
 @given(drawn=arrivals(max_rows=10, late=False), rng=st.randoms(use_true_random=False))
 def test_capture_without_late_rows_has_one_hash_for_any_cut(drawn: Arrivals, rng: random.Random) -> None:
-    options = {"timeColumn": "t", "frontier": "bounded", "lateness": str(drawn.lateness), "lateData": "error"}
+    options = {"timeColumn": "t", "frontier": "bounded", "lateness": lateness_of(drawn), "lateData": "error"}
     hashes = set()
     for cut in ([list(drawn.rows)], [[row] for row in drawn.rows] or [[]], cut_rows(drawn, rng)):
         with tempfile.TemporaryDirectory() as folder:

@@ -403,7 +403,13 @@ def test_interrupt_from_the_keyboard_leaves_what_came(log_path: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(60)
         command[5] = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        # A shell without jobs lets what it runs in the background ignore the signal, and that is inherited.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        finally:
+            signal.signal(signal.SIGINT, before)
+        with process:
             connection, _ = server.accept()
             with connection:
                 connection.sendall(data[:2000])
