@@ -79,3 +79,11 @@ def session_zone(spark: SparkSession, zone: str) -> Iterator[None]:
         yield
     finally:
         spark.conf.set(name, before)
+
+
+def session_of_a_call(spark: SparkSession) -> SparkSession:
+    """Return a session object as each call of foreachBatch gets one: another object of the same session.
+
+    Not a new session: it would become the active one of the thread, where the data source is not registered.
+    """
+    return type(spark)(spark.sparkContext, spark._jsparkSession)

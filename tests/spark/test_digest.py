@@ -16,6 +16,7 @@ from spark_timely.capture.digest import RowsDigest
 from spark_timely.spark import foreach_batch
 from spark_timely.spark.digest_sql import digest_in, digest_sums, row_hash_sql
 from tests.oracles import digest_model as model
+from tests.support import session_of_a_call
 from tests.unit.sink.driver import MIN, rows
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def frame(spark: SparkSession, table: pa.Table, n_parts: int = 2) -> DataFrame:
     from spark_timely.spark.arrow import spark_schema
 
     # A session of its own, as each run of a query has one.
-    return spark.newSession().createDataFrame(table, schema=spark_schema(table.schema)).repartition(n_parts)
+    return session_of_a_call(spark).createDataFrame(table, schema=spark_schema(table.schema)).repartition(n_parts)
 
 
 @pytest.mark.parametrize("late_data", ["deadLetter", "advance"])
@@ -259,7 +260,7 @@ def test_capture_of_events_counts_progress_rows_with_time_and_change(
     for number, moved in enumerate([5, 6]):
         events = [("message", 7, None, 1), ("progress", MIN, -1, None), ("progress", moved, 1, None)]
         for _ in range(2):  # the second time repeated, by another run
-            df = spark.newSession().createDataFrame(events, "_event string, _time bigint, _delta int, id int")
+            df = session_of_a_call(spark).createDataFrame(events, "_event string, _time bigint, _delta int, id int")
             foreach_batch.capture(df, 0, path=str(tmp_path / f"log-{number}"), app_id="a", frontier="events")
         expected = [
             {"_event": ("string", e), "_time": ("bigint", t), "_delta": ("bigint", d), "id": ("bigint", i)}

@@ -18,6 +18,7 @@ from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.log.storage import FileStorage
 from spark_timely.spark.foreach_batch import capture
 from spark_timely.time_type import TimeType
+from tests.support import session_of_a_call
 from tests.unit.sink.driver import SinkDriver, rows
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     """Return a table as a DataFrame of two partitions, with a session object of its own as in each micro-batch."""
     from spark_timely.spark.arrow import spark_schema
 
-    return spark.newSession().createDataFrame(table, schema=spark_schema(table.schema)).repartition(2)
+    return session_of_a_call(spark).createDataFrame(table, schema=spark_schema(table.schema)).repartition(2)
 
 
 def contents(log: DeltaLog) -> dict[str, object]:
