@@ -40,6 +40,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from spark_timely.errors import (
+    DataLossError,
     InvalidUsageError,
     LogDamagedError,
     LogFormatError,
@@ -51,7 +52,7 @@ from spark_timely.errors import (
 from spark_timely.log.delta_create import NO_LINKS, add_action, no_links
 from spark_timely.log.delta_scratch import CHECKPOINT, NO_HOOKS, entry_of_columns
 from spark_timely.log.delta_upkeep import KEEP_VERSIONS, LOG_FILE, TableUpkeep
-from spark_timely.log.entries import Entry, entry_path, parse_entry, put_entry, read_entry, render_entry
+from spark_timely.log.entries import Entry, check_whole, entry_path, parse_entry, put_entry, read_entry, render_entry
 from spark_timely.log.features import table_rules
 from spark_timely.log.format import LogFormat
 from spark_timely.log.index import index_adds, index_files
@@ -96,8 +97,6 @@ _COMMIT_RETRIES = 30
 _OPEN_TRIES = 3
 # Seconds between looks at an entry that cannot be understood: somebody may be writing it in its place.
 LOOKS_S = (0.1, 0.2, 0.4, 0.8, 1.6)
-# Fewer bytes are no action.
-_LEAST_BYTES = 3
 
 
 def _pause(seconds: float) -> None:
@@ -239,8 +238,9 @@ class DeltaStore:
         Parameters
         ----------
         opened : int, optional
-            The version that delta-rs could open. Then it has read all of it, and takes only an empty entry for a
-            commit: the sizes tell, and the newest entry is read. A few hundred small files.
+            The version that delta-rs could open. Then it has read all of it, and takes only an entry that is empty
+            or lacks whole lines for a commit: lines are counted, and the newest entry is read. A few hundred small
+            files.
         """
         if opened is not None and not self._storage.local:
             return None  # a put is all or nothing there
@@ -259,18 +259,18 @@ class DeltaStore:
         return None
 
     def _wrong(self, path: str, *, whole: bool) -> str | None:
-        """Return what is wrong with a file of the table's log, by its size alone unless `whole`."""
-        mark = self._storage.mark(path)
-        if mark is None:
-            return None
-        if not whole:
-            return "empty" if mark[-2] < _LEAST_BYTES else None
-        content = self._storage.read(path)
+        """Return what is wrong with a file of the table's log; unless `whole`, its lines are only counted."""
+        try:
+            content = self._storage.read(path)
+        except DataLossError:
+            return None  # deleted since
         try:
             if path.endswith(".parquet"):
                 pq.read_metadata(pa.BufferReader(content))
-            else:
+            elif whole:
                 parse_entry(content.to_pybytes())
+            else:
+                check_whole(content.to_pybytes())
         except (ValueError, LookupError, TypeError, OSError, pa.ArrowException) as error:
             return plain(error)
         return None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import time
 from dataclasses import dataclass, field
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
     from spark_timely.log.base import DataFile
     from spark_timely.log.storage import FileStorage, Storage
 
-__all__ = ["Entry", "entry_path", "parse_entry", "put_entry", "put_file", "read_entry", "render_entry"]
+__all__ = ["Entry", "check_whole", "entry_path", "parse_entry", "put_entry", "put_file", "read_entry", "render_entry"]
 
 # How many actions an entry of ours has: tells one that was cut at the end of a line.
 _COUNT = "timelyActions"
+_COUNTED = re.compile(rb'"timelyActions":(\d+)')
 # Signs that need not be escaped in the paths of a table's log; those of our own files are among them.
 _PLAIN = "/=_-.~+,@:"
 
@@ -136,6 +138,35 @@ def parse_entry(content: bytes) -> Entry:
         msg = f"cut: {n_actions} of {wanted} actions"
         raise ValueError(msg)
     return Entry(adds, removes, frozenset(apps), changes)
+
+
+def check_whole(content: bytes) -> None:
+    r"""Refuse an entry that is empty or lacks lines, without reading what it says: a few microseconds.
+
+    Parameters
+    ----------
+    content : bytes
+        Of an entry whose lines are known to be JSON. Only entries of ours say how many lines they have.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> check_whole(b'{"commitInfo": {"timelyActions":3}}\n{"remove": {"path": "a"}}\n')
+    Traceback (most recent call last):
+    ...
+    ValueError: cut: 2 of 3 actions
+    """
+    actions = [line for line in content.splitlines() if line.strip()]
+    if not actions:
+        msg = "empty"
+        raise ValueError(msg)
+    wanted = _COUNTED.search(actions[0])
+    if wanted is not None and int(wanted[1]) != len(actions):
+        msg = f"cut: {len(actions)} of {int(wanted[1])} actions"
+        raise ValueError(msg)
 
 
 def render_entry(

@@ -94,6 +94,30 @@ def test_entry_that_lost_whole_lines_is_damage(path: Path, pauses: list[float]) 
     assert pauses
 
 
+@pytest.mark.parametrize(
+    ("damage", "found"),
+    [
+        (lambda whole: b"".join(whole.splitlines(keepends=True)[:-1]), "cut: 3 of 4 actions"),
+        (lambda whole: whole.splitlines(keepends=True)[0], "cut: 1 of 4 actions"),
+        (lambda whole: b"".join(whole.splitlines(keepends=True)[:-1]) + b"\n" * 100, "cut: 3 of 4 actions"),
+        (lambda whole: b"\n" * len(whole), "empty"),
+        (lambda whole: b" \r\n" * len(whole), "empty"),
+    ],
+)
+def test_damaged_entry_behind_the_newest_is_noticed_when_a_log_is_opened(
+    path: Path, damage: Callable[[bytes], bytes], found: str, pauses: list[float]
+) -> None:
+    """The library that opens the table takes such an entry for a commit that did less, or nothing."""
+    log = filled(path)
+    entry = path / entry_path(log.version)
+    log.writer(owner="me").append(rows(9))
+    log.writer(owner="me").append(rows(10))
+    entry.write_bytes(damage(entry.read_bytes()))
+    with pytest.raises(LogDamagedError, match=rf"entry '_delta_log/{entry.name}' .*{found}"):
+        open_log(path)
+    assert pauses == list(delta_store.LOOKS_S)
+
+
 @pytest.mark.parametrize("late", [1, 4])
 def test_entry_that_is_being_written_is_looked_at_again(path: Path, late: int, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[float] = []
