@@ -166,6 +166,16 @@ def find_break(
     if newest is not None and number <= newest:
         # The log has the number: whether it is the same micro-batch is another question.
         return None
+    if entry is not None and not mine and entry.commits[0].seq > (1 if state is None else state.seq + 1):
+        # What the owner before this query had captured when it took over is lost too, and nobody repeats that.
+        taken = entry.commits[0]
+        now = "with no such stream" if state is None else f"at seq={state.seq} and owned by {state.owner!r}"
+        return Finding(
+            f"found the log restored to an earlier state, {now}; this query took it over at seq={taken.seq} with"
+            f" micro-batch {taken.batch}",
+            _way_back(None),
+            None,
+        )
     lost = None if entry is None else entry.first_lost(-1 if state is None or not mine else state.seq, newest)
     if entry is not None and lost is not None and number[0] > lost:
         left = entry.newest

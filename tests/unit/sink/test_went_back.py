@@ -311,6 +311,48 @@ def test_first_number_above_0_is_refused(tmp_path: Path) -> None:
     assert driver.log().stream("main").note.gaps == ((0, 0),)
 
 
+@pytest.mark.parametrize("n_left", [0, 1])
+def test_log_restored_to_before_it_was_taken_over_is_refused(tmp_path: Path, n_left: int) -> None:
+    """What its former owner had captured by then is lost too, and the new owner begins behind it."""
+    driver = driver_of(tmp_path)
+    create_log(driver.log_path, pa.schema({"t": pa.int64(), "id": pa.int64()}), times="long")
+    if not n_left:
+        copy_log(driver)
+    run(driver, "bounded", 0)
+    if n_left:
+        copy_log(driver)
+    run(driver, "bounded", 1)
+    other = SinkDriver(tmp_path, query="query-b", checkpoint="other", takeover="true", **POLICIES["bounded"])
+    other.run([data("bounded", 2)])
+    (other.checkpoint / "commits" / "0").unlink()
+    restore_copy(driver)
+    with refused(
+        other,
+        errors.RolledBackError,
+        "could not capture micro-batch 0",
+        "found the log restored to an earlier state, "
+        + ("at seq=1 and owned by 'query-a'" if n_left else "with no such stream"),
+        "this query took it over at seq=3 with micro-batch 0",
+        "restore the log's newest state",
+        "beginAt=0",
+    ):
+        other.run([data("bounded", 2)])
+    with refused(driver, errors.RolledBackError, "the query left it at seq=2 and micro-batch 1"):
+        run(driver, "bounded", 2)
+
+
+def test_log_restored_to_just_before_it_was_taken_over_loses_nothing(tmp_path: Path) -> None:
+    driver = driver_of(tmp_path)
+    run(driver, "bounded", 0)
+    copy_log(driver)
+    other = SinkDriver(tmp_path, query="query-b", checkpoint="other", takeover="true", **POLICIES["bounded"])
+    other.run([data("bounded", 1)])
+    (other.checkpoint / "commits" / "0").unlink()
+    restore_copy(driver)
+    assert other.run([data("bounded", 1)]) == 0
+    assert ids(driver) == [0, 1]
+
+
 def test_takeover_begins_at_0(tmp_path: Path) -> None:
     run(driver_of(tmp_path), "bounded", 0)
     other = SinkDriver(tmp_path, query="query-b", checkpoint="other", takeover="true", **POLICIES["bounded"])
