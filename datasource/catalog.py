@@ -54,7 +54,7 @@ class Catalog:
         self._fail_on_data_loss = fail_on_data_loss
         self._pause = pause
         self._missing: set[str] = set()
-        self._version: int | None = None
+        self._version: tuple[int, int] | None = None
         self._index: FileIndex | None = None
         self._counts: dict[str, TimeCounts] = {}  # the one used last comes last
         self._n_kept = 0
@@ -74,7 +74,7 @@ class Catalog:
 
     def index(self) -> FileIndex:
         """Return the files of messages in the log's present snapshot."""
-        version = self._log.version
+        version = self._log.generation, self._log.version
         if self._index is None or version != self._version:
             self._index = self._log.files()
             self._version = version

@@ -13,6 +13,7 @@ Invariants
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -28,7 +29,7 @@ from spark_timely.errors import (
     shown,
 )
 
-__all__ = ["ImportMark", "MicroBatch", "Note", "Opening", "OutputFailure", "OutputNote"]
+__all__ = ["ImportMark", "InputNote", "MicroBatch", "Note", "Opening", "OutputFailure", "OutputNote"]
 
 NOTE_VERSION: Final = 1
 MOST_BYTES: Final = 64 * 1024
@@ -171,13 +172,30 @@ class OutputFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class InputNote:
+    """Say which log an output was made from, and which of its commits were there.
+
+    Attributes
+    ----------
+    id : str
+        Of the log.
+    commits : dict of str to (int, str)
+        By stream the newest commit at that moment: its number, and its identity as `StreamState.identity` has it. Of
+        a log with very many streams only those that made commits last.
+    """
+
+    id: str
+    commits: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class OutputNote:
     """Say what an output of a dataflow was made from. Lasts, its step excepted.
 
     Attributes
     ----------
-    inputs : dict of str to str
-        Ids of the logs that everything up to the output's upper was made from, by path. Those of outputs of the same
+    inputs : dict of str to InputNote
+        The logs that everything up to the output's upper was made from, by path. Those of outputs of the same
         dataflow are not among them, but what they are made from is.
     step : dict or None
         Numbers of the step: tasks, distinct times, rows and bytes by operator. Passes.
@@ -189,14 +207,43 @@ class OutputNote:
         Fingerprint of the plan that the newest rows were made by; None before the first step.
     outline : str or None
         That plan in a few words, an operator a line, to say what differs from another.
+    upper : tuple of times or None
+        Elements of the frontier that the dataflow itself brought the output to. None before the first step, also the
+        first one after a move that was consented to: the next step begins where the output is.
+    others : int
+        Messages that others have appended since the first step.
     """
 
-    inputs: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, InputNote] = field(default_factory=dict)
     step: Mapping[str, object] | None = None
     failures: tuple[OutputFailure, ...] = ()
     dropped: tuple[str, ...] = ()
     plan: str | None = None
     outline: str | None = None
+    upper: tuple[tuple[int, ...], ...] | None = None
+    others: int = 0
+
+    def consent(self, upper: tuple[tuple[int, ...], ...], /) -> str:
+        """Return what `replaces` names to continue from this state of the output, whatever was done to it.
+
+        It looks like the fingerprint of a plan, and holds for this state alone: for this frontier, what others
+        appended, and the commits of the inputs. A step later it is another one.
+
+        Parameters
+        ----------
+        upper : tuple of times
+            Elements of the frontier that the output has.
+
+        Examples
+        --------
+        >>> note = OutputNote(plan="1:ab", upper=((30,),))
+        >>> note.consent(((40,),)) == note.consent(((40,),)), note.consent(((40,),)) == note.consent(((50,),))
+        (True, False)
+        """
+        scheme = (self.plan or "1").partition(":")[0]
+        inputs = {path: asdict(each) for path, each in self.inputs.items()}
+        state = json.dumps([self.plan, self.upper, upper, self.others, inputs], sort_keys=True)
+        return f"{scheme}:{hashlib.sha256(state.encode()).hexdigest()[:32]}"
 
     @property
     def failure(self) -> OutputFailure | None:
@@ -390,7 +437,20 @@ def _output(facts: object) -> OutputNote | None:
     values = dict(cast("dict[str, object]", facts))
     failures = [OutputFailure(**failure) for failure in cast("list[dict[str, str]]", values.pop("failures", ()))]
     dropped = tuple(cast("list[str]", values.pop("dropped", ())))
-    return OutputNote(failures=tuple(failures), dropped=dropped, **values)  # type: ignore[arg-type]
+    inputs = {path: _input(each) for path, each in cast("dict[str, dict[str, object]]", values.pop("inputs")).items()}
+    upper = cast("list[list[int]] | None", values.pop("upper", None))
+    return OutputNote(
+        inputs,
+        failures=tuple(failures),
+        dropped=dropped,
+        upper=None if upper is None else tuple(tuple(element) for element in upper),
+        **values,  # type: ignore[arg-type]
+    )
+
+
+def _input(facts: Mapping[str, object]) -> InputNote:
+    commits = cast("dict[str, tuple[int, str]]", facts["commits"])
+    return InputNote(cast("str", facts["id"]), {stream: (seq, identity) for stream, (seq, identity) in commits.items()})
 
 
 def _unreadable(text: str | None) -> LogFormatError:

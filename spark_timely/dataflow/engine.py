@@ -31,7 +31,7 @@ from spark_timely.capture.replay import Limits
 from spark_timely.dataflow.cutting import KEYED_BYTES, Files, cut_range
 from spark_timely.dataflow.inputs import Inputs, other_log
 from spark_timely.dataflow.logs import open_logs
-from spark_timely.dataflow.notes import newest_note
+from spark_timely.dataflow.notes import note_of
 from spark_timely.dataflow.outputs import Outputs, passes
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.tracking import Tracking
@@ -268,14 +268,17 @@ class Engine:
         if self.dropped:
             return []
         found = []
+        # What such a log declares complete was not computed: nothing is made from it either.
+        wrong = {sink for sink, state in self._states.items() if self._outputs.refused(sink, state) is not None}
         for sink, state in self._states.items():  # one turn per output
             if sink in self._outputs.failures:
                 continue
-            note = newest_note(self._logs[sink.path], sink)
-            refused = self._from.changed(sink, note) or self._outputs.refused(sink, state)
-            refused = refused or self._from.missing(sink, note)
+            note = note_of(state, sink)
+            refused = self._refused(sink, state, fresh=fresh)
             if refused is not None:
                 self._outputs.fail(sink, state, refused)
+                continue
+            if not wrong.isdisjoint(self._from.spools(sink)):
                 continue
             upper = self._tracking.frontier(sink)
             if state.frontier.less_equal_frontier(upper):
@@ -283,9 +286,21 @@ class Engine:
                     found.append((sink, state, upper))
                 else:
                     self._outputs.settle(sink, state, note)
-            elif fresh and not self._from.spools(sink):
+            elif fresh and note.upper is not None and not self._from.spools(sink):
                 self._outputs.fail(sink, state, _gone_back(sink, state.frontier, upper))
         return found
+
+    def _refused(self, sink: Sink, state: StreamState, *, fresh: bool) -> TimelyError | None:
+        """Return why an output may not continue from a state, whatever its inputs have for it."""
+        note = note_of(state, sink)
+        try:
+            return (
+                self._from.changed(sink, note, state.frontier, fresh=fresh)
+                or self._outputs.refused(sink, state)
+                or self._from.missing(sink, note)
+            )
+        except TimelyError as error:
+            return error
 
     def _look(self, inputs: Sequence[str]) -> None:
         """Read the uppers, and after all of them the frontiers of logs that are read.
@@ -347,13 +362,14 @@ class Engine:
             sink
             for sink, state in self._states.items()
             if sink not in failed
+            and note_of(state, sink).upper is not None
             and not any(spool in failed for spool in self._from.spools(sink))
             and not state.frontier.less_equal_frontier(self._tracking.frontier(sink))
         ]
 
     def _step(self, ready: Sequence[Ready], run_tasks: RunTasks) -> list[Appended]:
         # As of the snapshots that files are taken from: an output that is read again may be looked at before the end.
-        inputs = {sink: self._from.ids(sink) for sink, _, _ in ready}
+        inputs = {sink: self._from.now(sink, note_of(state, sink)) for sink, state, _ in ready}
         outputs: list[OutputPlan] = []
         tasks: list[Task] = []
         planned: list[Ready] = []
@@ -455,7 +471,7 @@ def _gone_back(sink: Sink, upper: Antichain, frontier: Antichain) -> DataLossErr
     )
     return DataLossError(
         msg,
-        hint="an input was replaced or restored to an earlier state, the output was moved by hand, or the dataflow "
-        "was changed: rows would be missed; capture into another log, or remove this output to make it anew",
+        hint="an input was replaced or restored to an earlier state, or the dataflow was changed: rows would be "
+        "missed; capture into another log, or remove this output to make it anew",
         context={"path": sink.path},
     )

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
     from spark_timely.capture.note import OutputFailure
     from spark_timely.dataflow.scope import Sink
+    from spark_timely.log.base import StreamState
     from spark_timely.log.core import LogCore
 
-__all__ = ["failure_of", "newest_note", "steps_of"]
+__all__ = ["failure_of", "newest_note", "note_of", "steps_of"]
 
 
 def steps_of(log: LogCore, sink: Sink) -> list[Mapping[str, object]]:
@@ -33,7 +34,11 @@ def steps_of(log: LogCore, sink: Sink) -> list[Mapping[str, object]]:
 
 def newest_note(log: LogCore, sink: Sink) -> OutputNote:
     """Return the newest note of an output; an empty one where there is none."""
-    state = log.stream(sink.stream)
+    return note_of(log.stream(sink.stream), sink)
+
+
+def note_of(state: StreamState | None, sink: Sink) -> OutputNote:
+    """Return what a state of an output's stream says of the output; an empty note where that is nothing."""
     note = None if state is None or state.owner != sink.owner else state.note.output
     return OutputNote() if note is None else note
 

@@ -10,6 +10,8 @@ Invariants
 3. No failure stays untold: one that cannot be written into the output's log ends the query, after some tries.
 4. An output is written by one plan, whose fingerprint its notes have; commits are refused where they have another. A
    plan that replaces another writes its own first, so that whoever has the old one is refused from then on.
+5. From its first step on an output is where the dataflow itself brought it, with no rows but its own, or it stops: what
+   it was moved past would never be computed.
 """
 
 from __future__ import annotations
@@ -20,25 +22,26 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from spark_timely import errors
+from spark_timely.antichain import Antichain
 from spark_timely.capture.note import Note, OutputFailure, OutputNote
 from spark_timely.dataflow.fingerprint import plans_of
 from spark_timely.dataflow.inputs import Inputs
-from spark_timely.dataflow.notes import newest_note
+from spark_timely.dataflow.notes import newest_note, note_of
 from spark_timely.errors import (
     ClosedError,
     DataLossError,
     OperatorError,
+    OwnershipError,
     PlanMismatchError,
     TimelyError,
     UpperMismatchError,
 )
-from spark_timely.log.decide import check_plan
+from spark_timely.log.decide import check_owner, check_plan
 from spark_timely.log.writer import StreamWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from spark_timely.antichain import Antichain
     from spark_timely.dataflow.fingerprint import Plan
     from spark_timely.dataflow.scope import Sink
     from spark_timely.log.base import DataFile, StreamState
@@ -160,30 +163,43 @@ class Outputs:
         self._untold.discard(sink)
 
     def claim(self, inputs: Inputs) -> None:
-        """Write this plan into the outputs that have the one which it replaces (invariant 4)."""
+        """Write this plan into the outputs that have the plan, or are in the state, which it replaces (invariant 4)."""
         for sink in self._sinks:  # one turn per output
-            log = self._logs[sink.path]
+            log, mine = self._logs[sink.path], self._plans[sink].fingerprint
             for _ in range(_MOST_TRIES):
-                before, state = newest_note(log, sink), log.stream(sink.stream)
-                if before.plan is None or before.plan != sink.replaces or before.plan == self._plans[sink].fingerprint:
+                state = log.stream(sink.stream)
+                before = note_of(state, sink)
+                if sink.replaces is None or before.plan is None or state is None or state.closed:
                     break
-                if state is None or state.closed:
+                if sink.replaces == before.consent(state.frontier.elements):
+                    # As it is, with the inputs as they are: like an output that has not begun yet.
+                    note = replace(before, inputs=inputs.now(sink), upper=None, others=0)
+                elif before.plan != mine and before.plan == sink.replaces:
+                    note = replace(before, inputs=inputs.kept(sink, before))
+                else:
                     break
-                note = self._noted(sink, replace(before, inputs=inputs.ids(sink), step=None, failures=()))
-                reason = f"{sink.owner}: {sink.name} has another plan"
+                note = self._noted(sink, replace(note, step=None, failures=()))
+                reason = f"{sink.owner}: {sink.name} takes over from {sink.replaces}"
                 try:
-                    _append(log, sink, state, note, reason, plans=_allowed(sink, self._plans[sink]))
+                    _append(log, sink, state, note, reason, plans=(mine, before.plan))
                 except (UpperMismatchError, PlanMismatchError):
                     log.refresh()
 
-    def refused(self, sink: Sink, state: StreamState) -> PlanMismatchError | None:
-        """Return why this plan may not append to an output; None if it may, or nobody can as it is complete."""
+    def refused(self, sink: Sink, state: StreamState) -> TimelyError | None:
+        """Return why this plan may not append to an output; None if it may, or nobody can as it is complete.
+
+        Returns
+        -------
+        OwnershipError, PlanMismatchError or DataLossError or None
+            The output is another's by now, has another plan, or others moved it.
+        """
         plan = self._plans[sink]
         try:
+            check_owner(sink.path, state, sink.owner)
             check_plan(sink.path, state, _allowed(sink, plan) if state.closed else (plan.fingerprint,), plan.outline)
-        except PlanMismatchError as error:
+        except OwnershipError as error:
             return error
-        return None
+        return _moved(sink, state)
 
     def _noted(self, sink: Sink, note: OutputNote) -> OutputNote:
         """Return a note that names the plan of this dataflow."""
@@ -227,7 +243,7 @@ class Outputs:
             False if another copy was first; None if it failed.
         """
         log = self._logs[sink.path]
-        note = self._noted(sink, replace(note, dropped=newest_note(log, sink).dropped))
+        note = self._noted(sink, replace(note, dropped=newest_note(log, sink).dropped, upper=upper.elements))
         plans = (self._plans[sink].fingerprint,)
         try:
             _append(log, sink, state, note, f"{sink.owner}: {sink.name}", files=files, upper=upper, plans=plans)
@@ -271,7 +287,7 @@ class Outputs:
         else:
             self._due[sink] = self._now() + pause_s(self._tries[sink])
         # The log of an output that this plan does not write stays as it is.
-        if state is None or isinstance(error, PlanMismatchError) or not self._tell(sink, state, error):
+        if state is None or isinstance(error, OwnershipError) or not self._tell(sink, state, error):
             self._untold.add(sink)
 
     def _tell(self, sink: Sink, state: StreamState, error: Exception) -> bool:
@@ -342,8 +358,8 @@ def _say(log: DeltaLog, sink: Sink, state: StreamState, note: OutputNote, reason
 def check_plans(sinks: Sequence[Sink], logs: Mapping[str, DeltaLog]) -> None:
     """Refuse outputs that were made by other plans, and not by those that they are to replace.
 
-    A look, to refuse early: what counts is what a commit finds. Outputs whose inputs were replaced are left to the
-    engine, which stops them alone.
+    A look, to refuse early: what counts is what a commit finds. Outputs whose inputs were replaced or put back, and
+    those that others moved, are left to the engine, which stops them alone.
 
     Parameters
     ----------
@@ -358,7 +374,9 @@ def check_plans(sinks: Sequence[Sink], logs: Mapping[str, DeltaLog]) -> None:
     plans, inputs = plans_of(sinks, _ids(logs)), Inputs(sinks, logs)
     for sink in sinks:  # one turn per output
         state = logs[sink.path].stream(sink.stream)
-        if state is not None and inputs.changed(sink, newest_note(logs[sink.path], sink)) is None:
+        if state is None or (sink.replaces is not None and _moved(sink, state) is not None):
+            continue  # it may be that state which is consented to, with another plan too
+        if inputs.changed(sink, note_of(state, sink), state.frontier) is None:
             check_plan(sink.path, state, _allowed(sink, plans[sink]), plans[sink].outline)
 
 
@@ -380,6 +398,34 @@ def drop_output(log: DeltaLog, sink: Sink, run: str) -> None:
             return
         if _say(log, sink, state, newest_note(log, sink).without(run), f"{sink.owner}: {sink.name} dropped"):
             return
+
+
+def _moved(sink: Sink, state: StreamState) -> DataLossError | None:
+    """Return what is said of an output that others moved or wrote to; None if nobody did (invariant 5)."""
+    note, upper = note_of(state, sink), state.frontier.elements
+    if note.upper is None:
+        if not state.closed:
+            return None  # it begins where it is
+        left = "before its first step"
+    elif note.upper == upper and not note.others:
+        return None
+    else:
+        by_others = f"with {note.others} row{'s' * (note.others > 1)} by others, " if note.others else ""
+        left = f"{by_others}where the dataflow left it at {_rendered(sink, note.upper)}"
+    msg = f"could not continue at operator {sink.name!r}: found its output at {_rendered(sink, upper)}, {left}"
+    consent = f", say capture(…, replaces={note.consent(upper)!r})"
+    return DataLossError(
+        msg,
+        hint="the output was moved by hand, and what was not computed before would be missing: capture into another "
+        "log, or remove this output to compute it again"
+        + ("" if state.closed else f"; if it is to continue from where it is{consent}"),
+        context={"path": sink.path, "stream": sink.stream},
+    )
+
+
+def _rendered(sink: Sink, elements: Sequence[tuple[int, ...]]) -> str:
+    domain = sink.view.domain
+    return domain.render_frontier(Antichain.from_times(elements, domain.arity))
 
 
 def _no_stream(sink: Sink) -> DataLossError:

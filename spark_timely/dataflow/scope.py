@@ -48,7 +48,8 @@ class Sink:
     owner : str
         The same for all copies and restarts of the dataflow.
     replaces : str or None
-        Fingerprint of the plan that the output may have been made by up to now: see `Stream.capture`.
+        Fingerprint of the plan that the output may have been made by up to now, or of the state that it may be in: see
+        `Stream.capture`.
     """
 
     name: str

@@ -39,6 +39,10 @@ class Stream(RowOperators, TimeOperators):
         the logs that are read, columns, keys, SQL, parameters, and the names of functions. A dataflow of the same name
         with another plan is refused, so that no output is made by two plans. `Dataflow.explain` shows fingerprints.
 
+        From its first step on the dataflow alone moves the output. Where somebody else advances it, closes it or
+        appends to it, or an input is put back to an earlier state, the output stops with `DataLossError`: else times
+        would be complete without their rows. An output that is advanced before its first step begins there.
+
         Parameters
         ----------
         log : path or Log
@@ -49,6 +53,9 @@ class Stream(RowOperators, TimeOperators):
             Where the plan was changed on purpose: the fingerprint of the plan before. The rows in the log stay as they
             are, later times are computed by the new plan, and copies of the dataflow with the old one are refused from
             the first micro-batch on. Of no effect where the log has no plan, or this one, already.
+            Where an output was moved, or an input put back, on purpose: what the error names. The rows in the log stay
+            as they are, and the dataflow continues at the output's frontier with the inputs as they are. This holds for
+            that one state of the output; a step later it has no effect.
 
         Raises
         ------

@@ -13,6 +13,8 @@ Invariants
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -140,6 +142,22 @@ class StreamState:
     def rows(self) -> int:
         """Messages of the newest commit."""
         return self.n_rows or 0
+
+    @property
+    def identity(self) -> str:
+        """What tells this commit from any other of its stream and number, as another history of the log has one.
+
+        A hash of what the progress rows say of it, which merges of files leave as it is. The wall clock in them, to the
+        microsecond, differs even where the rows do not. The note counts as far as its micro-batch.
+        """
+        noted = self.note.batch
+        told = [
+            [self.stream, self.seq, self.owner, self.epoch, self.batch, self.step, self.n_rows, self.at, self.reason],
+            None if self.bounds is None else np.asarray(self.bounds).tolist(),
+            [self.counts.times.tolist(), self.counts.counts.tolist()],
+            None if noted is None else [noted.seq, noted.offsets, noted.digest],
+        ]
+        return hashlib.sha256(json.dumps(told, separators=(",", ":")).encode()).hexdigest()[:16]
 
     def _values(self) -> tuple[object, ...]:
         bounds = None if self.bounds is None else tuple(map(tuple, np.asarray(self.bounds).tolist()))
@@ -292,6 +310,10 @@ class CaptureLog(Protocol):
     @property
     def version(self) -> int:
         """Table version of the snapshot in use."""
+
+    @property
+    def generation(self) -> int:
+        """How often everything was read anew: versions mean something else after that."""
 
     @property
     def unclaimed(self) -> int:

@@ -19,8 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import pyarrow.compute as pc
-
 from spark_timely.capture.note import Note
 from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import LogFormatError, StorageError, TimelyError, shown
@@ -28,7 +26,7 @@ from spark_timely.log.base import OPEN_STREAM, CommitOutcome, CommitRequest, Dat
 from spark_timely.log.decide import decide_commit, decide_open
 from spark_timely.log.facts import LogFacts
 from spark_timely.log.files import write_progress_file
-from spark_timely.log.state import batch_rows, batch_state, next_state
+from spark_timely.log.state import batch_rows, next_state
 from spark_timely.log.store import App, LostRaceError, Store
 
 if TYPE_CHECKING:
@@ -327,15 +325,8 @@ class LogCore(LogFacts):
         return landed
 
     def _is_written(self, wanted: StreamState) -> bool:
-        present = self._all_states().get(wanted.stream)
-        if present is None or present.seq < wanted.seq:
-            return False
-        rows = self.progress()
-        rows = rows.filter(pc.and_(pc.equal(rows["_stream"], wanted.stream), pc.equal(rows["_seq"], wanted.seq)))
-        if not rows.num_rows:
-            return False
-        found = batch_state(self.format, rows)
-        return all(
+        found = self.commit_of(wanted.stream, wanted.seq)
+        return found is not None and all(
             getattr(found, name) == getattr(wanted, name)
             for name in ("owner", "at", "batch", "step", "n_rows", "reason", "note", "counts", "before")
         )

@@ -48,7 +48,7 @@ from spark_timely.log.state import initial_state, next_state
 if TYPE_CHECKING:
     from spark_timely.timestamp import TimeDomain
 
-__all__ = ["StreamOpening", "check_plan", "decide_commit", "decide_open", "missing_stream"]
+__all__ = ["StreamOpening", "check_owner", "check_plan", "decide_commit", "decide_open", "missing_stream"]
 
 Recorded = Callable[[str, int, int | None], StreamState | None]
 
@@ -166,26 +166,48 @@ def _note(state: StreamState, request: CommitRequest, *, taken: bool) -> Note:
     skewed = own.batch is not None and own.batch.skewed > 0
     if own.greatest is None and bounds is not None and bounds.shape[1] == 1 and not skewed:
         own = replace(own, greatest=int(bounds[1, 0]))
-    return own.following(state.note, owner=state.owner if taken else None)
+    note = own.following(state.note, owner=state.owner if taken else None)
+    if own.output is None and note.output is not None and note.output.upper is not None:
+        # The dataflow says itself what its output is made from; these messages are not by it.
+        note = replace(note, output=replace(note.output, others=note.output.others + request.rows()))
+    return note
 
 
 def _check_takeover(
     path: str, state: StreamState, request: CommitRequest, owners: Callable[[str], Collection[str]]
 ) -> None:
     """Refuse an append to another's stream, unless it takes the stream over."""
+    if not request.takeover:
+        check_owner(path, state, request.owner)
     name = request.stream
-    found = f"found it owned by {state.owner!r}, not by {request.owner!r}"
-    hint = "one query or producer writes a stream; choose another stream name, or take this one over (takeover)"
-    if request.takeover:
-        if request.carry:
-            msg = f"could not take over stream {name!r} of log {path!r}: found carry=True"
-            raise InvalidUsageError(msg, hint="the numbers of another owner's micro-batch are not carried on")
-        if request.owner not in owners(name):
-            return
-        found = f"found it taken over from {request.owner!r}, it is owned by {state.owner!r}"
-        hint = "who has lost a stream does not get it back: go on under another name, with a new checkpoint"
-    msg = f"could not append to stream {name!r} of log {path!r}: {found}"
-    raise OwnershipError(msg, hint=hint, context={"path": path, "stream": name, "owner": state.owner})
+    if request.carry:
+        msg = f"could not take over stream {name!r} of log {path!r}: found carry=True"
+        raise InvalidUsageError(msg, hint="the numbers of another owner's micro-batch are not carried on")
+    if request.owner not in owners(name):
+        return
+    msg = (
+        f"could not append to stream {name!r} of log {path!r}: found it taken over from {request.owner!r}, it is owned "
+        f"by {state.owner!r}"
+    )
+    raise OwnershipError(
+        msg,
+        hint="who has lost a stream does not get it back: go on under another name, with a new checkpoint",
+        context={"path": path, "stream": name, "owner": state.owner},
+    )
+
+
+def check_owner(path: str, state: StreamState, owner: str) -> None:
+    """Refuse a stream that is another's; raises `OwnershipError`."""
+    if state.owner != owner:
+        msg = (
+            f"could not append to stream {state.stream!r} of log {path!r}: found it owned by {state.owner!r}, not by "
+            f"{owner!r}"
+        )
+        raise OwnershipError(
+            msg,
+            hint="one query or producer writes a stream; choose another stream name, or take this one over (takeover)",
+            context={"path": path, "stream": state.stream, "owner": state.owner},
+        )
 
 
 def check_plan(path: str, state: StreamState, plans: Sequence[str], outline: str | None) -> None:

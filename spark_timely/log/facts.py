@@ -20,7 +20,7 @@ from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import TimelyInternalError
 from spark_timely.log.base import OPEN_STREAM, StreamState
 from spark_timely.log.files import read_file
-from spark_timely.log.state import distinct_rows, newest_states, owners_of, states_by_seq
+from spark_timely.log.state import batch_state, distinct_rows, newest_states, owners_of, states_by_seq
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -103,6 +103,11 @@ class LogFacts:
     def version(self) -> int:
         """Table version of the snapshot in use."""
         return self.store.version
+
+    @property
+    def generation(self) -> int:
+        """How often everything was read anew: versions mean something else after that."""
+        return self.store.generation
 
     # Snapshot ------------------------------------------------------------------------------------
 
@@ -206,6 +211,34 @@ class LogFacts:
     def stream(self, name: str) -> StreamState | None:
         """Return the newest state of one stream, None if there is none of that name."""
         return None if name == OPEN_STREAM else self._all_states().get(name)
+
+    def ends(self) -> MappingProxyType[str, StreamState]:
+        """Return the newest state of each stream, `#open` included."""
+        return MappingProxyType(self._all_states())
+
+    def commit_of(self, stream: str, seq: int) -> StreamState | None:
+        """Return the state right after one commit of a stream, None if the snapshot does not have it.
+
+        Parameters
+        ----------
+        stream : str
+            `#open` too.
+        seq : int
+
+        Notes
+        -----
+        Free for the newest commit; for earlier ones the progress files that may hold it are read, mostly one.
+        """
+        with self._lock:
+            newest = self._all_states().get(stream)
+            if newest is None or newest.seq <= seq:
+                return newest if newest is not None and newest.seq == seq else None
+            index = self.progress_files()
+            chosen = index.may_hold_stream(stream) & (index.seq_lo <= seq) & (index.seq_hi >= seq)
+            found = [self._progress_rows(path) for path in index.paths[chosen].tolist()]
+        rows = pa.concat_tables([self.format.progress_schema.empty_table(), *found])
+        rows = rows.filter(pc.and_(pc.equal(rows["_stream"], stream), pc.equal(rows["_seq"], seq)))
+        return batch_state(self.format, distinct_rows(self.format, rows)) if rows.num_rows else None
 
     def positions(self) -> dict[str, int]:
         """Return the number of the next commit of each stream, `#open` included."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_timely.capture.note import ImportMark, MicroBatch, Note, Opening, OutputFailure, OutputNote
+from spark_timely.capture.note import ImportMark, InputNote, MicroBatch, Note, Opening, OutputFailure, OutputNote
 from spark_timely.errors import InvalidUsageError, LogFormatError, OperatorError
 from spark_timely.log.memory import MemoryLog
 
@@ -17,6 +17,7 @@ TEXT = st.text(max_size=20)
 MAYBE = st.none() | TEXT
 NUMBER = st.integers(-(2**63), 2**63 - 1)
 FAILURES = st.builds(OutputFailure, TEXT, TEXT, st.none() | TEXT, st.none() | TEXT, TEXT, TEXT, st.none() | TEXT, TEXT)
+INPUTS = st.builds(InputNote, TEXT, st.dictionaries(TEXT, st.tuples(NUMBER, TEXT), max_size=2))
 NOTES = st.builds(
     Note,
     opening=st.none() | st.builds(Opening, TEXT, NUMBER),
@@ -31,10 +32,14 @@ NOTES = st.builds(
     output=st.none()
     | st.builds(
         OutputNote,
-        st.dictionaries(TEXT, TEXT, max_size=2),
+        st.dictionaries(TEXT, INPUTS, max_size=2),
         st.none() | st.dictionaries(TEXT, NUMBER, max_size=2),
         st.lists(FAILURES, max_size=2).map(tuple),
         st.lists(TEXT, max_size=2).map(tuple),
+        MAYBE,
+        MAYBE,
+        st.none() | st.lists(st.tuples(NUMBER, NUMBER), max_size=2).map(tuple),
+        NUMBER,
     ),
     statements=st.none() | TEXT,
 )
@@ -81,10 +86,11 @@ def test_note_of_another_version_is_refused() -> None:
 
 def test_note_has_at_most_64_kb_and_gives_up_the_numbers_of_a_step_first() -> None:
     step = {f"operator {i}": i for i in range(10_000)}
-    kept = Note(output=OutputNote({"in": "7d"}, step))
-    assert json.loads(kept.text())["output"] == {"inputs": {"in": "7d"}, "failures": [], "dropped": []}
+    kept = Note(output=OutputNote({"in": InputNote("7d", {"main": (3, "e1")})}, step))
+    inputs = {"in": {"id": "7d", "commits": {"main": [3, "e1"]}}}
+    assert json.loads(kept.text())["output"] == {"inputs": inputs, "failures": [], "dropped": [], "others": 0}
     with pytest.raises(InvalidUsageError, match=r"found \d+ bytes, \d+ of them in 'output'"):
-        Note(output=OutputNote({"x" * 70_000: "7d"})).text()
+        Note(output=OutputNote({"x" * 70_000: InputNote("7d")})).text()
 
 
 def test_failures_are_kept_by_run() -> None:

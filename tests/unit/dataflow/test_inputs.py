@@ -13,7 +13,7 @@ from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.engine import Engine
 from spark_timely.dataflow.notes import newest_note
 from spark_timely.dataflow.report import metrics
-from spark_timely.dataflow.scope import Scope
+from spark_timely.dataflow.scope import Scope, Sink
 from spark_timely.errors import DataLossError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.spark.dataflow_tasks import catalog_of
@@ -30,6 +30,10 @@ def counts(log: str, out: Path, name: str = "flow") -> Scope:
     scope = Scope(name)
     scope.replay(log).aggregate(n=count()).capture(str(out))
     return scope
+
+
+def ids_of(folder: Path, sink: Sink) -> dict[str, str]:
+    return {path: each.id for path, each in newest_note(open_log(str(folder / "out")), sink).inputs.items()}
 
 
 def remade(path: str, upper: int, n: int = 40) -> DeltaLog:
@@ -99,7 +103,7 @@ def spooled(log: str, folder: Path) -> Scope:
 def test_spool_is_made_anew_from_the_same_input_but_not_from_another(tmp_path: Path, log: DeltaLog) -> None:
     scope = spooled(log.path, tmp_path)
     engine(scope).advance(runner(scope.storage))
-    assert newest_note(open_log(str(tmp_path / "out")), scope.sinks[1]).inputs == {log.path: log.log_id}
+    assert ids_of(tmp_path, scope.sinks[1]) == {log.path: log.log_id}
     shutil.rmtree(tmp_path / "spool")
     log.writer(owner="test").append(pa.table({"_time": [30], "n": [1]}), advance_to=31)
     scope = spooled(log.path, tmp_path)
@@ -134,4 +138,4 @@ def test_numbers_are_told_of_a_dataflow_whose_name_looks_like_numbers(tmp_path: 
     scope = counts(log.path, tmp_path / "out", name='a {"b": 1} c')
     engine(scope).advance(runner(scope.storage))
     assert {each.operator: each.rows for each in metrics(scope)}["capture_3"] == 30
-    assert newest_note(open_log(str(tmp_path / "out")), scope.sinks[0]).inputs == {log.path: log.log_id}
+    assert ids_of(tmp_path, scope.sinks[0]) == {log.path: log.log_id}

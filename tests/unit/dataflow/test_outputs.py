@@ -90,7 +90,9 @@ def test_output_past_what_it_captures_is_refused(tmp_path: Path, log: DeltaLog) 
     scope.replay(log).capture(str(tmp_path / "out"))
     engine(scope).advance(runner(scope.storage))
     open_log(str(tmp_path / "out")).advance("main", [40], reason="by hand")
-    with pytest.raises(DataLossError, match=r"'capture_2': found its output at \[40\], and what it captures at \[30\]"):
+    with pytest.raises(
+        DataLossError, match=r"'capture_2': found its output at \[40\], where the dataflow left it at \["
+    ):
         engine(scope).advance(runner(scope.storage))
 
 

@@ -1,0 +1,80 @@
+"""Every capture log knows a commit by more than its number, whatever became of its files."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from spark_timely.antichain import Antichain
+from spark_timely.capture.note import Note, OutputNote
+from spark_timely.log.base import OPEN_STREAM, CommitRequest
+from spark_timely.log.reading import ReadableLog
+from spark_timely.log.writer import downgrade_to
+from tests.conformance.logs import LogMaker
+
+
+def rows(*times: int) -> pa.Table:
+    return pa.table({"_time": list(times), "v": list(times)})
+
+
+def identities(log: ReadableLog, stream: str, newest: int) -> list[str]:
+    found = [log.commit_of(stream, seq) for seq in range(newest + 1)]
+    assert [state and (state.stream, state.seq) for state in found] == [(stream, seq) for seq in range(newest + 1)]
+    return [state.identity for state in found if state is not None]
+
+
+def test_commit_is_the_same_for_every_handle_before_and_after_its_file_was_merged(maker: LogMaker) -> None:
+    log = maker.create()
+    writer = log.writer(owner="me")
+    made = [writer.state.identity]
+    for number in range(6):
+        batch = number if number % 2 else None
+        made.append(writer.append(rows(number, number + 1), advance_to=number, batch=batch).state.identity)
+    made.append(log.advance("main", [9]).identity)
+    made.append(log.close("main")[0].identity)
+    assert len(set(made)) == len(made)
+    opening = identities(log, OPEN_STREAM, 1)
+    assert identities(maker.another(log), "main", 8) == made
+    log.compact()
+    assert len(log.progress_files()) < 9
+    for each in (log, maker.another(log)):
+        assert identities(each, "main", 8) == made
+        assert identities(each, OPEN_STREAM, 1) == opening
+        assert [each.commit_of(stream, seq) for stream, seq in (("main", 9), ("main", -1), ("other", 0))] == [None] * 3
+    assert {name: state.identity for name, state in log.ends().items()} == {"main": made[-1], OPEN_STREAM: opening[-1]}
+
+
+def test_commits_of_two_logs_differ_though_the_same_was_done(maker: LogMaker) -> None:
+    logs = [maker.create(), maker.create()]
+    for log in logs:
+        log.writer(owner="me").append(rows(1, 2), advance_to=3)
+    first, second = (identities(log, "main", 1) for log in logs)
+    assert not set(first) & set(second)
+
+
+def test_rows_that_others_append_to_an_output_are_counted_until_its_dataflow_says_otherwise(maker: LogMaker) -> None:
+    log = maker.create()
+    writer = log.writer(owner="flow")
+    writer.append(rows(1, 2, 3))
+
+    def said(**facts: object) -> None:
+        state = writer.state
+        times, deltas = downgrade_to(state.counts, Antichain.of(0))
+        note = Note(output=OutputNote(plan="1:a", **facts))  # type: ignore[arg-type]
+        log.commit(CommitRequest("main", "flow", times, deltas, note=note))
+
+    def others() -> int:
+        state = maker.another(log).stream("main")
+        assert state is not None
+        assert state.note.output is not None
+        return state.note.output.others
+
+    said()
+    writer.append(rows(1))
+    assert others() == 0, "before its first step nothing counts"
+    said(upper=((0,),))
+    writer.append(rows(1, 2))
+    writer.advance(0)
+    writer.append(rows(3), batch=7)
+    assert others() == 3
+    said(upper=((0,),))
+    assert others() == 0
