@@ -12,7 +12,7 @@ Invariants
 ----------
 1. All rows of an output come from the same logs, and from one history of each, or the output stops.
 2. A log that this dataflow alone writes may be made anew from the same inputs: it is named by what it is made from.
-3. A commit that a handle has seen is looked for again only after the handle was loaded again.
+3. A commit that was found is looked for again only when a file that held it is no longer part of the log.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Inputs:
         self._by_path = by_path
         self.below = {sink: self._below(sink) for sink in sinks}
         self._room = _MOST_BYTES // max((len(paths) for paths in self.below.values()), default=1)
-        # By log: its newest commits as of a snapshot. By output and log: what was found there by one generation.
+        # By log: its newest commits as of a snapshot. By output and log: commits that were found, and their files.
         self._newest: dict[str, tuple[tuple[int, int], Commits]] = {}
-        self._found: dict[tuple[Sink, str], tuple[int, Commits]] = {}
+        self._found: dict[tuple[Sink, str], tuple[Commits, frozenset[str]]] = {}
 
     def _below(self, sink: Sink) -> tuple[str, ...]:
         """Return the logs that an output is made from, through other outputs too."""
@@ -101,7 +101,7 @@ class Inputs:
                 if stream not in ends or ends[stream].seq < seq
             }
             if not ahead:
-                self._found[sink, path] = log.generation, commits
+                self._note_found(sink, path, commits)
             found[path] = InputNote(log.log_id, {**commits, **ahead})
         return found
 
@@ -169,7 +169,8 @@ class Inputs:
     def _lost(self, sink: Sink, path: str, commits: Commits, *, fresh: bool) -> str | None:
         """Return what is said of a commit that a log does not have any more; None if it has all of them."""
         log = self._logs[path]
-        if self._found.get((sink, path)) == (log.generation, commits):
+        known, files = self._found.get((sink, path), (None, frozenset[str]()))
+        if known == commits and all(file in log.store.live for file in files):
             return None
         newest = log.ends()
         for stream in sorted(commits, reverse=True):  # one turn per stream, `#open` last
@@ -182,8 +183,12 @@ class Inputs:
             if found.identity != identity:
                 return f"found another commit {seq} of stream {stream!r} in log {path!r}"
         if fresh:
-            self._found[sink, path] = log.generation, commits
+            self._note_found(sink, path, commits)
         return None
+
+    def _note_found(self, sink: Sink, path: str, commits: Commits) -> None:
+        files = (self._logs[path].holders(stream, seq) for stream, (seq, _) in commits.items())
+        self._found[sink, path] = commits, frozenset(file for held in files for file in held)
 
     def missing(self, sink: Sink, note: OutputNote) -> DataLossError | None:
         """Return why an output cannot go on, if a log that it was made from is none of its inputs any more.

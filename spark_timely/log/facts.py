@@ -233,12 +233,21 @@ class LogFacts:
             newest = self._all_states().get(stream)
             if newest is None or newest.seq <= seq:
                 return newest if newest is not None and newest.seq == seq else None
-            index = self.progress_files()
-            chosen = index.may_hold_stream(stream) & (index.seq_lo <= seq) & (index.seq_hi >= seq)
-            found = [self._progress_rows(path) for path in index.paths[chosen].tolist()]
+            found = [self._progress_rows(path) for path in self.holders(stream, seq)]
         rows = pa.concat_tables([self.format.progress_schema.empty_table(), *found])
         rows = rows.filter(pc.and_(pc.equal(rows["_stream"], stream), pc.equal(rows["_seq"], seq)))
         return batch_state(self.format, distinct_rows(self.format, rows)) if rows.num_rows else None
+
+    def holders(self, stream: str, seq: int) -> list[str]:
+        """Return the progress files that may hold a commit: as long as they are live it is there, if it was.
+
+        Notes
+        -----
+        Nothing is read.
+        """
+        index = self.progress_files()
+        chosen = index.may_hold_stream(stream) & (index.seq_lo <= seq) & (index.seq_hi >= seq)
+        return list(index.paths[chosen].tolist())
 
     def positions(self) -> dict[str, int]:
         """Return the number of the next commit of each stream, `#open` included."""

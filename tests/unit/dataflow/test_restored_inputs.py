@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from spark_timely.antichain import Antichain
 from spark_timely.capture.note import InputNote
@@ -126,6 +127,25 @@ def test_input_put_back_and_grown_while_the_query_lives_is_noticed_at_each_step(
     with pytest.raises(DataLossError, match=OTHER):
         raise made.failures[0]
     assert state_of(tmp_path)[0] == Antichain.of(10)
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_input_restored_by_delta_is_one_that_was_put_back(tmp_path: Path, log: DeltaLog, running: bool) -> None:
+    """RESTORE is a version of the table like any other: whoever follows the log is not loaded again."""
+    version = log.version
+    grow(log.path, 40, n=1)
+    scope = rows_of(tmp_path, log.path)
+    made = engine(scope)
+    made.advance(runner(scope.storage))
+    before = state_of(tmp_path)
+    DeltaTable(log.path).restore(version)
+    grow(log.path, 50, n=2)
+    if not running:
+        scope = rows_of(tmp_path, log.path)
+        made = engine(scope, "next")
+    with pytest.raises(DataLossError, match=OTHER):
+        made.advance(runner(scope.storage))
+    assert state_of(tmp_path) == before
 
 
 def test_diverged_copy_swapped_in_and_back_is_noticed_by_what_was_read_of_it(tmp_path: Path, log: DeltaLog) -> None:
@@ -323,7 +343,7 @@ def test_upkeep_of_an_input_and_further_commits_change_nothing(
 def test_step_looks_at_no_commit_that_it_has_seen(
     tmp_path: Path, log: DeltaLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A handle that follows its log has what it had; only one that was loaded again looks."""
+    """As long as its file is there, also where the handle was loaded again."""
     scope = rows_of(tmp_path, log.path)
     run(scope)
     looked: list[int] = []
@@ -342,7 +362,11 @@ def test_step_looks_at_no_commit_that_it_has_seen(
     looked.clear()
     made._logs[log.path].store._reload()  # type: ignore[attr-defined]
     made.advance(runner(scope.storage))
-    assert looked == [6, 1]
+    assert looked == []
+    grow(log.path, 70)
+    open_log(log.path).compact()
+    made.advance(runner(scope.storage))
+    assert looked == [6, 1], "found in the file that it was merged into"
 
 
 def test_another_copy_that_is_further_is_no_history_of_its_own(tmp_path: Path, log: DeltaLog) -> None:
