@@ -14,7 +14,6 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -36,6 +35,7 @@ from spark_timely.log.base import CommitOutcome, CommitRequest, DataFile
 from spark_timely.log.format import LogFormat
 from spark_timely.log.repetition import Repetition, judge_repetition, refused_repetition
 from spark_timely.log.storage import open_storage
+from spark_timely.masking import masked_logger
 from spark_timely.order import minimal
 from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, find_log
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from spark_timely.log.base import StreamState
     from spark_timely.log.reading import ReadableLog
 
-_log = logging.getLogger("spark_timely.sink")
+_log = masked_logger("spark_timely.sink")
 
 __all__ = ["TaskReport", "commit_reports", "delete_files", "is_refusal", "merge_reports"]
 

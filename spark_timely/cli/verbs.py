@@ -26,6 +26,7 @@ from spark_timely.log.delta import DeltaLog, open_log
 from spark_timely.log.files import TARGET_FILE_BYTES
 from spark_timely.log.index import FileIndex
 from spark_timely.log.place import promised
+from spark_timely.masking import masked
 from spark_timely.sorting import consolidate_rows
 from spark_timely.time_text import moment_text
 from spark_timely.timestamp import TimeDomain
@@ -134,10 +135,10 @@ def _head(options: argparse.Namespace, console: Console) -> bool:
         rows.append({name: row.get(name) for name in [*lead, *payload]})
     if console.json_mode:
         for row in rows:
-            console.answer(row)
+            console.answer(row, as_is=True)
     elif rows:
         # Seconds, as a person would write them; the payload is shown as it is.
-        console.table([*lead, *payload], [list(row.values()) for row in rows])
+        console.table([*lead, *payload], [list(row.values()) for row in rows], as_is=True)
     else:
         console.line("no dead letters" if options.dead else "no messages yet")
     return True
@@ -454,8 +455,8 @@ def _ask(verb: str, options: argparse.Namespace, moves: Sequence[str]) -> None:
     """Ask at a terminal whether to go on; raise if the answer is not yes. Scripts are not asked."""
     if options.yes or not sys.stdin.isatty():
         return
-    sys.stderr.write("".join(printable(line) + "\n" for line in moves))
-    sys.stderr.write(f"this cannot be undone. {verb.capitalize()} {printable(options.log)}? [y/N] ")
+    sys.stderr.write("".join(printable(masked(line)) + "\n" for line in moves))
+    sys.stderr.write(f"this cannot be undone. {verb.capitalize()} {printable(masked(options.log))}? [y/N] ")
     sys.stderr.flush()
     answer = sys.stdin.readline().strip()
     if answer.lower() not in {"y", "yes"}:

@@ -13,7 +13,6 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,13 +29,14 @@ from spark_timely.log.facts import LogFacts
 from spark_timely.log.files import write_progress_file
 from spark_timely.log.state import batch_rows, batch_state, next_state
 from spark_timely.log.store import App, LostRaceError, Store
+from spark_timely.masking import masked_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 __all__ = ["LogCore"]
 
-logger = logging.getLogger(__name__)
+logger = masked_logger(__name__)
 
 _MAX_ATTEMPTS = 100
 _MAX_UNCLEAR = 3

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_timely.capture.digest import RowsDigest, comparable
 from spark_timely.errors import RolledBackError
+from spark_timely.masking import masked
 
 if TYPE_CHECKING:
     from spark_timely.capture.note import MicroBatch
@@ -134,5 +135,5 @@ def refused_repetition(
 
 def _shown_source(recorded: MicroBatch | None) -> str:
     """Return where the sources of a micro-batch ended, on one line."""
-    lines = "" if recorded is None else " ".join(recorded.source.split("\n"))
+    lines = "" if recorded is None else masked(" ".join(recorded.source.split("\n")))
     return lines if len(lines) <= _MOST_SHOWN else f"{lines[:_MOST_SHOWN]}… ({len(lines)} characters)"
