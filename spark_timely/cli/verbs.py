@@ -542,6 +542,13 @@ def _repair_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="do it; else it is only said what would be done")
 
 
+_REPAIRED = {
+    "empty": "an entry without actions in its place",
+    "rebuild": "the entry of the commit in its place",
+    "delete": "deleted",
+}
+
+
 def _repair(options: argparse.Namespace, console: Console) -> bool:
     from spark_timely.log.delta_repair import repair_log
 
@@ -549,10 +556,10 @@ def _repair(options: argparse.Namespace, console: Console) -> bool:
     if console.json_mode:
         console.answer(dataclasses.asdict(report))
     elif not report.steps:
-        console.line("no entry of the table's log is damaged")
+        console.line("no entry and no checkpoint of the table's log is damaged")
     for step in report.steps if not console.json_mode else ():
-        done = "an entry without actions" if step.action == "empty" else "the entry of the commit"
-        console.line(printable(f"version {step.version} is {step.found}: {done} in its place; {step.says}"))
+        line = f"version {step.version} is {step.found}: {_REPAIRED[step.action]}; {step.says}"
+        console.line(printable(f"checkpoint of {line}" if step.action == "delete" else line))
         for file in step.files:
             console.line(printable(f"  {file}"))
     if report.steps and not report.applied and not console.json_mode:

@@ -24,7 +24,7 @@ from spark_timely.log.entries import entry_path, put_file
 from spark_timely.log.storage import FileStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
 __all__ = [
     "CHECKPOINT",
@@ -91,7 +91,9 @@ def put_checkpoint(storage: FileStorage, version: int, newest: int) -> int:
 
 
 @contextmanager
-def table_at(storage: FileStorage, first: int, last: int) -> Iterator[tuple[DeltaTable, Path]]:
+def table_at(
+    storage: FileStorage, first: int, last: int, *, without: Collection[str] = ()
+) -> Iterator[tuple[DeltaTable, Path]]:
     """Open a table on a local disk as of a version, by links to its entries in a folder that is removed afterwards.
 
     Parameters
@@ -100,6 +102,8 @@ def table_at(storage: FileStorage, first: int, last: int) -> Iterator[tuple[Delt
         Of the table.
     first, last : int
         Versions to be linked: from the checkpoint to begin with, 0 if there is none, to the version wanted.
+    without : collection of str
+        Names of files that are broken.
 
     Raises
     ------
@@ -109,6 +113,8 @@ def table_at(storage: FileStorage, first: int, last: int) -> Iterator[tuple[Delt
     with scratch_table() as folder:
         (folder / "_delta_log").mkdir()
         for entry in _of_log(storage, first, last):  # some hundreds
+            if entry in without:
+                continue
             os.symlink(storage.full(f"_delta_log/{entry}"), folder / "_delta_log" / entry)
         table = DeltaTable(folder, storage_options=SCRATCH_OPTIONS)
         if table.version() != last:

@@ -49,8 +49,9 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.delta_calls import DeltaTable, delta_call
+from spark_timely.log.delta_checkpoints import lost_checkpoint
 from spark_timely.log.delta_create import NO_LINKS, add_action, no_links
-from spark_timely.log.delta_scratch import CHECKPOINT, NO_HOOKS, entry_of_columns
+from spark_timely.log.delta_scratch import CHECKPOINT, LAST_CHECKPOINT, NO_HOOKS, entry_of_columns
 from spark_timely.log.delta_upkeep import KEEP_VERSIONS, LOG_FILE, TableUpkeep
 from spark_timely.log.entries import Entry, check_whole, entry_path, parse_entry, put_entry, read_entry, render_entry
 from spark_timely.log.features import table_rules
@@ -143,8 +144,8 @@ class DeltaStore:
         # Where the place lacks links and a single writer is promised, delta-rs knows what to do.
         self._links = self._storage.local and not is_promised(storage_options)
         self._looked_at = time.time()
-        self._upkeep = TableUpkeep(self._storage, self._open)
-        self._load(self._open())
+        self._upkeep = TableUpkeep(self._storage, self._opened)
+        self._load(self._opened())
 
     @property
     def table_id(self) -> str:
@@ -180,6 +181,30 @@ class DeltaStore:
     def live(self) -> LiveFiles:
         """The live files of the snapshot."""
         return self._live
+
+    def _opened(self) -> DeltaTable:
+        """Open the table as `_open` does, and say which checkpoint is missing where that is why it cannot be opened."""
+        try:
+            return self._open()
+        except (LogMissingError, StorageError) as error:
+            lost = None if isinstance(error, LogDamagedError) else self._lost_checkpoint()
+            if lost is None:
+                raise
+            file, found = lost
+            msg = f"could not open log {self.path!r}: found {found}"
+            raise LogDamagedError(
+                msg,
+                hint="restore the checkpoint. Where the entries of all versions are there, `spark-timely repair LOG`"
+                f" deletes {LAST_CHECKPOINT!r}, which is enough; in a cloud store delete it yourself",
+                context={"path": self.path, "file": file},
+                determinate=True,
+            ) from (error.__cause__ or error)
+
+    def _lost_checkpoint(self) -> tuple[str, str] | None:
+        try:
+            return lost_checkpoint(self._storage)
+        except StorageError:
+            return None  # the storage cannot be reached
 
     def _open(self) -> DeltaTable:
         """Open the table by delta-rs; look again where an entry cannot be understood."""
@@ -431,7 +456,7 @@ class DeltaStore:
             self._mark = self._entry_mark()
 
     def _reload(self) -> None:
-        table = self._open()
+        table = self._opened()
         if str(table.metadata().id) != self._id:
             msg = f"could not read log {self.path!r}: found another table in its place"
             raise LogMissingError(
@@ -590,7 +615,7 @@ class DeltaStore:
         except (DeltaError, OSError):
             self._table = None  # it fell behind what is left of the table's log
         if self._table is None:
-            self._table = self._open()
+            self._table = self._opened()
         if self._table.version() != self._version:
             raise self._lost(found=f"version={self._table.version()}")
         return self._table

@@ -484,6 +484,32 @@ def test_key_with_other_rows_or_out_of_order_is_refused() -> None:
     assert writer.log.messages()["v"].to_pylist() == [4, 5]
 
 
+@pytest.mark.parametrize("kind", ["memory", "delta"])
+@pytest.mark.parametrize("later", [0, 1])
+def test_key_with_other_progress_is_refused_and_with_the_same_in_other_words_it_is_not(
+    kind: str, later: int, path: Path
+) -> None:
+    writer = keyed(None if kind == "memory" else path)
+    writer.append(rows(4, 5), advance_to=4, batch=2)
+    for i in range(later):
+        writer.append(rows(8), advance_to=8, batch=3 + i)
+    before = stored(writer.log)
+    for other in ({"advance_to": 50}, {"advance_to": 3}, {"advance_to": []}, {}, {"progress": ([[0], [5]], [-1, 1])}):
+        with pytest.raises(RolledBackError, match=r"other progress, which left the stream at \[4\]"):
+            writer.append(rows(4, 5), batch=2, **other)
+    for same in ({"advance_to": [4]}, {"progress": ([[0], [4], [9]], [-1, 1, 0])}):
+        assert not writer.append(rows(4, 5), batch=2, **same).committed
+    assert stored(writer.log) == before
+
+
+def test_key_without_progress_is_repeated_without_progress() -> None:
+    writer = keyed(None)
+    writer.append(rows(4, 5), batch=2)
+    assert not writer.append(rows(4, 5), batch=2).committed
+    with pytest.raises(RolledBackError, match="other progress"):
+        writer.append(rows(4, 5), batch=2, advance_to=3)
+
+
 @pytest.mark.parametrize("key", [-1, True, 1.5, "1", 2**63])
 def test_key_is_a_whole_number(key: Any) -> None:
     with pytest.raises(ValueError, match="found batch="):
