@@ -231,6 +231,9 @@ def _oddities(state: StreamState) -> list[str]:
     if state.note.differing:
         times = count_text(state.note.differing, "repetition")
         found.append(f"{times} of a micro-batch with other rows than the log holds; the log's stand")
+    if state.note.former:
+        owners = ", ".join(map(repr, state.note.former))
+        found.append(f"taken over from {owners}: rows that the new owner's sources gave again are there twice")
     if state.note.gaps:
         numbers = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in state.note.gaps)
         found.append(f"micro-batches missing with consent (beginAt): {numbers}")
@@ -287,6 +290,7 @@ def _stream_facts(domain: TimeDomain, state: StreamState) -> dict[str, object]:
         "at": _moment(state.at),
         "reason": state.reason,
         "differing": state.note.differing,
+        "former": list(state.note.former),
         "gaps": [list(gap) for gap in state.note.gaps],
     }
 

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spark_timely.antichain import Antichain
-from spark_timely.errors import ClosedError, InvalidOptionError, OwnershipError, UpperMismatchError
+from spark_timely.errors import ClosedError, InvalidOptionError, OwnershipError, RolledBackError, UpperMismatchError
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.writer import downgrade_to
 from spark_timely.masking import masked_logger
@@ -249,8 +249,12 @@ class IdleWatch:
     def _log(self) -> ReadableLog | None:
         if self._opened is None:
             self._opened = self._find(self._options.path, self._options.storage_options)
-        else:
+            return self._opened
+        try:
             self._opened.refresh()
+        except RolledBackError:
+            # Whether the query may continue on a log that was restored is judged by its checkpoint.
+            self._opened = self._find(self._options.path, self._options.storage_options)
         return self._opened
 
     def _advance(self, log: ReadableLog, state: StreamState) -> bool:
