@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +23,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 from spark_timely.conf.kinds import JsonValue, Kind, Option, parse_value
 from spark_timely.errors import InvalidOptionError, shown
+from spark_timely.masking import keep_secret
 from spark_timely.time_text import Duration
 
 __all__ = [
@@ -33,6 +35,8 @@ __all__ = [
     "SourceOptions",
     "parse_options",
 ]
+
+_STORAGE = re.compile(r"storage\.(?=.)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -482,13 +486,14 @@ def parse_options(table: OptionTable[ParsedT], given: Mapping[str, object], /) -
     known = {_key(option.name): (attribute, option) for attribute, option in table.options.items()}
     values: dict[str, object] = {}
     spelled: dict[str, str] = {}
-    storage: dict[str, str] = {}
+    storage = {
+        name.partition(".")[2]: str(value)
+        for name, value in given.items()
+        if value is not None and _STORAGE.match(name)
+    }
+    keep_secret(storage)  # before anything is refused
     for name, value in given.items():  # as many turns as options were given
-        if value is None:
-            continue
-        prefix, dot, rest = name.partition(".")
-        if dot and prefix.lower() == "storage" and rest:
-            storage[rest] = str(value)
+        if value is None or _STORAGE.match(name):
             continue
         entry = known.get(_key(name))
         if entry is None:

@@ -15,7 +15,6 @@ Invariants
 from __future__ import annotations
 
 import json
-import logging
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -23,10 +22,11 @@ from typing import Final
 
 from spark_timely.errors import TimelyError
 from spark_timely.log.storage import FileStorage, open_storage
+from spark_timely.masking import masked_logger
 
 __all__ = ["Alarm"]
 
-_log = logging.getLogger("spark_timely.spark")
+_log = masked_logger("spark_timely.spark")
 
 # Spark looks at the names that it knows and at no others.
 _FILE: Final = "timely-clock"

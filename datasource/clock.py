@@ -14,7 +14,6 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 import time as monotonic
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from spark_timely.errors import DataLossError, InvalidOptionError, InvalidUsageError, StorageError, shown
+from spark_timely.masking import masked_logger
 
 if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
@@ -33,7 +33,7 @@ __all__ = ["CLOCK_SCHEMA", "Clock", "check_clock_options"]
 CLOCK_SCHEMA: Final = pa.schema([pa.field("_log", pa.string(), nullable=False), pa.field("_frontier", pa.string())])
 """Columns of ``content=clock``: path of a log that moved, and its frontier as a JSON antichain."""
 
-_log = logging.getLogger("spark_timely.spark")
+_log = masked_logger("spark_timely.spark")
 
 _VERSION: Final = 1
 _ALLOWED: Final = frozenset({"path", "content", "logs", "run", "alarm", "poll_interval"})

@@ -14,7 +14,6 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 import time as clock
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -42,6 +41,7 @@ from spark_timely.datasource.partitions import FilePiece, Layout, Split, make_la
 from spark_timely.errors import DataLossError, NotBeyondError, SinceViolationError
 from spark_timely.log.cut import Cut
 from spark_timely.log.decide import missing_stream
+from spark_timely.masking import masked_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ReplayPlanner", "cut_of", "layout_of"]
 
-_log = logging.getLogger("spark_timely.datasource")
+_log = masked_logger("spark_timely.datasource")
 
 
 def cut_of(log: CaptureLog, options: SourceOptions, /) -> Cut | None:

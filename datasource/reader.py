@@ -17,7 +17,6 @@ Invariants
 from __future__ import annotations
 
 import json
-import logging
 import time as clock
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
@@ -34,6 +33,7 @@ from spark_timely.datasource.partitions import Layout, Split
 from spark_timely.errors import DataLossError, InvalidUsageError
 from spark_timely.log.snapshot import consolidate_updates
 from spark_timely.log.storage import open_storage
+from spark_timely.masking import masked_logger
 from spark_timely.order import beyond
 from spark_timely.spark.worker import settle_worker
 
@@ -50,7 +50,7 @@ BATCH_ROWS: Final = 100_000
 # A file that is not there may be a store's delay; then it is lost, or a vacuum took it.
 _RETRIES_S: Final = (0.1, 0.4, 1.5)
 
-_log = logging.getLogger("spark_timely.datasource")
+_log = masked_logger("spark_timely.datasource")
 
 
 def read_split(

@@ -14,7 +14,6 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -34,8 +33,9 @@ from spark_timely.errors import (
 )
 from spark_timely.log.base import CommitOutcome, CommitRequest, DataFile
 from spark_timely.log.format import LogFormat
-from spark_timely.log.repetition import Repetition, judge_repetition, refused_repetition
+from spark_timely.log.repetition import Repetition, judge_repetition, refused_repetition, shown_source
 from spark_timely.log.storage import open_storage
+from spark_timely.masking import masked_logger
 from spark_timely.order import minimal
 from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, find_log
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from spark_timely.log.base import StreamState
     from spark_timely.log.reading import ReadableLog
 
-_log = logging.getLogger("spark_timely.sink")
+_log = masked_logger("spark_timely.sink")
 
 __all__ = ["TaskReport", "commit_reports", "delete_files", "is_refusal", "merge_reports"]
 
@@ -295,8 +295,31 @@ def commit_reports(
     if not outcome.committed:
         # Another attempt at the same micro-batch came first, between this one's look at the stream and its commit.
         delete_files(plan, [whole], find=find)
+    elif state.owner != ident.query:
+        _warn_of_takeover(plan, ident, state)
     _write_down(plan, ident, log.log_id, outcome.state)
     return outcome
+
+
+def _warn_of_takeover(plan: CapturePlan, ident: BatchId, state: StreamState) -> None:
+    """Say that a new checkpoint begins where its sources begin, whatever the stream has of them already."""
+    if state.batch is None:
+        return  # nobody captured into it
+    source = shown_source(state.note.batch)
+    ended = f", whose sources ended at {source}" if source else ""
+    _log.warning(
+        "micro-batch %d of query %r took stream %r of log %r over from %r after its micro-batch %d%s: rows that the"
+        " sources give again are in the log twice — hint: a new checkpoint begins where its sources begin; let them"
+        " begin where the log ended (startingOffsets of Kafka, startingVersion of Delta, startingFrontier of a log),"
+        " or keep the checkpoint; then remove takeover=true",
+        ident.batch,
+        ident.query,
+        plan.options.stream,
+        plan.options.path,
+        state.owner,
+        state.batch,
+        ended,
+    )
 
 
 def _run_by(plan: CapturePlan, ident: BatchId) -> str | None:

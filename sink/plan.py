@@ -17,7 +17,6 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -31,6 +30,7 @@ from spark_timely.log.format import LogFormat
 from spark_timely.log.place import check_place, promised
 from spark_timely.log.repetition import Repetition, judge_repetition, refused_repetition
 from spark_timely.log.storage import Storage, foreign_names, has_table, normal_path, open_storage
+from spark_timely.masking import masked_logger
 from spark_timely.sink.continuity import Consent, Place, find_break, judge_continuity
 from spark_timely.sink.layout import Layout, layout_of, policy_of
 from spark_timely.sink.source import end_of_sources
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from spark_timely.log.base import StreamState
     from spark_timely.log.reading import ReadableLog
 
-_log = logging.getLogger("spark_timely.sink")
+_log = masked_logger("spark_timely.sink")
 
 __all__ = [
     "BatchId",

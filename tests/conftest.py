@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from spark_timely.masking import forget_secrets
 from tests.faults.harness import QUICK
 
 if TYPE_CHECKING:
@@ -94,6 +95,13 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert actual == expected, "\n".join([f"{name} differs (make golden-update rewrites it):", *lines])
 
     return check
+
+
+@pytest.fixture(autouse=True)
+def _nothing_to_hide() -> Iterator[None]:
+    """Let no test hide in its texts what another one gave as a storage option."""
+    yield
+    forget_secrets()
 
 
 @pytest.fixture

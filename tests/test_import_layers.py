@@ -13,6 +13,7 @@ from tests.modules import ROOT, modules
 
 # A part of the library may import the parts at lower levels, and those named beside it.
 LEVELS = {
+    "masking": 0,
     "errors": 1,
     "conf": 1,
     "order": 1,

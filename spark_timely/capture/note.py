@@ -28,6 +28,7 @@ from spark_timely.errors import (
     TimelyError,
     shown,
 )
+from spark_timely.masking import masked
 
 __all__ = ["ImportMark", "InputNote", "MicroBatch", "Note", "Opening", "OutputFailure", "OutputNote"]
 
@@ -160,7 +161,7 @@ class OutputFailure:
             message, hint = error.message, error.hint
         else:
             message = f"could not run operator {output!r}: found {type(error).__name__}: {error}"
-        return cls(output, operator, lower, upper, type(error).__name__, message[:_MOST_CHARACTERS], hint, run)
+        return cls(output, operator, lower, upper, type(error).__name__, masked(message)[:_MOST_CHARACTERS], hint, run)
 
     @property
     def error(self) -> TimelyError:

@@ -50,6 +50,7 @@ from spark_timely.errors import (
     TimelyInternalError,
     shown,
 )
+from spark_timely.masking import keep_secret, looks_secret, mask_exception
 
 YES, NO, USAGE, STORAGE, REFUSED, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
 BROKEN_PIPE = 141
@@ -122,6 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     json_mode = "--json" in arguments
     try:
+        keep_secret(_storage_words(arguments))  # before anything is refused
         options = build_parser().parse_args(arguments)
         console = Console(sys.stdout, json_mode=options.json)
         code: int = YES if options.run(options, console) else NO
@@ -146,9 +148,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except Exception as error:
         # Python would end with 1, which means no.
+        mask_exception(error)
         traceback.print_exc()
         raise SystemExit(INTERNAL) from error
     return code
+
+
+def _storage_words(arguments: Sequence[str]) -> dict[str, str]:
+    """Return what looks like a storage option, in its place or not."""
+    found: dict[str, str] = {}
+    for before, word in zip(("", *arguments), arguments, strict=False):
+        option, equals, given = word.partition("=")
+        if option.startswith("-") and not option.startswith("--storag"):
+            continue
+        pair = given if equals and option.startswith("--storag") else word
+        key, equals, value = pair.partition("=")
+        if equals and (before.startswith("--storag") or pair is given or looks_secret(key)):
+            found[key] = value
+    return found
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -22,6 +22,7 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING, TextIO
 
+from spark_timely.masking import masked, masked_value
 from spark_timely.time_text import moment_text, parse_moment
 
 if TYPE_CHECKING:
@@ -59,12 +60,15 @@ class Console:
                 out.reconfigure(errors="backslashreplace")
 
     def line(self, text: str = "") -> None:
-        """Write one line of text."""
-        self.out.write(text + "\n")
+        """Write one line of text, without secrets."""
+        self._write(masked(text))
 
-    def answer(self, value: object) -> None:
-        """Write one JSON document on one line."""
-        self.out.write(to_json(value) + "\n")
+    def _write(self, line: str) -> None:
+        self.out.write(line + "\n")
+
+    def answer(self, value: object, *, as_is: bool = False) -> None:
+        """Write one JSON document on one line; without secrets, unless it is what a log holds."""
+        self.out.write(to_json(value if as_is else masked_value(plain_value(value))) + "\n")
 
     def facts(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Write names and values in two columns."""
@@ -73,19 +77,23 @@ class Console:
         for name, value in rows:
             self.line(f"{pad(name, width)}  {printable(value)}".rstrip())
 
-    def table(self, names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Write a table, numbers to the right; a cell above 48 characters is cut, and shows that it is."""
+    def table(self, names: Sequence[str], rows: Iterable[Sequence[object]], *, as_is: bool = False) -> None:
+        """Write a table, numbers to the right; a cell above 48 characters is cut, and shows that it is.
+
+        Without secrets, unless it is what a log holds.
+        """
+        safe = (lambda text: text) if as_is else masked
         raw = [list(row) for row in rows]
         numeric = [
             bool(raw) and all(isinstance(row[i], (int, float)) or row[i] is None for row in raw)
             for i in range(len(names))
         ]
-        cells = [[cut(printable(cell_text(value))) for value in row] for row in raw]
+        cells = [[cut(printable(safe(cell_text(value)))) for value in row] for row in raw]
         heads = [cut(printable(name)) for name in names]
         widths = [max([display_width(heads[i]), *(display_width(row[i]) for row in cells)]) for i in range(len(names))]
         for row in [heads, *cells]:
             padded = [pad(text, width, right=right) for text, width, right in zip(row, widths, numeric, strict=True)]
-            self.line("  ".join(padded).rstrip())
+            self._write("  ".join(padded).rstrip())
 
 
 def cell_text(value: object) -> str:

@@ -26,6 +26,7 @@ from spark_timely.log.delta import DeltaLog, open_log
 from spark_timely.log.files import TARGET_FILE_BYTES
 from spark_timely.log.index import FileIndex
 from spark_timely.log.place import promised
+from spark_timely.masking import masked
 from spark_timely.sorting import consolidate_rows
 from spark_timely.time_text import moment_text
 from spark_timely.timestamp import TimeDomain
@@ -134,10 +135,10 @@ def _head(options: argparse.Namespace, console: Console) -> bool:
         rows.append({name: row.get(name) for name in [*lead, *payload]})
     if console.json_mode:
         for row in rows:
-            console.answer(row)
+            console.answer(row, as_is=True)
     elif rows:
         # Seconds, as a person would write them; the payload is shown as it is.
-        console.table([*lead, *payload], [list(row.values()) for row in rows])
+        console.table([*lead, *payload], [list(row.values()) for row in rows], as_is=True)
     else:
         console.line("no dead letters" if options.dead else "no messages yet")
     return True
@@ -230,6 +231,9 @@ def _oddities(state: StreamState) -> list[str]:
     if state.note.differing:
         times = count_text(state.note.differing, "repetition")
         found.append(f"{times} of a micro-batch with other rows than the log holds; the log's stand")
+    if state.note.former:
+        owners = ", ".join(map(repr, state.note.former))
+        found.append(f"taken over from {owners}: rows that the new owner's sources gave again are there twice")
     if state.note.gaps:
         numbers = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in state.note.gaps)
         found.append(f"micro-batches missing with consent (beginAt): {numbers}")
@@ -286,6 +290,7 @@ def _stream_facts(domain: TimeDomain, state: StreamState) -> dict[str, object]:
         "at": _moment(state.at),
         "reason": state.reason,
         "differing": state.note.differing,
+        "former": list(state.note.former),
         "gaps": [list(gap) for gap in state.note.gaps],
     }
 
@@ -454,8 +459,8 @@ def _ask(verb: str, options: argparse.Namespace, moves: Sequence[str]) -> None:
     """Ask at a terminal whether to go on; raise if the answer is not yes. Scripts are not asked."""
     if options.yes or not sys.stdin.isatty():
         return
-    sys.stderr.write("".join(printable(line) + "\n" for line in moves))
-    sys.stderr.write(f"this cannot be undone. {verb.capitalize()} {printable(options.log)}? [y/N] ")
+    sys.stderr.write("".join(printable(masked(line)) + "\n" for line in moves))
+    sys.stderr.write(f"this cannot be undone. {verb.capitalize()} {printable(masked(options.log))}? [y/N] ")
     sys.stderr.flush()
     answer = sys.stdin.readline().strip()
     if answer.lower() not in {"y", "yes"}:
@@ -541,6 +546,13 @@ def _repair_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="do it; else it is only said what would be done")
 
 
+_REPAIRED = {
+    "empty": "an entry without actions in its place",
+    "rebuild": "the entry of the commit in its place",
+    "delete": "deleted",
+}
+
+
 def _repair(options: argparse.Namespace, console: Console) -> bool:
     from spark_timely.log.delta_repair import repair_log
 
@@ -548,10 +560,10 @@ def _repair(options: argparse.Namespace, console: Console) -> bool:
     if console.json_mode:
         console.answer(dataclasses.asdict(report))
     elif not report.steps:
-        console.line("no entry of the table's log is damaged")
+        console.line("no entry and no checkpoint of the table's log is damaged")
     for step in report.steps if not console.json_mode else ():
-        done = "an entry without actions" if step.action == "empty" else "the entry of the commit"
-        console.line(printable(f"version {step.version} is {step.found}: {done} in its place; {step.says}"))
+        line = f"version {step.version} is {step.found}: {_REPAIRED[step.action]}; {step.says}"
+        console.line(printable(f"checkpoint of {line}" if step.action == "delete" else line))
         for file in step.files:
             console.line(printable(f"  {file}"))
     if report.steps and not report.applied and not console.json_mode:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time as clock
 from collections.abc import Callable
@@ -97,15 +98,22 @@ def _asked(options: argparse.Namespace) -> tuple[list[DeltaLog], Callable[[Antic
     return open_cut(cut, storage_options=storage_options(options)), cut.reached_by
 
 
+_FILE_HINT = "give a file with what str(cut) gives, or - for standard input"
+
+
 def _text(file: str) -> str:
     try:
         if file == "-":
             return sys.stdin.read()
+        if os.path.exists(file) and not os.path.isfile(file):
+            # A pipe without a writer would be waited for, whatever the timeout.
+            msg = f"could not read the command line: found --cut {shown(file)}, which is no file"
+            raise InvalidOptionError(msg, hint=_FILE_HINT)
         with open(file, encoding="utf-8") as opened:
             return opened.read()
     except (OSError, UnicodeDecodeError) as error:
         msg = f"could not read the command line: found --cut {shown(file)}, which cannot be read ({error})"
-        raise InvalidOptionError(msg, hint="give a file with what str(cut) gives, or - for standard input") from error
+        raise InvalidOptionError(msg, hint=_FILE_HINT) from error
 
 
 WAIT = Verb(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Self
+
+from spark_timely.masking import mask_exception, masked, masked_value
 
 __all__ = [
     "TimelyError",
@@ -15,7 +18,7 @@ _MAX_VALUE_CHARACTERS = 200
 
 
 def shown(value: object, /) -> str:
-    """Render a value for a message: its ``repr``, cut at 200 characters with the full length told.
+    """Render a value for a message: its ``repr`` without secrets, cut at 200 characters with the full length told.
 
     Parameters
     ----------
@@ -34,7 +37,7 @@ def shown(value: object, /) -> str:
     >>> shown("x" * 300)[-18:]
     '… (302 characters)'
     """
-    text = " ".join(repr(value).splitlines())
+    text = masked(" ".join(repr(value).splitlines()))
     if len(text) <= _MAX_VALUE_CHARACTERS:
         return text
     return f"{text[:_MAX_VALUE_CHARACTERS]}… ({len(text)} characters)"
@@ -43,7 +46,8 @@ def shown(value: object, /) -> str:
 class TimelyError(Exception):
     """Root of all errors raised by this library.
 
-    Catch it to catch them all; its subclasses say how to react.
+    Catch it to catch them all; its subclasses say how to react. Its texts hold no secrets, and those of the exception
+    that is being handled when it is made hold none from then on (`spark_timely.masking`).
 
     Parameters
     ----------
@@ -79,10 +83,13 @@ class TimelyError(Exception):
         hint: str | None = None,
         context: Mapping[str, object] | None = None,
     ) -> None:
+        message = masked(message)
         super().__init__(message)
         self.message = message
-        self.hint = hint
-        self.context: dict[str, object] = dict(context or {})
+        self.hint = None if hint is None else masked(hint)
+        self.context: dict[str, object] = {name: masked_value(value) for name, value in (context or {}).items()}
+        # What is being handled becomes the cause, and is shown with this error.
+        mask_exception(sys.exception())
 
     def __str__(self) -> str:
         """Render message and hint on one line."""
@@ -96,7 +103,7 @@ class TimelyError(Exception):
 
     def _with(self, **values: object) -> Self:
         """Add the values that were given to the context."""
-        self.context.update({name: value for name, value in values.items() if value is not None})
+        self.context.update({name: masked_value(value) for name, value in values.items() if value is not None})
         return self
 
 

@@ -16,7 +16,6 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ from spark_timely.log.base import DataFile
 from spark_timely.log.files import TARGET_FILE_BYTES, read_file, write_data_files, write_progress_file
 from spark_timely.log.state import distinct_rows
 from spark_timely.log.store import LostRaceError
+from spark_timely.masking import masked_logger
 
 if TYPE_CHECKING:
     from spark_timely.antichain import Antichain
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CompactionReport", "compact", "merge_progress_files", "merge_small_files"]
 
-logger = logging.getLogger(__name__)
+logger = masked_logger(__name__)
 
 _ATTEMPTS = 20
 _MAX_UNCLEAR = 3

@@ -13,7 +13,6 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,13 +27,14 @@ from spark_timely.log.facts import LogFacts
 from spark_timely.log.files import write_progress_file
 from spark_timely.log.state import batch_rows, next_state
 from spark_timely.log.store import App, LostRaceError, Store
+from spark_timely.masking import masked_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 __all__ = ["LogCore"]
 
-logger = logging.getLogger(__name__)
+logger = masked_logger(__name__)
 
 _MAX_ATTEMPTS = 100
 _MAX_UNCLEAR = 3
@@ -305,6 +305,7 @@ class LogCore(LogFacts):
         if progress[0].path not in self.store.live:
             # Reported as done, and not there: merged meanwhile, or a store that lies.
             return self._landed(attempts)
+        self._seen.update({s.stream: s.seq for s in states})
         if self.merge_every is not None:  # they are read again when files are merged
             self._rows_by_path.update(zip((f.path for f in progress), batches, strict=True))
         if self._snapshot == (before[0], before[1] + 1) and self._states_at == before:

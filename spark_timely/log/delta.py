@@ -344,8 +344,9 @@ def keep_log(path: str | os.PathLike[str], *, storage_options: Mapping[str, str]
     try:
         if log is not None:
             log.refresh()
+            log.streams()
     except TimelyError:
-        log = None  # gone, replaced or damaged: to open it anew says which
+        log = None  # gone, restored, replaced or damaged: to open it anew says which
     if log is None:
         log = open_log(path, storage_options=storage_options)
     _kept.logs[key] = log

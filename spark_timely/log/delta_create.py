@@ -8,11 +8,12 @@ import os
 import time
 from typing import TYPE_CHECKING, Literal
 
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import CommitProperties, Schema, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from spark_timely.errors import StorageError, TimelyError
+from spark_timely.log.delta_calls import DeltaTable, delta_call
 from spark_timely.log.delta_scratch import CHECKPOINT, SCRATCH_OPTIONS, scratch_table
 from spark_timely.log.entries import entry_path, put_entry, read_entry
 from spark_timely.log.place import PROMISE_HINT, delta_options, is_promised, links_missing
@@ -105,7 +106,7 @@ def _put(storage: FileStorage, form: LogFormat, first: Sequence[DataFile]) -> Cr
 
 
 def _first_entry(path: str, form: LogFormat, first: Sequence[DataFile]) -> bytes:
-    with scratch_table() as folder:
+    with delta_call(path), scratch_table() as folder:
         _create(str(folder), form, first, SCRATCH_OPTIONS)
         actions = [json.loads(line) for line in (folder / entry_path(0)).read_text(encoding="utf-8").splitlines()]
     for action in actions:  # a few
@@ -124,17 +125,18 @@ def _failed(path: str, error: Exception, *, determinate: bool) -> StorageError:
 
 
 def _create(path: str, form: LogFormat, first: Sequence[DataFile], options: dict[str, str] | None) -> None:
-    create_table_with_add_actions(
-        path,
-        Schema.from_arrow(form.table_schema),
-        [add_action(file, data_change=True) for file in first],
-        mode="error",
-        partition_by=["_event"],
-        configuration=_CONFIGURATION,
-        storage_options=options,
-        # No retries: where somebody else was first, delta-rs 1.6 would retry as version 1, and succeed.
-        commit_properties=CommitProperties(app_transactions=[Transaction("timely/#open", 0)], max_commit_retries=0),
-    )
+    with delta_call(path):
+        create_table_with_add_actions(
+            path,
+            Schema.from_arrow(form.table_schema),
+            [add_action(file, data_change=True) for file in first],
+            mode="error",
+            partition_by=["_event"],
+            configuration=_CONFIGURATION,
+            storage_options=options,
+            # No retries: where somebody else was first, delta-rs 1.6 would retry as version 1, and succeed.
+            commit_properties=CommitProperties(app_transactions=[Transaction("timely/#open", 0)], max_commit_retries=0),
+        )
 
 
 def no_links(path: str, error: Exception) -> StorageError:
@@ -150,7 +152,8 @@ def no_links(path: str, error: Exception) -> StorageError:
 
 def _exists(path: str, options: dict[str, str] | None) -> bool:
     try:
-        return bool(DeltaTable.is_deltatable(path, storage_options=options))
+        with delta_call(path):
+            return bool(DeltaTable.is_deltatable(path, storage_options=options))
     except (DeltaError, OSError):
         return False
 

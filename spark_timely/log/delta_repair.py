@@ -10,7 +10,8 @@ Invariants
 1. Nothing is changed unless asked for, and nothing but the damaged entries.
 2. An entry is rebuilt only where exactly one attempt at the next commit of a stream has left its files, each can be
    read to its end, and their rows are as many as its progress says.
-3. Where an entry behind the damaged one removes a file that only the damaged one can have added, an entry without
+3. A broken checkpoint goes only where the entries that it stands for are all there, from an older one on.
+4. Where an entry behind the damaged one removes a file that only the damaged one can have added, an entry without
    actions could bring rows back a second time: then nothing is repaired.
 """
 
@@ -19,19 +20,19 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
 from spark_timely.errors import InvalidUsageError, LogDamagedError, LogMissingError, TimelyError
 from spark_timely.log.base import OPEN_STREAM, DataFile, StreamState
 from spark_timely.log.core import app_id
-from spark_timely.log.delta_scratch import CHECKPOINT, table_at
+from spark_timely.log.delta_checkpoints import Checkpoints, read_checkpoints
+from spark_timely.log.delta_scratch import LAST_CHECKPOINT, table_at
 from spark_timely.log.delta_store import LOOKS_S
 from spark_timely.log.entries import Entry, entry_path, parse_entry, put_file, render_entry
 from spark_timely.log.files import describe_file, describe_progress, open_parquet, read_file
@@ -44,13 +45,14 @@ if TYPE_CHECKING:
 
 __all__ = ["RepairReport", "RepairStep", "repair_log"]
 
+_GONE = "missing"
 _ENTRY = re.compile(r"(\d{20})\.json")
 _OWN = re.compile(r"(?P<stem>[A-Za-z0-9_]+|open\.)-(?P<seq>\d{12})-[^/]+")
 
 
 @dataclass(frozen=True, slots=True)
 class RepairStep:
-    """What was found of one entry, and what is to be done about it.
+    """What was found of one entry or checkpoint, and what is to be done about it.
 
     Parameters
     ----------
@@ -59,11 +61,12 @@ class RepairStep:
     found : str
         What is wrong.
     action : str
-        `rebuild`: the entry of a commit whose files are whole. `empty`: an entry without actions.
+        `rebuild`: the entry of a commit whose files are whole. `empty`: an entry without actions. `delete`: no
+        checkpoint, and no file that names one; the next commits write it again.
     says : str
         What comes back, or what is lost, as a sentence.
     files : tuple of str
-        Files that the entry names.
+        Files that the entry names; or those that are deleted.
     """
 
     version: int
@@ -81,7 +84,7 @@ class RepairReport:
     ----------
     path : str
     steps : tuple of RepairStep
-        Empty if no entry is damaged.
+        Empty if no entry and no checkpoint is damaged.
     applied : bool
     """
 
@@ -124,7 +127,7 @@ def repair_log(
     apply: bool = False,
     pause: Callable[[float], None] = time.sleep,
 ) -> RepairReport:
-    """Find damaged entries of a log's table, and put whole ones in their places.
+    """Find damaged entries of a log's table, and put whole ones in their places; delete damaged checkpoints.
 
     Parameters
     ----------
@@ -146,8 +149,8 @@ def repair_log(
     InvalidUsageError
         If the log is not on a local disk: elsewhere an entry appears whole or not at all.
     LogDamagedError
-        If it cannot be repaired: the first entry or a checkpoint is damaged, or an entry behind the damaged one
-        removes what only that one can have added. Restore the file from a copy.
+        If it cannot be repaired: the first entry is damaged, or a checkpoint that replaced entries which are gone; or
+        an entry behind the damaged one removes what only that one can have added. Restore the file from a copy.
 
     Notes
     -----
@@ -171,14 +174,22 @@ def repair_log(
     if not has_table(storage):
         msg = f"could not repair log {where!r}: found no Delta table"
         raise LogMissingError(msg, hint="check the path", context={"path": where})
-    checkpoint, entries, damage = _looked_through(storage, pause)
-    if not damage:
+    checkpoints, entries, damage = _looked_through(storage, pause)
+    steps = _deleted(where, checkpoints, entries, damage)
+    plans: list[tuple[int, bytes]] = []
+    if damage:
+        try:
+            more, plans = _planned(storage, checkpoints, entries, damage)
+        except (DeltaError, OSError, pa.ArrowException, ValueError) as error:
+            raise _beyond(where, min(damage), plain(error)) from error
+        steps += more
+    if not steps:
         return RepairReport(where, (), applied=False)
-    try:
-        steps, plans = _planned(storage, checkpoint, entries, damage)
-    except (DeltaError, OSError, pa.ArrowException, ValueError) as error:
-        raise _beyond(where, min(damage), plain(error)) from error
     if apply:
+        for step in steps:  # the pointer before what it points to
+            for file in step.files if step.action == "delete" else ():
+                storage.delete(file)
+                storage.flush(["_delta_log"], always=True)
         for version, content in plans:  # as many turns as damaged entries
             put_file(storage, entry_path(version), content, replace=True, always=True)
             # A checksum of another engine is of the entry that was lost.
@@ -195,13 +206,38 @@ def _beyond(path: str, version: int, found: str) -> LogDamagedError:
     )
 
 
+def _deleted(
+    path: str, checkpoints: Checkpoints, entries: Mapping[int, Entry], damage: Mapping[int, str]
+) -> list[RepairStep]:
+    """Decide about checkpoints that are broken, or named and not there; the file that names one comes first."""
+    steps = []
+    versions = {int(name[:20]) for name in checkpoints.broken}
+    first = 0 if checkpoints.newest is None else checkpoints.newest + 1
+    if checkpoints.lost is not None:
+        versions.add(checkpoints.lost)
+    for version in sorted(versions, reverse=True):  # one or two
+        files = [name for name in checkpoints.broken if int(name[:20]) == version]
+        found = "; ".join(checkpoints.broken[name] for name in files) or "named, and not there"
+        gone = [v for v in range(first, version + 1) if v not in entries and damage.get(v, _GONE) == _GONE]
+        if gone:
+            what = f"its checkpoint is {found}" if files else "its checkpoint is not there"
+            raise _beyond(path, version, f"{what}, and entry version={gone[0]}, which it stands for, is not there")
+        since = f"the entries from version {first} on" if first == 0 else f"the checkpoint of version {first - 1}"
+        pointer = [LAST_CHECKPOINT] if version == checkpoints.lost else []
+        says = f"nothing is lost: {since} and what is behind say the same, and the next commits write a checkpoint"
+        files = [*pointer, *(f"_delta_log/{name}" for name in files)]
+        steps.append(RepairStep(version, found, "delete", says, tuple(files)))
+    return sorted(steps, key=lambda step: LAST_CHECKPOINT not in step.files)
+
+
 def _looked_through(
     storage: FileStorage, pause: Callable[[float], None]
-) -> tuple[int | None, dict[int, Entry], dict[int, str]]:
-    """Return the newest checkpoint, the entries from it on that are whole, and what is wrong with the others."""
+) -> tuple[Checkpoints, dict[int, Entry], dict[int, str]]:
+    """Return the checkpoints, the entries from the newest whole one on, and what is wrong with the others."""
     for wait in (*LOOKS_S, None):
         names = storage.names("_delta_log")
-        checkpoint = max((int(name[:20]) for name in names if CHECKPOINT.fullmatch(name)), default=None)
+        checkpoints = read_checkpoints(storage)
+        checkpoint = checkpoints.newest
         first = 0 if checkpoint is None else checkpoint
         there = {int(name[:20]) for name in names if _ENTRY.fullmatch(name)}
         entries: dict[int, Entry] = {}
@@ -213,18 +249,18 @@ def _looked_through(
                 except (ValueError, LookupError, TypeError) as error:
                     damage[version] = plain(error)
             elif version != checkpoint:
-                damage[version] = "missing"
-        if not damage or wait is None:
+                damage[version] = _GONE
+        if wait is None or not (damage or checkpoints.broken or checkpoints.lost is not None):
             break
         pause(wait)
-    return checkpoint, entries, damage
+    return checkpoints, entries, damage
 
 
 def _planned(
-    storage: FileStorage, checkpoint: int | None, entries: Mapping[int, Entry], damage: Mapping[int, str]
+    storage: FileStorage, checkpoints: Checkpoints, entries: Mapping[int, Entry], damage: Mapping[int, str]
 ) -> tuple[list[RepairStep], list[tuple[int, bytes]]]:
     """Decide about each damaged entry, in order of the versions."""
-    first = min(damage)
+    first, checkpoint = min(damage), checkpoints.newest
     steps: list[RepairStep] = []
     if first == 0:
         raise _beyond(storage.uri, 0, "it is the first: what the log is, is lost")
@@ -234,10 +270,7 @@ def _planned(
         steps.append(RepairStep(first, damage[first], "empty", says))
     begin = checkpoint if checkpoint is not None else 0
     until = max(first - 1, begin)
-    path = f"_delta_log/{begin:020d}.checkpoint.parquet"
-    if checkpoint is not None and storage.exists(path):
-        pq.read_metadata(pa.BufferReader(storage.read(path)))
-    table = _table_at(storage, begin, until, entries)
+    table = _table_at(storage, begin, until, entries, checkpoints.broken)
     for version in range(until + 1, max(entries.keys() | damage.keys()) + 1):  # some hundreds
         if version in entries:
             table.follow(entries[version])
@@ -253,8 +286,10 @@ def _planned(
     return steps, [(step.version, plans.get(step.version) or _placeholder()) for step in steps]
 
 
-def _table_at(storage: FileStorage, begin: int, until: int, entries: Mapping[int, Entry]) -> _Table:
-    with table_at(storage, begin, until) as (opened, _):
+def _table_at(
+    storage: FileStorage, begin: int, until: int, entries: Mapping[int, Entry], broken: Collection[str]
+) -> _Table:
+    with table_at(storage, begin, until, without=broken) as (opened, _):
         schema = opened.schema()
         event = next(f for f in schema.fields if f.name == "_event")
         form = LogFormat.from_table(pa.schema(schema.to_arrow()), event.metadata, storage.uri)

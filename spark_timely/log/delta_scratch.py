@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from deltalake import DeltaTable, PostCommitHookProperties, Schema
+from deltalake import PostCommitHookProperties, Schema
 
+from spark_timely.log.delta_calls import DeltaTable, delta_call
 from spark_timely.log.entries import entry_path, put_file
 from spark_timely.log.storage import FileStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
 __all__ = [
     "CHECKPOINT",
@@ -75,7 +76,8 @@ def put_checkpoint(storage: FileStorage, version: int, newest: int) -> int:
     """
     name = f"_delta_log/{version:020d}.checkpoint.parquet"
     with table_at(storage, newest, version) as (table, folder):
-        table.create_checkpoint()
+        with delta_call(storage.uri):
+            table.create_checkpoint()
         made, pointer = (folder / name).read_bytes(), (folder / LAST_CHECKPOINT).read_bytes()
     put_file(storage, name, made, replace=True, always=True)
     # Only now: a table whose pointer names a checkpoint that is not there cannot be opened.
@@ -89,7 +91,9 @@ def put_checkpoint(storage: FileStorage, version: int, newest: int) -> int:
 
 
 @contextmanager
-def table_at(storage: FileStorage, first: int, last: int) -> Iterator[tuple[DeltaTable, Path]]:
+def table_at(
+    storage: FileStorage, first: int, last: int, *, without: Collection[str] = ()
+) -> Iterator[tuple[DeltaTable, Path]]:
     """Open a table on a local disk as of a version, by links to its entries in a folder that is removed afterwards.
 
     Parameters
@@ -98,6 +102,8 @@ def table_at(storage: FileStorage, first: int, last: int) -> Iterator[tuple[Delt
         Of the table.
     first, last : int
         Versions to be linked: from the checkpoint to begin with, 0 if there is none, to the version wanted.
+    without : collection of str
+        Names of files that are broken.
 
     Raises
     ------
@@ -107,6 +113,8 @@ def table_at(storage: FileStorage, first: int, last: int) -> Iterator[tuple[Delt
     with scratch_table() as folder:
         (folder / "_delta_log").mkdir()
         for entry in _of_log(storage, first, last):  # some hundreds
+            if entry in without:
+                continue
             os.symlink(storage.full(f"_delta_log/{entry}"), folder / "_delta_log" / entry)
         table = DeltaTable(folder, storage_options=SCRATCH_OPTIONS)
         if table.version() != last:
@@ -162,7 +170,7 @@ def entry_of_columns(table: DeltaTable, columns: pa.Schema) -> bytes:
     with scratch_table() as folder:
         (folder / "_delta_log").mkdir()
         (folder / entry_path(0)).write_text("\n".join(map(json.dumps, actions)) + "\n", encoding="utf-8")
-        DeltaTable(folder, storage_options=SCRATCH_OPTIONS).alter.add_columns(
-            list(Schema.from_arrow(columns).fields), post_commithook_properties=NO_HOOKS
-        )
+        copy, fields = DeltaTable(folder, storage_options=SCRATCH_OPTIONS), list(Schema.from_arrow(columns).fields)
+        with delta_call(folder):
+            copy.alter.add_columns(fields, post_commithook_properties=NO_HOOKS)
         return (folder / entry_path(1)).read_bytes()

@@ -29,13 +29,12 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import CommitProperties, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -49,8 +48,10 @@ from spark_timely.errors import (
     TimelyError,
     shown,
 )
+from spark_timely.log.delta_calls import DeltaTable, delta_call
+from spark_timely.log.delta_checkpoints import lost_checkpoint
 from spark_timely.log.delta_create import NO_LINKS, add_action, no_links
-from spark_timely.log.delta_scratch import CHECKPOINT, NO_HOOKS, entry_of_columns
+from spark_timely.log.delta_scratch import CHECKPOINT, LAST_CHECKPOINT, NO_HOOKS, entry_of_columns
 from spark_timely.log.delta_upkeep import KEEP_VERSIONS, LOG_FILE, TableUpkeep
 from spark_timely.log.entries import Entry, check_whole, entry_path, parse_entry, put_entry, read_entry, render_entry
 from spark_timely.log.features import table_rules
@@ -60,6 +61,7 @@ from spark_timely.log.live import LiveFiles
 from spark_timely.log.place import check_place, delta_options, is_promised, links_missing
 from spark_timely.log.storage import FileStorage, open_storage, plain
 from spark_timely.log.store import App, LostRaceError
+from spark_timely.masking import masked, masked_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -68,7 +70,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LOOKS_S", "DeltaStore"]
 
-logger = logging.getLogger(__name__)
+logger = masked_logger(__name__)
 
 _REFUSED_FEATURES = {
     "columnMapping": "column mapping",
@@ -142,8 +144,8 @@ class DeltaStore:
         # Where the place lacks links and a single writer is promised, delta-rs knows what to do.
         self._links = self._storage.local and not is_promised(storage_options)
         self._looked_at = time.time()
-        self._upkeep = TableUpkeep(self._storage, self._open)
-        self._load(self._open())
+        self._upkeep = TableUpkeep(self._storage, self._opened)
+        self._load(self._opened())
 
     @property
     def table_id(self) -> str:
@@ -179,6 +181,30 @@ class DeltaStore:
     def live(self) -> LiveFiles:
         """The live files of the snapshot."""
         return self._live
+
+    def _opened(self) -> DeltaTable:
+        """Open the table as `_open` does, and say which checkpoint is missing where that is why it cannot be opened."""
+        try:
+            return self._open()
+        except (LogMissingError, StorageError) as error:
+            lost = None if isinstance(error, LogDamagedError) else self._lost_checkpoint()
+            if lost is None:
+                raise
+            file, found = lost
+            msg = f"could not open log {self.path!r}: found {found}"
+            raise LogDamagedError(
+                msg,
+                hint="restore the checkpoint. Where the entries of all versions are there, `spark-timely repair LOG`"
+                f" deletes {LAST_CHECKPOINT!r}, which is enough; in a cloud store delete it yourself",
+                context={"path": self.path, "file": file},
+                determinate=True,
+            ) from (error.__cause__ or error)
+
+    def _lost_checkpoint(self) -> tuple[str, str] | None:
+        try:
+            return lost_checkpoint(self._storage)
+        except StorageError:
+            return None  # the storage cannot be reached
 
     def _open(self) -> DeltaTable:
         """Open the table by delta-rs; look again where an entry cannot be understood."""
@@ -294,7 +320,7 @@ class DeltaStore:
 
     def _features(self, found: str) -> LogFormatError:
         return LogFormatError(
-            f"could not open log {self.path!r}: found table features that cannot be read: {found:.200}",
+            f"could not open log {self.path!r}: found table features that cannot be read: {masked(found):.200}",
             hint="a log is a plain Delta table; rewrite it without the feature",
             context={"path": self.path},
         )
@@ -370,9 +396,9 @@ class DeltaStore:
             return
         try:
             # A newer delta-rs may know more features: it is asked, by a merge of no files at all.
-            DeltaTable(self.path, storage_options=self.options).optimize.compact(
-                partition_filters=[("_event", "=", "none")]
-            )
+            table = DeltaTable(self.path, storage_options=self.options)
+            with delta_call(self.path):
+                table.optimize.compact(partition_filters=[("_event", "=", "none")])
         except CommitFailedError as error:
             if _is_unwritable(str(error)):
                 raise self._unwritable(str(error)) from error
@@ -430,7 +456,7 @@ class DeltaStore:
             self._mark = self._entry_mark()
 
     def _reload(self) -> None:
-        table = self._open()
+        table = self._opened()
         if str(table.metadata().id) != self._id:
             msg = f"could not read log {self.path!r}: found another table in its place"
             raise LogMissingError(
@@ -548,17 +574,18 @@ class DeltaStore:
         now = int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [add_action(file, data_change=data_change) for file in adds]
         actions += [RemoveAction(f.path, data_change, now, f.size_bytes, {"_event": f.event}) for f in removes]
-        table.create_write_transaction(
-            actions,
-            "append",
-            self._schema,
-            ["_event"],
-            commit_properties=CommitProperties(
-                app_transactions=[Transaction(app, number) for app, number in apps],
-                max_commit_retries=0 if exclusive else _COMMIT_RETRIES,
-            ),
-            post_commithook_properties=NO_HOOKS,
-        )
+        with delta_call(self.path):
+            table.create_write_transaction(
+                actions,
+                "append",
+                self._schema,
+                ["_event"],
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(app, number) for app, number in apps],
+                    max_commit_retries=0 if exclusive else _COMMIT_RETRIES,
+                ),
+                post_commithook_properties=NO_HOOKS,
+            )
         self._flush_entries(self._version + 1)
 
     def flush(self) -> None:
@@ -583,11 +610,12 @@ class DeltaStore:
         """Return a handle of delta-rs on the snapshot."""
         try:
             if self._table is not None and self._table.version() < self._version:
-                self._table.update_incremental()
+                with delta_call(self.path):
+                    self._table.update_incremental()
         except (DeltaError, OSError):
             self._table = None  # it fell behind what is left of the table's log
         if self._table is None:
-            self._table = self._open()
+            self._table = self._opened()
         if self._table.version() != self._version:
             raise self._lost(found=f"version={self._table.version()}")
         return self._table
@@ -599,9 +627,9 @@ class DeltaStore:
                 entry = entry_of_columns(self._handle(), columns)
                 self._put_behind(entry, lambda other: other.changes_table)
                 return
-            self._handle().alter.add_columns(
-                list(Schema.from_arrow(columns).fields), post_commithook_properties=NO_HOOKS
-            )
+            table, fields = self._handle(), list(Schema.from_arrow(columns).fields)
+            with delta_call(self.path):
+                table.alter.add_columns(fields, post_commithook_properties=NO_HOOKS)
             self._flush_entries(self._version + 1)
         except (DeltaError, OSError) as error:
             raise self._failed(error) from error

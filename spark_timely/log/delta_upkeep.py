@@ -19,14 +19,14 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
 from spark_timely.errors import StorageError, TimelyError
+from spark_timely.log.delta_calls import delta_call
 from spark_timely.log.delta_scratch import LAST_CHECKPOINT, put_checkpoint
 from spark_timely.log.storage import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from deltalake import DeltaTable
-
+    from spark_timely.log.delta_calls import DeltaTable
     from spark_timely.log.storage import FileStorage
 
 __all__ = ["KEEP_VERSIONS", "LOG_FILE", "TableUpkeep"]
@@ -125,7 +125,9 @@ class TableUpkeep:
     def _write_checkpoint(self, version: int, newest: int, *, harmless: bool) -> tuple[int, int]:
         if self._storage.local and harmless:
             return version, put_checkpoint(self._storage, version, newest)
-        self._open().create_checkpoint()
+        table = self._open()
+        with delta_call(self._storage.uri):
+            table.create_checkpoint()
         return self._checkpoint()
 
     def _clean(self, checkpoint: int) -> None:

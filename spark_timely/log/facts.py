@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.capture.protocol import StreamCounts
-from spark_timely.errors import TimelyInternalError
+from spark_timely.errors import RolledBackError, TimelyInternalError
 from spark_timely.log.base import OPEN_STREAM, StreamState
 from spark_timely.log.files import read_file
 from spark_timely.log.state import batch_state, distinct_rows, newest_states, owners_of, states_by_seq
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from spark_timely.antichain import Antichain
     from spark_timely.log.format import LogFormat
@@ -56,6 +56,9 @@ class LogFacts:
         self._states_at = (-1, -1)
         self._newest_by_path: dict[str, dict[str, StreamState]] = {}
         self._rows_by_path: dict[str, pa.Table] = {}
+        # The newest commit of each stream that this handle has seen, and the snapshot that was compared with it.
+        self._seen: dict[str, int] = {}
+        self._compared = (-1, -1)
 
     # Facts ---------------------------------------------------------------------------------------
 
@@ -112,9 +115,18 @@ class LogFacts:
     # Snapshot ------------------------------------------------------------------------------------
 
     def refresh(self) -> bool:
-        """Take notice of commits by others; return whether there were any."""
+        """Take notice of commits by others; return whether there were any.
+
+        Raises
+        ------
+        RolledBackError
+            If commits that this handle has seen are gone: the log was restored to an earlier state. Then the handle
+            says nothing any more; open the log again.
+        """
         with self._lock:
-            return self.store.refresh()
+            moved = self.store.refresh()
+            self._check_kept()
+            return moved
 
     def has_news(self) -> bool:
         """Return whether others have committed, where that can be told at no cost; else False."""
@@ -134,7 +146,48 @@ class LogFacts:
 
     def _index(self, event: str) -> FileIndex:
         with self._lock:
+            self._check_kept()
             return self.store.live.index(event)
+
+    def _check_kept(self) -> None:
+        """Refuse a snapshot that lacks commits of an earlier one, by the bounds of its files of progress: no reads."""
+        if self._compared == self._snapshot:
+            return
+        index = self.store.live.index("progress")
+        unclear = (index.stream_lo != index.stream_hi) | (index.seq_hi == np.iinfo(np.int64).max)
+        newest: dict[str, int] = {}
+        for stream, seq in zip(index.stream_lo.tolist(), index.seq_hi.tolist(), strict=True):  # merged: some hundreds
+            newest[stream] = max(seq, newest.get(stream, -1))
+        if not unclear.any():
+            # Else a file that another engine merged may have what seems to be missing: the states tell.
+            self._compare(newest)
+            self._compared = self._snapshot
+
+    def _compare(self, newest: Mapping[str, int]) -> None:
+        for stream, seen in self._seen.items():  # as many turns as streams
+            found = newest.get(stream)
+            if found is None or found < seen:
+                now = "no such stream" if found is None else f"stream {stream!r} at seq={found}"
+                raise self._went_back(stream, f"{now}, this handle has seen {stream!r} at seq={seen}")
+        self._seen = {**self._seen, **newest}
+
+    def _check_followed(self, states: Mapping[str, StreamState]) -> None:
+        """Refuse states that do not follow those which this handle has seen: other commits have their numbers."""
+        for stream, seen in self._states.items():  # as many turns as streams
+            found = states[stream]
+            if found.seq == seen.seq and (found.at, found.counts) != (seen.at, seen.counts):
+                raise self._went_back(stream, f"another commit seq={found.seq} of stream {stream!r} than before")
+            if not seen.frontier.less_equal_frontier(found.frontier):
+                now, before = (self.domain.render_frontier(state.frontier) for state in (found, seen))
+                raise self._went_back(stream, f"stream {stream!r} at {now}, this handle has seen it at {before}")
+
+    def _went_back(self, stream: str, found: str) -> RolledBackError:
+        return RolledBackError(
+            f"could not read log {self.path!r}: found {found}",
+            hint="the log was restored to an earlier state: open it again; what was done with the commits that are"
+            " gone, such as a frontier that was acted on or rows that were appended, is to be done again",
+            context={"path": self.path, "stream": stream},
+        )
 
     def live_paths(self, paths: Iterable[str]) -> set[str]:
         """Return those of the paths that are part of the log, after a refresh.
@@ -154,8 +207,10 @@ class LogFacts:
             if self._states_at != at:
                 if self._states_at[0] != at[0]:
                     self._newest_by_path, self._rows_by_path = {}, {}
-                self._states = self._read_states()
-                self._states_at = at
+                states = self._read_states()
+                self._compare({name: state.seq for name, state in states.items()})
+                self._check_followed(states)
+                self._states, self._states_at = states, at
             return self._states
 
     @property

@@ -18,8 +18,9 @@ import re
 from collections.abc import Mapping
 
 from spark_timely.errors import InvalidOptionError
+from spark_timely.masking import keep_secret
 
-__all__ = ["check_place", "delta_options", "is_flushed", "is_promised", "links_missing", "promised"]
+__all__ = ["check_place", "checked_options", "delta_options", "is_flushed", "is_promised", "links_missing", "promised"]
 
 # delta-rs's own name of the promise; it has a meaning for local paths only.
 _PROMISE = "allow_unsafe_rename"
@@ -34,6 +35,38 @@ PROMISE_HINT = (
     "if surely only one process at a time writes to this log, compaction and the command line included, set"
     " singleWriter=true (in Python single_writer=True, on the command line --single-writer)"
 )
+
+
+def checked_options(storage_options: Mapping[str, str] | None, /) -> dict[str, str]:
+    """Return a copy of storage options; from then on no text of this process shows their secrets.
+
+    Raises
+    ------
+    InvalidOptionError
+        If a name or a value is no text.
+
+    Examples
+    --------
+    >>> checked_options({"aws_region": 5})
+    Traceback (most recent call last):
+    ...
+    spark_timely.errors.InvalidOptionError: could not use storage option 'aws_region': found type=int — hint: ...
+    """
+    found = dict(storage_options or {})
+    keep_secret(found)
+    for name, value in found.items():  # a few
+        # Not the value: it may be a secret.
+        if not isinstance(name, str):
+            msg = f"could not use a storage option: found a name of type={type(name).__name__}"
+            raise InvalidOptionError(msg, hint="names and values of storage options are texts")
+        if not isinstance(value, str):
+            msg = f"could not use storage option {name!r}: found type={type(value).__name__}"
+            raise InvalidOptionError(
+                msg,
+                hint="values of storage options are texts: write '5' for 5, 'true' for True",
+                context={"option": name},
+            )
+    return found
 
 
 def promised(
@@ -61,7 +94,7 @@ def promised(
     >>> is_flushed(promised(None, single_writer=False, flush=False))
     False
     """
-    found = dict(storage_options or {})
+    found = checked_options(storage_options)
     if single_writer:
         found[_PROMISE] = "true"
     if not flush:

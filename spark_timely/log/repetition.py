@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Final
 
 from spark_timely.capture.digest import RowsDigest, comparable
 from spark_timely.errors import RolledBackError
+from spark_timely.masking import masked
 
 if TYPE_CHECKING:
     from spark_timely.capture.note import MicroBatch
 
-__all__ = ["Repetition", "judge_repetition", "refused_repetition"]
+__all__ = ["Repetition", "judge_repetition", "refused_repetition", "shown_source"]
 
 _MOST_SHOWN: Final = 2_000
 
@@ -115,7 +116,7 @@ def refused_repetition(
         found = "found a micro-batch of this number in it that was planned from other offsets"
     else:
         found = "found a micro-batch of this number in it with other rows"
-    ended = _shown_source(recorded)
+    ended = shown_source(recorded)
     where = "" if not ended else f"; the sources of micro-batch {newest[0]} in the log end at {ended}"
     return RolledBackError(
         f"could not capture micro-batch {batch} (step {step}) into stream {stream!r} of log {path!r}: {found}{where}",
@@ -132,7 +133,14 @@ def refused_repetition(
     )
 
 
-def _shown_source(recorded: MicroBatch | None) -> str:
-    """Return where the sources of a micro-batch ended, on one line."""
-    lines = "" if recorded is None else " ".join(recorded.source.split("\n"))
+def shown_source(recorded: MicroBatch | None) -> str:
+    """Return where the sources of a micro-batch ended, on one line; empty where that is not known.
+
+    Examples
+    --------
+    >>> from spark_timely.capture.note import MicroBatch
+    >>> shown_source(MicroBatch(source='{"a":1}'))
+    '{"a":1}'
+    """
+    lines = "" if recorded is None else masked(" ".join(recorded.source.split("\n")))
     return lines if len(lines) <= _MOST_SHOWN else f"{lines[:_MOST_SHOWN]}… ({len(lines)} characters)"

@@ -12,7 +12,6 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import threading
@@ -24,7 +23,8 @@ from pyarrow import fs as pafs
 
 from spark_timely.errors import DataLossError, InvalidUsageError, StorageError, shown
 from spark_timely.log.fsync import UNSUPPORTED, flush_file, flush_folder
-from spark_timely.log.place import delta_options, is_flushed
+from spark_timely.log.place import checked_options, delta_options, is_flushed
+from spark_timely.masking import masked_logger, secret_in_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,7 +40,7 @@ __all__ = [
     "plain",
 ]
 
-logger = logging.getLogger(__name__)
+logger = masked_logger(__name__)
 
 _BUFFER_BYTES = 1 << 20
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -68,7 +68,7 @@ def normal_path(path: str | os.PathLike[str]) -> str:
     InvalidUsageError
         If it is empty or no path, or a local one that holds a backslash or a `%` with two hexadecimal
         digits behind: part of it would be taken for another path. If a scheme other than `file:` is
-        followed by one slash only, or a `file:` URL names a host.
+        followed by one slash only, a `file:` URL names a host, or another URL holds credentials.
 
     Examples
     --------
@@ -96,6 +96,14 @@ def normal_path(path: str | os.PathLike[str]) -> str:
             hint = "give the path as Python sees it: /Volumes/… or /dbfs/…"
         raise InvalidUsageError(msg, hint=hint, context={"path": text})
     if _URL.match(text):
+        if secret := secret_in_url(text):
+            msg = f"could not use path {text!r}: found {secret} in it"
+            raise InvalidUsageError(
+                msg,
+                hint="a path is written into logs and checkpoints: give credentials as options of the storage"
+                " (`storage.…` in Spark, storage_options in Python, --storage on the command line)",
+                context={"path": text},
+            )
         return text.rstrip("/")
     where = os.path.abspath(os.path.expanduser(text))
     odd = _DECODED.search(where)
@@ -182,7 +190,7 @@ class FileStorage:
 
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
         self._uri = uri
-        self.options = dict(options or {})
+        self.options = checked_options(options)
         self._fs: pafs.FileSystem | None = None
         self._made: set[str] = set()
         self._lasting: set[str] = set()  # folders whose names were flushed
@@ -208,10 +216,11 @@ class FileStorage:
                 self._fs = pafs.LocalFileSystem(use_mmap=False)
             else:
                 from deltalake.exceptions import DeltaError
-                from deltalake.fs import DeltaStorageHandler
+
+                from spark_timely.log.delta_calls import storage_handler
 
                 try:
-                    handler = DeltaStorageHandler(self._uri, delta_options(self.options))
+                    handler = storage_handler(self._uri, delta_options(self.options))
                 except (DeltaError, OSError, ValueError) as error:
                     raise _unreachable(self._uri, error) from error
                 self._fs = pafs.PyFileSystem(handler)

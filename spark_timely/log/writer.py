@@ -34,7 +34,8 @@ from spark_timely.log.base import CommitOutcome, CommitRequest, DataFile, Stream
 from spark_timely.log.decide import closed_stream, missing_stream
 from spark_timely.log.files import TARGET_FILE_BYTES, conform, message_table, write_data_files
 from spark_timely.log.repetition import Repetition, judge_repetition
-from spark_timely.time_arrays import IntArray, TimesLike, as_diffs, as_times
+from spark_timely.sorting import consolidate_rows
+from spark_timely.time_arrays import IntArray, TimesLike, as_diffs, as_times, concat_times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,9 +138,9 @@ class StreamWriter:
         progress : (times, deltas), optional
             Changes of the stream's counts instead of `advance_to`.
         batch : int, optional
-            Key of the append, greater than those before it, from 0 on. To repeat an append with its key and its
-            rows never adds them twice, whatever was reported about the first time: then nothing is done, and
-            `committed` is False.
+            Key of the append, greater than those before it, from 0 on. To repeat an append with its key, its
+            rows and its progress never adds them twice, whatever was reported about the first time: then nothing is
+            done, and `committed` is False.
         reason : str
             Kept with the progress, for people.
 
@@ -154,7 +155,7 @@ class StreamWriter:
         UnheldCapabilityError, NegativeCountError
             If a message or the progress uses a time that the stream does not hold.
         RolledBackError
-            If the stream has a greater `batch` and not this one, or has this one with other rows.
+            If the stream has a greater `batch` and not this one, or has this one with other rows or other progress.
         ClosedError, OwnershipError, StorageError
             As `LogCore.commit`.
 
@@ -173,7 +174,7 @@ class StreamWriter:
         note = Note()
         if batch is not None:
             note = self._keyed(batch, rows, time)
-            if self._holds(batch, note):
+            if self._holds(batch, note, advance_to, progress):
                 self.log.flush()
                 return CommitOutcome(committed=False, state=self.state)
         state = self._writable()
@@ -196,21 +197,46 @@ class StreamWriter:
         names = [(name, name) for name in table.schema.names if name not in ("_stream", "_seq")]
         return Note(batch=MicroBatch(digest=digest_of(table, names).text, n_input=table.num_rows))
 
-    def _holds(self, batch: int, note: Note) -> bool:
+    def _holds(
+        self, batch: int, note: Note, advance_to: object | None, progress: tuple[TimesLike, npt.ArrayLike] | None
+    ) -> bool:
         """Whether the stream has the append of this key already; refuse one that cannot be told, or is another."""
         state = self.state
         if state.owner != self.owner or state.batch is None or batch > state.batch:
             return False
         done = self.log.recorded(self.stream, batch)
-        if done is not None and judge_repetition(done.note.batch, note.batch) is Repetition.SAME:
+        if done is None:
+            found = f"found batch={state.batch} in it, and none of this key"
+        elif judge_repetition(done.note.batch, note.batch) is not Repetition.SAME:
+            found = "found other rows in it"
+        elif not self._progressed(done, advance_to, progress):
+            held = self.log.domain.render_frontier(done.frontier)
+            found = f"found it with the same rows and other progress, which left the stream at {held}"
+        else:
             return True
-        found = f"found batch={state.batch} in it, and none of this key" if done is None else "found other rows in it"
         msg = f"could not append batch={batch} to stream {self.stream!r} of log {self.log.path!r}: {found}"
         raise RolledBackError(
             msg,
-            hint="give keys that increase; to repeat an append, give the key and the rows of the first time",
+            hint="give keys that increase; to repeat an append, give the key, the rows and the progress of the first"
+            " time; to move the frontier further, append no rows under a new key, or call advance",
             context={"path": self.log.path, "stream": self.stream, "batch": batch, "newest": state.batch},
         )
+
+    def _progressed(
+        self, done: StreamState, advance_to: object | None, progress: tuple[TimesLike, npt.ArrayLike] | None
+    ) -> bool:
+        """Whether a commit made the progress that is asked for."""
+        if advance_to is not None:
+            times, deltas = downgrade_to(done.before, self.log.domain.parse_frontier(advance_to))
+        elif progress is not None:
+            times = as_times(progress[0], self.log.domain.arity)
+            deltas = as_diffs(progress[1], len(times))
+        else:
+            times, deltas = _nothing(self.log.domain.arity)
+        # What the commit left, without what was to be left: nothing.
+        held = [(done.before.times, done.before.counts), (times, deltas), (done.counts.times, -done.counts.counts)]
+        left, _ = consolidate_rows(concat_times(*(t for t, _ in held)), np.concatenate([n for _, n in held]))
+        return not len(left)
 
     def compare_and_append(
         self,

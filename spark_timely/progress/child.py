@@ -14,11 +14,11 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_timely.errors import InvalidShapeError, ProtocolError, TimelyInternalError
+from spark_timely.masking import masked_logger
 from spark_timely.progress.change_batch import ChangeBatch
 from spark_timely.progress.child_checks import LeafStatements, Report, unknown_port
 from spark_timely.progress.events import EventStream, PushProgressEvent, ScheduleEvent
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Buffers", "Child"]
 
-logger = logging.getLogger(__name__)
+logger = masked_logger(__name__)
 
 
 class Buffers:

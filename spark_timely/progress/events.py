@@ -10,10 +10,11 @@ node 0 is the outside of the scope.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from spark_timely.masking import masked_logger
 
 __all__ = [
     "ChannelsEvent",
@@ -28,7 +29,7 @@ __all__ = [
     "time_text",
 ]
 
-logger = logging.getLogger(__name__)
+logger = masked_logger(__name__)
 
 PointstampChange: TypeAlias = "tuple[int, int, str, int]"
 """Node, port, time as text, change."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from spark_timely.errors import InvalidOptionError, StorageError
 from spark_timely.log.storage import open_storage
+from spark_timely.masking import masked, masked_logger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,7 @@ __all__ = [
     "require_checkpoint",
 ]
 
-_log = logging.getLogger("spark_timely.spark")
+_log = masked_logger("spark_timely.spark")
 
 # Spark looks at the names that it knows and at no others.
 _GATE = "timely-gate"
@@ -84,7 +84,7 @@ class PlannedOffsets:
     hash : str
         SHA-256 of the entry, all its lines: with a wall clock in it, so that no other plan has the same.
     source : str
-        Its lines that say where each source ends, at most 16 kB.
+        Its lines that say where each source ends, without secrets, at most 16 kB.
     before : str or None
         SHA-256 of the entry of the micro-batch before, where this one begins; empty for micro-batch 0; None where
         that entry is not there.
@@ -130,7 +130,7 @@ def planned_offsets(
         return None
     before = b"" if batch == 0 else _entry(location, batch - 1, storage_options)
     lines = content.decode("utf-8", "replace").split("\n")[_HEADER_LINES:]
-    source = "\n".join(line for line in lines if line).encode()[:_MOST_SOURCE_BYTES].decode("utf-8", "ignore")
+    source = masked("\n".join(line for line in lines if line)).encode()[:_MOST_SOURCE_BYTES].decode("utf-8", "ignore")
     return PlannedOffsets(_hash(content), source, None if before is None else _hash(before))
 
 

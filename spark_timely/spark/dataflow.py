@@ -245,7 +245,7 @@ class _Part:
 
     name: str
     sinks: tuple[Sink, ...]
-    storage: dict[str, dict[str, str]]
+    storage: dict[str, dict[str, str]] = field(repr=False)  # credentials are never shown
     evaluation: str
 
     def __getstate__(self) -> dict[str, object]:
@@ -275,7 +275,7 @@ class _MicroBatch:
     lives: bool
     bounds: Bounds
     checkpoint: str
-    clock_options: dict[str, str]
+    clock_options: dict[str, str] = field(repr=False)
     engines: list[Engine] = field(default_factory=list, repr=False)
     alarm: Alarm | None = field(default=None, repr=False)
 

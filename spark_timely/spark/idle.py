@@ -25,15 +25,15 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spark_timely.antichain import Antichain
-from spark_timely.errors import ClosedError, InvalidOptionError, OwnershipError, UpperMismatchError
+from spark_timely.errors import ClosedError, InvalidOptionError, OwnershipError, RolledBackError, UpperMismatchError
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.writer import downgrade_to
+from spark_timely.masking import masked_logger
 from spark_timely.sink.plan import check_unbroken, find_log
 from spark_timely.spark.checkpoint import checkpoint_state, gate
 from spark_timely.time_text import Duration, parse_moment
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IdleWatch", "check_idle_options", "greatest_seen"]
 
-_log = logging.getLogger("spark_timely.spark")
+_log = masked_logger("spark_timely.spark")
 
 _LOOK_S = (0.05, 5.0)
 # Between looks that fail, at most.
@@ -249,8 +249,12 @@ class IdleWatch:
     def _log(self) -> ReadableLog | None:
         if self._opened is None:
             self._opened = self._find(self._options.path, self._options.storage_options)
-        else:
+            return self._opened
+        try:
             self._opened.refresh()
+        except RolledBackError:
+            # Whether the query may continue on a log that was restored is judged by its checkpoint.
+            self._opened = self._find(self._options.path, self._options.storage_options)
         return self._opened
 
     def _advance(self, log: ReadableLog, state: StreamState) -> bool:

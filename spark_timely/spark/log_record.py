@@ -15,7 +15,6 @@ Invariants
 from __future__ import annotations
 
 import json
-import logging
 import os
 import secrets
 import threading
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from spark_timely.errors import DataLossError, StorageError, shown
 from spark_timely.log.storage import open_storage
+from spark_timely.masking import masked_logger
 from spark_timely.spark.checkpoint import reachable
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LogCommit", "LogEntry", "find_entry", "read_entries", "write_entry"]
 
-_log = logging.getLogger("spark_timely.spark")
+_log = masked_logger("spark_timely.spark")
 
 _FILE: Final = "timely-logs"
 _VERSION: Final = 1

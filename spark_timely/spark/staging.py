@@ -10,7 +10,6 @@ Invariants
 from __future__ import annotations
 
 import json
-import logging
 import os
 import secrets
 import shutil
@@ -37,6 +36,7 @@ from spark_timely.errors import (
 from spark_timely.log.base import DataFile
 from spark_timely.log.files import ROW_GROUP_ROWS, describe_file, open_parquet
 from spark_timely.log.storage import FileStorage
+from spark_timely.masking import masked_logger
 from spark_timely.order import beyond, minimal
 from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.layout import fingerprint
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from spark_timely.conf.options import SinkOptions
 
-_log = logging.getLogger("spark_timely.sink")
+_log = masked_logger("spark_timely.sink")
 
 __all__ = ["Staged", "base_of", "counted", "discard", "remove", "staging_folder", "tidy", "write_files"]
 

@@ -18,9 +18,8 @@ Invariants
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,6 +32,7 @@ from spark_timely.log.base import CommitRequest
 from spark_timely.log.format import LogFormat
 from spark_timely.log.place import check_place, promised
 from spark_timely.log.storage import normal_path
+from spark_timely.masking import masked_logger
 from spark_timely.sink.layout import layout_of, policy_of
 from spark_timely.sink.plan import check_owner, check_unbroken, find_log
 from spark_timely.spark.checkpoint import all_committed
@@ -52,7 +52,7 @@ Through = Literal["sink", "foreachBatch"]
 
 Ending = Literal["availableNow", "once"]
 
-_log = logging.getLogger("spark_timely.spark")
+_log = masked_logger("spark_timely.spark")
 
 # Every trigger without input is reported, not only the first within ten seconds.
 _REPORT_ALL = {"spark.sql.streaming.noDataProgressEventInterval": "0"}
@@ -392,7 +392,7 @@ class _Capture:
 
     path: str
     checkpoint: str
-    options: Mapping[str, object]
+    options: Mapping[str, object] = field(repr=False)  # credentials are never shown
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         from spark_timely.spark.foreach_batch import capture

@@ -13,9 +13,10 @@ import pytest
 
 from spark_timely.antichain import Antichain
 from spark_timely.cli import main
-from spark_timely.errors import InvalidUsageError, LogDamagedError, LogMissingError
+from spark_timely.errors import InvalidUsageError, LogDamagedError, LogMissingError, RolledBackError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.log.delta_repair import RepairReport, RepairStep, repair_log
+from spark_timely.log.delta_store import DeltaStore
 from spark_timely.log.entries import entry_path
 from tests.conformance.logs import VALUES, filled
 from tests.unit.sink.driver import BOUNDED, SinkDriver
@@ -145,9 +146,9 @@ def test_entry_of_a_commit_whose_files_are_not_whole_becomes_empty_and_it_is_sai
     assert again.frontier() == Antichain.of(2)
     assert again.messages().num_rows == 4
     assert again.verify().legal
-    # A handle that knew the commit learns that it is gone.
-    log.refresh()
-    assert log.frontier() == Antichain.of(2)
+    # A handle that knew the commit says that it is gone.
+    with pytest.raises(RolledBackError, match=r"'main' at seq=2, this handle has seen 'main' at seq=3"):
+        log.refresh()
     again.writer(owner="me").append(pa.table({"_time": [3], "v": [3]}), advance_to=4)
     assert open_log(path).verify().messages == 5
 
@@ -235,6 +236,100 @@ def test_micro_batch_with_dead_letters_is_rebuilt(tmp_path: Path) -> None:
     assert driver.log().verify() == before
 
 
+def checkpointed(path: Path, more: int = 1) -> DeltaLog:
+    """Return a log with a checkpoint, and commits behind it."""
+    log = filled(path)
+    log.tidy()
+    for i in range(more):
+        log.advance("main", 20 + i)
+    return log
+
+
+def checkpoint_of(path: Path) -> Path:
+    return max((path / "_delta_log").glob("*.checkpoint.parquet"))
+
+
+POINTER = "_delta_log/_last_checkpoint"
+LOST: dict[str, Callable[[Path], object]] = {
+    "gone": lambda path: checkpoint_of(path).unlink(),
+    "cut": lambda path: checkpoint_of(path).write_bytes(checkpoint_of(path).read_bytes()[:-20]),
+    "empty": lambda path: checkpoint_of(path).write_bytes(b""),
+    "cut, and nothing points to it": lambda path: ((path / POINTER).unlink(), LOST["cut"](path)),
+}
+
+
+@pytest.mark.parametrize("damage", LOST)
+def test_checkpoint_is_deleted_where_the_entries_say_the_same(path: Path, damage: str) -> None:
+    log = checkpointed(path)
+    before, name = log.verify(), checkpoint_of(path).name
+    LOST[damage](path)
+    found = POINTER if damage == "gone" else name
+    with pytest.raises(LogDamagedError, match=f"could not open log .*{found}") as caught:
+        DeltaStore(str(path), pause=lambda _: None)
+    assert "spark-timely repair" in str(caught.value)
+    left = tree(path)
+    step = only(look(path))
+    assert (step.version, step.action) == (int(name[:20]), "delete")
+    assert step.says.startswith("nothing is lost: the entries from version 0 on")
+    assert tree(path) == left, "a look changes nothing"
+    assert look(path, apply=True).applied
+    assert set(left) - set(tree(path)) == set(step.files)
+    again = open_log(path)
+    assert again.verify() == before
+    assert look(path).steps == ()
+    again.writer(owner="me").advance(90)
+    again.tidy()
+    assert checkpoint_of(path).name > name
+    assert open_log(path).frontier() == Antichain.of(90)
+
+
+@pytest.mark.parametrize("damage", LOST)
+def test_checkpoint_whose_entries_are_gone_is_left(path: Path, damage: str) -> None:
+    checkpointed(path)
+    entry(path, 1).unlink()
+    LOST[damage](path)
+    left = tree(path)
+    with pytest.raises(LogDamagedError, match="entry version=1, which it stands for, is not there"):
+        look(path, apply=True)
+    assert tree(path) == left
+
+
+def test_checkpoint_of_a_version_that_the_log_lost_is_left(path: Path) -> None:
+    log = checkpointed(path, more=0)
+    (path / POINTER).write_text(json.dumps({"version": log.version + 3, "size": 9}))
+    with pytest.raises(LogDamagedError, match=f"naming a checkpoint of version={log.version + 3} that is not there"):
+        open_log(path)
+    with pytest.raises(LogDamagedError, match=f"entry version={log.version + 1}, which it stands for, is not there"):
+        look(path, apply=True)
+
+
+def test_entries_that_no_checkpoint_goes_before_are_named(path: Path) -> None:
+    checkpointed(path)
+    checkpoint_of(path).unlink()
+    (path / POINTER).unlink()
+    entry(path, 0).unlink()
+    with pytest.raises(LogDamagedError, match=f"'{entry_path(1)}' as the first entry, and no checkpoint"):
+        open_log(path)
+
+
+def test_broken_checkpoint_and_entry_are_repaired_from_an_older_checkpoint(path: Path) -> None:
+    log = checkpointed(path)
+    aside = {name: content for name, content in tree(path).items() if name.startswith("_delta_log/")}
+    log.tidy()
+    log.writer(owner="me").append(pa.table({"_time": [30], "v": [30]}), advance_to=31)
+    before = log.verify()
+    for name, content in aside.items():  # the older checkpoint stays
+        if "checkpoint.parquet" in name:
+            (path / name).write_bytes(content)
+    entry(path, 0).unlink()
+    LOST["cut"](path)
+    entry(path, log.version).write_bytes(b"")
+    report = look(path, apply=True)
+    assert [step.action for step in report.steps] == ["delete", "rebuild"]
+    assert "the checkpoint of version 4 " in report.steps[0].says
+    assert open_log(path).verify() == before
+
+
 def test_places_where_there_is_nothing_to_repair(tmp_path: Path) -> None:
     with pytest.raises(LogMissingError, match="found no Delta table"):
         look(tmp_path / "none")
@@ -248,7 +343,7 @@ def test_command_line_says_what_it_would_do_and_does_it_when_told(
     monkeypatch.setattr("spark_timely.log.delta_repair.LOOKS_S", ())
     log = filled(path)
     assert main(["repair", str(path)]) == 0
-    assert capsys.readouterr().out == "no entry of the table's log is damaged\n"
+    assert capsys.readouterr().out == "no entry and no checkpoint of the table's log is damaged\n"
     entry(path, log.version).write_bytes(b"")
     assert main(["repair", str(path)]) == 1
     said = capsys.readouterr().out
@@ -262,3 +357,15 @@ def test_command_line_says_what_it_would_do_and_does_it_when_told(
     assert main(["repair", str(path), "--yes"]) == 0
     assert "nothing was changed" not in capsys.readouterr().out
     assert main(["verify", str(path)]) == 0
+
+
+def test_command_line_says_which_checkpoint_it_deletes(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_timely.log.delta_repair.LOOKS_S", ())
+    version = checkpointed(path).version - 1
+    checkpoint_of(path).unlink()
+    assert main(["repair", str(path), "--yes"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"checkpoint of version {version} is named, and not there: deleted; nothing is lost")
+    assert POINTER in said

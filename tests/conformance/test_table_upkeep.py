@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,9 +150,44 @@ def test_states_of_a_version_that_was_read_anew_are_dropped(path: Path) -> None:
     info = json.dumps({"commitInfo": {"operation": "REPAIR"}})
     entry.unlink()
     entry.write_text(info + "\n")
+    for use in (log.refresh, log.frontier, log.files, log.refresh):  # however often
+        with pytest.raises(RolledBackError, match="at seq=3, this handle has seen 'main' at seq=4"):
+            use()
+    assert open_log(path).frontier() == Antichain.of(3)
+
+
+@pytest.mark.parametrize(("to", "more", "found"), [(5, 0, "another commit seq=4"), (5, 1, r"at \[6\], .* it at \[8\]")])
+def test_handle_refuses_a_log_that_was_restored_and_written_again(
+    path: Path, tmp_path: Path, to: int, more: int, found: str
+) -> None:
+    log = filled(path)
+    before = tmp_path / "before"
+    shutil.copytree(path, before)
+    open_log(path).advance("main", 8)
     log.refresh()
-    assert log.version == other.version
-    assert log.frontier() == Antichain.of(3)
+    assert log.frontier() == Antichain.of(8)
+    shutil.rmtree(path)
+    shutil.copytree(before, path)
+    for i in range(1 + more):
+        open_log(path).advance("main", to + i)
+    for _ in range(2):
+        log.refresh()
+        with pytest.raises(RolledBackError, match=found):
+            log.frontier()
+        with pytest.raises(RolledBackError, match=found):
+            log.writer(owner="me").append(rows(9), advance_to=9)
+    assert open_log(path).frontier() == Antichain.of(to + more)
+
+
+def test_handle_refuses_a_table_that_was_restored_under_it(path: Path) -> None:
+    log = filled(path)
+    assert log.messages().num_rows == 6
+    table = DeltaTable(path)
+    table.restore(table.version() - 2)
+    for use in (log.refresh, log.frontier, log.messages, log.streams):
+        with pytest.raises(RolledBackError, match="the log was restored to an earlier state: open it again"):
+            use()
+    assert open_log(path).messages().num_rows < 6
 
 
 # Checkpoints and old entries ------------------------------------------------------------------------
@@ -482,6 +518,32 @@ def test_key_with_other_rows_or_out_of_order_is_refused() -> None:
     with pytest.raises(RolledBackError, match="found batch=3 in it, and none of this key"):
         writer.append(rows(4), batch=2)
     assert writer.log.messages()["v"].to_pylist() == [4, 5]
+
+
+@pytest.mark.parametrize("kind", ["memory", "delta"])
+@pytest.mark.parametrize("later", [0, 1])
+def test_key_with_other_progress_is_refused_and_with_the_same_in_other_words_it_is_not(
+    kind: str, later: int, path: Path
+) -> None:
+    writer = keyed(None if kind == "memory" else path)
+    writer.append(rows(4, 5), advance_to=4, batch=2)
+    for i in range(later):
+        writer.append(rows(8), advance_to=8, batch=3 + i)
+    before = stored(writer.log)
+    for other in ({"advance_to": 50}, {"advance_to": 3}, {"advance_to": []}, {}, {"progress": ([[0], [5]], [-1, 1])}):
+        with pytest.raises(RolledBackError, match=r"other progress, which left the stream at \[4\]"):
+            writer.append(rows(4, 5), batch=2, **other)
+    for same in ({"advance_to": [4]}, {"progress": ([[0], [4], [9]], [-1, 1, 0])}):
+        assert not writer.append(rows(4, 5), batch=2, **same).committed
+    assert stored(writer.log) == before
+
+
+def test_key_without_progress_is_repeated_without_progress() -> None:
+    writer = keyed(None)
+    writer.append(rows(4, 5), batch=2)
+    assert not writer.append(rows(4, 5), batch=2).committed
+    with pytest.raises(RolledBackError, match="other progress"):
+        writer.append(rows(4, 5), batch=2, advance_to=3)
 
 
 @pytest.mark.parametrize("key", [-1, True, 1.5, "1", 2**63])

@@ -21,7 +21,7 @@ def test_writer_that_lives_on_notices_a_log_that_went_back(tmp_path: Path) -> No
     table.restore(table.version() - 2)
     version = open_log(path).version
     for rows in (pa.table({"_time": [5], "v": [5]}), pa.table({"_time": [9], "v": [9]})):
-        with pytest.raises(RolledBackError, match=r"at seq=3, this writer left log .* at seq=5"):
+        with pytest.raises(RolledBackError, match=r"'main' at seq=3, this handle has seen 'main' at seq=5"):
             writer.append(rows, advance_to=10, batch=5)
     assert open_log(path).version == version
     again = open_log(path).writer("main", owner="me")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -80,6 +81,8 @@ def test_json_tells_how_far_each_log_is(
         (["LOG", "--cut", "x"], 2, "leave LOG out"),
         (["--time", "1"], 2, "found no LOG"),
         (["--cut", "/no such file"], 2, "which cannot be read"),
+        (["--cut", "/dev"], 2, "which is no file"),
+        (["--cut", "/dev/zero"], 2, "which is no file"),
         (["/no such log", "--time", "1"], 3, "found no such path"),
     ],
 )
@@ -103,3 +106,10 @@ def test_replaced_log_and_damaged_cut_are_errors(
     code, _, err = run(capsys, "--cut", str(file))
     assert code == 3
     assert "the log was deleted and made anew" in err
+
+
+def test_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    code, _, err = run(capsys, "--cut", str(tmp_path / "pipe"), "--timeout", "0")
+    assert code == 2
+    assert "which is no file" in err

@@ -75,3 +75,16 @@ def test_make_help_lists_every_target(extra: str) -> None:
 )
 def test_script_is_valid_bash(script: str) -> None:
     subprocess.run(["bash", "-n", str(ROOT / script)], check=True, timeout=60)
+
+
+def test_every_logger_keeps_secrets_back() -> None:
+    import logging
+
+    calls = [
+        name
+        for file in modules().values()
+        for name in re.findall(r"getLogger\((\"[\w.]+\"|\w+)\)", file.read_text(encoding="utf-8"))
+    ]
+    own = [name.strip('"') for name in calls if name != "name"]  # `masked_logger` itself
+    assert own
+    assert all(logging.getLogger(name).filters for name in own), own

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_timely import errors
+from spark_timely.cli import main
 from tests.unit.sink.driver import BOUNDED, SCHEMA, SinkDriver, rows
 
 
@@ -186,3 +187,40 @@ def test_whoever_takes_over_in_whatever_order_each_row_is_captured_once(
         assert log.stream("main").owner == owner
         assert log.stream("main").epoch == len(former) - 1
         assert log.verify().legal
+
+
+def test_takeover_is_a_warning_that_names_where_the_log_ended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = query(tmp_path, "old")
+    old.run([rows([5])])
+    assert "twice" not in stats(old, capsys)
+    ended = old.log().stream("main").note.batch.source
+    assert ended
+    new = query(tmp_path, "new", takeover="true")
+    with caplog.at_level("WARNING", "spark_timely.sink"):
+        new.run([rows([6], 10)])
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "micro-batch 0 of query 'new' took stream 'main'" in line
+    where = " ".join(ended.split())
+    assert f"over from 'old' after its micro-batch 0, whose sources ended at {where}: rows that" in line
+    assert "twice — hint: a new checkpoint begins where its sources begin" in line
+    assert "stream main: taken over from 'old': rows that the new owner's sources gave again" in stats(old, capsys)
+    caplog.clear()
+    with caplog.at_level("WARNING", "spark_timely.sink"):
+        new.run([rows([7], 20)])
+    assert not caplog.records, "the next micro-batch takes nothing over"
+
+
+def test_first_capture_into_a_stream_that_nobody_captured_into_is_no_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    new = query(tmp_path, "new", takeover="true")
+    with caplog.at_level("WARNING", "spark_timely.sink"):
+        new.run([rows([6], 10)])
+    assert not caplog.records
+
+
+def stats(driver: SinkDriver, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["stats", str(driver.log_path)]) == 0
+    return capsys.readouterr().out

@@ -1,0 +1,119 @@
+"""Calls of delta-rs: what its errors may say, and what becomes of a panic.
+
+Invariants
+----------
+1. No error leaves a call with a secret in its text.
+2. A panic of delta-rs, which Python's `except Exception` does not see, is an error of ours. Interrupts and exits pass.
+3. A process forked from one that has called delta-rs does not call it: its runtime has no threads there.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+from deltalake.fs import DeltaStorageHandler
+
+from spark_timely.errors import InvalidUsageError, StorageError
+from spark_timely.masking import mask_exception
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+__all__ = ["DeltaTable", "delta_call", "storage_handler"]
+
+_called_in: int | None = None  # the process, or the one that it was forked from
+
+
+@contextmanager
+def delta_call(path: str | Path) -> Iterator[None]:
+    """Call delta-rs about the log at a path, inside the block.
+
+    Raises
+    ------
+    InvalidUsageError
+        If this process was forked from one that has called delta-rs. Nothing was done.
+    StorageError
+        If delta-rs panics. What was to be written may have been.
+
+    Examples
+    --------
+    >>> with delta_call("s3://bucket/log"):
+    ...     pass
+    """
+    global _called_in
+    if _called_in not in (None, os.getpid()):
+        raise _forked(path)
+    _called_in = os.getpid()
+    try:
+        yield
+    except Exception as error:
+        mask_exception(error)
+        raise
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        if "fork" in str(error).lower():
+            # Somebody else's call, before the fork.
+            raise _forked(path) from error
+        msg = f"could not use log {str(path)!r}: found that Delta's own library failed: {' '.join(str(error).split())}"
+        raise StorageError(
+            msg, hint="read the log again to see what was done; then try again", context={"path": str(path)}
+        ) from error
+
+
+def _forked(path: str | Path) -> InvalidUsageError:
+    msg = f"could not use log {str(path)!r}: found a process that was forked from one that used a log"
+    return InvalidUsageError(
+        msg,
+        hint="start processes by 'spawn' or 'forkserver', such as multiprocessing.get_context('spawn'): Delta's own"
+        " library does not work in a forked one",
+        context={"path": str(path), "pid": os.getpid()},
+    )
+
+
+class DeltaTable(deltalake.DeltaTable):
+    """A handle of delta-rs, opened by `delta_call`."""
+
+    def __init__(self, path: str | Path, *, storage_options: Mapping[str, str] | None = None) -> None:
+        with delta_call(path):
+            super().__init__(path, storage_options=None if storage_options is None else dict(storage_options))
+
+
+def storage_handler(path: str, options: Mapping[str, str] | None) -> DeltaStorageHandler:
+    """Return delta-rs's access to the files below a URL, for pyarrow; it and its files are called by `delta_call`.
+
+    Parameters
+    ----------
+    path : str
+        URL of the log.
+    options : mapping or None
+        As delta-rs takes them.
+    """
+    with delta_call(path):
+        handler = DeltaStorageHandler(path, None if options is None else dict(options))
+    handler._handler = _Called(path, handler._handler)  # type: ignore[assignment]
+    return handler
+
+
+class _Called:
+    """An object of delta-rs whose methods are called by `delta_call`, and the files that they open too."""
+
+    def __init__(self, path: str, inner: Any) -> None:  # noqa: ANN401 - delta-rs's classes are not public
+        self._path = path
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        found = getattr(self._inner, name)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **options: Any) -> Any:  # noqa: ANN401
+            with delta_call(self._path):
+                result = found(*args, **options)
+            return _Called(self._path, result) if name.startswith("open_") else result
+
+        return call
