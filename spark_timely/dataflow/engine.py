@@ -37,7 +37,7 @@ from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.tracking import Tracking
 from spark_timely.dataflow.turns import advance_all, is_cancelled
 from spark_timely.dataflow.view import leaves_of
-from spark_timely.errors import DataLossError, LogMissingError, TimelyError
+from spark_timely.errors import DataLossError, LogMissingError, RolledBackError, TimelyError
 from spark_timely.log.delta import DeltaLog, open_log
 from spark_timely.sorting import unique_times
 
@@ -327,9 +327,16 @@ class Engine:
         """Take notice of what others did to logs; return those where that failed."""
         broken: dict[str, Exception] = {}
         for path in paths:  # one turn per log
+            log = self._logs[path]
             try:
-                self._logs[path].refresh()
-                self._logs[path].frontier()
+                try:
+                    log.refresh()
+                    log.frontier()
+                except RolledBackError:
+                    # What was read of it is in the notes of the outputs: they judge, also after a restart.
+                    log.begin_anew()
+                    log.refresh()
+                    log.frontier()
             except TimelyError as error:
                 broken[path] = error
         return broken

@@ -9,6 +9,7 @@ Invariants
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from spark_timely.log.files import read_file
 from spark_timely.log.state import batch_state, distinct_rows, newest_states, owners_of, states_by_seq
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from spark_timely.antichain import Antichain
     from spark_timely.log.format import LogFormat
@@ -127,6 +128,25 @@ class LogFacts:
             moved = self.store.refresh()
             self._check_kept()
             return moved
+
+    def begin_anew(self) -> None:
+        """Forget what this handle has seen: for one that judges in another way whether a log was restored."""
+        with self._lock:
+            self._seen, self._states, self._newest_by_path, self._rows_by_path = {}, {}, {}, {}
+            self._states_at = self._compared = (-1, -1)
+
+    @contextmanager
+    def as_it_is(self) -> Iterator[None]:
+        """Read the log as it is, whatever this handle has seen of it before."""
+        with self._lock:
+            seen, states = self._seen, self._states
+            self.begin_anew()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.begin_anew()
+                self._seen, self._states = seen, states
 
     def has_news(self) -> bool:
         """Return whether others have committed, where that can be told at no cost; else False."""

@@ -430,7 +430,8 @@ class ReadableLog(LogCore):
         """
         from spark_timely.log.verify import verify_log
 
-        return verify_log(self)
+        with self.as_it_is():
+            return verify_log(self)
 
     def describe(self) -> dict[str, Any]:
         """Return facts about the log, as plain values.

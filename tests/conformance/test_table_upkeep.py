@@ -176,6 +176,9 @@ def test_handle_refuses_a_log_that_was_restored_and_written_again(
             log.frontier()
         with pytest.raises(RolledBackError, match=found):
             log.writer(owner="me").append(rows(9), advance_to=9)
+    assert log.verify().legal, "a log is checked as it is"
+    with pytest.raises(RolledBackError, match=found):
+        log.frontier()
     assert open_log(path).frontier() == Antichain.of(to + more)
 
 
