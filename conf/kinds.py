@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from spark_timely.time_text import Duration, parse_distance, parse_duration, parse_moment
+from spark_timely.time.text import Duration, parse_distance, parse_duration, parse_moment
 
 __all__ = ["JsonValue", "Kind", "Option", "parse_bytes", "parse_value"]
 

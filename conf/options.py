@@ -24,7 +24,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 from spark_timely.conf.kinds import JsonValue, Kind, Option, parse_value
 from spark_timely.errors import InvalidOptionError, shown
 from spark_timely.masking import keep_secret
-from spark_timely.time_text import Duration
+from spark_timely.time.text import Duration
 
 __all__ = [
     "SINK_OPTIONS",

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_timely.antichain import Antichain
 from spark_timely.errors import InvalidOptionError, shown
+from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
-    from spark_timely.timestamp import TimeDomain
+    from spark_timely.time.domain import TimeDomain
 
 __all__ = ["aligned", "alignment_of", "check_delivery"]
 
@@ -36,7 +36,7 @@ def alignment_of(options: SourceOptions, domain: TimeDomain, /) -> int | None:
     Examples
     --------
     >>> from spark_timely.conf import SOURCE_OPTIONS, parse_options
-    >>> from spark_timely.timestamp import TimeDomain
+    >>> from spark_timely.time.domain import TimeDomain
     >>> options = parse_options(SOURCE_OPTIONS, {"path": "log", "alignTo": "2 days"})
     >>> alignment_of(options, TimeDomain(("date",)))
     2
@@ -67,7 +67,7 @@ def aligned(frontier: Antichain, step: int, domain: TimeDomain, /) -> Antichain:
 
     Examples
     --------
-    >>> from spark_timely.timestamp import TimeDomain
+    >>> from spark_timely.time.domain import TimeDomain
     >>> aligned(Antichain.of(13), 5, TimeDomain(("long",))), aligned(Antichain.of(-1), 5, TimeDomain(("long",)))
     (Antichain.of(10), Antichain.of(-5))
     """

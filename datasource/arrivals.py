@@ -19,8 +19,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_timely.capture.replay import Limits, admit_commits
-from spark_timely.capture.splits import default_splits
 from spark_timely.datasource.events import opening_changes, progress_table, to_bytes
 from spark_timely.datasource.partitions import FilePiece, Split
 from spark_timely.datasource.reader import sorted_schema
@@ -28,6 +26,8 @@ from spark_timely.datasource.recent import RecentProgress
 from spark_timely.errors import DataLossError
 from spark_timely.log.base import OPEN_STREAM
 from spark_timely.log.history import History, history_of
+from spark_timely.protocol.replay import Limits, admit_commits
+from spark_timely.protocol.splits import default_splits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from spark_timely.datasource.partitions import Layout
     from spark_timely.log.base import CaptureLog
     from spark_timely.log.index import FileIndex
-    from spark_timely.time_arrays import BoolArray, IntArray
+    from spark_timely.time.arrays import BoolArray, IntArray
 
 __all__ = ["Arrivals"]
 

@@ -11,21 +11,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_timely.capture.replay import FileBounds, TimeCounts, within
-from spark_timely.capture.splits import cut_times
 from spark_timely.datasource.columns import conform_array
 from spark_timely.datasource.reader import open_data
 from spark_timely.log.files import corrupt, file_times
-from spark_timely.sorting import group_times, lexsort, unique_times
+from spark_timely.protocol.replay import FileBounds, TimeCounts, within
+from spark_timely.protocol.splits import cut_times
+from spark_timely.time.consolidation import group_times, lexsort, unique_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from spark_timely.antichain import Antichain
     from spark_timely.log.base import CaptureLog
     from spark_timely.log.index import FileIndex
-    from spark_timely.time_arrays import BoolArray, IntArray
-    from spark_timely.timestamp import TimeDomain
+    from spark_timely.time.antichain import Antichain
+    from spark_timely.time.arrays import BoolArray, IntArray
+    from spark_timely.time.domain import TimeDomain
 
 __all__ = ["Catalog", "FileView"]
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from spark_timely.datasource.recent import RecentProgress
 
 if TYPE_CHECKING:
-    from spark_timely.antichain import Antichain
     from spark_timely.log.base import CaptureLog
+    from spark_timely.time.antichain import Antichain
 
 __all__ = ["CommitBound"]
 

@@ -14,16 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.sorting import consolidate_rows
+from spark_timely.time.consolidation import consolidate_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from spark_timely.antichain import Antichain
     from spark_timely.datasource.partitions import Layout
-    from spark_timely.time_arrays import IntArray
+    from spark_timely.time.antichain import Antichain
+    from spark_timely.time.arrays import IntArray
 
 __all__ = ["frontier_changes", "opening_changes", "progress_table", "to_bytes"]
 

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_timely.antichain import Antichain
 from spark_timely.datasource.alignment import alignment_of, check_delivery
 from spark_timely.errors import (
     InvalidBoundsError,
@@ -29,11 +28,12 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.cut import Cut
-from spark_timely.time_text import moment_text
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.text import moment_text
 
 if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
-    from spark_timely.timestamp import TimeDomain
+    from spark_timely.time.domain import TimeDomain
 
 __all__ = [
     "OFFSET_VERSION",
@@ -351,7 +351,7 @@ def first_offset(options: SourceOptions, domain: TimeDomain, kind: str, /) -> Of
     Examples
     --------
     >>> from spark_timely.conf import SOURCE_OPTIONS, parse_options
-    >>> from spark_timely.timestamp import TimeDomain
+    >>> from spark_timely.time.domain import TimeDomain
     >>> options = parse_options(SOURCE_OPTIONS, {"path": "log", "startingFrontier": "[7]", "upTo": "[9]"})
     >>> first_offset(options, TimeDomain(("long",)), "stream").to_json()
     {'version': 1, 'delivery': 'complete', 'times': ['long'], 'content': 'rows', 'until': {'upTo': [9]}, \

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from spark_timely.capture.splits import WHOLE
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.predicate import Predicate, parse_predicate
-from spark_timely.timestamp import TimeDomain
+from spark_timely.protocol.splits import WHOLE
+from spark_timely.time.domain import TimeDomain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -20,9 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.replay import Admission, Limits, admit, may_hold
-from spark_timely.capture.splits import cut_bytes, default_splits
 from spark_timely.datasource.alignment import aligned, alignment_of
 from spark_timely.datasource.arrivals import Arrivals
 from spark_timely.datasource.catalog import Catalog
@@ -42,6 +39,9 @@ from spark_timely.errors import DataLossError, NotBeyondError, SinceViolationErr
 from spark_timely.log.cut import Cut
 from spark_timely.log.decide import missing_stream
 from spark_timely.masking import masked_logger
+from spark_timely.protocol.replay import Admission, Limits, admit, may_hold
+from spark_timely.protocol.splits import cut_bytes, default_splits
+from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

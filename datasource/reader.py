@@ -26,22 +26,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_timely.capture.replay import lexicographically_below, surely_holds, within
-from spark_timely.capture.splits import Piece, part_of
 from spark_timely.datasource.columns import conform_array
 from spark_timely.datasource.partitions import Layout, Split
 from spark_timely.errors import DataLossError, InvalidUsageError
 from spark_timely.log.snapshot import consolidate_updates
 from spark_timely.log.storage import open_storage
 from spark_timely.masking import masked_logger
-from spark_timely.order import beyond
+from spark_timely.protocol.replay import lexicographically_below, surely_holds, within
+from spark_timely.protocol.splits import Piece, part_of
 from spark_timely.spark.worker import settle_worker
+from spark_timely.time.order import beyond
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from spark_timely.log.storage import Storage
-    from spark_timely.time_arrays import BoolArray, IntArray
+    from spark_timely.time.arrays import BoolArray, IntArray
 
 __all__ = ["read_split", "read_splits"]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from spark_timely.log.base import CaptureLog
     from spark_timely.log.index import FileIndex
-    from spark_timely.time_arrays import BoolArray
+    from spark_timely.time.arrays import BoolArray
 
 __all__ = ["RecentProgress"]
 

@@ -22,7 +22,7 @@ from flights_report import Report, short, shown_path
 from pyspark.errors import StreamingQueryException
 
 import spark_timely
-from spark_timely.capture.canonical import CanonicalState
+from spark_timely.canonical.state import CanonicalState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -195,7 +195,7 @@ class Demo:
         def sums(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             import pyarrow as pa
 
-            from spark_timely.capture.canonical import CanonicalState
+            from spark_timely.canonical.state import CanonicalState
 
             part = CanonicalState(columns)
             for batch in batches:

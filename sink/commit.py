@@ -21,9 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.capture.digest import RowsDigest
-from spark_timely.capture.note import Note
-from spark_timely.capture.protocol import StreamCounts, check_messages, check_progress
+from spark_timely.canonical.digest import RowsDigest
 from spark_timely.errors import (
     NegativeCountError,
     StorageError,
@@ -36,13 +34,15 @@ from spark_timely.log.format import LogFormat
 from spark_timely.log.repetition import Repetition, judge_repetition, refused_repetition, shown_source
 from spark_timely.log.storage import open_storage
 from spark_timely.masking import masked_logger
-from spark_timely.order import minimal
+from spark_timely.protocol.note import Note
+from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress
 from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, find_log
 from spark_timely.sink.source import end_of_sources
-from spark_timely.sorting import consolidate_rows
 from spark_timely.spark.log_record import LogCommit, write_entry
-from spark_timely.time_arrays import IntArray
+from spark_timely.time.arrays import IntArray
+from spark_timely.time.consolidation import consolidate_rows
+from spark_timely.time.order import minimal
 
 if TYPE_CHECKING:
     from spark_timely.log.base import StreamState

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.capture.policy import FrontierPolicy, LateData, Policy
 from spark_timely.conf.options import SinkOptions
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log.format import METADATA_KEY, LogFormat, canonical_type
+from spark_timely.protocol.policy import FrontierPolicy, LateData, Policy
 from spark_timely.sink.statements import check_statement_columns, statement_columns
 from spark_timely.spark.arrow import arrow_schema
-from spark_timely.time_type import TimeType
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.domain import TimeDomain
+from spark_timely.time.types import TimeType
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -22,15 +22,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from spark_timely.capture.note import MicroBatch
-from spark_timely.capture.policy import Policy
-from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import ClosedError, LogMissingError, OwnershipError, RolledBackError, shown
 from spark_timely.log.format import LogFormat
 from spark_timely.log.place import check_place, promised
 from spark_timely.log.repetition import Repetition, judge_repetition, refused_repetition
 from spark_timely.log.storage import Storage, foreign_names, has_table, normal_path, open_storage
 from spark_timely.masking import masked_logger
+from spark_timely.protocol.note import MicroBatch
+from spark_timely.protocol.policy import Policy
+from spark_timely.protocol.rules import StreamCounts
 from spark_timely.sink.continuity import Consent, Place, find_break, judge_continuity
 from spark_timely.sink.layout import Layout, layout_of, policy_of
 from spark_timely.sink.source import end_of_sources
@@ -40,7 +40,7 @@ from spark_timely.spark.log_record import LogEntry, find_entry, read_entries
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from spark_timely.capture.digest import RowsDigest
+    from spark_timely.canonical.digest import RowsDigest
     from spark_timely.conf.options import SinkOptions
     from spark_timely.log.base import StreamState
     from spark_timely.log.reading import ReadableLog

@@ -16,20 +16,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.capture.digest import RowsDigest, digest_of
-from spark_timely.capture.policy import FrontierPolicy, Judgement, late_error
-from spark_timely.capture.protocol import StreamCounts
+from spark_timely.canonical.digest import RowsDigest, digest_of
 from spark_timely.errors import ProtocolError, SchemaMismatchError, StorageError
 from spark_timely.log.base import DataFile
 from spark_timely.log.files import conform, message_table, write_data_files
 from spark_timely.log.storage import FileStorage, open_storage
-from spark_timely.order import minimal
+from spark_timely.protocol.policy import FrontierPolicy, Judgement, late_error
+from spark_timely.protocol.rules import StreamCounts
 from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, Standing
-from spark_timely.sorting import consolidate_rows, is_sorted, lexsort
-from spark_timely.time_arrays import IntArray
-from spark_timely.time_type import plain_value
+from spark_timely.time.arrays import IntArray
+from spark_timely.time.consolidation import consolidate_rows, is_sorted, lexsort
+from spark_timely.time.order import minimal
+from spark_timely.time.types import plain_value
 
 __all__ = ["write_rows"]
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_timely.capture.policy import FrontierPolicy
 from spark_timely.errors import InvalidOptionError, StorageError
+from spark_timely.protocol.policy import FrontierPolicy
 from spark_timely.spark.checkpoint import checkpoint_state
 from spark_timely.spark.source_frontier import source_frontier
 
 if TYPE_CHECKING:
-    from spark_timely.antichain import Antichain
-    from spark_timely.capture.policy import Policy
     from spark_timely.conf.options import SinkOptions
+    from spark_timely.protocol.policy import Policy
+    from spark_timely.time.antichain import Antichain
 
 __all__ = ["end_of_sources"]
 

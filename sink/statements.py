@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.antichain import Antichain
 from spark_timely.errors import ProtocolError, SchemaMismatchError, TimelyError, shown
-from spark_timely.exchange.statements import Statement, Time
+from spark_timely.interop.statements import Statement, Time
 from spark_timely.spark.arrow import arrow_schema
-from spark_timely.time_type import TimeType
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.types import TimeType
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from spark_timely.time_arrays import IntArray
-    from spark_timely.timestamp import TimeDomain
+    from spark_timely.time.arrays import IntArray
+    from spark_timely.time.domain import TimeDomain
 
 __all__ = ["COLUMNS", "check_statement_columns", "statement_columns", "statements_of"]
 
@@ -112,7 +112,7 @@ def statements_of(table: pa.Table, domain: TimeDomain) -> list[Statement]:
 
     Examples
     --------
-    >>> from spark_timely.timestamp import TimeDomain
+    >>> from spark_timely.time.domain import TimeDomain
     >>> counts = pa.array([[(1, 3)]], pa.list_(pa.struct([("time", pa.int64()), ("n", pa.int64())])))
     >>> statements_of(pa.table({"_lower": [[0]], "_upper": [[2]], "_counts": counts}), TimeDomain(("long",), (0,)))
     [Statement(lower=Antichain.of(0), upper=Antichain.of(2), counts={(1,): 3})]

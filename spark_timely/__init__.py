@@ -62,9 +62,7 @@ _EXPORTS: dict[str, str] = {
     "DataflowQuery": "spark_timely.spark.dataflow_query",
     "Log": "spark_timely.log.delta:DeltaLog",
     "batch_frontier": "spark_timely.spark.source_frontier",
-    # The package of this name is callable and calls spark_timely.spark.foreach_batch.capture:
-    # importing any of its modules would otherwise hide the function.
-    "capture": "spark_timely.capture:",
+    "capture": "spark_timely.spark.foreach_batch",
     "ceil_to": "spark_timely.dataflow.delays",
     "consolidate": "spark_timely.spark.collection",
     "count": "spark_timely.dataflow.aggregates",

@@ -17,7 +17,7 @@ from tests.oracles.replay_model import Frontier, Row, Time
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_timely.antichain import Antichain
+    from spark_timely.time.antichain import Antichain
 
 ZONES = ("UTC", "America/Los_Angeles", "Asia/Kathmandu")
 KIND_OF = {

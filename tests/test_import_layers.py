@@ -15,43 +15,26 @@ from tests.modules import ROOT, modules
 LEVELS = {
     "masking": 0,
     "errors": 1,
-    "conf": 1,
-    "order": 1,
-    "sorting": 1,
-    "time_arrays": 1,
-    "time_text": 1,
-    "time_type": 1,
-    "timestamp": 1,
-    "predicate": 2,
-    "antichain": 1,
-    "trace": 2,
-    "progress": 2,
-    "capture": 3,
-    "log": 3,
-    "dataflow": 4,
-    "exchange": 4,
-    "datasource": 5,
-    "sink": 5,
-    "spark": 5,
-    "cli": 6,
-    "testing": 6,
+    "time": 2,
+    "conf": 3,
+    "predicate": 4,
+    "canonical": 4,
+    "progress": 4,
+    "protocol": 5,
+    "log": 6,
+    "dataflow": 7,
+    "interop": 7,
+    "datasource": 8,
+    "sink": 8,
+    "spark": 8,
+    "cli": 9,
+    "testing": 9,
 }
 BESIDE = {
-    "conf": {"errors", "time_text"},
-    "order": {"errors", "sorting", "time_arrays"},
-    "sorting": {"time_arrays"},
-    "time_arrays": {"errors"},
-    "time_text": {"errors"},
-    "time_type": {"errors", "time_text"},
-    "timestamp": {"errors", "antichain", "time_type", "time_arrays"},
-    "antichain": {"errors", "order", "time_arrays"},
-    "log": {"capture"},
     "datasource": {"sink", "spark"},
     "sink": {"spark"},
     "spark": {"sink", "datasource"},
 }
-# `spark_timely.capture(...)` reaches its function through the package of that name; see there.
-BY_NAME = {("spark_timely.capture", "spark_timely.spark.foreach_batch")}
 
 EVERYWHERE = {"numpy", "pyarrow"}
 THIRD_PARTY = {
@@ -92,7 +75,7 @@ def imports_of(module: str, file: Path) -> list[tuple[int, str]]:
             found += [(node.lineno, full if (full := f"{base}.{name.name}") in known else base) for name in node.names]
         elif isinstance(node, ast.Call) and _name_of(node.func) == "import_module" and node.args:
             argument = node.args[0]
-            if isinstance(argument, ast.Constant) and (module, argument.value) not in BY_NAME:
+            if isinstance(argument, ast.Constant):
                 found.append((node.lineno, str(argument.value)))
     return found
 
@@ -114,23 +97,13 @@ def test_imports_point_down(module: str) -> None:
         other = part_of(name)
         down = other in LEVELS and LEVELS[other] < LEVELS[part]
         # The bare package is its lazy names: they may come from any layer.
-        public = not other and LEVELS[part] >= 5
+        public = not other and LEVELS[part] >= 8
         beside = other == part or other in BESIDE.get(part, ())
-        if LEVELS.get(other) == 6 and other != part:
+        if LEVELS.get(other) == 9 and other != part:
             wrong.append(f"line {line}: {name} is for users, nothing of the library imports it")
         elif not (down or public or beside):
             wrong.append(f"line {line}: {part!r} must not import {name}")
     assert not wrong, f"{LIBRARY[module]}:\n" + "\n".join(wrong)
-
-
-def test_errors_are_imported_from_their_package_alone() -> None:
-    wrong = [
-        f"{file}, line {line}: {name}"
-        for module, file in modules().items()
-        for line, name in imports_of(module, file)
-        if name.startswith("spark_timely.errors.") and part_of(module) != "errors"
-    ]
-    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("module", [*LIBRARY, "spark_timely"])
@@ -151,9 +124,9 @@ def test_checker_sees_relative_and_dynamic_imports(tmp_path: Path) -> None:
         "from ..log import delta\nfrom . import y\nfrom spark_timely import errors\n"
         "def f():\n    import deltalake.fs\n    importlib.import_module('pyspark.sql')\n"
     )
-    assert [name for _, name in imports_of("spark_timely.capture.x", file)] == [
+    assert [name for _, name in imports_of("spark_timely.protocol.x", file)] == [
         "spark_timely.log.delta" if "spark_timely.log.delta" in modules() else "spark_timely.log",
-        "spark_timely.capture",
+        "spark_timely.protocol",
         "spark_timely.errors",
         "deltalake.fs",
         "pyspark.sql",
@@ -173,8 +146,8 @@ def test_import_of_the_package_loads_nothing_heavy() -> None:
     assert not loaded & {"pyspark", "deltalake", "delta", "pyarrow", "pandas", "numpy"}
 
 
-def test_ground_progress_and_capture_need_neither_spark_nor_delta() -> None:
-    names = [name for name in LIBRARY if LEVELS[part_of(name)] <= 3 and part_of(name) != "log"]
+def test_ground_progress_and_protocol_need_neither_spark_nor_delta() -> None:
+    names = [name for name in LIBRARY if LEVELS[part_of(name)] < LEVELS["log"]]
     loaded = loaded_by("\n".join(f"import {name}" for name in names))
     assert not loaded & {"pyspark", "deltalake", "delta", "pandas"}
 
@@ -183,7 +156,7 @@ def test_log_command_line_and_test_kit_need_no_spark() -> None:
     names = [
         name
         for name in LIBRARY
-        if part_of(name) in {"log", "exchange", "cli", "testing"} and not name.endswith("__main__")
+        if part_of(name) in {"log", "interop", "cli", "testing"} and not name.endswith("__main__")
     ]
     loaded = loaded_by("\n".join(f"import {name}" for name in names))
     assert not loaded & {"pyspark", "delta"}

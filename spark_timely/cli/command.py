@@ -33,7 +33,7 @@ from typing import NoReturn
 
 import spark_timely
 from spark_timely.cli import verbs
-from spark_timely.cli.exchange import EXPORT, IMPORT
+from spark_timely.cli.interop import EXPORT, IMPORT
 from spark_timely.cli.output import Console, to_json
 from spark_timely.cli.wait import WAIT
 from spark_timely.errors import (

@@ -23,7 +23,7 @@ import unicodedata
 from typing import TYPE_CHECKING, TextIO
 
 from spark_timely.masking import masked, masked_value
-from spark_timely.time_text import moment_text, parse_moment
+from spark_timely.time.text import moment_text, parse_moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

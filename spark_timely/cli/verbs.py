@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
-from spark_timely.antichain import Antichain
 from spark_timely.cli.output import Console, count_text, printable, size_text
 from spark_timely.conf import parse_bytes
 from spark_timely.errors import InvalidOptionError, StreamMissingError, TimelyError, shown
@@ -27,9 +26,10 @@ from spark_timely.log.files import TARGET_FILE_BYTES
 from spark_timely.log.index import FileIndex
 from spark_timely.log.place import promised
 from spark_timely.masking import masked
-from spark_timely.sorting import consolidate_rows
-from spark_timely.time_text import moment_text
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.consolidation import consolidate_rows
+from spark_timely.time.domain import TimeDomain
+from spark_timely.time.text import moment_text
 
 __all__ = ["VERBS", "Verb", "asked_log", "frontier_text", "storage_options"]
 

@@ -8,14 +8,14 @@ import sys
 import time as clock
 from collections.abc import Callable
 
-from spark_timely.antichain import Antichain
 from spark_timely.cli.output import Console
 from spark_timely.cli.verbs import Verb, asked_log, frontier_text, storage_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, shown
 from spark_timely.log.cut import Cut, open_cut
 from spark_timely.log.delta import DeltaLog
 from spark_timely.log.waiting import passes, wait_for
-from spark_timely.time_text import Duration, parse_duration
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.text import Duration, parse_duration
 
 __all__ = ["WAIT", "duration"]
 

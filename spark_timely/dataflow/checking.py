@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.row_hash import RowHasher
+from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.dataflow.view import Names, Read, Replay, Step, View, Watch
+from spark_timely.time.antichain import Antichain
 
 __all__ = ["run_twice"]
 

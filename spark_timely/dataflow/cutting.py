@@ -20,16 +20,24 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.replay import FileBounds, Limits, TimeCounts, admit, lexicographically_below, may_hold, within
-from spark_timely.capture.splits import WHOLE, cut_bytes, cut_times, default_splits
 from spark_timely.dataflow.delays import BoundDelay
 from spark_timely.dataflow.keyed import keyed_aggregate
 from spark_timely.dataflow.row_views import Delayed
 from spark_timely.dataflow.tasks import Share, Task
 from spark_timely.dataflow.view import Replay, View
-from spark_timely.order import minimal
-from spark_timely.time_arrays import IntArray
+from spark_timely.protocol.replay import (
+    FileBounds,
+    Limits,
+    TimeCounts,
+    admit,
+    lexicographically_below,
+    may_hold,
+    within,
+)
+from spark_timely.protocol.splits import WHOLE, cut_bytes, cut_times, default_splits
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.arrays import IntArray
+from spark_timely.time.order import minimal
 
 __all__ = ["KEYED_BYTES", "Files", "cut_range", "paths_of"]
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from spark_timely.antichain import Antichain
 from spark_timely.errors import InvalidUsageError, shown
-from spark_timely.time_arrays import BoolArray, IntArray
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.arrays import BoolArray, IntArray
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spark_timely.timestamp import TimeDomain
+    from spark_timely.time.domain import TimeDomain
 
 __all__ = ["BoundDelay", "CeilTo", "Chain", "Delay", "Delays", "Shift", "ceil_to", "plus", "windows"]
 
@@ -282,7 +282,7 @@ def plus(*steps: object) -> Delay:
 
     Examples
     --------
-    >>> from spark_timely.timestamp import TimeDomain
+    >>> from spark_timely.time.domain import TimeDomain
     >>> plus("2 days").bind(TimeDomain(("date",))).front(Antichain.of(5))
     Antichain.of(7)
     """
@@ -303,7 +303,7 @@ def ceil_to(width: object, /) -> Delay:
 
     Examples
     --------
-    >>> from spark_timely.timestamp import TimeDomain
+    >>> from spark_timely.time.domain import TimeDomain
     >>> ceil_to(10).bind(TimeDomain(("long",))).forward(np.array([[10], [11]]))[0].tolist()
     [[10], [20]]
     """

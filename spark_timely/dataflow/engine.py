@@ -25,9 +25,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.note import OutputNote
-from spark_timely.capture.replay import Limits
 from spark_timely.dataflow.cutting import KEYED_BYTES, Files, cut_range
 from spark_timely.dataflow.inputs import Inputs, other_log
 from spark_timely.dataflow.logs import open_logs
@@ -39,7 +36,10 @@ from spark_timely.dataflow.turns import advance_all, is_cancelled
 from spark_timely.dataflow.view import leaves_of
 from spark_timely.errors import DataLossError, LogMissingError, RolledBackError, TimelyError
 from spark_timely.log.delta import DeltaLog, open_log
-from spark_timely.sorting import unique_times
+from spark_timely.protocol.note import OutputNote
+from spark_timely.protocol.replay import Limits
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.consolidation import unique_times
 
 if TYPE_CHECKING:
     from spark_timely.dataflow.scope import Sink

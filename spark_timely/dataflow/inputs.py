@@ -19,17 +19,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from spark_timely.capture.note import InputNote
 from spark_timely.dataflow.view import leaves_of
 from spark_timely.errors import DataLossError
+from spark_timely.protocol.note import InputNote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from spark_timely.antichain import Antichain
-    from spark_timely.capture.note import OutputNote
     from spark_timely.dataflow.scope import Sink
     from spark_timely.log.delta import DeltaLog
+    from spark_timely.protocol.note import OutputNote
+    from spark_timely.time.antichain import Antichain
 
     Commits = Mapping[str, tuple[int, str]]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.capture.row_hash import RowHasher
+from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.dataflow.checking import run_twice
 from spark_timely.dataflow.partial import merge_parts, part_of_rows
 from spark_timely.dataflow.tasks import (

@@ -1,4 +1,4 @@
-"""What the commits of an output say of it, found in its log: see `spark_timely.capture.note.OutputNote`."""
+"""What the commits of an output say of it, found in its log: see `spark_timely.protocol.note.OutputNote`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from spark_timely.capture.note import Note, OutputNote
+from spark_timely.protocol.note import Note, OutputNote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_timely.capture.note import OutputFailure
     from spark_timely.dataflow.scope import Sink
     from spark_timely.log.base import StreamState
     from spark_timely.log.core import LogCore
+    from spark_timely.protocol.note import OutputFailure
 
 __all__ = ["failure_of", "newest_note", "note_of", "steps_of"]
 

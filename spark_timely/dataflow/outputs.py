@@ -22,8 +22,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from spark_timely import errors
-from spark_timely.antichain import Antichain
-from spark_timely.capture.note import Note, OutputFailure, OutputNote
 from spark_timely.dataflow.fingerprint import plans_of
 from spark_timely.dataflow.inputs import Inputs
 from spark_timely.dataflow.notes import newest_note, note_of
@@ -38,6 +36,8 @@ from spark_timely.errors import (
 )
 from spark_timely.log.decide import check_owner, check_plan
 from spark_timely.log.writer import StreamWriter
+from spark_timely.protocol.note import Note, OutputFailure, OutputNote
+from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

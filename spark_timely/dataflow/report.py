@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.note import OutputFailure, OutputNote
 from spark_timely.dataflow.cutting import paths_of
 from spark_timely.dataflow.fingerprint import plans_of
 from spark_timely.dataflow.notes import newest_note, steps_of
 from spark_timely.dataflow.view import Replay, View, leaves_of, ordered
 from spark_timely.errors import LogMissingError
 from spark_timely.log.delta import open_log
+from spark_timely.protocol.note import OutputFailure, OutputNote
+from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

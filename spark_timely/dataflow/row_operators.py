@@ -24,7 +24,7 @@ from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.predicate import parse_predicate
 
 if TYPE_CHECKING:
-    from spark_timely.antichain import Antichain
+    from spark_timely.time.antichain import Antichain
 
 __all__ = ["RowOperators"]
 

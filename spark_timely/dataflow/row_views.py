@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.acero as acero
 import pyarrow.compute as pc
 
-from spark_timely.antichain import Antichain
 from spark_timely.dataflow.delays import BoundDelay
 from spark_timely.dataflow.view import Names, View, function_name, with_times
 from spark_timely.errors import OperatorError
 from spark_timely.log.files import conform
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.domain import TimeDomain
 
 __all__ = [
     "ROW",

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark_timely.antichain import Antichain
 from spark_timely.dataflow.fingerprint import FINGERPRINT
 from spark_timely.dataflow.logs import open_logs
 from spark_timely.dataflow.stream import Stream
@@ -26,6 +25,7 @@ from spark_timely.errors import (
 from spark_timely.log.delta import DeltaLog, open_log
 from spark_timely.log.format import LogFormat, check_stream_name
 from spark_timely.log.storage import normal_path
+from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
     import os

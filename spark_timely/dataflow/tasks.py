@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from spark_timely.antichain import Antichain
 from spark_timely.dataflow.checking import run_twice
 from spark_timely.dataflow.view import Names, Read, Replay, Step, View, packed, unpacked
 from spark_timely.errors import OperatorError, SchemaMismatchError
 from spark_timely.log.base import DataFile
 from spark_timely.log.files import conform, message_table, write_data_files
-from spark_timely.sorting import unique_times
-from spark_timely.time_arrays import IntArray
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.arrays import IntArray
+from spark_timely.time.consolidation import unique_times
 
 if TYPE_CHECKING:
     from spark_timely.log.format import LogFormat

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.antichain import Antichain
 from spark_timely.dataflow.aggregates import Aggregation, aggregate_rows
 from spark_timely.dataflow.view import Names, View, function_name, with_times
 from spark_timely.errors import OperatorError
 from spark_timely.log.files import conform
-from spark_timely.sorting import group_times
-from spark_timely.time_arrays import IntArray
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.arrays import IntArray
+from spark_timely.time.consolidation import group_times
+from spark_timely.time.domain import TimeDomain
 
 __all__ = ["Aggregate", "Join", "Notified", "check_notified", "time_value"]
 

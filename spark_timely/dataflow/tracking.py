@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from spark_timely.antichain import Antichain
 from spark_timely.dataflow.row_views import Delayed
 from spark_timely.dataflow.view import Replay, View, ordered
 from spark_timely.errors import DataLossError
@@ -25,12 +24,13 @@ from spark_timely.progress.frontier import MutableAntichain
 from spark_timely.progress.location import Source, Target
 from spark_timely.progress.operate import InternalSummary, Operator, PortChanges
 from spark_timely.progress.worker import Worker
+from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
     from spark_timely.dataflow.delays import BoundDelay
     from spark_timely.dataflow.scope import Sink
-    from spark_timely.time_arrays import Time
-    from spark_timely.timestamp import TimeDomain
+    from spark_timely.time.arrays import Time
+    from spark_timely.time.domain import TimeDomain
 
 __all__ = ["Tracking"]
 

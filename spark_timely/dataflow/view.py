@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.antichain import Antichain
 from spark_timely.errors import OperatorError, TimelyError, TimelyInternalError
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.domain import TimeDomain
 
 __all__ = [
     "Names",

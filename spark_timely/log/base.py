@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from spark_timely.capture.note import Note
-from spark_timely.order import minimal
-from spark_timely.time_arrays import IntArray
+from spark_timely.protocol.note import Note
+from spark_timely.time.arrays import IntArray
+from spark_timely.time.order import minimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
-    from spark_timely.antichain import Antichain
-    from spark_timely.capture.protocol import StreamCounts
     from spark_timely.log.index import FileIndex
     from spark_timely.log.storage import Storage
-    from spark_timely.timestamp import TimeDomain
+    from spark_timely.protocol.rules import StreamCounts
+    from spark_timely.time.antichain import Antichain
+    from spark_timely.time.domain import TimeDomain
 
 __all__ = [
     "OPEN_STREAM",

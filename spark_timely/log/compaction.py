@@ -30,9 +30,9 @@ from spark_timely.log.store import LostRaceError
 from spark_timely.masking import masked_logger
 
 if TYPE_CHECKING:
-    from spark_timely.antichain import Antichain
     from spark_timely.log.core import LogCore
     from spark_timely.log.index import FileIndex
+    from spark_timely.time.antichain import Antichain
 
 __all__ = ["CompactionReport", "compact", "merge_progress_files", "merge_small_files"]
 

@@ -18,8 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from spark_timely.capture.note import Note
-from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import LogFormatError, StorageError, TimelyError, shown
 from spark_timely.log.base import OPEN_STREAM, CommitOutcome, CommitRequest, DataFile, StreamState
 from spark_timely.log.decide import decide_commit, decide_open
@@ -28,6 +26,8 @@ from spark_timely.log.files import write_progress_file
 from spark_timely.log.state import batch_rows, next_state
 from spark_timely.log.store import App, LostRaceError, Store
 from spark_timely.masking import masked_logger
+from spark_timely.protocol.note import Note
+from spark_timely.protocol.rules import StreamCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark_timely.antichain import Antichain
 from spark_timely.errors import DataLossError, InvalidUsageError, LogFormatError, NotBeyondError, TimelyError, shown
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.domain import TimeDomain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -24,12 +24,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_timely.capture.note import MicroBatch, Note, Opening
-from spark_timely.capture.protocol import (
-    StreamCounts,
-    check_messages,
-    check_progress,
-)
 from spark_timely.errors import (
     ClosedError,
     InvalidUsageError,
@@ -44,9 +38,15 @@ from spark_timely.log.base import OPEN_STREAM, CommitRequest, StreamState
 from spark_timely.log.format import check_stream_name
 from spark_timely.log.repetition import Repetition, judge_repetition, refused_repetition
 from spark_timely.log.state import initial_state, next_state
+from spark_timely.protocol.note import MicroBatch, Note, Opening
+from spark_timely.protocol.rules import (
+    StreamCounts,
+    check_messages,
+    check_progress,
+)
 
 if TYPE_CHECKING:
-    from spark_timely.timestamp import TimeDomain
+    from spark_timely.time.domain import TimeDomain
 
 __all__ = ["StreamOpening", "check_owner", "check_plan", "decide_commit", "decide_open", "missing_stream"]
 

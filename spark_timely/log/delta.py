@@ -13,8 +13,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from spark_timely.capture.note import Note
-from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import InvalidUsageError, LogMissingError, SchemaMismatchError, StorageError, TimelyError
 from spark_timely.log.base import OPEN_STREAM
 from spark_timely.log.delta_create import create_table
@@ -25,6 +23,8 @@ from spark_timely.log.place import check_place, promised
 from spark_timely.log.reading import ReadableLog
 from spark_timely.log.state import batch_rows, initial_state
 from spark_timely.log.storage import foreign_names, has_table, normal_path, open_storage
+from spark_timely.protocol.note import Note
+from spark_timely.protocol.rules import StreamCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_timely.capture.row_hash import lists_of_views
+from spark_timely.canonical.row_hash import lists_of_views
 from spark_timely.errors import DataLossError, InvalidShapeError, SchemaMismatchError, StorageError, shown
 from spark_timely.log.base import OPEN_STREAM, DataFile
 from spark_timely.log.encoding import dictionary_columns
@@ -31,16 +31,16 @@ from spark_timely.log.stats import (
     footer_stats,
     stats_json,
 )
-from spark_timely.order import minimal
-from spark_timely.sorting import is_sorted, lexsort, unique_times
-from spark_timely.time_arrays import IntArray, as_times
+from spark_timely.time.arrays import IntArray, as_times
+from spark_timely.time.consolidation import is_sorted, lexsort, unique_times
+from spark_timely.time.order import minimal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from spark_timely.log.format import LogFormat
     from spark_timely.log.storage import Storage
-    from spark_timely.timestamp import TimeDomain
+    from spark_timely.time.domain import TimeDomain
 
 __all__ = [
     "ROW_GROUP_ROWS",

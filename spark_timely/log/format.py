@@ -26,7 +26,7 @@ from spark_timely.errors import (
     SchemaMismatchError,
     shown,
 )
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.domain import TimeDomain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -18,17 +18,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.note import Note
 from spark_timely.log.base import OPEN_STREAM
-from spark_timely.sorting import consolidate_rows
+from spark_timely.protocol.note import Note
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.consolidation import consolidate_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from spark_timely.log.base import CaptureLog
-    from spark_timely.time_arrays import IntArray
-    from spark_timely.timestamp import TimeDomain
+    from spark_timely.time.arrays import IntArray
+    from spark_timely.time.domain import TimeDomain
 
 __all__ = ["History", "history_of"]
 

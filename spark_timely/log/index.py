@@ -18,14 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.errors import InvalidUsageError
-from spark_timely.time_type import TimeType
+from spark_timely.time.types import TimeType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from spark_timely.antichain import Antichain
     from spark_timely.log.format import LogFormat
-    from spark_timely.time_arrays import BoolArray, IntArray
+    from spark_timely.time.antichain import Antichain
+    from spark_timely.time.arrays import BoolArray, IntArray
 
 __all__ = ["FileIndex", "index_adds", "index_files"]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from spark_timely.capture.note import Note
-from spark_timely.capture.protocol import StreamCounts
 from spark_timely.log.base import OPEN_STREAM
 from spark_timely.log.files import write_progress_file
 from spark_timely.log.format import LogFormat
 from spark_timely.log.reading import ReadableLog
 from spark_timely.log.state import batch_rows, initial_state
 from spark_timely.log.store import MemoryStore, MemoryTable
+from spark_timely.protocol.note import Note
+from spark_timely.protocol.rules import StreamCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from spark_timely.time_arrays import IntArray
+    from spark_timely.time.arrays import IntArray
 
 __all__ = ["MOST_PARTS", "narrow_cuts"]
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from spark_timely.errors import InvalidUsageError, ProtocolError, SchemaMismatchError
 from spark_timely.progress.transport import ChannelTable, ProgressBatch
-from spark_timely.time_arrays import IntArray
+from spark_timely.time.arrays import IntArray
 
 if TYPE_CHECKING:
     from spark_timely.log.reading import ReadableLog

@@ -15,8 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import (
     InvalidUsageError,
     NotBeyondError,
@@ -33,7 +31,9 @@ from spark_timely.log.history import history_of
 from spark_timely.log.snapshot import snapshot_of
 from spark_timely.log.state import distinct_rows, next_state, states_by_seq
 from spark_timely.log.writer import StreamWriter, downgrade_to
-from spark_timely.time_type import TimeType
+from spark_timely.protocol.rules import StreamCounts
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.types import TimeType
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -16,12 +16,12 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from spark_timely.capture.digest import RowsDigest, comparable
+from spark_timely.canonical.digest import RowsDigest, comparable
 from spark_timely.errors import RolledBackError
 from spark_timely.masking import masked
 
 if TYPE_CHECKING:
-    from spark_timely.capture.note import MicroBatch
+    from spark_timely.protocol.note import MicroBatch
 
 __all__ = ["Repetition", "judge_repetition", "refused_repetition", "shown_source"]
 
@@ -57,7 +57,7 @@ def judge_repetition(recorded: MicroBatch | None, repeated: MicroBatch | None, /
 
     Examples
     --------
-    >>> from spark_timely.capture.note import MicroBatch
+    >>> from spark_timely.protocol.note import MicroBatch
     >>> first = MicroBatch(offsets="a", digest=RowsDigest(1, 2, 3).text, n_input=3)
     >>> other = MicroBatch(offsets="b", digest=first.digest, n_input=3)
     >>> judge_repetition(first, first).value, judge_repetition(first, other).value
@@ -138,7 +138,7 @@ def shown_source(recorded: MicroBatch | None) -> str:
 
     Examples
     --------
-    >>> from spark_timely.capture.note import MicroBatch
+    >>> from spark_timely.protocol.note import MicroBatch
     >>> shown_source(MicroBatch(source='{"a":1}'))
     '{"a":1}'
     """

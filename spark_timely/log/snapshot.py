@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.capture.row_hash import RowHasher
+from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.errors import InvalidUsageError, NegativeMultiplicityError, NotBeyondError, shown
 from spark_timely.log.files import read_file
 

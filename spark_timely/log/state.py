@@ -20,10 +20,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.capture.note import Note
-from spark_timely.capture.protocol import StreamCounts
 from spark_timely.log.base import StreamState
-from spark_timely.time_arrays import IntArray
+from spark_timely.protocol.note import Note
+from spark_timely.protocol.rules import StreamCounts
+from spark_timely.time.arrays import IntArray
 
 if TYPE_CHECKING:
     from spark_timely.log.format import LogFormat

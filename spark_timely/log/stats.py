@@ -22,13 +22,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_timely.time_text import moment_text
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.domain import TimeDomain
+from spark_timely.time.text import moment_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_timely.time_arrays import IntArray
+    from spark_timely.time.arrays import IntArray
 
 __all__ = [
     "COUNTS_KEY",

@@ -18,22 +18,22 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_timely.capture.canonical import CanonicalState
-from spark_timely.capture.event import StreamEvents
-from spark_timely.capture.protocol import StreamCounts, verify_events
+from spark_timely.canonical.state import CanonicalState
 from spark_timely.errors import DataLossError, ProtocolError
 from spark_timely.log.base import OPEN_STREAM, StreamState
 from spark_timely.log.files import corrupt, in_schema, open_parquet
 from spark_timely.log.state import states_by_seq
-from spark_timely.order import minimal
-from spark_timely.sorting import unique_times
-from spark_timely.time_arrays import IntArray
+from spark_timely.protocol.event import StreamEvents
+from spark_timely.protocol.rules import StreamCounts, verify_events
+from spark_timely.time.arrays import IntArray
+from spark_timely.time.consolidation import unique_times
+from spark_timely.time.order import minimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from spark_timely.antichain import Antichain
     from spark_timely.log.core import LogCore
+    from spark_timely.time.antichain import Antichain
 
 __all__ = ["VerifyReport", "verify_log"]
 

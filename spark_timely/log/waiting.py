@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from spark_timely.errors import InvalidUsageError, WaitTimeoutError, shown
 from spark_timely.log.cut import Cut, open_cut
-from spark_timely.time_text import Duration, parse_duration
+from spark_timely.time.text import Duration, parse_duration
 
 if TYPE_CHECKING:
     import datetime as dt
     import os
     from collections.abc import Callable, Mapping, Sequence
 
-    from spark_timely.antichain import Antichain
     from spark_timely.log.base import CaptureLog
     from spark_timely.log.delta import DeltaLog
-    from spark_timely.timestamp import TimeDomain
+    from spark_timely.time.antichain import Antichain
+    from spark_timely.time.domain import TimeDomain
 
 __all__ = ["passes", "wait", "wait_for"]
 
@@ -50,8 +50,8 @@ def passes(
 
     Examples
     --------
-    >>> from spark_timely.antichain import Antichain
-    >>> from spark_timely.timestamp import TimeDomain
+    >>> from spark_timely.time.antichain import Antichain
+    >>> from spark_timely.time.domain import TimeDomain
     >>> closed = Antichain.of(5)
     >>> passes(TimeDomain(("long",)), time=5)(closed), passes(TimeDomain(("long",)), frontier=[5])(closed)
     (False, True)

@@ -16,10 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.digest import digest_of
-from spark_timely.capture.note import MicroBatch, Note
-from spark_timely.capture.protocol import StreamCounts, check_messages, check_progress
+from spark_timely.canonical.digest import digest_of
 from spark_timely.errors import (
     InvalidUsageError,
     NotBeyondError,
@@ -34,8 +31,11 @@ from spark_timely.log.base import CommitOutcome, CommitRequest, DataFile, Stream
 from spark_timely.log.decide import closed_stream, missing_stream
 from spark_timely.log.files import TARGET_FILE_BYTES, conform, message_table, write_data_files
 from spark_timely.log.repetition import Repetition, judge_repetition
-from spark_timely.sorting import consolidate_rows
-from spark_timely.time_arrays import IntArray, TimesLike, as_diffs, as_times, concat_times
+from spark_timely.protocol.note import MicroBatch, Note
+from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.arrays import IntArray, TimesLike, as_diffs, as_times, concat_times
+from spark_timely.time.consolidation import consolidate_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from spark_timely.errors import NegativeCountError, ProtocolError, UnheldCapabilityError
 from spark_timely.progress.frontier import MutableAntichain
-from spark_timely.time_arrays import Time
+from spark_timely.time.arrays import Time
 
 __all__ = ["LeafStatements", "Report", "unknown_port"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_timely.order import minimal
 from spark_timely.progress.kernels_counts import Ints, count_of, count_rows, few_minima, held, moves
-from spark_timely.time_arrays import DiffArray, IntArray, Time
+from spark_timely.time.arrays import DiffArray, IntArray, Time
+from spark_timely.time.order import minimal
 
 __all__ = ["CountTable"]
 

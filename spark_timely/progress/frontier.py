@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_timely.antichain import Antichain
 from spark_timely.errors import InvalidShapeError
-from spark_timely.order import minimal, minimal_elements
 from spark_timely.progress.change_batch import ChangeBatch
-from spark_timely.sorting import consolidate_rows
-from spark_timely.time_arrays import BoolArray, DiffArray, IntArray, Time, TimesLike, as_diffs, as_times
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.arrays import BoolArray, DiffArray, IntArray, Time, TimesLike, as_diffs, as_times
+from spark_timely.time.consolidation import consolidate_rows
+from spark_timely.time.order import minimal, minimal_elements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_timely.progress.kernels import inlined, njit
-from spark_timely.time_arrays import BoolArray
+from spark_timely.time.arrays import BoolArray
 
 __all__ = ["Ints", "count_of", "count_rows", "few_minima", "held", "moves"]
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import numpy as np
 
 from spark_timely.progress.change_batch import ChangeBatch
-from spark_timely.time_arrays import DiffArray, IntArray, Time, TimesLike, as_diffs, as_times
+from spark_timely.time.arrays import DiffArray, IntArray, Time, TimesLike, as_diffs, as_times
 
 if TYPE_CHECKING:
     import numpy.typing as npt

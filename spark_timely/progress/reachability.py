@@ -24,11 +24,11 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
-from spark_timely.order import minimal_elements
 from spark_timely.progress.location import Location, Source, Target
 from spark_timely.progress.reachability_graph import Arcs, Shape, Wide, arrange_graph
 from spark_timely.progress.reachability_scope import PortSummaries, internal_arcs, scope_summaries
 from spark_timely.progress.reachability_tracker import Changes, Tracker
+from spark_timely.time.order import minimal_elements
 
 __all__ = ["Builder", "Changes", "PortSummaries", "Tracker"]
 

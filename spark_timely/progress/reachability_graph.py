@@ -23,7 +23,7 @@ import numpy.typing as npt
 from spark_timely.errors import CyclicSummaryError
 from spark_timely.progress.location import Location
 from spark_timely.progress.reachability_loops import Loops, loops_for
-from spark_timely.time_arrays import BoolArray, IntArray
+from spark_timely.time.arrays import BoolArray, IntArray
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from spark_timely.antichain import Antichain
-from spark_timely.order import minimal_elements
 from spark_timely.progress.reachability_graph import Arcs, Graph, Shape, Wide
-from spark_timely.time_arrays import BoolArray
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.arrays import BoolArray
+from spark_timely.time.order import minimal_elements
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from spark_timely.antichain import Antichain
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
 from spark_timely.progress.location import Location, Source, Target
 from spark_timely.progress.reachability_graph import Graph, Index, Shape, Wide
 from spark_timely.progress.reachability_state import Moves, new_state
-from spark_timely.sorting import consolidate_rows, run_starts
-from spark_timely.time_arrays import BoolArray, DiffArray, IntArray, TimesLike, as_diffs, as_times
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.arrays import BoolArray, DiffArray, IntArray, TimesLike, as_diffs, as_times
+from spark_timely.time.consolidation import consolidate_rows, run_starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

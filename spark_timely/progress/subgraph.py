@@ -28,7 +28,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_timely.errors import InvalidUsageError, NegativeCountError, ProtocolError, TimelyInternalError
-from spark_timely.order import minimal_elements
 from spark_timely.progress.broadcast import Progcaster, ProgressMode
 from spark_timely.progress.change_batch import ChangeBatch
 from spark_timely.progress.child import Buffers, Child
@@ -36,6 +35,7 @@ from spark_timely.progress.frontier import MutableAntichain
 from spark_timely.progress.location import Location, Target
 from spark_timely.progress.operate import InternalSummary, PortChanges, Time
 from spark_timely.progress.summary import Refines
+from spark_timely.time.order import minimal_elements
 
 if TYPE_CHECKING:
     from spark_timely.progress.reachability import Tracker

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
-from spark_timely.time_arrays import BoolArray, IntArray, TimesLike, as_times
+from spark_timely.time.arrays import BoolArray, IntArray, TimesLike, as_times
 
 if TYPE_CHECKING:
     from typing import Self

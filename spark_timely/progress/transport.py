@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from spark_timely.errors import InvalidUsageError, ProtocolError
-from spark_timely.time_arrays import DiffArray, IntArray
+from spark_timely.time.arrays import DiffArray, IntArray
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Say in Spark SQL what `spark_timely.capture.policy` says in numpy: which row becomes what.
+"""Say in Spark SQL what `spark_timely.protocol.policy` says in numpy: which row becomes what.
 
 The foreachBatch capture leaves rows inside the JVM, so the sink's decisions are written as SQL
 expressions. They are text, not column objects: text works alike on classic Spark and on Connect.
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from spark_timely.capture.policy import FrontierPolicy, LateData
+from spark_timely.protocol.policy import FrontierPolicy, LateData
 from spark_timely.spark.arrow import spark_type
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_timely.sink.plan import CapturePlan, Standing
-    from spark_timely.time_type import TimeType
-    from spark_timely.timestamp import TimeDomain
+    from spark_timely.time.domain import TimeDomain
+    from spark_timely.time.types import TimeType
 
 __all__ = ["SQL_TYPES", "Classified", "RowClass", "beyond_sql", "classify", "quoted"]
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_timely.capture.replay import Limits
 from spark_timely.dataflow import report
 from spark_timely.dataflow.cutting import KEYED_BYTES
 from spark_timely.dataflow.engine import Engine
@@ -25,10 +24,11 @@ from spark_timely.dataflow.view import leaves_of, packed, unpacked
 from spark_timely.datasource.alarm import Alarm
 from spark_timely.errors import InvalidUsageError, shown
 from spark_timely.log.delta import open_log
+from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_query import DataflowQuery
 from spark_timely.spark.dataflow_tasks import SparkTasks, catalog_of
 from spark_timely.spark.session import register
-from spark_timely.time_text import parse_duration
+from spark_timely.time.text import parse_duration
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,22 +7,22 @@ import time as monotonic
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from spark_timely.capture.note import OutputFailure
 from spark_timely.dataflow.logs import open_logs
 from spark_timely.dataflow.notes import failure_of
 from spark_timely.dataflow.outputs import drop_output, passes
 from spark_timely.errors import InvalidUsageError, WaitTimeoutError, shown
 from spark_timely.log.storage import normal_path
+from spark_timely.protocol.note import OutputFailure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from spark_timely.antichain import Antichain
     from spark_timely.dataflow.report import OperatorMetrics, OutputProgress
     from spark_timely.dataflow.scope import Sink
     from spark_timely.spark.dataflow import Dataflow
-    from spark_timely.time_arrays import Time
+    from spark_timely.time.antichain import Antichain
+    from spark_timely.time.arrays import Time
 
 __all__ = ["DataflowQuery"]
 

@@ -25,7 +25,6 @@ from pyspark.errors import (
 )
 from pyspark.sql import functions as F
 
-from spark_timely.antichain import Antichain
 from spark_timely.dataflow.keyed import parcels_of, tables_of
 from spark_timely.dataflow.partial import merge_parts, part_of_rows
 from spark_timely.dataflow.row_views import Concat, Filter, Hinted
@@ -35,11 +34,12 @@ from spark_timely.dataflow.view import Replay, Step, View, steps_of
 from spark_timely.errors import OperatorError
 from spark_timely.log.files import conform
 from spark_timely.log.storage import open_storage
-from spark_timely.sorting import unique_times
 from spark_timely.spark.arrow import spark_schema
 from spark_timely.spark.worker import settle_worker
-from spark_timely.time_type import TimeType
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.consolidation import unique_times
+from spark_timely.time.domain import TimeDomain
+from spark_timely.time.types import TimeType
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

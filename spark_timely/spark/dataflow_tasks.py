@@ -10,8 +10,6 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.splits import default_splits
 from spark_timely.dataflow.keyed import merge_parcels, run_part
 from spark_timely.dataflow.tasks import OutputPlan, ReadRange, Share, Task, TaskResult, run_task
 from spark_timely.dataflow.view import Names, Replay
@@ -20,8 +18,10 @@ from spark_timely.datasource.partitions import FilePiece, Layout, Split
 from spark_timely.datasource.reader import read_split
 from spark_timely.errors import TimelyInternalError
 from spark_timely.log.storage import open_storage
+from spark_timely.protocol.splits import default_splits
 from spark_timely.spark.dataflow_sql import run_sql
 from spark_timely.spark.worker import settle_worker
+from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

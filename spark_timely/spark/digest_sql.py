@@ -16,8 +16,8 @@ other and passes over nulls; what else it lacks is put around it.
   would overflow, which is an error under ANSI; halves do not before 2**32 rows, and where they do there is no digest.
 
 It is text, not column objects: text works alike on classic Spark and on Connect. Nothing of it depends on the zone or
-on the ANSI mode of the session. The Python writer hashes in another way (`spark_timely.capture.digest`), since neither
-way is fast on the other side; digests of two schemes are not compared.
+on the ANSI mode of the session. The Python writer hashes in another way (`spark_timely.canonical.digest`), since
+neither way is fast on the other side; digests of two schemes are not compared.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from spark_timely.capture.digest import SPARK_SCHEME, RowsDigest
+from spark_timely.canonical.digest import SPARK_SCHEME, RowsDigest
 from spark_timely.spark.classify import quoted
 
 if TYPE_CHECKING:

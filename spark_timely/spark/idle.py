@@ -29,14 +29,14 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from spark_timely.antichain import Antichain
 from spark_timely.errors import ClosedError, InvalidOptionError, OwnershipError, RolledBackError, UpperMismatchError
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.writer import downgrade_to
 from spark_timely.masking import masked_logger
 from spark_timely.sink.plan import check_unbroken, find_log
 from spark_timely.spark.checkpoint import checkpoint_state, gate
-from spark_timely.time_text import Duration, parse_moment
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.text import Duration, parse_moment
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

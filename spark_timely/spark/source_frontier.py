@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
-from spark_timely.antichain import Antichain
 from spark_timely.datasource.offsets import read_offset
 from spark_timely.errors import InvalidUsageError, StorageError, TimelyError, shown
 from spark_timely.log.storage import FileStorage, open_storage
-from spark_timely.time_type import TimeType
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.domain import TimeDomain
+from spark_timely.time.types import TimeType
 
 __all__ = ["SourceFrontier", "batch_frontier", "source_frontier"]
 

@@ -23,8 +23,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.capture.policy import FrontierPolicy, late_error
-from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import (
     InvalidUsageError,
     ProtocolError,
@@ -37,16 +35,18 @@ from spark_timely.log.base import DataFile
 from spark_timely.log.files import ROW_GROUP_ROWS, describe_file, open_parquet
 from spark_timely.log.storage import FileStorage
 from spark_timely.masking import masked_logger
-from spark_timely.order import beyond, minimal
+from spark_timely.protocol.policy import FrontierPolicy, late_error
+from spark_timely.protocol.rules import StreamCounts
 from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, Standing, find_log
-from spark_timely.sorting import consolidate_rows
 from spark_timely.spark.classify import RowClass
 from spark_timely.spark.digest_sql import digest_in
 from spark_timely.spark.settings import changed_settings
-from spark_timely.time_arrays import IntArray
-from spark_timely.time_type import plain_value
+from spark_timely.time.arrays import IntArray
+from spark_timely.time.consolidation import consolidate_rows
+from spark_timely.time.order import beyond, minimal
+from spark_timely.time.types import plain_value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation

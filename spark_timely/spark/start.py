@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from spark_timely.antichain import Antichain
 from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, TimelyError, shown
 from spark_timely.log.base import CommitRequest
@@ -38,7 +37,8 @@ from spark_timely.sink.plan import check_owner, check_unbroken, find_log
 from spark_timely.spark.checkpoint import all_committed
 from spark_timely.spark.idle import IdleWatch, check_idle_options
 from spark_timely.spark.settings import changed_settings
-from spark_timely.time_text import parse_duration
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.text import parse_duration
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_timely.antichain import Antichain
 from spark_timely.dataflow.scope import Scope
 from spark_timely.dataflow.stream import Stream
 from spark_timely.dataflow.view import Names, Replay
-from spark_timely.time_type import TimeType
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.domain import TimeDomain
+from spark_timely.time.types import TimeType
 
 if TYPE_CHECKING:
     from spark_timely.dataflow.view import View

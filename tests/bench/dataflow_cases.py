@@ -402,7 +402,7 @@ class DataflowCases:
 
 _MEASURED = """
 import json, sys
-from spark_timely.capture.replay import Limits
+from spark_timely.protocol.replay import Limits
 from spark_timely.dataflow.aggregates import count, sum_of
 from spark_timely.dataflow.delays import windows
 from spark_timely.dataflow.engine import Engine

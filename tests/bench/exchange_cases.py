@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from spark_timely.exchange.reader import CaptureReader
+from spark_timely.interop.reader import CaptureReader
 
 from .report import Case, seconds
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.note import Note, OutputNote
 from spark_timely.log.base import OPEN_STREAM, CommitRequest
 from spark_timely.log.reading import ReadableLog
 from spark_timely.log.writer import downgrade_to
+from spark_timely.protocol.note import Note, OutputNote
+from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import LogMaker
 
 

@@ -13,9 +13,6 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.note import Note, Opening
-from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import (
     DataLossError,
     NegativeCountError,
@@ -27,7 +24,10 @@ from spark_timely.log.files import message_table, write_data_files, write_progre
 from spark_timely.log.memory import MemoryLog
 from spark_timely.log.state import batch_rows, next_state
 from spark_timely.log.store import MemoryStore
+from spark_timely.protocol.note import Note, Opening
+from spark_timely.protocol.rules import StreamCounts
 from spark_timely.sink.plan import find_log
+from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import VALUES, filled
 
 # Damage -------------------------------------------------------------------------------------------

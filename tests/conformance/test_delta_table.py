@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field, TableFeatures, write_deltalake
 
-from spark_timely.antichain import Antichain
 from spark_timely.errors import (
     InvalidUsageError,
     LogFormatError,
@@ -30,6 +29,7 @@ from spark_timely.log.format import LogFormat
 from spark_timely.log.index import index_files
 from spark_timely.log.store import LostRaceError
 from spark_timely.sink.plan import find_log
+from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import VALUES, filled
 
 # Creating -----------------------------------------------------------------------------------------

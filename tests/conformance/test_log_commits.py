@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import (
     ClosedError,
     LogFormatError,
@@ -30,6 +28,8 @@ from spark_timely.errors import (
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.reading import ReadableLog
 from spark_timely.log.store import LostRaceError
+from spark_timely.protocol.rules import StreamCounts
+from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import NOTHING, LogMaker, batch, frozen, rows, stored, written
 
 # Commits whose outcome cannot be seen ---------------------------------------------------------------

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.protocol import StreamCounts
 from spark_timely.errors import (
     ClosedError,
     InvalidUsageError,
@@ -23,6 +21,8 @@ from spark_timely.errors import (
     UnheldCapabilityError,
 )
 from spark_timely.log.base import CommitRequest
+from spark_timely.protocol.rules import StreamCounts
+from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import NOTHING, LogMaker, frozen, rows
 
 # Opening ------------------------------------------------------------------------------------------

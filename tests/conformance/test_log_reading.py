@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_timely.antichain import Antichain
 from spark_timely.errors import (
     InvalidUsageError,
     NegativeMultiplicityError,
@@ -22,6 +21,7 @@ from spark_timely.errors import (
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.files import message_table, write_data_files
 from spark_timely.log.reading import ReadableLog
+from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import NOTHING, LogMaker, clock, frozen, rows
 
 # Reading ------------------------------------------------------------------------------------------

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_timely.capture.note import Note, OutputNote
 from spark_timely.errors import PlanMismatchError, UpperMismatchError
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.reading import ReadableLog
+from spark_timely.protocol.note import Note, OutputNote
 from tests.conformance.logs import LogMaker
 
 

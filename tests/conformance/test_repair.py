@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_timely.antichain import Antichain
 from spark_timely.cli import main
 from spark_timely.errors import InvalidUsageError, LogDamagedError, LogMissingError, RolledBackError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.log.delta_repair import RepairReport, RepairStep, repair_log
 from spark_timely.log.delta_store import DeltaStore
 from spark_timely.log.entries import entry_path
+from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import VALUES, filled
 from tests.unit.sink.driver import BOUNDED, SinkDriver
 from tests.unit.sink.driver import rows as sink_rows

@@ -17,7 +17,6 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from spark_timely.antichain import Antichain
 from spark_timely.cli import main
 from spark_timely.errors import LogDamagedError, LogFormatError, RolledBackError, StorageError
 from spark_timely.log import delta_create, delta_scratch, delta_store, delta_upkeep
@@ -28,6 +27,7 @@ from spark_timely.log.entries import entry_path, parse_entry, put_entry
 from spark_timely.log.memory import MemoryLog
 from spark_timely.log.storage import FileStorage
 from spark_timely.testing.unreliable import UnreliableStore
+from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import VALUES, filled, stored
 
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pytest
 
 import spark_timely
-from spark_timely.antichain import Antichain
+from spark_timely.time.antichain import Antichain
 from tests.faults.harness import JOBS, Job, delete_last_commit, long_lane, numbers, seed_of_run, tell
 from tests.faults.test_kill import canonical_hash, expected_rows, make_files
 

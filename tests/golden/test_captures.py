@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from spark_timely.capture.protocol import verify_events
-from spark_timely.exchange.chunk import CaptureChunk, concat_chunks
-from spark_timely.exchange.jsonl import chunk_lines, json_chunk
-from spark_timely.exchange.reader import CaptureReader
-from spark_timely.exchange.writer import CaptureEncoder
+from spark_timely.interop.chunk import CaptureChunk, concat_chunks
+from spark_timely.interop.jsonl import chunk_lines, json_chunk
+from spark_timely.interop.reader import CaptureReader
+from spark_timely.interop.writer import CaptureEncoder
+from spark_timely.protocol.rules import verify_events
 from tests.oracles.golden import captures, golden_bytes, types_of, vectors
 
 pytestmark = pytest.mark.golden

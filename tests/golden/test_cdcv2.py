@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from spark_timely.exchange.cdcv2 import CdcReader, Output, message_lines, read_message
-from spark_timely.exchange.jsonl import records_to_rows
-from spark_timely.exchange.schema import parse_type
+from spark_timely.interop.cdcv2 import CdcReader, Output, message_lines, read_message
+from spark_timely.interop.jsonl import records_to_rows
+from spark_timely.interop.schema import parse_type
 from tests.oracles.golden import vectors
 
 pytestmark = pytest.mark.golden

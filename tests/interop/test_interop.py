@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from spark_timely.exchange.declared import CaptureTypes
-from spark_timely.exchange.exporting import export_log
-from spark_timely.exchange.importing import StreamImport
-from spark_timely.exchange.sockets import Address, import_socket
-from spark_timely.exchange.writer import capture_bytes
+from spark_timely.interop.declared import CaptureTypes
+from spark_timely.interop.exporting import export_log
+from spark_timely.interop.importing import StreamImport
+from spark_timely.interop.sockets import Address, import_socket
+from spark_timely.interop.writer import capture_bytes
 from spark_timely.log.memory import MemoryLog
 from tests.modules import ROOT
 from tests.oracles.golden import captures, golden_bytes, types_of

@@ -31,7 +31,14 @@ from tests.mutants.lines import Lines, note
 from tests.mutants.trial import trial
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("spark_timely/log", "spark_timely/capture", "spark_timely/dataflow", "sink", "datasource")
+FOLDERS = (
+    "spark_timely/log",
+    "spark_timely/protocol",
+    "spark_timely/canonical",
+    "spark_timely/dataflow",
+    "sink",
+    "datasource",
+)
 # What trials import anyway, imported once: they are forks.
 WARM = ("hypothesis.strategies", "numpy", "pandas", "pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet")
 WARM += ("deltalake", "pyspark.sql.datasource", "sqlglot", "numba")

@@ -1,7 +1,7 @@
 """The canonical hash, by integers and loops, one row and one byte at a time.
 
-Written from the formula in the documentation of `spark_timely.capture.row_hash` and
-`spark_timely.capture.canonical`: shares no code with the library.
+Written from the formula in the documentation of `spark_timely.canonical.row_hash` and
+`spark_timely.canonical.state`: shares no code with the library.
 """
 
 from __future__ import annotations

@@ -21,12 +21,12 @@ from typing import Any
 import pyarrow as pa
 
 from spark_timely.errors import CaptureFormatError, ProtocolError
-from spark_timely.exchange.cdcv2 import CdcReader, message_lines, read_message
-from spark_timely.exchange.chunk import CaptureChunk
-from spark_timely.exchange.jsonl import chunk_lines, json_chunk
-from spark_timely.exchange.reader import CaptureReader
-from spark_timely.exchange.times import time_layout
-from spark_timely.exchange.writer import CaptureEncoder, build_chunk
+from spark_timely.interop.cdcv2 import CdcReader, message_lines, read_message
+from spark_timely.interop.chunk import CaptureChunk
+from spark_timely.interop.jsonl import chunk_lines, json_chunk
+from spark_timely.interop.reader import CaptureReader
+from spark_timely.interop.times import time_layout
+from spark_timely.interop.writer import CaptureEncoder, build_chunk
 from tests.oracles.golden import captures, golden_bytes, types_of, vectors
 
 FUZZ_BYTES = 64 << 20

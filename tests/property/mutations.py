@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_timely.capture import event as capture_event
-from spark_timely.capture import protocol
-from spark_timely.capture.event import StreamEvents
-from spark_timely.capture.protocol import StreamCounts, check_messages, check_progress, verify_events
 from spark_timely.log import decide, writer
 from spark_timely.log.reading import ReadableLog
+from spark_timely.protocol import event as capture_event
+from spark_timely.protocol import rules as protocol
+from spark_timely.protocol.event import StreamEvents
+from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress, verify_events
 from spark_timely.testing.driver import MicroBatch
-from spark_timely.time_arrays import as_times
+from spark_timely.time.arrays import as_times
 from tests.property import test_protocol as rules
 from tests.property import test_rules_replay as replays
 

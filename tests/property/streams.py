@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from spark_timely.capture.event import Event, Messages, Progress, StreamEvents
-from spark_timely.timestamp import TimeDomain
+from spark_timely.protocol.event import Event, Messages, Progress, StreamEvents
+from spark_timely.time.domain import TimeDomain
 from tests.oracles.golden import as_row, vectors
 from tests.oracles.protocol_model import Event as PlainEvent
 from tests.oracles.protocol_model import Time

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.canonical import CanonicalState, trace_hash
-from spark_timely.capture.row_hash import RowHasher
+from spark_timely.canonical.row_hash import RowHasher
+from spark_timely.canonical.state import CanonicalState, trace_hash
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
+from spark_timely.time.antichain import Antichain
 from tests.oracles import canonical_model as model
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -327,7 +327,7 @@ def test_digest_parts_in_any_order_equal_to_oracle(rows: list[Any], arity: int, 
 
 
 def test_state_of_many_parts_and_times_equals_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_timely.capture.canonical._LAZY", 100)
+    monkeypatch.setattr("spark_timely.canonical.state._LAZY", 100)
     rng = np.random.default_rng(8)
     times, values_ = rng.integers(0, 10**12, 5_000), rng.integers(0, 9, 5_000)
     times[::2] = times[1::2]

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_timely.exchange.chunk import concat_chunks
-from spark_timely.exchange.jsonl import chunk_lines, json_chunk, records_to_rows
-from spark_timely.exchange.reader import CaptureReader
-from spark_timely.exchange.schema import UNIT, Choice, Option, Record, Scalar, Type, Vec, parse_type, type_text
-from spark_timely.exchange.times import TimeLayout
-from spark_timely.exchange.writer import CaptureEncoder, build_chunk
+from spark_timely.interop.chunk import concat_chunks
+from spark_timely.interop.jsonl import chunk_lines, json_chunk, records_to_rows
+from spark_timely.interop.reader import CaptureReader
+from spark_timely.interop.schema import UNIT, Choice, Option, Record, Scalar, Type, Vec, parse_type, type_text
+from spark_timely.interop.times import TimeLayout
+from spark_timely.interop.writer import CaptureEncoder, build_chunk
 from tests.modules import ROOT
 from tests.property import fuzzing
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_timely.capture.policy import FrontierPolicy, LateData, Policy
-from spark_timely.capture.protocol import StreamCounts, check_messages, check_progress
+from spark_timely.protocol.policy import FrontierPolicy, LateData, Policy
+from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress
 from spark_timely.testing.strategies import MINIMA, Arrivals, arrivals
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.domain import TimeDomain
 from tests.oracles.capture_model import CaptureModel, LateRowError
 
 

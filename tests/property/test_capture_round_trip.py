@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_timely.exchange.chunk import concat_chunks
-from spark_timely.exchange.declared import CaptureTypes
-from spark_timely.exchange.exporting import export_log
-from spark_timely.exchange.importing import StreamImport
-from spark_timely.exchange.jsonl import JsonLines
-from spark_timely.exchange.reader import CaptureReader
-from spark_timely.exchange.writer import capture_bytes
+from spark_timely.interop.chunk import concat_chunks
+from spark_timely.interop.declared import CaptureTypes
+from spark_timely.interop.exporting import export_log
+from spark_timely.interop.importing import StreamImport
+from spark_timely.interop.jsonl import JsonLines
+from spark_timely.interop.reader import CaptureReader
+from spark_timely.interop.writer import capture_bytes
 from spark_timely.log.memory import MemoryLog
 from tests.oracles.golden import captures, golden_bytes, types_of, vectors
 

@@ -23,8 +23,6 @@ from hypothesis import given
 from hypothesis import strategies as s
 from pyspark import cloudpickle
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.replay import Limits
 from spark_timely.dataflow import cutting
 from spark_timely.dataflow.aggregates import count, max_of, sum_of
 from spark_timely.dataflow.cutting import KEYED_BYTES
@@ -40,9 +38,11 @@ from spark_timely.dataflow.turns import Bounds, advance_all, rest_of
 from spark_timely.dataflow.view import leaves_of
 from spark_timely.errors import TimelyError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import buckets_of, catalog_of, pieces_of, reader_of, run_one
 from spark_timely.testing import ManualClock
-from spark_timely.time_type import TimeType
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.types import TimeType
 from tests.oracles.dataflow_model import DONE, Row, Spec, below_of, frontier_of, rows_of
 from tests.oracles.replay_model import Frontier, Time, is_beyond, minimal
 from tests.support import examples

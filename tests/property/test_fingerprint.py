@@ -21,7 +21,7 @@ from spark_timely.dataflow.fingerprint import FINGERPRINT, plans_of
 from spark_timely.dataflow.scope import Scope
 from spark_timely.dataflow.stream import Stream
 from spark_timely.dataflow.view import Replay, View
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.domain import TimeDomain
 from tests.oracles.dataflow_model import Spec, below_of
 from tests.property import test_dataflow
 from tests.property.test_dataflow import SCHEMA, specs

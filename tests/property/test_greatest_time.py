@@ -19,8 +19,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as s
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.replay import Limits
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.cutting import KEYED_BYTES
 from spark_timely.dataflow.delays import ceil_to, plus, windows
@@ -31,8 +29,10 @@ from spark_timely.dataflow.tracking import Tracking
 from spark_timely.dataflow.view import leaves_of
 from spark_timely.errors import OperatorError
 from spark_timely.log.delta import create_log, open_log
+from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of
-from spark_timely.time_type import TimeType
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.types import TimeType
 from tests.property.test_dataflow import runner
 from tests.support import examples
 

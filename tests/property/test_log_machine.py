@@ -11,7 +11,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from spark_timely.antichain import Antichain
 from spark_timely.errors import (
     ClosedError,
     NegativeCountError,
@@ -25,6 +24,7 @@ from spark_timely.log.base import CommitRequest, StreamState
 from spark_timely.log.files import message_table, write_data_files
 from spark_timely.log.memory import MemoryLog
 from spark_timely.testing.unreliable import UnreliableStore
+from spark_timely.time.antichain import Antichain
 from tests.oracles.protocol_model import NegativeError, UnheldError, judge, less_equal, minima
 
 VALUES = pa.schema([("v", pa.int64())])

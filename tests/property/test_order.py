@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_timely import order, sorting, time_arrays
-from spark_timely.antichain import Antichain
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
 from spark_timely.progress.change_batch import ChangeBatch
 from spark_timely.progress.frontier import MutableAntichain
-from spark_timely.trace.consolidation import consolidate
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.consolidation import consolidate
 from tests.oracles import order_model as model
 
 BOUNDS = [-(2**63), 2**63 - 1, 0, -1]

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.event import Messages, Progress, StreamEvents, fold_events, frontier_steps
-from spark_timely.capture.protocol import (
+from spark_timely.errors import InvalidShapeError, NegativeCountError, UnheldCapabilityError
+from spark_timely.protocol.event import Messages, Progress, StreamEvents, fold_events, frontier_steps
+from spark_timely.protocol.rules import (
     StreamCounts,
     check_messages,
     check_progress,
     verify_events,
 )
-from spark_timely.errors import InvalidShapeError, NegativeCountError, UnheldCapabilityError
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.domain import TimeDomain
 from tests.oracles import protocol_model as model
 from tests.oracles.golden import vectors
 from tests.property.streams import (

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_timely.capture import replay
-from spark_timely.capture.replay import (
+from spark_timely.protocol import replay
+from spark_timely.protocol.replay import (
     FileBounds,
     Limits,
     TimeCounts,
@@ -22,7 +22,7 @@ from spark_timely.capture.replay import (
     surely_holds,
     within,
 )
-from spark_timely.capture.splits import WHOLE, Piece, cut_bytes, cut_times, default_splits, part_of
+from spark_timely.protocol.splits import WHOLE, Piece, cut_bytes, cut_times, default_splits, part_of
 from tests.oracles.admission_model import admitted, in_range
 from tests.oracles.replay_model import Time, is_beyond, less_equal, minimal
 

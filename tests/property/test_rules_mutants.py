@@ -18,8 +18,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from spark_timely.capture.protocol import check_messages, check_progress
 from spark_timely.errors import ProtocolError
+from spark_timely.protocol.rules import check_messages, check_progress
 from tests.conformance import test_log_protocol as conformance
 from tests.conformance.logs import LogMaker
 from tests.modules import ROOT

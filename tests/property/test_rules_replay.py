@@ -19,7 +19,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_timely.capture.event import Event, Messages
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.errors import UnheldCapabilityError
 from spark_timely.log.base import CommitRequest
@@ -27,10 +26,11 @@ from spark_timely.log.delta import create_log, open_log
 from spark_timely.log.files import message_table, write_data_files
 from spark_timely.log.memory import MemoryLog
 from spark_timely.log.reading import ReadableLog
+from spark_timely.protocol.event import Event, Messages
 from spark_timely.spark.arrow import arrow_schema
 from spark_timely.testing.driver import Checkpoint, MicroBatch, StreamDriver
 from spark_timely.testing.strategies import column_names
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.domain import TimeDomain
 from tests.oracles import protocol_model as model
 from tests.oracles.golden import vectors
 from tests.property.streams import as_events, captured, legal_events, time_of

@@ -27,8 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spark_timely
-from spark_timely.antichain import Antichain
-from spark_timely.capture.canonical import CanonicalState
+from spark_timely.canonical.state import CanonicalState
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.errors import LateDataError
 from spark_timely.spark.arrow import arrow_schema
@@ -44,7 +43,8 @@ from spark_timely.testing.strategies import (
     histories,
     rows_table,
 )
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.domain import TimeDomain
 from tests.oracles.canonical_model import digest
 from tests.oracles.capture_model import CaptureModel, LateRowError
 from tests.oracles.replay_model import Frontier, ReplayModel, is_beyond

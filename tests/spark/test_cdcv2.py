@@ -14,7 +14,7 @@ import pytest
 
 import spark_timely
 from spark_timely import errors
-from spark_timely.exchange.cdcv2 import CdcReader, read_message
+from spark_timely.interop.cdcv2 import CdcReader, read_message
 from spark_timely.log.delta import DeltaLog, open_log
 from spark_timely.spark import cdcv2
 from spark_timely.spark.foreach_batch import capture

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from spark_timely.capture.digest import RowsDigest
+from spark_timely.canonical.digest import RowsDigest
 from spark_timely.spark import foreach_batch
 from spark_timely.spark.digest_sql import digest_in, digest_sums, row_hash_sql
 from tests.oracles import digest_model as model

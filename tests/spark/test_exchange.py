@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_timely
-from spark_timely.exchange.declared import CaptureTypes
-from spark_timely.exchange.exporting import export_log
-from spark_timely.exchange.importing import StreamImport
+from spark_timely.interop.declared import CaptureTypes
+from spark_timely.interop.exporting import export_log
+from spark_timely.interop.importing import StreamImport
 from spark_timely.log.delta import DeltaLog, create_log
 from tests.oracles.golden import captures, golden_bytes, types_of
 

@@ -17,7 +17,7 @@ from spark_timely import errors
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.log.storage import FileStorage
 from spark_timely.spark.foreach_batch import capture
-from spark_timely.time_type import TimeType
+from spark_timely.time.types import TimeType
 from tests.support import session_of_a_call
 from tests.unit.sink.driver import SinkDriver, rows
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import spark_timely
-from spark_timely.antichain import Antichain
+from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_timely.antichain import Antichain
 from spark_timely.errors import LogFormatError
 from spark_timely.log.delta import create_log, open_log
 from spark_timely.log.reading import ReadableLog
+from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

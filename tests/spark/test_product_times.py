@@ -23,10 +23,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import spark_timely
-from spark_timely.antichain import Antichain
 from spark_timely.cli import main
 from spark_timely.testing import assert_same_updates
 from spark_timely.testing.strategies import MINIMA, PAYLOAD_SCHEMA, History, histories, rows_table, time_pools
+from spark_timely.time.antichain import Antichain
 from tests.faults.harness import long_lane
 from tests.oracles.canonical_model import digest
 from tests.oracles.capture_model import LateRowError

@@ -11,13 +11,13 @@ from urllib.parse import quote
 
 import pytest
 
-from spark_timely.capture.note import OutputFailure
 from spark_timely.cli.command import main
 from spark_timely.cli.output import Console
 from spark_timely.errors import InvalidUsageError, StorageError, TimelyError, shown
 from spark_timely.log.delta import open_log
 from spark_timely.log.storage import FileStorage, normal_path
 from spark_timely.masking import keep_secret, mask_exception, masked, masked_logger, masked_value
+from spark_timely.protocol.note import OutputFailure
 from tests.unit.test_options import sink
 
 SECRET = "s3cr/et+VALUE=="

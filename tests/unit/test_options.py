@@ -24,7 +24,7 @@ from spark_timely.conf import (
 from spark_timely.conf.__main__ import main as render
 from spark_timely.conf.markdown import rendered
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, TimelyError
-from spark_timely.time_text import Duration, parse_duration
+from spark_timely.time.text import Duration, parse_duration
 from tests.modules import ROOT
 
 TABLES = [SINK_OPTIONS, SOURCE_OPTIONS]

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as s
 
-from spark_timely.antichain import Antichain
 from spark_timely.dataflow.delays import BoundDelay, CeilTo, Shift, ceil_to, plus
 from spark_timely.errors import InvalidUsageError
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.domain import TimeDomain
 
 LOW, HIGH = -40, 40
 delays = s.one_of(

@@ -10,9 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.replay import FileBounds, Limits, TimeCounts
-from spark_timely.capture.splits import WHOLE
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.cutting import cut_range
 from spark_timely.dataflow.delays import plus
@@ -20,7 +17,10 @@ from spark_timely.dataflow.engine import Engine
 from spark_timely.dataflow.scope import Scope
 from spark_timely.errors import OperatorError, OwnershipError, SchemaMismatchError
 from spark_timely.log.delta import DeltaLog, open_log
+from spark_timely.protocol.replay import FileBounds, Limits, TimeCounts
+from spark_timely.protocol.splits import WHOLE
 from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.time.antichain import Antichain
 from tests.property.test_dataflow import runner
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -11,9 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.note import OutputFailure
-from spark_timely.capture.replay import Limits
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.delays import ceil_to, plus, windows
 from spark_timely.dataflow.engine import Engine
@@ -25,9 +22,12 @@ from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.turns import advance_all, rest_of
 from spark_timely.errors import LogMissingError, OperatorError, StorageError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.protocol.note import OutputFailure
+from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of, run_one
 from spark_timely.testing import ManualClock
-from spark_timely.time_type import TimeType
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.types import TimeType
 from tests.property.test_dataflow import runner
 
 SCHEMA = pa.schema([("n", pa.int64())])

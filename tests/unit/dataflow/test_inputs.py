@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_timely.antichain import Antichain
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.engine import Engine
 from spark_timely.dataflow.notes import newest_note
@@ -17,6 +16,7 @@ from spark_timely.dataflow.scope import Scope, Sink
 from spark_timely.errors import DataLossError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.time.antichain import Antichain
 from tests.property.test_dataflow import runner
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_timely.antichain import Antichain
 from spark_timely.dataflow.aggregates import Aggregation, aggregate_rows, count, max_of, min_of, sum_of
 from spark_timely.dataflow.delays import ceil_to
 from spark_timely.dataflow.engine import Engine
@@ -21,6 +20,7 @@ from spark_timely.errors import OperatorError
 from spark_timely.log.delta import create_log, open_log
 from spark_timely.spark.dataflow_tasks import catalog_of
 from spark_timely.testing import stream_of
+from spark_timely.time.antichain import Antichain
 from tests.property.test_dataflow import runner
 
 FLOATS = [0.1, -0.1, 1e300, -1e300, 1e-300, 5e-324, 0.0, -0.0, 1e16, 3.0, math.inf, -math.inf, math.nan]

@@ -9,8 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.replay import Limits
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.engine import Engine
 from spark_timely.dataflow.outputs import check_plans
@@ -20,7 +18,9 @@ from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.turns import advance_all
 from spark_timely.errors import DataLossError, OwnershipError, PlanMismatchError
 from spark_timely.log.delta import DeltaLog, open_log
+from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.time.antichain import Antichain
 from tests.property.test_dataflow import runner
 
 

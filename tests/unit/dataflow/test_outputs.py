@@ -9,8 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.replay import Limits
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.delays import plus, windows
 from spark_timely.dataflow.engine import Engine
@@ -21,7 +19,9 @@ from spark_timely.dataflow.turns import advance_all
 from spark_timely.datasource.catalog import FileView
 from spark_timely.errors import DataLossError, NotBeyondError, OperatorError, OwnershipError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.time.antichain import Antichain
 from tests.property.test_dataflow import runner
 
 SCHEMA = pa.schema([("n", pa.int64())])

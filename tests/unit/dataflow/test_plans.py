@@ -11,8 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.replay import Limits
 from spark_timely.dataflow import outputs as dataflow_outputs
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.engine import Engine, advance_all
@@ -23,7 +21,9 @@ from spark_timely.dataflow.scope import Scope
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.errors import DataLossError, InvalidUsageError, OperatorError, OwnershipError, PlanMismatchError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.time.antichain import Antichain
 from tests.property.test_dataflow import runner
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -10,9 +10,6 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from spark_timely.antichain import Antichain
-from spark_timely.capture.note import InputNote
-from spark_timely.capture.replay import Limits
 from spark_timely.dataflow import inputs as dataflow_inputs
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.engine import Engine
@@ -23,7 +20,10 @@ from spark_timely.dataflow.scope import Scope
 from spark_timely.errors import DataLossError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.log.reading import ReadableLog
+from spark_timely.protocol.note import InputNote
+from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.time.antichain import Antichain
 from tests.property.test_dataflow import runner
 
 SCHEMA = pa.schema([("n", pa.int64())])

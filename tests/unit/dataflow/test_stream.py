@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 import pytest
 from pyspark import cloudpickle
 
-from spark_timely.antichain import Antichain
 from spark_timely.dataflow.aggregates import count, max_of, sum_of
 from spark_timely.dataflow.delays import ceil_to, plus, windows
 from spark_timely.dataflow.scope import Scope
@@ -21,6 +20,7 @@ from spark_timely.dataflow.view import Replay, View, leaves_of, ordered
 from spark_timely.errors import CyclicSummaryError, InvalidUsageError, OperatorError, SchemaMismatchError
 from spark_timely.log.delta import DeltaLog, create_log
 from spark_timely.testing import rows_of, stream_of
+from spark_timely.time.antichain import Antichain
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("v", pa.float64()), ("tags", pa.list_(pa.string()))])
 ROWS = pa.table(

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_timely.antichain import Antichain
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.delays import ceil_to, plus, windows
 from spark_timely.dataflow.engine import Engine
@@ -20,6 +19,7 @@ from spark_timely.errors import InvalidUsageError, OperatorError, SchemaMismatch
 from spark_timely.log.delta import create_log, open_log
 from spark_timely.spark.dataflow_tasks import catalog_of
 from spark_timely.testing import rows_of, stream_of
+from spark_timely.time.antichain import Antichain
 from tests.property.test_dataflow import runner
 
 ROWS = {"_time": [5, 1, 3, 1], "k": ["a", "b", "a", "a"], "n": [1, 2, 3, 4]}

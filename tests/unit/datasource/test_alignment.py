@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_timely.antichain import Antichain
 from spark_timely.conf import SOURCE_OPTIONS, parse_options
 from spark_timely.datasource.alignment import aligned, alignment_of
 from spark_timely.errors import InvalidOptionError
 from spark_timely.log.memory import MemoryLog
 from spark_timely.testing.driver import Checkpoint
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.domain import TimeDomain
 from tests.unit.datasource.support import ReadsAll, drive, make_options, read_all
 
 PAYLOAD = pa.schema([("v", pa.int64())])

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_timely.antichain import Antichain
 from spark_timely.datasource.offsets import Begin, Bound, Offset, Scope, continue_with, first_offset, read_offset
 from spark_timely.errors import InvalidBoundsError, InvalidOptionError, InvalidUsageError, LogFormatError
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.domain import TimeDomain
 from tests.unit.datasource.support import make_options
 
 LONG = TimeDomain(("long",))

@@ -18,7 +18,7 @@ from spark_timely.datasource.partitions import (
     split_batch,
 )
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.domain import TimeDomain
 
 PAYLOAD = pa.schema([pa.field("n", pa.int64(), nullable=False), ("Text", pa.string()), ("list", pa.list_(pa.int8()))])
 LONG = TimeDomain(("long",), (0,))

@@ -366,8 +366,8 @@ def test_checkpoint_ahead_of_the_log_is_refused(delivery: str) -> None:
 
 
 def test_since_is_checked_on_every_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_timely.antichain import Antichain
     from spark_timely.datasource.catalog import Catalog
+    from spark_timely.time.antichain import Antichain
 
     log = make_log()
     put(log, [1, 7], 8)

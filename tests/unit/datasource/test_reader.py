@@ -21,7 +21,7 @@ from spark_timely.log.format import LogFormat
 from spark_timely.log.storage import MemoryStorage
 from spark_timely.spark import worker
 from spark_timely.spark.worker import settle_worker
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.domain import TimeDomain
 
 PAYLOAD = pa.schema([("n", pa.int64()), ("text", pa.string())])
 FORM = LogFormat.build(PAYLOAD, times=("long",), minimum=(0,))

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 
 import spark_timely
-from spark_timely.antichain import Antichain
 from spark_timely.datasource.offsets import first_offset
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, WaitTimeoutError
-from spark_timely.exchange.exporting import export_log
+from spark_timely.interop.exporting import export_log
 from spark_timely.log.cut import Cut
 from spark_timely.log.delta import DeltaLog, create_log
 from spark_timely.testing import stream_of
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.domain import TimeDomain
 from tests.unit.datasource.support import make_options
 
 SCHEMA = pa.schema([("v", pa.int64())])

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spark_timely
-from spark_timely.antichain import Antichain
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.datasource.stream import TimelyPartition
 from spark_timely.errors import (
@@ -25,7 +24,8 @@ from spark_timely.errors import (
     NotBeyondError,
 )
 from spark_timely.log.cut import Cut, CutLog, open_cut
-from spark_timely.timestamp import TimeDomain
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.domain import TimeDomain
 
 SCHEMA = pa.schema([("v", pa.int64())])
 

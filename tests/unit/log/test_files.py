@@ -32,7 +32,7 @@ from spark_timely.log.files import (
 from spark_timely.log.format import LogFormat
 from spark_timely.log.stats import MAX_DISTINCT_TIMES, decode_counts, encode_counts
 from spark_timely.log.storage import FileStorage, MemoryStorage, normal_path, open_storage
-from spark_timely.sorting import unique_times
+from spark_timely.time.consolidation import unique_times
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 FORM = LogFormat.build(pa.schema([("v", pa.int64())]))

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_timely.antichain import Antichain
 from spark_timely.errors import InvalidShapeError
 from spark_timely.progress import frontier as module
 from spark_timely.progress.count_table import CountTable
 from spark_timely.progress.frontier import MutableAntichain
 from spark_timely.progress.summary import NestedTimes
-from spark_timely.time_arrays import as_times
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.arrays import as_times
 from tests.modules import ROOT
 from tests.oracles import order_model as model
 

@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from spark_timely.antichain import Antichain
 from spark_timely.errors import CyclicSummaryError, InvalidShapeError, InvalidUsageError
 from spark_timely.progress.location import Location, Source, Target
 from spark_timely.progress.reachability import Builder, Tracker
+from spark_timely.time.antichain import Antichain
 
 
 def chain(n: int, *, step: int | None = None) -> Builder:

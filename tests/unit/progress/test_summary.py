@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_timely.antichain import Antichain
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
 from spark_timely.progress.summary import NestedTimes, PathSummary, Refines, SameTimes, Summary
+from spark_timely.time.antichain import Antichain
 from tests.oracles import order_model as model
 
 DType = Literal["int64", "uint64"]

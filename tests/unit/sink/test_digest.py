@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_timely.capture.digest import RowsDigest, digest_of
+from spark_timely.canonical.digest import RowsDigest, digest_of
 from spark_timely.conf.options import SINK_OPTIONS, parse_options
 from spark_timely.log.delta import create_log
 from spark_timely.sink import writer

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from spark_timely import errors
-from spark_timely.capture.note import MicroBatch
 from spark_timely.log.repetition import Repetition, judge_repetition
+from spark_timely.protocol.note import MicroBatch
 from tests.unit.sink.driver import BOUNDED, SinkDriver, refused, rows
 
 POLICIES: dict[str, dict[str, str]] = {

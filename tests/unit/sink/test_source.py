@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from spark_timely import errors
-from spark_timely.antichain import Antichain
 from spark_timely.log.delta import create_log
 from spark_timely.sink.writer import TimelyStreamWriter
 from spark_timely.spark.arrow import spark_schema
+from spark_timely.time.antichain import Antichain
 from tests.unit.sink.driver import SinkDriver, refused, rows
 from tests.unit.spark.test_source_frontier import offset
 

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructType
 
 from spark_timely import errors
-from spark_timely.capture.digest import RowsDigest
+from spark_timely.canonical.digest import RowsDigest
 from spark_timely.spark import foreach_batch, staging
 from spark_timely.spark.digest_sql import digest_in, row_hash_sql
 from tests.unit.sink.driver import rows

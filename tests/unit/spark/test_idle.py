@@ -15,12 +15,12 @@ import pytest
 from pyspark.sql import types as spark
 
 from spark_timely import errors
-from spark_timely.capture.note import MicroBatch, Note
 from spark_timely.conf.options import SINK_OPTIONS, parse_options
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.delta import create_log
 from spark_timely.log.memory import MemoryLog
 from spark_timely.log.reading import ReadableLog
+from spark_timely.protocol.note import MicroBatch, Note
 from spark_timely.spark import idle as idle_module
 from spark_timely.spark.checkpoint import checkpoint_state, gate
 from spark_timely.spark.idle import IdleWatch, check_idle_options, greatest_seen

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_timely.capture.replay import Limits
 from spark_timely.dataflow.scope import Scope
 from spark_timely.dataflow.turns import Bounds
 from spark_timely.datasource.alarm import Alarm
 from spark_timely.log.delta import create_log, open_log
+from spark_timely.protocol.replay import Limits
 from spark_timely.spark import dataflow
 from spark_timely.spark.dataflow import _bounds, _MicroBatch, _Part
 from tests.property.test_dataflow import runner

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_timely.antichain import Antichain
 from spark_timely.errors import InvalidUsageError, LogFormatError, StorageError
 from spark_timely.spark.source_frontier import SourceFrontier, batch_frontier, source_frontier
-from spark_timely.time_type import TimeType
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.types import TimeType
 
 LONG = (TimeType.LONG,)
 

@@ -1,0 +1,381 @@
+"""The canonical hash of a row, computed on Arrow columns.
+
+Two engines that hold the same row give the same hash: whatever the order of columns, the width of
+an integer, the unit and zone of a timestamp, the encoding of a string column, the order of a map.
+A null column is as good as none, so a schema to which a nullable column was added hashes as before.
+
+The formula, complete, so that it can be written again from here. All arithmetic is modulo 2**64,
+and everything exists twice, for lane 0 and lane 1.
+
+- ``constant(lane, text)`` = the first 8 bytes, little endian, of the SHA-256 of the UTF-8 text
+  ``"spark_timely canonical 1|<lane>|<text>"``.
+- ``mix(x)``: ``x ^= x >> 32; x *= A; x ^= x >> 29; x *= B; x ^= x >> 32`` with
+  ``A = constant(lane, "multiply 1") | 1`` and ``B = constant(lane, "multiply 2") | 1``.
+- ``final(x) = mix(x + constant(lane, "final"))``.
+- A value that is not null becomes a kind and 64-bit words w_0, w_1, …; at a place (the name of its
+  column or struct field; ``[]`` for list elements, ``{}`` for map keys, ``{}=`` for map values) it
+  contributes the sum over j of ``mix(w_j + constant(lane, "<kind> <place>") + j * S)``, where
+  ``S = constant(lane, "step") | 1``. A null contributes 0.
+- The hash of a row is ``final(sum of the contributions of its columns)``.
+
+====================  ==================  ===========================================================
+value                 kind                words
+====================  ==================  ===========================================================
+integer of any width  ``integer``         two's complement, as few words as hold the value, low first
+decimal               ``integer``         where the value is whole: as that integer
+decimal               ``decimal``         otherwise s, then as for the integer ``value * 10**s``, with
+                                          s the least number of digits after the point
+float, double         ``float``           bits of the double; one NaN (0x7FF8000000000000); -0.0 is 0.0
+boolean               ``boolean``         0 or 1
+date                  ``date``            days since 1970-01-01
+timestamp with zone   ``timestamp``       microseconds since 1970-01-01 UTC, rounded down; then, only
+                                          where not 0, the nanoseconds left over
+timestamp, no zone    ``timestamp_ntz``   the same, from the clock reading
+time, duration        ``time``,           the same
+                      ``duration``
+interval              ``interval``        months, days, nanoseconds
+string                ``string``          bytes of the UTF-8 text followed by one byte 1 and as few
+                                          bytes 0 as make whole words, little endian
+binary                ``binary``          the same
+struct                ``struct``          one: ``final(sum of the contributions of its fields)``
+list                  ``list``            one: ``final(n + sum over the elements that are not null of
+                                          mix(c_i + (i + 1) * S))``, n elements, i from 0, c_i the
+                                          contribution of element i
+map                   ``map``             one: ``final(n + sum over the entries of final(contribution
+                                          of the key + contribution of the value))``
+====================  ==================  ===========================================================
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_timely.canonical.decimals import decimal_words
+from spark_timely.canonical.lanes import (
+    LANES,
+    STEP,
+    Lanes,
+    Words,
+    add_lanes,
+    add_words,
+    final,
+    mix,
+    one_word,
+    wrapped,
+    zeros,
+)
+from spark_timely.canonical.strings import byte_words
+from spark_timely.errors import InvalidUsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["RowHasher", "lists_of_views"]
+
+_Number = TypeVar("_Number", np.uint8, np.int32, np.int64, np.uint64, np.float64)
+
+# Rows that are hashed at once: their words stay in the processor's cache.
+_CHUNK_ROWS = 1 << 15
+_NAN = np.uint64(0x7FF8000000000000)
+_NANOS_PER_UNIT = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+
+
+class RowHasher:
+    """Hashes rows by the values of some columns, found by name.
+
+    Parameters
+    ----------
+    columns : pyarrow.Schema or iterable of str
+        The columns that count. One that a table lacks counts as null; others are left out.
+
+    Notes
+    -----
+    Cost: about 100 ns per row of three numbers and a string of 20 bytes; no Python object per row.
+    Picklable.
+
+    Examples
+    --------
+    >>> hasher = RowHasher(["a", "b"])
+    >>> left = hasher.hash(pa.table({"a": pa.array([1, 2], pa.int64()), "b": ["x", None]}))
+    >>> right = hasher.hash(pa.table({"b": ["x", None], "a": pa.array([1, 2], pa.int16())}))
+    >>> left.shape, bool((left == right).all())
+    ((2, 2), True)
+    """
+
+    __slots__ = ("columns",)
+
+    def __init__(self, columns: pa.Schema | Iterable[str]) -> None:
+        names = columns.names if isinstance(columns, pa.Schema) else columns
+        self.columns: tuple[str, ...] = tuple(sorted(names))
+        if len(set(self.columns)) != len(self.columns):
+            msg = f"could not hash rows: found a column name twice in columns={self.columns!r:.200}"
+            raise InvalidUsageError(msg, hint="rows are hashed by column name; names must differ")
+
+    def hash(self, table: pa.Table | pa.RecordBatch) -> Words:
+        """Return the hash of each row.
+
+        Parameters
+        ----------
+        table : pyarrow.Table or RecordBatch
+
+        Returns
+        -------
+        ndarray of uint64, shape (n, 2)
+            One column per lane.
+
+        Raises
+        ------
+        InvalidUsageError
+            If a column is there twice, or has a type that has no place in a log: a union, or unknown.
+
+        Examples
+        --------
+        >>> RowHasher(["a"]).hash(pa.table({"a": [1, 1]}))[:, 0].tolist()
+        [7088269527921484605, 7088269527921484605]
+        """
+        names = table.schema.names
+        for name in self.columns:
+            if names.count(name) > 1:
+                msg = f"could not hash rows: found column {name!r} {names.count(name)} times"
+                raise InvalidUsageError(msg, hint="rows are hashed by column name; names must differ")
+        hashes = np.empty((table.num_rows, 2), dtype=np.uint64)
+        row = 0
+        for batch in _batches(table):
+            n = batch.num_rows
+            sums = zeros(n)
+            for name in self.columns:  # columns of a schema
+                for at in batch.schema.get_all_field_indices(name):  # at most one, checked before
+                    add_lanes(sums, _contribution(batch.column(at), name))
+            for lane in LANES:
+                hashes[row : row + n, lane] = final(sums[lane], lane)
+            row += n
+        return hashes
+
+
+def _batches(table: pa.Table | pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if isinstance(table, pa.Table):
+        yield from (batch for batch in table.to_batches(max_chunksize=_CHUNK_ROWS) if batch.num_rows)
+        return
+    for start in range(0, table.num_rows, _CHUNK_ROWS):
+        yield table.slice(start, _CHUNK_ROWS)
+
+
+def _contribution(array: pa.Array, place: str) -> Lanes:
+    """Return what the values contribute at a place; 0 where null."""
+    n, type_ = len(array), array.type
+    if n == 0 or array.null_count == n or pa.types.is_null(type_):
+        return zeros(n)
+    array = _plain(array)
+    type_ = array.type
+    lanes = _contribution_of(array, type_, place)
+    if array.null_count:
+        null = array.is_null().to_numpy(zero_copy_only=False)
+        for lane in LANES:
+            lanes[lane][null] = 0
+    return lanes
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """Bring an array into one of the layouts that are read here; the values stay the same."""
+    while isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    t = pa.types
+    type_ = array.type
+    if t.is_dictionary(type_):
+        return _plain(array.dictionary_decode())
+    if t.is_run_end_encoded(type_):
+        return _plain(pc.run_end_decode(array))
+    if t.is_string_view(type_):
+        return array.cast(pa.large_string())
+    if t.is_binary_view(type_):
+        return array.cast(pa.large_binary())
+    if t.is_list_view(type_) or t.is_large_list_view(type_):
+        return lists_of_views(array)
+    if t.is_decimal32(type_) or t.is_decimal64(type_):
+        return array.cast(pa.decimal128(38, type_.scale))
+    if t.is_decimal(type_) and type_.scale < 0:
+        return array.cast(pa.decimal256(76, 0))
+    return array
+
+
+def lists_of_views(views: pa.Array) -> pa.Array:
+    """Return the rows of an array of list views as large lists.
+
+    Not by a cast: that of pyarrow 26 takes the views' offsets for those of lists, and loses or changes rows.
+
+    Examples
+    --------
+    >>> lists_of_views(pa.array([[7], None, [1, 2]], pa.list_view(pa.int64()))).to_pylist()
+    [[7], None, [1, 2]]
+    """
+    sizes = pc.list_value_length(views).fill_null(0).to_numpy().astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), views.flatten(), mask=views.is_null())
+
+
+def _contribution_of(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:
+    t = pa.types
+    if t.is_integer(type_):
+        return _integer(array, type_, place)
+    if t.is_floating(type_):
+        return _floating(array, place)
+    if t.is_string(type_) or t.is_large_string(type_):
+        return _bytes(array, "string", place)
+    if t.is_binary(type_) or t.is_large_binary(type_):
+        return _bytes(array, "binary", place)
+    if t.is_fixed_size_binary(type_):
+        return _fixed_bytes(array, type_, place)
+    if t.is_timestamp(type_):
+        return _moment(array, "timestamp_ntz" if type_.tz is None else "timestamp", place)
+    if t.is_date32(type_):
+        return one_word(_values(array, np.int32).astype(np.int64).view(np.uint64), "date", place)
+    if t.is_date64(type_):
+        days = _values(array, np.int64) // 86_400_000
+        return one_word(days.view(np.uint64), "date", place)
+    if t.is_boolean(type_):
+        bits = _values(array.cast(pa.uint8()), np.uint8)
+        return one_word(bits.astype(np.uint64), "boolean", place)
+    if t.is_decimal(type_):
+        return decimal_words(array, type_, place)
+    if t.is_time(type_):
+        return _moment(array, "time", place)
+    if t.is_duration(type_):
+        return _moment(array, "duration", place)
+    if t.is_interval(type_):
+        return _interval(array, place)
+    if t.is_struct(type_):
+        return _struct(array, type_, place)
+    if t.is_map(type_):
+        return _map(array, place)
+    if t.is_list(type_) or t.is_large_list(type_) or t.is_fixed_size_list(type_):
+        return _list(array, place)
+    msg = f"could not hash column {place!r}: found type={type_!s}"
+    raise InvalidUsageError(msg, hint="leave the column out, or cast it to a type that Delta tables have")
+
+
+def _values(array: pa.Array, dtype: type[_Number]) -> npt.NDArray[_Number]:
+    """Return the values of a fixed-width array without a copy; any number where null."""
+    buffer = array.buffers()[1]
+    width = np.dtype(dtype).itemsize
+    return np.frombuffer(buffer, dtype=dtype, count=len(array), offset=array.offset * width)
+
+
+def _integer(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:
+    if type_ != pa.uint64():
+        signed = _values(array.cast(pa.int64()), np.int64)
+        return one_word(signed.view(np.uint64), "integer", place)
+    values = _values(array, np.uint64)
+    lanes = one_word(values, "integer", place)
+    # From 2**63 on the lowest word looks negative: a second word says that it is not.
+    large = np.flatnonzero(values >> np.uint64(63))
+    if large.shape[0]:
+        add_words(lanes, np.zeros(large.shape[0], dtype=np.uint64), "integer", place, 1, large)
+    return lanes
+
+
+def _floating(array: pa.Array, place: str) -> Lanes:
+    values = _values(array.cast(pa.float64()), np.float64) + 0.0  # -0.0 becomes 0.0
+    words = values.view(np.uint64)
+    words[np.isnan(values)] = _NAN
+    return one_word(words, "float", place)
+
+
+def _moment(array: pa.Array, kind: str, place: str) -> Lanes:
+    type_ = array.type
+    values = _values(array, np.int32).astype(np.int64) if type_.bit_width == 32 else _values(array, np.int64)
+    if type_.unit == "us":
+        return one_word(values.view(np.uint64), kind, place)
+    if type_.unit != "ns":
+        factor = np.uint64(_NANOS_PER_UNIT[type_.unit] // 1_000)
+        return one_word(values.view(np.uint64) * factor, kind, place)
+    micros, rest = np.divmod(values, 1_000)
+    lanes = one_word(micros.view(np.uint64), kind, place)
+    rows = np.flatnonzero(rest)
+    if rows.shape[0]:
+        add_words(lanes, rest[rows].view(np.uint64), kind, place, 1, rows)
+    return lanes
+
+
+def _interval(array: pa.Array, place: str) -> Lanes:
+    # 16 bytes each: months and days in 4, nanoseconds in 8.
+    n = len(array)
+    raw = np.frombuffer(array.buffers()[1], dtype=np.uint8, count=16 * n, offset=16 * array.offset)
+    narrow, wide = raw.view("<i4").reshape(n, 4), raw.view("<i8").reshape(n, 2)
+    lanes = zeros(n)
+    for j, part in enumerate((narrow[:, 0], narrow[:, 1], wide[:, 1])):
+        add_words(lanes, part.astype(np.int64).view(np.uint64), "interval", place, j)
+    return lanes
+
+
+def _bytes(array: pa.Array, kind: str, place: str) -> Lanes:
+    n = len(array)
+    _, offset_buffer, data = array.buffers()
+    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    width = np.int64 if wide else np.int32
+    offsets = np.frombuffer(
+        offset_buffer, dtype=width, count=n + 1, offset=array.offset * np.dtype(width).itemsize
+    ).astype(np.int64)
+    return byte_words(data, offsets[:-1], np.diff(offsets), kind, place)
+
+
+def _fixed_bytes(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:
+    width = type_.byte_width
+    starts = (np.arange(len(array), dtype=np.int64) + array.offset) * width
+    lengths = np.full(len(array), width, dtype=np.int64)
+    return byte_words(array.buffers()[1], starts, lengths, "binary", place)
+
+
+def _struct(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:
+    sums = zeros(len(array))
+    for i in range(type_.num_fields):  # fields of a type
+        add_lanes(sums, _contribution(array.field(i), type_.field(i).name))
+    return wrapped(sums, "struct", place)
+
+
+def _segments(array: pa.Array) -> tuple[npt.NDArray[np.int64], int, int]:
+    """Return the offsets of the lists, from 0 on, and the range of elements that they cover."""
+    if pa.types.is_fixed_size_list(array.type):
+        width = array.type.list_size
+        first = array.offset * width
+        offsets = np.arange(len(array) + 1, dtype=np.int64) * width + first
+    else:
+        offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    return offsets - offsets[0], int(offsets[0]), int(offsets[-1] - offsets[0])
+
+
+def _segment_sums(values: Words, offsets: npt.NDArray[np.int64]) -> Words:
+    """Sum each segment, modulo 2**64; differences of a running sum, which allow empty ones."""
+    running = np.zeros(values.shape[0] + 1, dtype=np.uint64)
+    np.cumsum(values, out=running[1:])
+    return running[offsets[1:]] - running[offsets[:-1]]
+
+
+def _list(array: pa.Array, place: str) -> Lanes:
+    offsets, first, n = _segments(array)
+    elements = array.values.slice(first, n)
+    sizes = np.diff(offsets)
+    positions = np.arange(n, dtype=np.int64) - np.repeat(offsets[:-1], sizes)
+    parts = _contribution(elements, "[]")
+    null = elements.is_null().to_numpy(zero_copy_only=False) if elements.null_count else None
+    sums = []
+    for lane in LANES:
+        steps = (positions + 1).view(np.uint64) * STEP[lane]
+        mixed = mix(parts[lane] + steps, lane)
+        if null is not None:
+            mixed[null] = 0
+        sums.append(_segment_sums(mixed, offsets) + sizes.view(np.uint64))
+    return wrapped((sums[0], sums[1]), "list", place)
+
+
+def _map(array: pa.Array, place: str) -> Lanes:
+    offsets, first, n = _segments(array)
+    keys = _contribution(array.keys.slice(first, n), "{}")
+    items = _contribution(array.items.slice(first, n), "{}=")
+    sizes = np.diff(offsets).view(np.uint64)
+    sums = [_segment_sums(final(keys[lane] + items[lane], lane), offsets) + sizes for lane in LANES]
+    return wrapped((sums[0], sums[1]), "map", place)

@@ -1,0 +1,504 @@
+"""The verbs ``import`` and ``export``: captures of the real timely into a log, and a log to such captures."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import re
+import threading
+import time as clock
+from collections.abc import Callable
+
+import numpy as np
+
+from spark_timely.cli.bar import Bar
+from spark_timely.cli.output import Console, count_text, printable, size_text
+from spark_timely.cli.verbs import Verb, asked_log, frontier_text, storage_options
+from spark_timely.cli.wait import duration
+from spark_timely.errors import (
+    CaptureFormatError,
+    InvalidOptionError,
+    LogMissingError,
+    ProtocolError,
+    TimelyError,
+    shown,
+)
+from spark_timely.interop.cdcv2 import Statement, Updates, read_message
+from spark_timely.interop.collections import CdcImport, export_collection
+from spark_timely.interop.declared import CaptureTypes
+from spark_timely.interop.exporting import Exported, default_types, export_log
+from spark_timely.interop.growing import GrowingFile
+from spark_timely.interop.importing import Imported, StreamImport
+from spark_timely.interop.jsonl import JsonLines
+from spark_timely.interop.lines import Line, Lines
+from spark_timely.interop.reader import Source
+from spark_timely.interop.sockets import Address, Producers, import_socket, is_address
+from spark_timely.log.delta import DeltaLog, create_log, open_log
+
+__all__ = ["EXPORT", "IMPORT"]
+
+_TYPES = (
+    "types are written as in Rust: u64, (String, u64), {name: string, n: Option<u64>}, Vec<u8>, bytes,"
+    " enum{A, B(u64)}; times: u64, Product<u64, u64>, Duration, ()"
+)
+
+
+def _import_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "captures",
+        metavar="FILE",
+        nargs="+",
+        help="captures: files, or addresses: tcp-listen://HOST:PORT waits for a producer, tcp://HOST:PORT connects",
+    )
+    parser.add_argument("--time", metavar="TYPE", required=True, help="type of the times")
+    parser.add_argument("--record", metavar="TYPE", required=True, help=f"type of the records; {_TYPES}")
+    parser.add_argument(
+        "--stream",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="name of the stream, one for each FILE in turn; by default what the file is called",
+    )
+    parser.add_argument(
+        "--streams", metavar="N", type=_positive, help="how many captures a new log will get in all (as many as FILEs)"
+    )
+    parser.add_argument(
+        "--format",
+        choices=["timely", "jsonl", "cdcv2"],
+        default="timely",
+        help="of the files: timely's own, the same as lines of JSON, or lines of CDCv2 messages, which all together are"
+        " one stream of a collection log (timely)",
+    )
+    parser.add_argument(
+        "--wait",
+        metavar="DURATION",
+        type=duration,
+        help="how long to wait for more of a capture that is not closed (0s for files, 60s for addresses)",
+    )
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not int(text):
+        msg = f"expected a whole number from 1, found {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+def _import(
+    options: argparse.Namespace,
+    console: Console,
+    *,
+    now: Callable[[], float] = clock.monotonic,
+    pause: Callable[[float], None] = clock.sleep,
+) -> bool:
+    types = CaptureTypes.parse(options.time, options.record)
+    target = _Target(options, types)
+    if options.format == "cdcv2":
+        return _import_cdcv2(options, types, target, console)
+    named = list(zip(options.captures, _stream_names(options), strict=True))
+    addresses = {capture: Address.parse(capture) for capture in options.captures if is_address(capture)}
+    files = [capture for capture in options.captures if capture not in addresses]
+    _check_files(files)
+    _check_distinct(files)
+    wrap = _wrapped(options.format, types)
+    results: dict[str, Imported] = {}
+    total = sum(os.path.getsize(file) for file in files) if options.format == "timely" and not addresses else None
+    with contextlib.ExitStack() as stack:
+        # First what can fail and changes nothing: ports, types, and what the files begin with.
+        producers = {capture: stack.enter_context(Producers(address)) for capture, address in addresses.items()}
+        bar = stack.enter_context(Bar("import", total))
+        tasks: dict[str, StreamImport] = {}
+        for capture, stream in named:
+            if capture in addresses:
+                tasks[capture] = StreamImport(target.source(own=True), stream, types, name=capture, max_delay_s=1.0)
+            else:
+                name = os.path.basename(capture)
+                tasks[capture] = StreamImport(target.source(), stream, types, name=name, tell=bar.add)
+        for file in files:
+            if not tasks[file].position:
+                with GrowingFile(file) as opened:
+                    tasks[file].rehearse(wrap(opened))
+        target.reserve(list(tasks.values()))
+        threads = _Listeners()
+        for capture in addresses:
+            wait_s = 60.0 if options.wait is None else options.wait.seconds
+            threads.start(capture, producers[capture], tasks[capture], wait_s, results)
+        try:
+            for file in files:
+                bar.add(tasks[file].position)
+                again = _patience(0.0 if options.wait is None else options.wait.seconds, tasks[file], now, pause)
+                results[file] = tasks[file].take_file(file, again=again, wrap=wrap)
+            threads.join()
+        except KeyboardInterrupt:
+            threads.stop()
+            raise
+        finally:
+            threads.wait()
+        threads.check()
+    _say(target.log, types, [results[capture] for capture, _ in named], console)
+    return True
+
+
+def _check_files(files: list[str]) -> None:
+    for file in files:
+        if not os.path.isfile(file):
+            msg = f"could not import {shown(file)}: found no such file"
+            raise InvalidOptionError(msg, hint="give files that timely's EventWriter wrote, or addresses")
+
+
+def _check_distinct(files: list[str]) -> None:
+    """Refuse the same file under two names: its records would be in the log twice."""
+    seen: dict[tuple[int, int], str] = {}
+    for file in files:
+        facts = os.stat(file)
+        other = seen.get((facts.st_dev, facts.st_ino))
+        seen[facts.st_dev, facts.st_ino] = file
+        if other is not None:
+            msg = f"could not import {shown(file)}: found it to be the same file as {shown(other)}"
+            raise InvalidOptionError(msg, hint="give each capture once: its records would be in the log twice")
+
+
+def _wrapped(form: str, types: CaptureTypes) -> Callable[[GrowingFile], Source]:
+    """Return what gives the bytes of a capture for those of a file."""
+    if form == "jsonl":
+        return lambda file: JsonLines(file, types.time, types.record)
+    return lambda file: file
+
+
+def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, target: _Target, console: Console) -> bool:
+    """Import messages from all files into one stream; those that are not complete are left for another time."""
+    _check_files(options.captures)
+    if len(options.stream) > 1 or options.wait is not None:
+        msg = "could not read the command line: found --wait, or more than one --stream, with --format cdcv2"
+        raise InvalidOptionError(msg, hint="all files together are one stream, and are read once")
+    task = CdcImport(target.source(), options.stream[0] if options.stream else "cdcv2", types)
+    events = unfinished = 0
+
+    def read(file: str, line: Line) -> Updates | Statement:
+        try:
+            return read_message(line.data, time=types.time, record=types.record)
+        except CaptureFormatError as error:
+            msg = f"{error.message}, in line {line.number} of {shown(file)}, byte={line.position}"
+            raise CaptureFormatError(msg, hint=error.hint, event=line.number - 1, position=line.position) from error
+
+    with Bar("import", sum(os.path.getsize(file) for file in options.captures)) as bar:
+        for file in options.captures:
+            with GrowingFile(file) as opened:
+                lines, done = Lines(opened), 0
+                while block := lines.block():
+                    events += len(block)
+                    messages = [read(file, line) for line in block]
+                    try:
+                        task.extend(messages)
+                    except ProtocolError as error:
+                        # Which of them contradicts what came before is known by its time, not by its line.
+                        first, last = block[0], block[-1]
+                        where = f"in lines {first.number} to {last.number} of {shown(file)}, from byte={first.position}"
+                        error.message = f"{error.message}, {where}"
+                        error.args = (error.message,)
+                        error.context.update(event=first.number - 1, position=first.position)
+                        raise
+                    bar.add(lines.position - done)
+                    done = lines.position
+                unfinished += lines.unfinished
+    task.open()
+    log, frontier = target.log, task.frontier
+    assert log is not None
+    if console.json_mode:
+        facts = {"messages": events, "added": task.added, "pending": task.pending, "unfinished": unfinished}
+        console.answer({**facts, "frontier": log.domain.frontier_to_json(frontier), "complete": frontier.is_empty})
+        return True
+    pending = f", {count_text(task.pending, 'update')} not complete yet" if task.pending else ""
+    pending += f"; {count_text(unfinished, 'byte')} of a message that is not whole yet" if unfinished else ""
+    console.line(f"{count_text(events, 'message')}: {count_text(task.added, 'update')} added{pending}")
+    console.line(f"frontier of the stream: {frontier_text(log.domain, frontier)}")
+    return True
+
+
+def _stream_names(options: argparse.Namespace) -> list[str]:
+    if options.stream:
+        if len(options.stream) != len(options.captures):
+            msg = f"could not read the command line: found --stream {len(options.stream)} times"
+            raise InvalidOptionError(
+                msg, hint=f"give it once for each of the {len(options.captures)} captures, or never"
+            )
+        names = list(options.stream)
+    else:
+        names = [_name_of(capture) for capture in options.captures]
+    for name in names:
+        if names.count(name) > 1:
+            msg = f"could not read the command line: found stream {name!r} for more than one capture"
+            raise InvalidOptionError(msg, hint="name the streams, one --stream NAME for each capture")
+    return names
+
+
+def _name_of(capture: str) -> str:
+    text = capture if is_address(capture) else os.path.splitext(os.path.basename(capture))[0]
+    return re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_")[:200] or "capture"
+
+
+class _Target:
+    """The log that is imported into: there already, or made once there is something to write."""
+
+    def __init__(self, options: argparse.Namespace, types: CaptureTypes) -> None:
+        self._options = options
+        self._types = types
+        self._storage = storage_options(options)
+        self._lock = threading.Lock()
+        self._kind = "collection" if options.format == "cdcv2" else "stream"
+        captures = len(options.captures) if self._kind == "stream" else 1
+        self._streams = options.streams or captures
+        self.log: DeltaLog | None
+        try:
+            self.log = open_log(options.log, storage_options=self._storage)
+        except LogMissingError:
+            self.log = None
+            _ = types.payload  # raises, if a log cannot have such columns
+            if self._streams < captures:
+                msg = f"could not read the command line: found --streams {self._streams} for {captures} captures"
+                raise InvalidOptionError(msg, hint="it is the number of all captures that the log will get") from None
+
+    def source(self, *, own: bool = False) -> DeltaLog | Callable[[], DeltaLog]:
+        """Return the log, or what makes it; a handle of its `own` for another thread."""
+        if self.log is None:
+            return self._own if own else self._made
+        return self._own() if own else self.log
+
+    def _own(self) -> DeltaLog:
+        return open_log(self._made().path, storage_options=self._storage)
+
+    def _made(self) -> DeltaLog:
+        with self._lock:
+            if self.log is None:
+                domain = self._types.layout.domain
+                self.log = create_log(
+                    self._options.log,
+                    self._types.payload,
+                    times=[type_.value for type_ in domain.types],
+                    minimum=np.array(domain.minimum),
+                    kind=self._kind,
+                    streams=self._streams,
+                    exist_ok=True,
+                    storage_options=self._storage,
+                )
+            return self.log
+
+    def reserve(self, tasks: list[StreamImport]) -> None:
+        """Open streams beforehand, unless the log has kept a capability at its minimum for each of them.
+
+        Else the first of them might use up what the others begin with, and the log be complete without them.
+        """
+        new = [task for task in tasks if not task.opened]
+        if self.log is not None and self.log.unclaimed < len(new):
+            for task in new:
+                task.open()
+
+
+def _patience(
+    wait_s: float, task: StreamImport, now: Callable[[], float], pause: Callable[[float], None]
+) -> Callable[[], bool]:
+    """Return what waits a little for more, until nothing has come for so long."""
+
+    def come() -> int:
+        found = task.result()
+        return found.position + found.unfinished
+
+    since, seen = now(), come()
+
+    def again() -> bool:
+        nonlocal since, seen
+        if (found := come()) != seen:
+            since, seen = now(), found
+        if now() - since >= wait_s:
+            return False
+        pause(min(0.2, wait_s))
+        return True
+
+    return again
+
+
+class _Listeners:
+    """A thread for each address. Each has a log handle of its own: they commit independently."""
+
+    def __init__(self) -> None:
+        # Not the threads: in Python 3.11 one whose join was interrupted passes for ended.
+        self._done: list[threading.Event] = []
+        self._errors: list[BaseException] = []
+        self._stop = threading.Event()
+
+    def start(
+        self,
+        capture: str,
+        producers: Producers,
+        task: StreamImport,
+        wait_s: float,
+        results: dict[str, Imported],
+    ) -> None:
+        done = threading.Event()
+        self._done.append(done)
+
+        def run() -> None:
+            try:
+                results[capture] = import_socket(task, producers, wait_s=wait_s, stop=self._stop.is_set)
+            except BaseException as error:  # noqa: BLE001 - raised again by check, in the thread that asked
+                self._errors.append(error)
+            finally:
+                done.set()
+
+        threading.Thread(target=run, name=f"import {capture}", daemon=True).start()
+
+    def stop(self) -> None:
+        """Let all commit what has come, and leave off."""
+        self._stop.set()
+
+    def join(self) -> None:
+        """Wait for all; an interrupt from the keyboard is heard, and lets them leave off."""
+        for done in self._done:
+            while not done.wait(0.2):
+                pass
+
+    def wait(self) -> None:
+        """Wait for all, whatever happens."""
+        try:
+            self.join()
+        except KeyboardInterrupt:
+            self.stop()
+            self.join()
+            raise
+
+    def check(self) -> None:
+        """Raise what they raised; the first of it, which tells of the others."""
+        if not self._errors:
+            return
+        first, *others = self._errors
+        if isinstance(first, TimelyError):
+            first.message = "; and ".join(map(str, [first.message, *others]))
+            first.args = (first.message,)
+        raise first
+
+
+def _say(log: DeltaLog | None, types: CaptureTypes, results: list[Imported], console: Console) -> None:
+    if log is None:  # nobody came
+        domain = types.layout.domain
+        frontier = domain.minimum_frontier
+    else:
+        log.refresh()
+        domain, frontier = log.domain, log.frontier()
+    if console.json_mode:
+        captures = []
+        for result in results:
+            facts = dataclasses.asdict(dataclasses.replace(result, frontier=None))  # type: ignore[arg-type]
+            captures.append({**facts, "frontier": domain.frontier_to_json(result.frontier)})
+        console.answer(
+            {"captures": captures, "frontier": domain.frontier_to_json(frontier), "complete": frontier.is_empty}
+        )
+        return
+    for result in results:
+        added = f"{count_text(result.new_events, 'event')} with {count_text(result.new_records, 'record')} added"
+        state = "closed" if result.closed else f"unfinished, at {frontier_text(domain, result.frontier)}"
+        if result.unfinished:
+            state += f", {count_text(result.unfinished, 'byte')} of an event that is not whole yet"
+        if result.missing:
+            state += f"; sent once more, but for the last {count_text(result.missing, 'byte')}"
+        console.line(printable(f"{result.name} \N{RIGHTWARDS ARROW} {result.stream}: {added}; {state}"))
+    if log is None:
+        console.line("nothing came: there is no log yet")
+        return
+    console.line(f"frontier of the log: {frontier_text(domain, frontier)}")
+
+
+def _export_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="DIR", help="where to write the captures")
+    parser.add_argument("--files", metavar="N", type=_positive, default=1, help="how many captures (1)")
+    parser.add_argument(
+        "--time", metavar="TYPE", help="type of the times; by default as imported, or as the log has them"
+    )
+    parser.add_argument("--record", metavar="TYPE", help=f"type of the records; {_TYPES}")
+    parser.add_argument("--stream", metavar="NAME", help="only this stream of the log")
+    parser.add_argument(
+        "--up-to", metavar="FRONTIER", help="only times not beyond this frontier; the captures end there"
+    )
+    parser.add_argument("--name", metavar="NAME", default="capture", help="what the files' names begin with (capture)")
+    parser.add_argument(
+        "--format",
+        choices=["timely", "jsonl", "cdcv2"],
+        help="of the files: timely's own, the same as lines of JSON, or for a collection log CDCv2 messages as lines of"
+        " JSON (what fits the log)",
+    )
+
+
+def _export(options: argparse.Namespace, console: Console) -> bool:
+    log = asked_log(options)
+    types = None
+    if options.time is not None or options.record is not None:
+        known = default_types(log) if None in (options.time, options.record) else None
+        asked = CaptureTypes.parse(options.time or "u64", options.record or "u64")
+        types = CaptureTypes(
+            known.time if known is not None and options.time is None else asked.time,
+            known.record if known is not None and options.record is None else asked.record,
+        )
+    index = log.files()
+    total = int(index.rows.sum()) if bool((index.rows >= 0).all()) else None
+    form = options.format or ("cdcv2" if log.kind == "collection" else "timely")
+    if form == "cdcv2" and options.stream is not None:
+        msg = "could not read the command line: found --stream with --format cdcv2"
+        raise InvalidOptionError(msg, hint="a collection is what all its streams add up to")
+    with Bar("export", total, text=lambda n: count_text(n, "row")) as bar:
+        if form == "cdcv2":
+            written = export_collection(
+                log,
+                options.folder,
+                files=options.files,
+                types=types,
+                up_to=options.up_to,
+                name=options.name,
+                tell=bar.add,
+            )
+            return _say_written(written, console)
+        written = export_log(
+            log,
+            options.folder,
+            files=options.files,
+            types=types,
+            stream=options.stream,
+            up_to=options.up_to,
+            name=options.name,
+            json_lines=form == "jsonl",
+            tell=bar.add,
+        )
+    return _say_written(written, console)
+
+
+def _say_written(written: list[Exported], console: Console) -> bool:
+    if console.json_mode:
+        console.answer([dataclasses.asdict(each) for each in written])
+        return True
+    for each in written:
+        console.line(
+            printable(
+                f"{each.path}: {count_text(each.events, 'event')} with {count_text(each.records, 'record')},"
+                f" {size_text(each.size_bytes)}"
+            )
+        )
+    return True
+
+
+IMPORT = Verb(
+    "import",
+    "captures of the real timely into a log",
+    "Import captures that timely's EventWriter wrote, from files or sockets: one stream of the log for each. The"
+    " protocol is checked. What the log has already is not added again: an import can be repeated, and goes on where"
+    " it was when files have grown.",
+    _import_arguments,
+    _import,
+)
+EXPORT = Verb(
+    "export",
+    "a log to captures that the real timely replays",
+    "Write a log, or part of it, to capture files that timely's EventReader replays: as many as are asked for,"
+    " balanced, each by itself a valid stream.",
+    _export_arguments,
+    _export,
+)

@@ -1,0 +1,458 @@
+"""Error types: what is raised, when, and how to react.
+
+Every message reads ``could not <attempt>: <what was found, name=value>`` and, after `` — hint: ``,
+what to do. It is one line, because Spark shows its users the last line of a traceback only.
+
+Invariants
+----------
+1. Everything that the library raises on purpose is a `TimelyError`.
+2. Every error survives pickling with message, hint and context, since errors cross from Spark's
+   workers to its driver.
+3. ``str(error)`` is one line and needs no other line to be understood.
+4. A value of an error is declared once, in its class: it is a keyword of the constructor, an attribute, and in the
+   context.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping
+from typing import Self, overload
+
+from spark_timely.masking import mask_exception, masked, masked_value
+
+__all__ = [
+    "CaptureFormatError",
+    "ClosedError",
+    "CyclicSummaryError",
+    "DataLossError",
+    "InvalidBoundsError",
+    "InvalidOptionError",
+    "InvalidShapeError",
+    "InvalidUsageError",
+    "LateDataError",
+    "LogDamagedError",
+    "LogFormatError",
+    "LogMissingError",
+    "MissingError",
+    "NegativeCountError",
+    "NegativeMultiplicityError",
+    "NotBeyondError",
+    "OperatorError",
+    "OwnershipError",
+    "PlanMismatchError",
+    "ProtocolError",
+    "RolledBackError",
+    "SchemaMismatchError",
+    "SinceViolationError",
+    "StorageError",
+    "StreamMissingError",
+    "TimelyError",
+    "TimelyInternalError",
+    "UnheldCapabilityError",
+    "UpperMismatchError",
+    "WaitTimeoutError",
+    "shown",
+]
+
+_MAX_VALUE_CHARACTERS = 200
+
+
+def shown(value: object, /) -> str:
+    """Render a value for a message: its ``repr`` without secrets, cut at 200 characters with the full length told.
+
+    Parameters
+    ----------
+    value : object
+        What was found. Not modified.
+
+    Returns
+    -------
+    str
+        One line.
+
+    Examples
+    --------
+    >>> shown("orders")
+    "'orders'"
+    >>> shown("x" * 300)[-18:]
+    '… (302 characters)'
+    """
+    text = masked(" ".join(repr(value).splitlines()))
+    if len(text) <= _MAX_VALUE_CHARACTERS:
+        return text
+    return f"{text[:_MAX_VALUE_CHARACTERS]}… ({len(text)} characters)"
+
+
+class _Value:
+    """A value of an error, kept in its context under the name of the attribute.
+
+    Parameters
+    ----------
+    doc : str
+        What it is.
+    """
+
+    def __init__(self, doc: str) -> None:
+        self.__doc__ = doc
+        self._name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, error: None, kind: type) -> Self: ...
+    @overload
+    def __get__(self, error: TimelyError, kind: type) -> object: ...
+    def __get__(self, error: TimelyError | None, kind: type) -> object:
+        return self if error is None else error.context.get(self._name)
+
+
+class TimelyError(Exception):
+    """Root of all errors raised by this library.
+
+    Catch it to catch them all; its subclasses say how to react. Its texts hold no secrets, and those of the exception
+    that is being handled when it is made hold none from then on (`spark_timely.masking`).
+
+    Parameters
+    ----------
+    message : str
+        ``could not <attempt>: <what was found>``, lower case, no full stop.
+    hint : str, optional
+        What the reader should do.
+    context : mapping, optional
+        Values concerned, by name, for programs. Copied.
+    **values : object
+        Those that the class declares; None is left out.
+
+    Attributes
+    ----------
+    message : str
+        The message without the hint.
+    hint : str or None
+        The hint alone.
+    context : dict
+        Values concerned, by name.
+
+    Examples
+    --------
+    >>> error = TimelyError("could not read log 'a': found nothing", hint="check the path", context={"path": "a"})
+    >>> str(error)
+    "could not read log 'a': found nothing — hint: check the path"
+    >>> error.context["path"]
+    'a'
+    """
+
+    _values: tuple[str, ...] = ()
+
+    def __init_subclass__(cls) -> None:
+        """List the values that the class declares, its families' first."""
+        cls._values += tuple(name for name, value in vars(cls).items() if isinstance(value, _Value))
+        _sign(cls)
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        context: Mapping[str, object] | None = None,
+        **values: object,
+    ) -> None:
+        unknown = values.keys() - self._values
+        if unknown:
+            msg = f"{type(self).__name__} has no value {min(unknown)!r}"
+            raise TypeError(msg)
+        message = masked(message)
+        super().__init__(message)
+        self.message = message
+        self.hint = None if hint is None else masked(hint)
+        self.context: dict[str, object] = {name: masked_value(value) for name, value in (context or {}).items()}
+        self.context.update({name: masked_value(value) for name, value in values.items() if value is not None})
+        # What is being handled becomes the cause, and is shown with this error.
+        mask_exception(sys.exception())
+
+    def __str__(self) -> str:
+        """Render message and hint on one line."""
+        text = self.message if self.hint is None else f"{self.message} — hint: {self.hint}"
+        lines = text.splitlines()
+        return text if len(lines) == 1 else " ".join(line.strip() for line in lines)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exception's own way calls cls(*args), which loses keyword-only values.
+        return _rebuild, (type(self), self.message, self.hint, self.context)
+
+
+def _sign(kind: type[TimelyError]) -> None:
+    """Show the values that a class declares among what its constructor takes, for help() and editors."""
+    taken = list(inspect.signature(kind.__init__).parameters.values())[1:]
+    if taken[-1].kind is inspect.Parameter.VAR_KEYWORD:
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        taken[-1:] = [inspect.Parameter(name, keyword, default=None, annotation="object") for name in kind._values]
+    kind.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
+
+
+_sign(TimelyError)
+
+
+def _rebuild(kind: type[TimelyError], message: str, hint: str | None, context: dict[str, object]) -> TimelyError:
+    error = kind.__new__(kind, message)
+    TimelyError.__init__(error, message, hint=hint, context=context)
+    return error
+
+
+class TimelyInternalError(TimelyError):
+    """A mistake of this library: an invariant that it keeps by itself is broken. Please report it.
+
+    Parameters
+    ----------
+    message, context
+        As in `TimelyError`.
+    hint : str, optional
+        Asks for a report if not given.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        context: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(
+            message,
+            hint=hint or "this is a mistake in spark-timely: please report it with this message",
+            context=context,
+        )
+
+
+class InvalidUsageError(TimelyError, ValueError):
+    """The caller broke a precondition; nothing was done. Correct the call."""
+
+
+class InvalidOptionError(InvalidUsageError):
+    """An option is unknown, missing, given twice, in conflict with another, or has a value that does not fit.
+
+    The message names the option and, where one is near, the known name. Correct the option.
+    """
+
+
+class InvalidShapeError(InvalidUsageError):
+    """Arrays differ in length, or in the number of coordinates of their times. Correct the call."""
+
+
+class InvalidBoundsError(InvalidUsageError):
+    """A range ends before it begins. Correct the bounds."""
+
+    lower = _Value("Lower bound, inclusive.")
+    upper = _Value("Upper bound, exclusive.")
+
+
+class NotBeyondError(InvalidUsageError):
+    """A time is not beyond the frontier that it must be beyond. Use a time that is."""
+
+    time = _Value("Time that was given.")
+    frontier = _Value("Frontier that the time must be beyond.")
+
+
+class LateDataError(NotBeyondError):
+    """A row to be captured has a time that its stream has already declared complete.
+
+    Nothing was written. Say with the option ``lateData`` what shall happen to such rows, or raise
+    ``lateness``.
+    """
+
+
+class SinceViolationError(InvalidUsageError):
+    """A read begins at a time that compaction has already merged with later ones.
+
+    Read as of a time beyond ``since``.
+    """
+
+    as_of = _Value("Frontier of the read.")
+    since = _Value("Frontier from which the log can be read.")
+
+
+class ClosedError(InvalidUsageError):
+    """The log or the stream is complete: nothing can be appended any more. Write to another log."""
+
+
+class SchemaMismatchError(InvalidUsageError):
+    """Rows do not fit the schema of the log: a column is missing, unknown, of another type, or null.
+
+    Nothing was written. The message names the column.
+    """
+
+
+class ProtocolError(TimelyError):
+    """A captured stream breaks a rule of the capture protocol.
+
+    Nothing was written; or, on reading, the log was written by something that does not check.
+    """
+
+
+class UnheldCapabilityError(ProtocolError):
+    """A message or a progress statement uses a time at which its stream holds no capability."""
+
+    time = _Value("Time that was used.")
+    held = _Value("Times at which a capability is held.")
+
+
+class NegativeCountError(ProtocolError):
+    """A progress statement gives up more capabilities than are held."""
+
+    location = _Value("Stream or operator port.")
+    time = _Value("Time of the count.")
+    count = _Value("Count that would result.")
+
+
+class CyclicSummaryError(ProtocolError):
+    """A graph has a cycle along which times do not advance, so that no frontier could ever pass it.
+
+    Nothing was built. Give one operator of the cycle a path summary that adds to a coordinate of the
+    time, as the feedback of a loop does.
+    """
+
+    path = _Value("Ports along the cycle, the first one repeated at the end.")
+
+
+class MissingError(TimelyError, LookupError):
+    """Something that was named does not exist. Check the name."""
+
+
+class LogMissingError(MissingError):
+    """The path holds no capture log: nothing at all, no Delta table, or a Delta table that is none of ours."""
+
+
+class StreamMissingError(MissingError):
+    """The log has no stream of this name. The message lists those it has."""
+
+
+class LogFormatError(TimelyError):
+    """The log is of a format version, or uses table features, that this version cannot read.
+
+    Upgrade the library, or rewrite the table without the feature that the message names.
+    """
+
+
+class UpperMismatchError(TimelyError):
+    """An append expected another upper than the stream has: somebody else was first.
+
+    This is normal where several write. Nothing was written; read the upper again, drop the updates
+    that are not beyond it, and retry.
+    """
+
+    expected = _Value("Upper that was expected.")
+    current = _Value("Upper that was found.")
+
+
+class OwnershipError(TimelyError):
+    """The stream is owned by another query or producer; nothing was written.
+
+    Choose another stream name, or stop the owner and take the stream over.
+    """
+
+
+class PlanMismatchError(OwnershipError):
+    """The output of a dataflow was made by another plan, under the same name; nothing was written.
+
+    Start the dataflow as it was, give the changed one another name and other outputs, or, where the change is meant,
+    name the old plan in ``capture(…, replaces=…)``.
+    """
+
+    expected = _Value("Fingerprint of the dataflow's own plan.")
+    found = _Value("Fingerprint in the log.")
+
+
+class RolledBackError(TimelyError):
+    """A query and its log do not belong together any more: one of the two went back.
+
+    Either the checkpoint was restored or copied, and plans a micro-batch again that the log has; or the log was
+    deleted, replaced, or restored to an earlier state. Nothing was written. The message says which, and
+    ``docs/refused-after-restart.md`` how to continue without loss.
+    """
+
+
+class WaitTimeoutError(TimelyError, TimeoutError):
+    """A log did not come as far as was waited for, in the time that was given. Nothing was done.
+
+    Wait longer, or find out which stream holds the frontier back.
+    """
+
+    frontier = _Value("How far it was.")
+
+
+class StorageError(TimelyError):
+    """The storage of a log could not be read or written.
+
+    Where ``determinate`` is true, a write surely did not happen and may be tried again. Where it is
+    false, it may have happened: read the log again to find out; micro-batches do so by themselves
+    when they are repeated.
+
+    Parameters
+    ----------
+    message, hint, context
+        As in `TimelyError`.
+    determinate : bool
+        Whether the write surely did not happen.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        context: Mapping[str, object] | None = None,
+        determinate: bool = False,
+    ) -> None:
+        super().__init__(message, hint=hint, context=context)
+        self.context.setdefault("determinate", determinate)
+
+    @property
+    def determinate(self) -> bool:
+        """Whether the write surely did not happen."""
+        return bool(self.context.get("determinate", False))
+
+
+class DataLossError(StorageError):
+    """A file that the log names is missing or corrupt.
+
+    Restore the file. A read that shall go on without it says so with ``failOnDataLoss=false``.
+    """
+
+
+class LogDamagedError(StorageError):
+    """An entry of the table's log, or a checkpoint of it, is empty, cut or not what it should be: after a power cut.
+
+    Nothing was done: what the entry did is not known, so nothing may be read past it or written behind it. See what
+    ``spark-timely repair LOG`` says about it.
+    """
+
+
+class CaptureFormatError(TimelyError):
+    """Bytes or lines from outside are not what was declared: damaged, hostile, or of other types.
+
+    Nothing of the event that the message names was taken. Correct the declared types, or the file.
+    """
+
+    event = _Value("Number of the event.")
+    position = _Value("Position of the offending byte.")
+
+
+class NegativeMultiplicityError(TimelyError):
+    """A collection would contain a row fewer than zero times. What was captured retracts what it never added."""
+
+    data = _Value("Row concerned.")
+    diff = _Value("Its multiplicity.")
+
+
+class OperatorError(TimelyError):
+    """A function given to a dataflow failed, or gave back what it must not. Nothing of these times was written.
+
+    Correct the function; the dataflow goes on from where its outputs are when it is started again.
+    """
+
+    operator = _Value("Name of the operator.")
+    lower = _Value("Lower bound of the times, inclusive.")
+
+    upper = _Value("Upper bound of the times, exclusive.")

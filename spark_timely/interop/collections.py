@@ -1,0 +1,316 @@
+"""Collections to and from CDCv2: a log's updates as messages, and messages as a log's updates.
+
+Invariants
+----------
+1. What is complete in the log is what messages say; nothing is said of times that are still open.
+2. The log's frontier is all that an import remembers: who begins again hears everything once more, and
+   what is complete is passed over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from spark_timely.errors import InvalidUsageError, ProtocolError, SchemaMismatchError
+from spark_timely.interop.cdcv2 import CdcReader, Statement, Updates, message_lines, statement_of
+from spark_timely.interop.declared import CaptureTypes
+from spark_timely.interop.exporting import (
+    STRETCH_ROWS,
+    Exported,
+    check_files,
+    default_types,
+    rows_between,
+    still_to_come,
+    stretches,
+    times_of,
+)
+from spark_timely.interop.schema import type_text
+from spark_timely.interop.whole_files import WholeFiles
+from spark_timely.interop.writer import CaptureEncoder
+from spark_timely.log.base import CommitOutcome
+from spark_timely.log.decide import decide_open
+from spark_timely.log.format import check_stream_name
+from spark_timely.log.reading import ReadableLog
+from spark_timely.log.writer import StreamWriter
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.arrays import IntArray, as_times
+
+__all__ = ["CdcImport", "collection_messages", "export_collection"]
+
+_MESSAGE_UPDATES = 8192
+
+
+def collection_messages(
+    log: ReadableLog,
+    *,
+    types: CaptureTypes | None = None,
+    up_to: object | None = None,
+    stretch_rows: int = STRETCH_ROWS,
+) -> Iterator[Updates | Statement]:
+    """Yield what is complete in a collection log as CDCv2 messages: updates, then the statement about their times.
+
+    Parameters
+    ----------
+    log : ReadableLog
+        A collection log.
+    types : CaptureTypes, optional
+        Types of times and records; what the log's columns are unless given.
+    up_to : frontier, optional
+        Only times not beyond it.
+    stretch_rows : int
+        Updates that are in memory at once, but for those of one time.
+
+    Raises
+    ------
+    InvalidUsageError
+        If the log is no collection.
+    SchemaMismatchError
+        If the columns do not fit the types.
+
+    Notes
+    -----
+    Updates are consolidated: a record and a time have one diff, and none where it would be 0.
+
+    Examples
+    --------
+    >>> from spark_timely.log.memory import MemoryLog
+    >>> schema = pa.schema([pa.field("v", pa.string(), nullable=False)])
+    >>> log = MemoryLog.create(schema, minimum=(0,), kind="collection")
+    >>> rows = pa.table({"_time": [1, 1, 2], "v": ["a", "a", "b"], "_diff": [1, 1, -1]})
+    >>> _ = log.writer(owner="me").append(rows, advance_to=2)
+    >>> list(message_lines(collection_messages(log), time="u64", record="{v: string}"))[0]
+    '{"updates": [[{"v": "a"}, 1, 2]]}'
+    """
+    if log.kind != "collection":
+        msg = f"could not write log {log.path!r} as CDCv2: found kind={log.kind!r}"
+        raise InvalidUsageError(msg, hint="streams are exported as captures; CDCv2 is for collections")
+    types = default_types(log) if types is None else types
+    encoder = CaptureEncoder(time=types.time, record=types.record)
+    end = log.frontier() if up_to is None else log.frontier().meet(log.domain.parse_frontier(up_to))
+    times, counts = times_of(log, None, end)
+    held = [*still_to_come(times, end), end.times.reshape(-1, log.domain.arity)]
+    lower = Antichain.of(log.domain.minimum)
+    for low, high in stretches(counts, stretch_rows):
+        rows, at = rows_between(log, [*log.schema.names, "_diff"], None, end, times, low, high)
+        updates = _consolidated(rows, times[low:high][at], encoder)
+        for first in range(0, len(updates.diffs), _MESSAGE_UPDATES):
+            part = slice(first, first + _MESSAGE_UPDATES)
+            yield Updates(updates.records[part], updates.times[part], updates.diffs[part])
+        upper = Antichain(held[high], log.domain.arity)
+        yield statement_of(lower, upper, updates.times)
+        lower = upper
+    if lower != end:
+        yield Statement(lower, end, {})
+
+
+def _consolidated(rows: pa.Table, times: IntArray, encoder: CaptureEncoder) -> Updates:
+    """Sum the diffs of equal records at equal times, by the records' bytes."""
+    data, bounds = encoder.encode_records(rows)
+    keys = pa.Array.from_buffers(pa.large_binary(), rows.num_rows, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+    names = [f"t{i}" for i in range(times.shape[1])]
+    columns = {"key": keys, "diff": rows.column("_diff"), "row": pa.array(np.arange(rows.num_rows))}
+    columns.update({name: pa.array(times[:, i]) for i, name in enumerate(names)})
+    groups = pa.table(columns).group_by(["key", *names]).aggregate([("diff", "sum"), ("row", "min")])
+    diffs, first = groups.column("diff_sum").to_numpy(), groups.column("row_min").to_numpy()
+    first, diffs = first[diffs != 0], diffs[diffs != 0]
+    order = np.argsort(first)
+    chosen = first[order]
+    records = encoder.fitted(rows.take(pa.array(chosen)))
+    return Updates(records, times[chosen], diffs[order].astype(np.int64))
+
+
+def export_collection(
+    log: ReadableLog,
+    folder: str | os.PathLike[str],
+    *,
+    files: int = 1,
+    types: CaptureTypes | None = None,
+    up_to: object | None = None,
+    name: str = "cdcv2",
+    stretch_rows: int = STRETCH_ROWS,
+    tell: Callable[[int], None] | None = None,
+) -> list[Exported]:
+    """Write a collection log to files of CDCv2 messages as lines of JSON, dealt to the files in turn.
+
+    Parameters
+    ----------
+    log, types, up_to, stretch_rows
+        As for `collection_messages`.
+    folder : path
+        Made, if it is not there.
+    files : int
+        How many; only together they say everything.
+    name : str
+        What the files' names begin with.
+    tell : callable, optional
+        Is told the number of updates of each message.
+
+    Raises
+    ------
+    InvalidUsageError, SchemaMismatchError
+        As `collection_messages`; and if a file is there already.
+    """
+    types = default_types(log) if types is None else types
+    check_files(log, files)
+    records, messages = [0] * files, [0] * files
+    with WholeFiles(f"log {log.path!r}", folder, [f"{name}_{i}.jsonl" for i in range(files)]) as whole:
+        stream = collection_messages(log, types=types, up_to=up_to, stretch_rows=stretch_rows)
+        for number, message in enumerate(stream):  # one turn per message of some thousand updates
+            i = number % files
+            (line,) = message_lines([message], time=types.time, record=types.record)
+            whole.files[i].write(f"{line}\n".encode())
+            n = len(message.diffs) if isinstance(message, Updates) else 0
+            messages[i] += 1
+            records[i] += n
+            if tell is not None:
+                tell(n)
+        whole.finish()
+    return [Exported(str(path), messages[i], records[i], path.stat().st_size) for i, path in enumerate(whole.paths)]
+
+
+class CdcImport:
+    """Takes CDCv2 messages, in any order and any number of copies, into a stream of a collection log.
+
+    Parameters
+    ----------
+    log : ReadableLog or callable
+        A collection log; or what gives one, where there is none yet: called once there is something to write.
+    stream : str
+        Opened, if it is not there yet, with the first commit; see `open`.
+    types : CaptureTypes
+
+    Raises
+    ------
+    InvalidUsageError
+        If the log is no collection.
+    OwnershipError
+        If the stream is not an import of these types.
+    NotBeyondError, ClosedError
+        If the log has no capability at its minimum left.
+
+    Examples
+    --------
+    >>> from spark_timely.interop.cdcv2 import read_message
+    >>> from spark_timely.log.memory import MemoryLog
+    >>> types = CaptureTypes.parse("u64", "string")
+    >>> log = MemoryLog.create(types.payload, minimum=(0,), kind="collection")
+    >>> lines = ['{"progress": {"lower": [0], "upper": [], "counts": [[1, 1]]}}', '{"updates": [["a", 1, 1]]}']
+    >>> for _ in range(2):
+    ...     task = CdcImport(log, "main", types)
+    ...     _ = task.extend([read_message(line, time="u64", record="string") for line in lines * 2])
+    >>> log.frontier().is_empty, log.messages().num_rows
+    (True, 1)
+    """
+
+    def __init__(self, log: ReadableLog | Callable[[], ReadableLog], stream: str, types: CaptureTypes) -> None:
+        self._types = types
+        self._stream = stream
+        self._owner = f"cdcv2 {types.owner}"
+        self._log: ReadableLog | None = None
+        self._make: Callable[[], ReadableLog] | None = None
+        self._writer: StreamWriter | None = None
+        self.added = 0
+        """Updates that were added."""
+        check_stream_name(stream)
+        if isinstance(log, ReadableLog):
+            self._attach(log)
+        else:
+            self._make = log
+        self._reader = CdcReader(time=types.time, record=types.record, frontier=self.frontier)
+
+    def _attach(self, log: ReadableLog) -> ReadableLog:
+        """Check that messages can go to a stream of the log."""
+        if log.kind != "collection":
+            msg = f"could not import CDCv2 into log {log.path!r}: found kind={log.kind!r}"
+            raise InvalidUsageError(msg, hint="CDCv2 tells of collections: create the log with kind='collection'")
+        wanted = self._types.layout.domain
+        if log.domain.arity != wanted.arity:
+            msg = f"could not import CDCv2 into log {log.path!r}: found times of {log.domain.arity} coordinates"
+            hint = (
+                f"times of type {type_text(self._types.time)} have {wanted.arity}; declare another type, or use"
+                " another log"
+            )
+            raise SchemaMismatchError(msg, hint=hint)
+        log.check_writable()
+        log.refresh()
+        minimum = log.domain.minimum
+        states = log._all_states()
+        decide_open(log.path, log.domain, states, self._stream, owner=self._owner, at=minimum, donor=None, clock=0)
+        self._log = log
+        if self._stream in states:
+            self.open()
+        return log
+
+    def open(self) -> StreamWriter:
+        """Open the stream if it is not there yet, so that the log's frontier waits for the messages."""
+        if self._writer is None and self._log is None:
+            assert self._make is not None
+            self._attach(self._make())
+        if self._writer is None:
+            assert self._log is not None
+            self._writer = self._log.writer(self._stream, owner=self._owner, at=np.array(self._log.domain.minimum))
+        return self._writer
+
+    @property
+    def frontier(self) -> Antichain:
+        """How far the stream is complete in the log."""
+        if self._writer is not None:
+            return self._writer.frontier
+        return (self._types.layout if self._log is None else self._log).domain.minimum_frontier
+
+    @property
+    def pending(self) -> int:
+        """Updates that have come and are not complete: after a restart they must come once more."""
+        return self._reader.pending
+
+    def extend(self, messages: Iterable[Updates | Statement]) -> CommitOutcome | None:
+        """Take messages; append what became complete, in one commit. None if nothing did.
+
+        Raises
+        ------
+        ProtocolError
+            If messages contradict one another, are not consolidated, or tell of updates before the log's least time.
+            The log is as it was.
+        UpperMismatchError, StorageError
+            If somebody else appended to the stream meanwhile, or the log cannot be written: begin again with a new
+            import, which hears everything once more.
+        """
+        if self._reader.frontier.is_empty:
+            return None
+        messages = list(messages)
+        for message in messages:  # as many turns as messages
+            self._check_beginning(message)
+        before = self._reader.frontier
+        output = self._reader.extend(messages)
+        if output is None:
+            return None
+        writer = self.open()
+        updates = output.updates
+        columns = dict(zip(updates.records.schema.names, updates.records.columns, strict=True))
+        columns |= writer.log.domain.to_columns(updates.times)
+        columns["_diff"] = pa.array(updates.diffs)
+        read = writer.log.domain.frontier_from_json  # it checks that the log's types hold them
+        outcome = writer.compare_and_append(
+            pa.table(columns), expected=read(before.to_json()), upper=read(output.frontier.to_json()), reason="cdcv2"
+        )
+        self.added += updates.diffs.shape[0]
+        return outcome
+
+    def _check_beginning(self, message: Updates | Statement) -> None:
+        """Refuse what would come before the log's least time: it would be passed over as if the log had it."""
+        domain = self._types.layout.domain if self._log is None else self._log.domain
+        if isinstance(message, Updates):
+            times = message.times
+        else:
+            times = as_times([time for time, count in message.counts.items() if count], domain.arity)
+        early = np.flatnonzero(~domain.minimum_frontier.beyond(times))
+        if early.shape[0]:
+            time = domain.render_time(times[early[0]].tolist())
+            where = "" if self._log is None else f" into log {self._log.path!r}"
+            msg = f"could not import CDCv2{where}: found an update at time={time!r}"
+            least = domain.render_time(domain.minimum)
+            raise ProtocolError(msg, hint=f"the log begins at {least!r}: import into one that begins earlier")

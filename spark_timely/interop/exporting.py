@@ -1,0 +1,404 @@
+"""Export a log, or part of it, to captures that timely replays.
+
+Rows go out in lexicographic order of their times, which follows every partial order; each time's rows are
+dealt to all captures. A capture holds what it needs for the times that are still to come, and moves on as
+soon as it can: whoever replays it learns early what is complete.
+
+Invariants
+----------
+1. Each capture by itself is a valid stream; together they have each row once, at its time.
+2. At its end each capture holds the log's frontier: nothing of it is said to be complete that is not.
+3. Captures appear under their names when all of them are whole, and not before.
+4. What is in memory at once is one stretch of rows, whatever the size of the log.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
+from spark_timely.interop.chunk import CaptureChunk
+from spark_timely.interop.declared import CaptureTypes, import_owner
+from spark_timely.interop.jsonl import chunk_lines
+from spark_timely.interop.schema import Record, columns_of, parse_type, type_of_schema
+from spark_timely.interop.times import TimeLayout, time_text_of
+from spark_timely.interop.whole_files import WholeFiles
+from spark_timely.interop.writer import CaptureEncoder
+from spark_timely.log.files import file_times, open_parquet, read_file
+from spark_timely.log.reading import ReadableLog
+from spark_timely.protocol.replay import lexicographically_below
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.arrays import DiffArray, IntArray
+from spark_timely.time.consolidation import unique_times
+from spark_timely.time.order import less_equal
+
+__all__ = [
+    "Exported",
+    "check_files",
+    "default_types",
+    "export_log",
+    "rows_between",
+    "still_to_come",
+    "stretches",
+    "times_of",
+]
+
+STRETCH_ROWS = 1 << 20
+_EVENT_RECORDS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A capture that was written.
+
+    Parameters
+    ----------
+    path : str
+    events, records, size_bytes : int
+    """
+
+    path: str
+    events: int
+    records: int
+    size_bytes: int
+
+
+def default_types(log: ReadableLog) -> CaptureTypes:
+    """Return the types in which a log is exported: those of its imports, else what its columns are.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If it has columns that captures do not have.
+
+    Examples
+    --------
+    >>> from spark_timely.log.memory import MemoryLog
+    >>> types = default_types(MemoryLog.create(pa.schema([("n", pa.int64())]), minimum=(0,)))
+    >>> types.owner
+    'import u64 {n: option<i64>}'
+    """
+    found = {types for state in log.streams().values() if (types := import_owner(state)) is not None}
+    if len(found) != 1:
+        return CaptureTypes(parse_type(time_text_of(log.domain)), type_of_schema(log.schema))
+    types = found.pop()
+    known = dict(columns_of(types.record))
+    if set(log.schema.names) <= set(known):
+        return types
+    # Columns that came later, by another query.
+    items = [known.get(f.name) or columns_of(type_of_schema(pa.schema([f])))[0][1] for f in log.schema]
+    return CaptureTypes(types.time, Record(tuple(log.schema.names), tuple(items), "struct"))
+
+
+def export_log(
+    log: ReadableLog,
+    folder: str | os.PathLike[str],
+    *,
+    files: int = 1,
+    types: CaptureTypes | None = None,
+    stream: str | None = None,
+    up_to: object | None = None,
+    name: str = "capture",
+    json_lines: bool = False,
+    stretch_rows: int = STRETCH_ROWS,
+    tell: Callable[[int], None] | None = None,
+) -> list[Exported]:
+    """Write a log to capture files, `NAME_w0.bin` and so on, all of nearly the same number of records.
+
+    Parameters
+    ----------
+    log : ReadableLog
+        A stream log. Dead letters are left out.
+    folder : path
+        Made, if it is not there.
+    files : int
+        How many captures.
+    types : CaptureTypes, optional
+        As in `default_types` unless given.
+    stream : str, optional
+        Only this stream of the log.
+    up_to : frontier, optional
+        Only times not beyond it. The captures then end there, as far as the log has come.
+    name : str
+        What the files' names begin with.
+    json_lines : bool
+        Whether to write lines of JSON, `NAME_w0.jsonl`.
+    stretch_rows : int
+        Rows that are in memory at once, but for those of one time.
+    tell : callable, optional
+        Is told the number of rows of each stretch.
+
+    Returns
+    -------
+    list of Exported
+
+    Raises
+    ------
+    InvalidUsageError
+        If the log is a collection, a file is there already, or a value cannot be written.
+    SchemaMismatchError
+        If the columns do not fit the types.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from spark_timely.log.memory import MemoryLog
+    >>> log = MemoryLog.create(pa.schema([pa.field("n", pa.int64(), nullable=False)]), minimum=(0,))
+    >>> _ = log.writer(owner="me").append(pa.table({"_time": [3, 4], "n": [1, 2]}), advance_to=[])
+    >>> [part.records for part in export_log(log, tempfile.mkdtemp(), files=2)]
+    [1, 1]
+    """
+    _check(log, files)
+    types = default_types(log) if types is None else types
+    upper = None if up_to is None else log.domain.parse_frontier(up_to)
+    left = _left(log, stream, upper)
+    times, counts = times_of(log, stream, upper)
+    encoder = CaptureEncoder(time=types.time, record=types.record)
+    _check_times(log, encoder.times)
+    suffix = "jsonl" if json_lines else "bin"
+    held = still_to_come(times, left)
+    with WholeFiles(f"log {log.path!r}", folder, [f"{name}_w{i}.{suffix}" for i in range(files)]) as whole:
+        outputs = [
+            CaptureOutput(path, file, encoder, types) for path, file in zip(whole.paths, whole.files, strict=True)
+        ]
+        dealt = 0
+        for low, high in stretches(counts, stretch_rows):
+            rows, at = rows_between(log, log.schema.names, stream, upper, times, low, high)
+            for i, output in enumerate(outputs):
+                mine = slice((i - dealt) % files, None, files)
+                output.add(rows.take(np.arange(rows.num_rows)[mine]), at[mine], times[low:high], held[low:high])
+            dealt += rows.num_rows
+            if tell is not None:
+                tell(rows.num_rows)
+        for output in outputs:
+            output.move(left)
+        whole.finish()
+    return [output.written() for output in outputs]
+
+
+def _check(log: ReadableLog, files: int) -> None:
+    if log.kind != "stream":
+        msg = f"could not export log {log.path!r} as captures: found kind={log.kind!r}"
+        raise InvalidUsageError(msg, hint="a collection is exported as CDCv2")
+    check_files(log, files)
+
+
+def check_files(log: ReadableLog, files: int) -> None:
+    """Refuse what is no number of files; raises `InvalidUsageError`."""
+    if isinstance(files, bool) or not isinstance(files, int) or not 1 <= files <= 10_000:
+        msg = f"could not export log {log.path!r}: found files={files!r}"
+        raise InvalidUsageError(msg, hint="give a number of files from 1 to 10,000")
+
+
+def _check_times(log: ReadableLog, layout: TimeLayout) -> None:
+    # What lies outside of the type, such as times before its least one, is refused when it is written.
+    if layout.arity != log.domain.arity:
+        msg = f"could not export log {log.path!r} with times {layout.text}: found {log.domain.arity} coordinates"
+        raise SchemaMismatchError(msg, hint=f"times of type {layout.text} have {layout.arity}; declare others")
+
+
+def _left(log: ReadableLog, stream: str | None, upper: Antichain | None) -> Antichain:
+    """Return what is still open of what is exported."""
+    if stream is None:
+        frontier = log.frontier()
+    else:
+        state = log.stream(stream)
+        if state is None:
+            msg = (
+                f"could not export stream {stream!r} of log {log.path!r}: found streams={shown(sorted(log.streams()))}"
+            )
+            raise InvalidUsageError(msg, hint="correct the name")
+        frontier = state.frontier
+    if upper is None:
+        return frontier
+    return Antichain([time for time in frontier if not upper.less_equal(time)], log.domain.arity)
+
+
+def _wanted(
+    log: ReadableLog, table: pa.Table, stream: str | None, upper: Antichain | None
+) -> tuple[pa.Table, IntArray]:
+    """Return those rows of a file that are exported, and their times."""
+    if stream is not None:
+        table = table.filter(pc.equal(table["_stream"], stream))
+    times = log.domain.from_columns(table)
+    if upper is not None:
+        keep = ~upper.beyond(times)
+        table, times = table.filter(pa.array(keep)), times[keep]
+    return table, times
+
+
+def times_of(log: ReadableLog, stream: str | None, upper: Antichain | None) -> tuple[IntArray, DiffArray]:
+    """Return the distinct times in lexicographic order, and how many rows each has."""
+    index = log.files()
+    schema = pa.schema([log.format.data_schema.field(name) for name in ("_stream", *log.domain.columns)])
+    parts: list[IntArray] = [np.empty((0, log.domain.arity), np.int64)]
+    numbers: list[DiffArray] = [np.empty(0, np.int64)]
+    for i, path in enumerate(index.paths.tolist()):  # as many turns as files
+        told = None
+        if stream is None or index.one_stream(i) == stream:
+            with open_parquet(log.storage, path) as file:
+                told = file_times(file)
+        if told is None:
+            told = unique_times(_wanted(log, read_file(log.storage, path, schema), stream, upper)[1])
+        keep = np.ones(told[0].shape[0], np.bool_) if upper is None else ~upper.beyond(told[0])
+        parts.append(told[0][keep])
+        numbers.append(told[1][keep])
+    times = np.concatenate(parts)
+    order = np.lexsort(times.T[::-1])
+    times, counts = times[order], np.concatenate(numbers)[order]
+    if not times.shape[0]:
+        return times, counts
+    first = np.flatnonzero(np.concatenate([[True], (times[1:] != times[:-1]).any(axis=1)]))
+    return times[first], np.add.reduceat(counts, first)
+
+
+def still_to_come(times: IntArray, left: Antichain) -> list[IntArray]:
+    """Return for each time the minima of it, of all that come after it, and of what is left open.
+
+    One turn per distinct time, each over the width of a frontier.
+    """
+    minima = left.times.reshape(-1, times.shape[1])
+    held: list[IntArray] = []
+    for time in times[::-1]:
+        if not less_equal(minima, time[None, :]).any():
+            minima = np.concatenate([time[None, :], minima[~less_equal(time[None, :], minima)]])
+        held.append(minima)
+    return held[::-1]
+
+
+def stretches(counts: IntArray, stretch_rows: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of times that have about so many rows."""
+    total = np.concatenate([[0], np.cumsum(counts)])
+    low = 0
+    while low < counts.shape[0]:
+        high = max(low + 1, int(np.searchsorted(total, total[low] + stretch_rows, side="right")) - 1)
+        yield low, high
+        low = high
+
+
+def rows_between(
+    log: ReadableLog,
+    columns: list[str],
+    stream: str | None,
+    upper: Antichain | None,
+    times: IntArray,
+    low: int,
+    high: int,
+) -> tuple[pa.Table, IntArray]:
+    """Return the rows at a range of times, in the order of these, and the number of each row's time."""
+    index = log.files()
+    first, last = times[low], times[high - 1]
+    # By the first coordinate: the others follow no order over a lexicographic range.
+    may = ~index.known | ((index.max_times[:, 0] >= first[0]) & (index.min_times[:, 0] <= last[0]))
+    if stream is not None:
+        may &= index.may_hold_stream(stream)
+    names = ["_stream", *log.domain.columns, *columns]
+    schema = pa.schema([log.format.data_schema.field(name) for name in names])
+    tables: list[pa.Table] = [pa.schema([f.with_nullable(nullable=True) for f in schema]).empty_table()]
+    found: list[IntArray] = [np.empty((0, log.domain.arity), np.int64)]
+    for path in index.paths[may].tolist():
+        table, at = _wanted(log, read_file(log.storage, path, schema), stream, upper)
+        inside = ~lexicographically_below(at, first)
+        if high < times.shape[0]:
+            inside &= lexicographically_below(at, times[high])
+        tables.append(table.filter(pa.array(inside)))
+        found.append(at[inside])
+    rows, at = pa.concat_tables(tables), np.concatenate(found)
+    order = np.lexsort(at.T[::-1])
+    rows, at = rows.select(columns).take(order), at[order]
+    starts = np.concatenate([[True], (at[1:] != at[:-1]).any(axis=1)]) if at.shape[0] else np.empty(0, np.bool_)
+    return rows, np.cumsum(starts) - 1
+
+
+class CaptureOutput:
+    """One capture that is being written."""
+
+    def __init__(self, path: Path, file: BinaryIO, encoder: CaptureEncoder, types: CaptureTypes) -> None:
+        self.path = path
+        self.file = file
+        self.encoder = encoder
+        self.types = types
+        self.events = self.records = self.size_bytes = 0
+        self.arity = encoder.times.arity
+        self.held = np.array([encoder.times.domain.minimum], np.int64)
+
+    def add(self, rows: pa.Table, at: IntArray, times: IntArray, held: list[IntArray]) -> None:
+        """Write rows, of which `at` numbers the times, each after what is held then."""
+        kinds: list[bool] = []
+        message_at: list[int] = []
+        counts: list[int] = []
+        changes: list[tuple[IntArray, DiffArray]] = []
+        numbers, sizes = np.unique(at, return_counts=True)
+        for number, size in zip(numbers.tolist(), sizes.tolist(), strict=True):  # one turn per time
+            change = _change(self.held, held[number])
+            if change is not None:
+                self.held = held[number]
+                kinds.append(False)
+                changes.append(change)
+            for first in range(0, size, _EVENT_RECORDS):
+                kinds.append(True)
+                message_at.append(number)
+                counts.append(min(_EVENT_RECORDS, size - first))
+        self._write(kinds, times[np.array(message_at, np.int64)], np.array(counts, np.int64), rows, changes)
+
+    def move(self, frontier: Antichain) -> None:
+        """Write the progress to a frontier, if it is another than what is held."""
+        change = _change(self.held, frontier.times.reshape(-1, self.arity))
+        if change is not None:
+            nothing = self.encoder.schema.empty_table()
+            self._write([False], np.empty((0, self.arity), np.int64), np.empty(0, np.int64), nothing, [change])
+
+    def _write(
+        self,
+        kinds: list[bool],
+        times: IntArray,
+        counts: DiffArray,
+        rows: pa.Table,
+        changes: list[tuple[IntArray, DiffArray]],
+    ) -> None:
+        if not kinds:
+            return
+        batches = rows.combine_chunks().to_batches()
+        empty = pa.RecordBatch.from_pylist([], schema=rows.schema)
+        chunk = CaptureChunk(
+            np.array(kinds, np.bool_),
+            np.zeros(len(kinds) + 1, np.int64),
+            self.events,
+            times,
+            counts,
+            batches[0] if batches else empty,
+            np.concatenate([np.empty((0, self.arity), np.int64), *(change[0] for change in changes)]),
+            np.concatenate([np.empty(0, np.int64), *(change[1] for change in changes)]),
+            np.array([change[1].shape[0] for change in changes], np.int64),
+        )
+        if self.path.suffix == ".jsonl":
+            lines = chunk_lines(self.encoder.fit(chunk), time=self.types.time, record=self.types.record)
+            data = "".join(f"{line}\n" for line in lines).encode()
+        else:
+            data = self.encoder.encode(chunk)
+        self.file.write(data)
+        self.events += len(kinds)
+        self.records += rows.num_rows
+        self.size_bytes += len(data)
+
+    def written(self) -> Exported:
+        """Return what was written."""
+        return Exported(str(self.path), self.events, self.records, self.size_bytes)
+
+
+def _change(before: IntArray, after: IntArray) -> tuple[IntArray, DiffArray] | None:
+    """Return the times that come to be held and those that are given up, None if nothing changes."""
+    old, new = set(map(tuple, before.tolist())), set(map(tuple, after.tolist()))
+    if old == new:
+        return None
+    gained, lost = sorted(new - old), sorted(old - new)
+    times = np.array([*gained, *lost], np.int64).reshape(-1, before.shape[1])
+    return times, np.repeat(np.array([1, -1], np.int64), [len(gained), len(lost)])

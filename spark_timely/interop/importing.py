@@ -1,0 +1,461 @@
+"""Import captures into a log: one stream of the log for each, as the capture has it.
+
+What a commit holds are the events of a stretch of the capture, all messages before all progress. That
+is as legal as the events one by one are, which is checked before: a progress only allows times beyond
+those it had, and who may use a time after it might use it before.
+
+Invariants
+----------
+1. The log says how far it has the capture: position and number of events are in the commit that has
+   their last rows. So an import can stop anywhere and go on, and done twice it adds nothing.
+2. What was imported is not trusted to be still what the capture begins with: all of it is compared.
+3. Every event is judged by the protocol before anything of its commit is written; timely checks nothing.
+4. A capture that is refused before its first commit changes nothing: its stream, and a log that is not there
+   yet, come to be when there is something to commit, or when a capture has ended well.
+5. The stream's frontier in the log is that of the capture, up to its last whole event: what is missing
+   at the end of an unfinished capture keeps it where it is.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from spark_timely.errors import (
+    CaptureFormatError,
+    RolledBackError,
+    StorageError,
+    TimelyError,
+    UpperMismatchError,
+    shown,
+)
+from spark_timely.interop.chunk import CaptureChunk
+from spark_timely.interop.declared import CaptureTypes, check_log
+from spark_timely.interop.growing import GrowingFile
+from spark_timely.interop.jsonl import JsonLines
+from spark_timely.interop.judge import judge_chunk
+from spark_timely.interop.marks import all_marks, newest_mark
+from spark_timely.interop.reader import CaptureReader, Source
+from spark_timely.log.base import CommitRequest, DataFile, StreamState
+from spark_timely.log.core import LogCore
+from spark_timely.log.decide import decide_open
+from spark_timely.log.files import conform, message_table, write_data_files
+from spark_timely.log.format import check_stream_name
+from spark_timely.protocol.note import ImportMark, Note
+from spark_timely.protocol.rules import StreamCounts
+from spark_timely.time.antichain import Antichain
+
+__all__ = ["Imported", "StreamImport"]
+
+COMMIT_BYTES = 32 << 20
+COMMIT_ROWS = 2 << 20
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """How far the log has a capture.
+
+    Parameters
+    ----------
+    name : str
+        What the capture was called: its file, or its address.
+    stream : str
+    position, events : int
+        Bytes and events that the log has.
+    new_events, new_records : int
+        Those of them that this import added.
+    unfinished : int
+        Bytes behind the last whole event.
+    missing : int
+        Bytes that the log has and that were not sent when the capture was sent once more.
+    frontier : Antichain
+    closed : bool
+    """
+
+    name: str
+    stream: str
+    position: int
+    events: int
+    new_events: int
+    new_records: int
+    unfinished: int
+    missing: int
+    frontier: Antichain
+    closed: bool
+
+
+def _never() -> bool:
+    return False
+
+
+def _as_it_is(file: GrowingFile) -> Source:
+    return file
+
+
+class StreamImport:
+    """Takes one capture into one stream of a log.
+
+    Parameters
+    ----------
+    log : LogCore or callable
+        What gives the log, where there is none yet: called once there is something to write.
+    stream : str
+        If it is not there yet, it is opened with a capability at the minimum; see `open`.
+    types : CaptureTypes
+    name : str
+        What the capture is called, for people.
+    commit_bytes : int
+        Bytes of the capture that one commit takes, about.
+    max_delay_s : float, optional
+        How long events may wait for more to come before they are committed; for captures that are still being made.
+    tell : callable, optional
+        Is told the bytes of the capture that each commit took.
+    clock : callable
+        Seconds, for `max_delay_s`.
+
+    Raises
+    ------
+    OwnershipError
+        If the stream is not an import of these types.
+    NotBeyondError, ClosedError
+        If the log has no capability at its minimum left.
+    SchemaMismatchError
+        If the log has other columns, or other times.
+
+    Examples
+    --------
+    >>> import io
+    >>> from spark_timely.interop.writer import capture_bytes
+    >>> from spark_timely.log.memory import MemoryLog
+    >>> types = CaptureTypes.parse("u64", "u64")
+    >>> log = MemoryLog.create(types.payload, times=("long",), minimum=(0,))
+    >>> data = capture_bytes([(0, [7, 8]), {0: -1}], time="u64", record="u64")
+    >>> for _ in range(2):
+    ...     done = StreamImport(log, "w0", types, name="x").take_whole(io.BytesIO(data))
+    ...     print(done.new_events, done.closed)
+    2 True
+    0 True
+    """
+
+    def __init__(
+        self,
+        log: LogCore | Callable[[], LogCore],
+        stream: str,
+        types: CaptureTypes,
+        *,
+        name: str,
+        commit_bytes: int = COMMIT_BYTES,
+        max_delay_s: float | None = None,
+        tell: Callable[[int], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.stream = stream
+        self.types = types
+        self.name = name
+        self._commit_bytes = commit_bytes
+        self._max_delay_s = max_delay_s
+        self._tell = tell
+        self._clock = clock
+        self._log: LogCore | None = None
+        self._make: Callable[[], LogCore] | None = None
+        self._state: StreamState | None = None
+        self._mark = ImportMark()
+        check_stream_name(stream)
+        if isinstance(log, LogCore):
+            self._attach(log)
+        else:
+            self._make = log
+        self._counts = self._held()
+        self._new_events = self._new_records = 0
+        self._unfinished = self._missing = 0
+        self._place_of: Callable[[int], int | None] | None = None
+
+    @property
+    def position(self) -> int:
+        """Bytes of the capture that the log has."""
+        return self._mark.position
+
+    @property
+    def closed(self) -> bool:
+        """Whether the capture has ended, so that nothing can follow."""
+        return self._state is not None and self._state.closed
+
+    @property
+    def opened(self) -> bool:
+        """Whether the log has the stream."""
+        return self._state is not None
+
+    def _attach(self, log: LogCore) -> LogCore:
+        """Check that the capture can become a stream of the log, and find how far it has come."""
+        check_log(log, self.types)
+        log.check_writable()
+        log.refresh()
+        states = log._all_states()
+        minimum = log.domain.minimum
+        found = decide_open(
+            log.path, log.domain, states, self.stream, owner=self.types.owner, at=minimum, donor=None, clock=0
+        )
+        if isinstance(found, StreamState):
+            self._state, self._mark = found, newest_mark(log, found)
+        self._log = log
+        return log
+
+    def _held(self) -> StreamCounts:
+        """Return the counts by which the next event is judged."""
+        if self._state is not None:
+            return self._state.counts
+        return StreamCounts.initial(self.types.layout.domain.minimum)
+
+    def open(self) -> StreamState:
+        """Open the stream if it is not there yet, so that the log's frontier waits for the capture.
+
+        A first commit does so, and so does a capture that ends well without any event. Whoever waits for a
+        capture, while others may use up the log's capabilities at its minimum, does so beforehand.
+
+        Raises
+        ------
+        UpperMismatchError
+            If another import opened it meanwhile, and has gone on.
+        """
+        log = self._log
+        if log is None:
+            assert self._make is not None
+            log = self._attach(self._make())
+            if self._mark.position:
+                raise self._overtaken(0, self._mark.position)
+        if self._state is None:
+            self._state = log.open_stream(self.stream, owner=self.types.owner, at=np.array(log.domain.minimum))
+            if self._state.seq:
+                raise self._overtaken(0, self._state.seq)
+        return self._state
+
+    def result(self) -> Imported:
+        """Return how far the log has the capture."""
+        return Imported(
+            self.name,
+            self.stream,
+            self._mark.position,
+            self._mark.events,
+            self._new_events,
+            self._new_records,
+            self._unfinished,
+            self._missing,
+            self._held().frontier,
+            self.closed,
+        )
+
+    def rehearse(self, source: Source) -> None:
+        """Read and judge what the first commit would take, and write nothing.
+
+        Raises
+        ------
+        CaptureFormatError, ProtocolError
+            As `take_whole` would.
+        """
+        for _ in self._stretches(self._reader(source)):
+            break
+        self._counts = self._held()
+
+    def take_file(
+        self,
+        path: str,
+        *,
+        again: Callable[[], bool] = _never,
+        wrap: Callable[[GrowingFile], Source] = _as_it_is,
+    ) -> Imported:
+        """Import what a file has and the log has not.
+
+        Parameters
+        ----------
+        path : str
+        again : callable
+            Is asked at the end of an unfinished file whether to look once more; it may take its time.
+        wrap : callable
+            Gives the bytes of the capture for those of the file, where these are others.
+
+        Raises
+        ------
+        CaptureFormatError
+            If the file is no longer what was imported from it, or an event is not of the declared types.
+        ProtocolError
+            If an event breaks the protocol. What came before its commit is imported.
+        OSError
+            If the file cannot be read.
+        """
+
+        def look_again() -> bool:
+            if not again():
+                return False
+            file.check_place()
+            return True
+
+        with GrowingFile(path) as file:
+            source = wrap(file)
+            if left := self._compared(source, _never, [self._mark]):
+                raise self._another(self._mark, found=f"{left} bytes less")
+            return self._take(source, look_again)
+
+    def take_whole(self, source: Source, *, again: Callable[[], bool] = _never) -> Imported:
+        """Import a capture that is sent from its beginning; what the log has of it is compared and passed over.
+
+        A source that ends before it has come so far adds nothing: it is the same capture, sent once more.
+
+        Parameters
+        ----------
+        source
+            Its `readinto` gives 0 where there is nothing for now.
+        again : callable
+            Is asked then whether more may come.
+
+        Raises
+        ------
+        CaptureFormatError, ProtocolError
+            As `take_file`.
+        """
+        # Each commit's mark, so that what ends early is compared as far as it came.
+        marks = [] if self._log is None or not self.position else all_marks(self._log, self.stream)
+        marks = [*(mark for mark in marks if mark.position < self.position), self._mark]
+        self._missing = self._compared(source, again, marks)
+        return self.result() if self._missing else self._take(source, again)
+
+    def _compared(self, source: Source, again: Callable[[], bool], marks: list[ImportMark]) -> int:
+        """Compare what a source begins with, up to the last of the marks; return how many bytes it lacks."""
+        buffer = memoryview(bytearray(_BLOCK))
+        at = checksum = 0
+        for mark in marks:
+            while at < mark.position:
+                n = source.readinto(buffer[: min(mark.position - at, _BLOCK)])
+                if n:
+                    at, checksum = at + n, zlib.crc32(buffer[:n], checksum)
+                elif not again():
+                    return marks[-1].position - at
+            if checksum != mark.checksum:
+                raise self._another(mark, found="other bytes")
+        return 0
+
+    def _another(self, mark: ImportMark, *, found: str) -> CaptureFormatError:
+        msg = (
+            f"could not go on with the import of {shown(self.name)} into stream {self.stream!r}: found {found} than the"
+            f" {mark.position} bytes that the log has, of {mark.events} events"
+        )
+        hint = "this is another capture, or it was changed: import it into another stream"
+        return CaptureFormatError(msg, hint=hint, event=mark.events, position=mark.position)
+
+    def _overtaken(self, expected: int, current: object) -> UpperMismatchError:
+        msg = (
+            f"could not go on with the import of {shown(self.name)} into stream {self.stream!r}: found that another"
+            " import, or a change by hand, came first"
+        )
+        hint = "let one import of a stream run at a time; run this one again: what the log has is compared"
+        return UpperMismatchError(msg, hint=hint, expected=expected, current=current)
+
+    def _reader(self, source: Source) -> CaptureReader:
+        self._place_of = source.place_of if isinstance(source, JsonLines) else None
+        return CaptureReader(
+            source,
+            time=self.types.time,
+            record=self.types.record,
+            position=self._mark.position,
+            event=self._mark.events,
+            checksum=self._mark.checksum,
+        )
+
+    def _take(self, source: Source, again: Callable[[], bool]) -> Imported:
+        reader = self._reader(source)
+        while True:
+            for stretch in self._stretches(reader):
+                self._commit(stretch, reader)
+            self._unfinished = source.unfinished if isinstance(source, JsonLines) else reader.unfinished
+            if self.closed or not again():
+                self.open()
+                return self.result()
+
+    def _stretches(self, reader: CaptureReader) -> Iterator[list[CaptureChunk]]:
+        """Yield the chunks of each commit, judged."""
+        pending: list[CaptureChunk] = []
+        n_bytes = n_rows = 0
+        since = self._clock()
+        try:
+            for chunk in reader:
+                self._counts = judge_chunk(chunk, self._counts, reader.times, self.stream, place_of=self._place_of)
+                pending.append(chunk)
+                n_bytes += int(chunk.positions[-1] - chunk.positions[0])
+                n_rows += chunk.n_records
+                late = self._max_delay_s is not None and self._clock() - since >= self._max_delay_s
+                if n_bytes >= self._commit_bytes or n_rows >= COMMIT_ROWS or late:
+                    yield pending
+                    pending, n_bytes, n_rows, since = [], 0, 0, self._clock()
+        except BaseException as error:
+            if isinstance(error, CaptureFormatError) and error.event is None:
+                error.message = f"{error.message}, at event={reader.event}"  # the file knows none
+                error.args = (error.message,)
+                error.context["event"] = reader.event
+            # Nothing of the stretch at hand is committed: a wrong type may have decoded well so far.
+            self._counts = self._held()
+            raise
+        if pending:
+            yield pending
+
+    def _commit(self, chunks: list[CaptureChunk], reader: CaptureReader) -> None:
+        state = self.open()
+        log = self._log
+        assert log is not None
+        low, high = int(chunks[0].positions[0]), int(chunks[-1].positions[-1])
+        events = chunks[-1].first_event + chunks[-1].n_events
+        times = np.concatenate([chunk.record_times for chunk in chunks])
+        # Messages first, then the progress: see the head of this module.
+        files: list[DataFile] = []
+        if times.shape[0]:
+            payload = conform(pa.Table.from_batches([chunk.records for chunk in chunks]), log.format.payload)
+            files = write_data_files(
+                log.storage,
+                message_table(log.format, payload, times, self.stream, state.seq + 1),
+                times,
+                stream=self.stream,
+                seq=state.seq + 1,
+                domain=log.domain,
+            )
+        # Names of files may have bytes that are no text.
+        name = self.name.encode("utf-8", "backslashreplace").decode()
+        mark = ImportMark(name, high, events, reader.checksum or 0)
+        request = CommitRequest(
+            stream=self.stream,
+            owner=self.types.owner,
+            progress_times=np.concatenate([chunk.progress_times for chunk in chunks]),
+            progress_deltas=np.concatenate([chunk.progress_deltas for chunk in chunks]),
+            batch=high,
+            step=0,
+            expected_seq=state.seq,
+            files=files,
+            reason=f"import of {name}: {high} bytes, {events} events",
+            note=Note(mark=mark),
+        )
+        try:
+            outcome = log.commit(request)
+        except TimelyError as error:
+            if not isinstance(error, StorageError) or error.determinate:
+                log._discard_refused(files)
+            if isinstance(error, RolledBackError | UpperMismatchError):
+                raise self._overtaken(state.seq, error.context.get("current")) from error
+            raise
+        self._state = outcome.state
+        self._counts = outcome.state.counts
+        if outcome.duplicate:
+            # Another import of the stream came first. As many rows at the same times need not be the same ones.
+            log._discard_refused(files)
+            recorded = log.recorded(self.stream, high)
+            theirs = None if recorded is None else recorded.note.mark
+            if theirs is None or replace(theirs, name=name) != mark:
+                raise self._another(mark, found="other bytes")
+        else:
+            self._new_events += sum(chunk.n_events for chunk in chunks)
+            self._new_records += times.shape[0]
+        self._mark = mark
+        if self._tell is not None:
+            self._tell(high - low)

@@ -1,0 +1,347 @@
+"""Read captures that timely's `EventWriter` wrote, from a file or a socket.
+
+A capture is one event after the other, nothing before, between or behind: the length of the body in
+eight bytes, then the body. It starts with one capability at the minimum, which it never mentions.
+
+Invariants
+----------
+1. Only whole events are given out. What comes after the last of them waits for the rest.
+2. An event's body is used up to its last byte: bytes that are left mean another type than declared.
+3. Memory is bounded by the size of a chunk, or of one event, whichever is more, times a constant of
+   the declared type; no length in the bytes is believed before it was compared with that.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_timely.errors import CaptureFormatError
+from spark_timely.interop.chunk import CaptureChunk
+from spark_timely.interop.layout import U32, U64, starts_of
+from spark_timely.interop.nested import layout_of
+from spark_timely.interop.places import Body, Fault, Offsets, Places, spread
+from spark_timely.interop.schema import Type, arrow_schema, columns_of, parse_type, type_text
+from spark_timely.interop.times import time_layout
+from spark_timely.time.arrays import DiffArray, IntArray
+
+__all__ = ["MAX_EVENT_BYTES", "CaptureReader", "Source"]
+
+MAX_EVENT_BYTES = 256 << 20
+"""Longest event that is read; timely's own are some kilobytes."""
+
+_FIXED_CHUNK = 4 << 20  # a quarter of that costs two fifths more per record: calls of numpy; twice that gains nothing
+_CHUNK = 2 << 20  # what has no fixed width is found in all events of a chunk in step: the more the better
+_MOST_EMPTY = 1 << 20
+_TRIED = 8
+"""Events after which it is tried whether all that follow have the lengths of the last two in turn."""
+_LENGTH = struct.Struct("<Q")
+_HEAD = 8
+_WRONG_TYPE = "the declared types are not what the file holds, or it is damaged"
+
+
+class Source(Protocol):
+    """Where bytes come from: a file opened without buffer, a socket's file."""
+
+    def readinto(self, buffer: memoryview, /) -> int | None:
+        """Fill the buffer from its beginning; return how many bytes, 0 where there are none for now."""
+
+
+def _bounds(view: memoryview, filled: int) -> Offsets:
+    """Return where each whole event begins, and where the last one ends.
+
+    Each length says where the next is: one turn per event. Most captures have messages and progress in turn, all of
+    the same lengths; then that is tried for all that follow, at once, and holds as far as the lengths say so.
+    """
+    unpack = _LENGTH.unpack_from
+    starts: list[int] = []
+    parts: list[Offsets] = []
+    at = 0
+    while at + _HEAD <= filled:
+        after = at + _HEAD + unpack(view, at)[0]
+        if after > filled:
+            break
+        starts.append(at)
+        at = after
+        if len(starts) == _TRIED and not parts:
+            parts.append(np.array(starts, np.int64))
+            first, second = starts[-2] - starts[-3], starts[-1] - starts[-2]
+            if at - starts[-1] == first:
+                # The next one is to have the second length again, the one after it the first.
+                like = _alike(view, filled, at, second, first)
+                at += (like.shape[0] // 2) * (first + second)
+                parts.append(like)
+            starts = []
+    parts.append(np.array([*starts, at], np.int64))
+    return np.concatenate(parts)
+
+
+def _alike(view: memoryview, filled: int, at: int, first: int, second: int) -> Offsets:
+    """Return where events begin, as long as they have two lengths in turn; in pairs."""
+    period = first + second
+    n = (filled - at) // period
+    if n <= 0:
+        return np.empty(0, np.int64)
+    said = (
+        np.ndarray((n,), "<u8", view, at, (period,)) == first - _HEAD,
+        np.ndarray((n,), "<u8", view, at + first, (period,)) == second - _HEAD,
+    )
+    other = np.flatnonzero(~(said[0] & said[1]))
+    n = int(other[0]) if other.shape[0] else n
+    pairs = at + period * np.arange(n, dtype=np.int64)
+    return np.stack([pairs, pairs + first], axis=1).ravel()
+
+
+def _room(n_bytes: int) -> memoryview:
+    """Return bytes to be written, from Arrow's pool, which keeps what is given back: else the kernel maps each anew."""
+    return memoryview(pa.allocate_buffer(n_bytes)).cast("B")
+
+
+def _joined(view: memoryview, starts: Offsets, ends: Offsets) -> memoryview:
+    """Return the bytes of all stretches one after the other: at once where they are alike and at equal distances."""
+    lengths = ends - starts
+    n = starts.shape[0]
+    if n < 2 or (lengths != lengths[0]).any() or np.ptp(np.diff(starts)):
+        return memoryview(b"".join([view[low:high] for low, high in zip(starts.tolist(), ends.tolist(), strict=True)]))
+    length, step = int(lengths[0]), int(starts[1] - starts[0])
+    out = _room(n * length)
+    np.frombuffer(out, np.uint8).reshape(n, length)[:] = np.ndarray(
+        (n, length), np.uint8, view, int(starts[0]), (step, 1)
+    )
+    return out
+
+
+class CaptureReader:
+    """Reads a capture in chunks of whole events.
+
+    Iterating yields what there is, and ends where the source has no more; iterating again goes on
+    there, so that a file that grows is followed.
+
+    Parameters
+    ----------
+    source : Source
+    time, record : str or Type
+        Declared types; see `spark_timely.interop.schema`.
+    position, event : int
+        Position in bytes, and number of the event, where the source stands.
+    chunk_bytes : int, optional
+        Bytes read at once.
+    max_event_bytes : int
+        Longest event; a longer one is refused.
+    checksum : int, optional
+        CRC-32 of what came before `position`, to be carried on; none is kept unless it is given.
+
+    Attributes
+    ----------
+    position : int
+        Where the last event given out ends.
+    event : int
+        Number of the event that comes next.
+    checksum : int or None
+        CRC-32 of everything before `position`.
+
+    Raises
+    ------
+    InvalidUsageError
+        If a type cannot be read.
+
+    Examples
+    --------
+    >>> import io
+    >>> from spark_timely.interop.writer import capture_bytes
+    >>> data = capture_bytes([(0, [7, 8]), {0: -1}], time="u64", record="u64")
+    >>> reader = CaptureReader(io.BytesIO(data), time="u64", record="u64")
+    >>> [chunk.records.column("value").to_pylist() for chunk in reader], reader.unfinished
+    ([[7, 8]], 0)
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        time: str | Type,
+        record: str | Type,
+        position: int = 0,
+        event: int = 0,
+        chunk_bytes: int | None = None,
+        max_event_bytes: int = MAX_EVENT_BYTES,
+        checksum: int | None = None,
+    ) -> None:
+        self._source = source
+        self.times = time_layout(time)
+        self.record = parse_type(record) if isinstance(record, str) else record
+        self.schema = arrow_schema(self.record)
+        self.position = position
+        self.event = event
+        self._layout = layout_of(self.record)
+        self._columns = [layout_of(item) for _, item in columns_of(self.record)]
+        default = _CHUNK if self._layout.width is None else _FIXED_CHUNK
+        self._view = _room(max(64, chunk_bytes or default))
+        self._filled = 0
+        self._max = max_event_bytes
+        self.checksum = checksum
+
+    @property
+    def unfinished(self) -> int:
+        """Bytes that came after the last whole event."""
+        return self._filled
+
+    def __iter__(self) -> Iterator[CaptureChunk]:
+        """Yield chunks as long as the source gives bytes.
+
+        Raises
+        ------
+        CaptureFormatError
+            If an event cannot be of the declared types. What was yielded before holds.
+        """
+        while True:
+            if self._filled == len(self._view):
+                self._grow()
+            n = self._source.readinto(self._view[self._filled :])
+            if not n:
+                return
+            self._filled += n
+            chunk = self._next()
+            if chunk is not None:
+                yield chunk
+            # Not before: what came before such an event holds.
+            self._check_length()
+
+    def _grow(self) -> None:
+        """Make room for the rest of an event: twice the bytes that have come, not what its length says."""
+        larger = _room(2 * len(self._view))
+        larger[: self._filled] = self._view[: self._filled]
+        self._view = larger
+
+    def _next(self) -> CaptureChunk | None:
+        view, filled = self._view, self._filled
+        bounds = _bounds(view, filled)
+        at = int(bounds[-1])
+        chunk = None
+        try:
+            if at:
+                chunk = self._decoded(bounds)
+        except Fault as fault:
+            raise self._wrong(fault, bounds[:-1].tolist()) from None
+        if self.checksum is not None:
+            self.checksum = zlib.crc32(view[:at], self.checksum)
+        rest = filled - at
+        view[:rest] = bytes(view[at:filled])
+        self._filled = rest
+        self.position += at
+        self.event += bounds.shape[0] - 1
+        return chunk
+
+    def _check_length(self) -> None:
+        """Refuse an event longer than any, as soon as its length has come."""
+        if self._filled >= _HEAD and (length := _LENGTH.unpack_from(self._view)[0]) > self._max:
+            hint = f"events have at most {self._max} bytes; {_WRONG_TYPE}"
+            raise self._wrong(Fault(0, f"an event of {length} bytes", hint), [0])
+
+    def _wrong(self, fault: Fault, starts: list[int]) -> CaptureFormatError:
+        event = self.event + max(0, bisect_right(starts, fault.at) - 1)
+        place = self.position + fault.at
+        msg = f"could not read a capture at event={event}, byte={place}: found {fault.found}"
+        return CaptureFormatError(msg, hint=fault.hint, event=event, position=place)
+
+    def _decoded(self, bounds: Offsets) -> CaptureChunk:
+        body = Body(self._view[: int(bounds[-1])])
+        starts, ends = bounds[:-1], bounds[1:]
+        short = ends - starts < _HEAD + 12
+        if short.any():
+            i = int(np.flatnonzero(short)[0])
+            raise Fault(int(starts[i]), f"an event of {int(ends[i] - starts[i]) - _HEAD} bytes", _WRONG_TYPE)
+        kinds = body.take(U32, Places.of(starts + _HEAD))
+        if int(kinds.max()) > 1:
+            i = int(np.flatnonzero(kinds > 1)[0])
+            found = f"an event of kind {kinds[i]}"
+            raise Fault(int(starts[i]) + _HEAD, found, f"kinds are 0, progress, and 1, messages; {_WRONG_TYPE}")
+        is_messages = kinds == 1
+        times, counts, records = self._messages(body, starts[is_messages] + 12, ends[is_messages])
+        changed, deltas, entries = self._progress(body, starts[~is_messages] + 12, ends[~is_messages])
+        return CaptureChunk(
+            is_messages, bounds + self.position, self.event, times, counts, records, changed, deltas, entries
+        )
+
+    def _progress(self, body: Body, at: Offsets, ends: Offsets) -> tuple[IntArray, DiffArray, Offsets]:
+        width = self.times.width + 8
+        counts = body.take(U64, Places.of(at))
+        self._check_counts(counts, at, ends, width)
+        entries = counts.astype(np.int64)
+        bounds = np.concatenate([[0], np.cumsum(entries)])
+        places = Places.of(spread(at + 8, entries, bounds, width))
+        times = self.times.read(body, places)
+        return times, body.take(np.dtype("<i8"), places.shift(self.times.width)), entries
+
+    def _messages(self, body: Body, at: Offsets, ends: Offsets) -> tuple[IntArray, Offsets, pa.RecordBatch]:
+        layout, head = self._layout, self.times.width + 8
+        short = at + head > ends
+        if short.any():
+            i = int(np.flatnonzero(short)[0])
+            raise Fault(int(at[i]), f"an event of messages of {int(ends[i] - at[i]) + 4} bytes", _WRONG_TYPE)
+        times = self.times.read(body, Places.of(at))
+        at = at + self.times.width
+        raw = body.take(U64, Places.of(at))
+        starts = at + 8
+        if layout.width is None:
+            self._check_room(raw, at, ends, layout.least)
+            counts = raw.astype(np.int64)
+            places, _, after = starts_of(layout, body, starts, counts, ends)
+            self._check_left(after, ends)
+            return times, counts, self._records(body, places)
+        self._check_counts(raw, at, ends, layout.width)
+        counts = raw.astype(np.int64)
+        if not layout.width:
+            return times, counts, self._records(body, Places(int(counts.sum())))
+        view = body.data
+        dense = _joined(view, starts, ends)
+        try:
+            return times, counts, self._records(Body(dense), Places(len(dense) // layout.width, 0, layout.width))
+        except Fault as fault:
+            block = np.concatenate([[0], np.cumsum(ends - starts)])
+            i = int(np.searchsorted(block, fault.at, side="right")) - 1
+            raise Fault(fault.at - int(block[i]) + int(starts[i]), fault.found, fault.hint) from None
+
+    def _records(self, body: Body, places: Places) -> pa.RecordBatch:
+        columns = []
+        for layout in self._columns:
+            values, places = layout.read(body, places)
+            columns.append(values)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _check_counts(self, counts: npt.NDArray[np.uint64], at: Offsets, ends: Offsets, width: int) -> None:
+        """Refuse counts of elements of fixed width that do not use up their event."""
+        if not width:
+            many = counts > _MOST_EMPTY
+            if many.any():
+                i = int(np.flatnonzero(many)[0])
+                found = f"{counts[i]} records without bytes"
+                raise Fault(int(at[i]), found, f"an event has at most {_MOST_EMPTY} of these; {_WRONG_TYPE}")
+            self._check_left(at + 8, ends)
+            return
+        self._check_room(counts, at, ends, width)
+        self._check_left(at + 8 + counts.astype(np.int64) * width, ends)
+
+    @staticmethod
+    def _check_room(counts: npt.NDArray[np.uint64], at: Offsets, ends: Offsets, least: int) -> None:
+        room = ((ends - at - 8) // least).astype(np.uint64)
+        wrong = counts > room
+        if wrong.any():
+            i = int(np.flatnonzero(wrong)[0])
+            found = f"a length of {counts[i]} where {int(ends[i] - at[i]) - 8} bytes are left of the event"
+            raise Fault(int(at[i]), found, _WRONG_TYPE)
+
+    def _check_left(self, after: Offsets, ends: Offsets) -> None:
+        wrong = after != ends
+        if wrong.any():
+            i = int(np.flatnonzero(wrong)[0])
+            found = f"{int(ends[i] - after[i])} bytes left over behind what the event says it holds"
+            hint = f"declared are time {self.times.text} and record {type_text(self.record)}; {_WRONG_TYPE}"
+            raise Fault(int(after[i]), found, hint)

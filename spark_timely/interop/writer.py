@@ -1,0 +1,244 @@
+"""Write captures that timely's `EventReader` replays.
+
+Invariants
+----------
+1. What a reader gave out is written as it was: the same bytes.
+2. Nothing is written of a chunk that cannot be written whole.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
+from spark_timely.interop.chunk import CaptureChunk
+from spark_timely.interop.fit import fitted
+from spark_timely.interop.nested import layout_of
+from spark_timely.interop.places import Offsets, Places
+from spark_timely.interop.schema import Type, arrow_schema, columns_of, parse_type
+from spark_timely.interop.times import TimeLayout, time_layout
+from spark_timely.time.arrays import as_times
+
+__all__ = ["CaptureEncoder", "PlainEvent", "build_chunk", "capture_bytes"]
+
+PlainEvent: TypeAlias = "tuple[object, object] | Mapping[object, int] | Sequence[Sequence[object]]"
+"""An event that is written in Python: (time, records), or the changes of progress."""
+
+_HEAD, _COUNT = struct.Struct("<QI"), struct.Struct("<Q")
+
+
+class CaptureEncoder:
+    """Writes chunks of events as bytes.
+
+    Parameters
+    ----------
+    time, record : str or Type
+        Declared types; see `spark_timely.interop.schema`.
+
+    Examples
+    --------
+    >>> encoder = CaptureEncoder(time="u64", record="u64")
+    >>> chunk = build_chunk([{0: -1}], time="u64", record="u64")
+    >>> encoder.encode(chunk).hex(" ", 4)
+    '1c000000 00000000 00000000 01000000 00000000 00000000 00000000 ffffffff ffffffff'
+    """
+
+    def __init__(self, *, time: str | Type, record: str | Type) -> None:
+        self.times = time_layout(time)
+        self.record = parse_type(record) if isinstance(record, str) else record
+        self.schema = arrow_schema(self.record)
+        self._layouts = [layout_of(item) for _, item in columns_of(self.record)]
+
+    def encode(self, chunk: CaptureChunk) -> bytes:
+        """Return the bytes of a chunk's events.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If records have other columns, or nulls where there are none.
+        InvalidUsageError
+            If a time is none of the declared type.
+        """
+        data, bounds = self.encode_records(chunk.records)
+        view = memoryview(data)
+        width = self.times.width
+        times = self.times.write(chunk.times).tobytes()
+        entries = np.concatenate(
+            [
+                self.times.write(chunk.progress_times),
+                chunk.progress_deltas.astype("<i8").view(np.uint8).reshape(-1, 8),
+            ],
+            axis=1,
+        ).tobytes()
+        places = bounds[np.concatenate([[0], np.cumsum(chunk.counts)])].tolist()
+        parts: list[bytes | memoryview] = []
+        message = 0
+        for kind, part in chunk.walk():  # one turn per event
+            if kind:
+                low, high = places[message], places[message + 1]
+                parts += (
+                    _HEAD.pack(12 + width + high - low, 1),
+                    times[message * width : (message + 1) * width],
+                    _COUNT.pack(part.stop - part.start),
+                    view[low:high],
+                )
+                message += 1
+            else:
+                body = entries[part.start * (width + 8) : part.stop * (width + 8)]
+                parts += (_HEAD.pack(12 + len(body), 0), _COUNT.pack(part.stop - part.start), body)
+        return b"".join(parts)
+
+    def fit(self, chunk: CaptureChunk) -> CaptureChunk:
+        """Return a chunk whose records have the declared types, as a reader would give them.
+
+        Raises
+        ------
+        SchemaMismatchError, InvalidUsageError
+            As `encode`.
+        """
+        for times in (chunk.times, chunk.progress_times):
+            self.times.write(times)
+        return replace(chunk, records=self.fitted(chunk.records))
+
+    def fitted(self, records: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
+        """Return records in the Arrow types of the declared one, checked.
+
+        Raises
+        ------
+        SchemaMismatchError
+            As `encode`.
+        """
+        columns = [_column(records, name, item) for name, item in columns_of(self.record)]
+        for layout, values in zip(self._layouts, columns, strict=True):
+            layout.sizes(values)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def encode_records(self, records: pa.RecordBatch | pa.Table) -> tuple[bytes, Offsets]:
+        """Return the bytes of records one after the other, and the n + 1 bounds between them.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If they have other columns, or nulls where there are none.
+        """
+        columns = [_column(records, name, item) for name, item in columns_of(self.record)]
+        sizes = np.zeros(records.num_rows, np.int64)
+        for layout, values in zip(self._layouts, columns, strict=True):
+            sizes += layout.sizes(values)
+        bounds = np.zeros(sizes.shape[0] + 1, np.int64)
+        np.cumsum(sizes, out=bounds[1:])
+        out = np.empty(int(bounds[-1]), np.uint8)
+        places = self._places(bounds)
+        for layout, values in zip(self._layouts, columns, strict=True):
+            places = layout.write(values, out, places)
+        return out.tobytes(), bounds
+
+    def _places(self, bounds: Offsets) -> Places:
+        widths = [layout.width for layout in self._layouts]
+        if None in widths:
+            return Places.of(bounds[:-1])
+        return Places(bounds.shape[0] - 1, 0, sum(width for width in widths if width is not None))
+
+
+def _column(records: pa.RecordBatch | pa.Table, name: str, type_: Type) -> pa.Array:
+    if records.schema.names.count(name) != 1:
+        msg = f"could not write records: found columns={shown(records.schema.names)}, and not {name!r} once"
+        raise SchemaMismatchError(msg, hint="declare the type that the records have", context={"column": name})
+    values = records.column(name)
+    whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return fitted(whole, type_, column=name)
+
+
+def build_chunk(
+    events: Iterable[PlainEvent],
+    *,
+    time: str | Type,
+    record: str | Type,
+    first_event: int = 0,
+) -> CaptureChunk:
+    """Put events that are written in Python into a chunk, for tests and small tools.
+
+    Parameters
+    ----------
+    events : iterable
+        ``(time, records)`` for messages, with records as a list of Python values or a table;
+        ``{time: delta}`` or ``[[time, delta], …]`` for progress.
+    time, record : str or Type
+    first_event : int
+
+    Examples
+    --------
+    >>> chunk = build_chunk([(0, [("a", 1)]), {0: -1, 5: 1}], time="u64", record="(string, u64)")
+    >>> chunk.n_events, chunk.records.to_pylist()
+    (2, [{'f0': 'a', 'f1': 1}])
+    """
+    from spark_timely.interop.jsonl import rows_to_records
+
+    layout = time_layout(time)
+    type_ = parse_type(record) if isinstance(record, str) else record
+    kinds: list[bool] = []
+    times: list[tuple[int, ...]] = []
+    counts: list[int] = []
+    rows: list[object] = []
+    changed: list[tuple[int, ...]] = []
+    deltas: list[int] = []
+    entries: list[int] = []
+    for event in events:
+        if isinstance(event, tuple):
+            at, held = event
+            if not isinstance(held, Sequence):
+                msg = f"could not build messages: found {shown(held)} in place of a list of records"
+                raise InvalidUsageError(msg, hint="give (time, [record, …])")
+            kinds.append(True)
+            times.append(_time(layout, at))
+            counts.append(len(held))
+            rows += held
+        else:
+            pairs = list(event.items() if isinstance(event, Mapping) else event)
+            kinds.append(False)
+            changed += [_time(layout, pair[0]) for pair in pairs]
+            deltas += [_delta(pair[1]) for pair in pairs]
+            entries.append(len(pairs))
+    return CaptureChunk(
+        np.array(kinds, np.bool_),
+        np.zeros(len(kinds) + 1, np.int64),
+        first_event,
+        as_times(np.array(times, np.int64).reshape(-1, layout.arity)),
+        np.array(counts, np.int64),
+        rows_to_records(rows, type_),
+        as_times(np.array(changed, np.int64).reshape(-1, layout.arity)),
+        np.array(deltas, np.int64),
+        np.array(entries, np.int64),
+    )
+
+
+def _delta(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        msg = f"could not read a change of a count: found {shown(value)}"
+        raise InvalidUsageError(msg, hint="changes are integers")
+    return value
+
+
+def _time(layout: TimeLayout, value: object) -> tuple[int, ...]:
+    return layout.from_json(_listed(value))
+
+
+def _listed(value: object) -> object:
+    return [_listed(part) for part in value] if isinstance(value, tuple) else value
+
+
+def capture_bytes(events: Iterable[PlainEvent], *, time: str | Type, record: str | Type) -> bytes:
+    """Return the bytes of events that are written in Python; see `build_chunk`.
+
+    Examples
+    --------
+    >>> len(capture_bytes([(0, [1, 2]), {0: -1}], time="u64", record="u64"))
+    80
+    """
+    return CaptureEncoder(time=time, record=record).encode(build_chunk(events, time=time, record=record))

@@ -1,0 +1,7 @@
+"""The protocol of a captured stream: its events, the rules they keep, and what follows from them.
+
+A micro-batch becomes messages and a statement about progress (`event`, `note`) as a policy of the frontier has it
+(`policy`); `rules` says whether a stream keeps what it stated. `replay` and `splits` plan how it is read again.
+"""
+
+from __future__ import annotations

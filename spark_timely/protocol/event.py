@@ -1,0 +1,531 @@
+"""Events of captured streams: in order, one by one, or many as columns.
+
+A stream is a sequence of two kinds of events: messages, rows that each carry a time; and progress,
+changes of the counts of capabilities. `Messages` and `Progress` are one event each; `StreamEvents`
+holds all events of a stream in columns, which is the form that is checked, folded and measured
+without a loop over events.
+
+Invariants
+----------
+1. A message is judged by the counts after the first `message_steps` progress batches of its
+   stream; a progress batch by those before it. Nothing else about the order of events has a meaning.
+2. Progress batches are numbered 0, 1, 2, … in the order of the stream; a batch without entries has
+   a number all the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_timely.errors import InvalidShapeError
+from spark_timely.progress.frontier import MutableAntichain
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.arrays import DiffArray, IntArray, TimesLike, as_diffs, as_times, concat_times
+from spark_timely.time.consolidation import consolidate_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+
+__all__ = [
+    "Event",
+    "Messages",
+    "Progress",
+    "StreamEvents",
+    "fold_events",
+    "frontier_steps",
+    "least_over_steps",
+    "positive_intervals",
+    "running_counts",
+]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Messages:
+    """Rows with their times: may be sent where a capability at or before each time is held.
+
+    Parameters
+    ----------
+    times : ndarray of int64 or uint64, shape (n, k)
+        Time of each row.
+    rows : pyarrow.Table, optional
+        The rows; None where only times matter.
+
+    Examples
+    --------
+    >>> Messages(np.array([[3]])).times.shape
+    (1, 1)
+    """
+
+    times: IntArray
+    rows: pa.Table | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Progress:
+    """Changes of the counts of capabilities, which take effect together.
+
+    Parameters
+    ----------
+    times : ndarray of int64 or uint64, shape (n, k)
+    deltas : ndarray of int64, shape (n,)
+
+    Examples
+    --------
+    >>> Progress(np.array([[0], [1]]), np.array([-1, 1])).deltas.sum()
+    np.int64(0)
+    """
+
+    times: IntArray
+    deltas: DiffArray
+
+
+Event: TypeAlias = Messages | Progress
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamEvents:
+    """All events of one stream, in columns.
+
+    Parameters
+    ----------
+    message_times : ndarray of int64 or uint64, shape (m, k)
+        Times of messages; the minima of each commit's messages suffice for a check.
+    message_steps : ndarray of int64, shape (m,)
+        How many progress batches come before each message.
+    progress_times : ndarray of int64 or uint64, shape (p, k)
+    progress_deltas : ndarray of int64, shape (p,)
+    progress_steps : ndarray of int64, shape (p,)
+        Number of the progress batch of each entry, ascending.
+    n_steps : int
+        How many progress batches there are.
+
+    Examples
+    --------
+    >>> events = StreamEvents.from_events(
+    ...     [Messages(np.array([[3]])), Progress(np.array([[0], [5]]), np.array([-1, 1]))], arity=1
+    ... )
+    >>> events.n_steps, events.message_steps.tolist()
+    (1, [0])
+    """
+
+    message_times: IntArray
+    message_steps: DiffArray
+    progress_times: IntArray
+    progress_deltas: DiffArray
+    progress_steps: DiffArray
+    n_steps: int
+
+    def __post_init__(self) -> None:
+        """Check that the columns fit together."""
+        m, p = self.message_times.shape[0], self.progress_times.shape[0]
+        fits = (
+            self.message_times.shape[1:] == self.progress_times.shape[1:]
+            and self.message_steps.shape == (m,)
+            and self.progress_deltas.shape == (p,)
+            and self.progress_steps.shape == (p,)
+            and bool((self.progress_steps[:-1] <= self.progress_steps[1:]).all())
+            and (p == 0 or 0 <= int(self.progress_steps[0]) <= int(self.progress_steps[-1]) < self.n_steps)
+            and (m == 0 or 0 <= int(self.message_steps.min()) <= int(self.message_steps.max()) <= self.n_steps)
+        )
+        if not fits:
+            msg = (
+                f"could not read a stream's events: found {m} messages and {p} progress entries whose "
+                f"columns or steps do not fit together, n_steps={self.n_steps}"
+            )
+            raise InvalidShapeError(msg, hint="give columns of equal length, steps ascending from 0")
+
+    @property
+    def arity(self) -> int:
+        """Number of coordinates of each time."""
+        return int(self.progress_times.shape[1])
+
+    @classmethod
+    def from_events(cls, events: Iterable[Event], arity: int) -> StreamEvents:
+        """Put events into columns.
+
+        Raises
+        ------
+        InvalidShapeError
+            If a time has another arity.
+
+        Examples
+        --------
+        >>> StreamEvents.from_events([], arity=2).n_steps
+        0
+        """
+        message_times: list[IntArray] = [np.empty((0, arity), dtype=np.int64)]
+        progress_times: list[IntArray] = [np.empty((0, arity), dtype=np.int64)]
+        deltas: list[DiffArray] = [np.empty(0, dtype=np.int64)]
+        message_steps, n_entries = [0], [0]
+        messages_at, n_steps = [0], 0
+        for event in events:  # one round per event, whatever it holds
+            times = as_times(event.times, arity)
+            if isinstance(event, Messages):
+                message_times.append(times)
+                message_steps.append(times.shape[0])
+                messages_at.append(n_steps)
+            else:
+                progress_times.append(times)
+                deltas.append(as_diffs(event.deltas, times.shape[0]))
+                n_entries.append(times.shape[0])
+                n_steps += 1
+        return cls(
+            _concatenated(message_times),
+            np.repeat(np.array(messages_at, dtype=np.int64), message_steps),
+            _concatenated(progress_times),
+            np.concatenate(deltas),
+            np.repeat(np.arange(-1, n_steps, dtype=np.int64), n_entries),
+            n_steps,
+        )
+
+    @classmethod
+    def from_commits(
+        cls,
+        seqs: npt.ArrayLike,
+        message_times: TimesLike,
+        message_seqs: npt.ArrayLike,
+        progress_times: TimesLike,
+        progress_deltas: npt.ArrayLike,
+        progress_seqs: npt.ArrayLike,
+        arity: int,
+    ) -> StreamEvents:
+        """Put the commits of a log's stream into columns: in each, messages come before progress.
+
+        Parameters
+        ----------
+        seqs : array-like of int, shape (c,)
+            The commits of the stream; each counts as one progress batch.
+        message_times, message_seqs : array-like, shapes (m, k) and (m,)
+            Times of messages, or minima of them, and the commit of each.
+        progress_times, progress_deltas, progress_seqs : array-like, shapes (p, k), (p,) and (p,)
+            The progress entries, and the commit of each. In any order.
+        arity : int
+
+        Raises
+        ------
+        InvalidShapeError
+            If a message or a progress entry names a commit that is not among `seqs`.
+
+        Examples
+        --------
+        >>> StreamEvents.from_commits([0, 7], [3], [7], [0, 5], [-1, 1], [7, 7], 1).message_steps.tolist()
+        [1]
+        """
+        commits = np.unique(np.asarray(seqs, dtype=np.int64))
+        times = as_times(progress_times, arity)
+        deltas = as_diffs(progress_deltas, times.shape[0])
+        steps = _steps_of(np.asarray(progress_seqs, dtype=np.int64), commits)
+        order = np.argsort(steps, kind="stable")
+        return cls(
+            as_times(message_times, arity),
+            _steps_of(np.asarray(message_seqs, dtype=np.int64), commits),
+            times[order],
+            deltas[order],
+            steps[order],
+            commits.shape[0],
+        )
+
+    def batches(self) -> Iterator[tuple[IntArray, DiffArray]]:
+        """Iterate over the progress batches as (times, deltas); views.
+
+        Examples
+        --------
+        >>> events = StreamEvents.from_events([Progress(np.array([[0]]), np.array([-1]))], arity=1)
+        >>> [deltas.tolist() for times, deltas in events.batches()]
+        [[-1]]
+        """
+        bounds = np.searchsorted(self.progress_steps, np.arange(self.n_steps + 1))
+        for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            yield self.progress_times[low:high], self.progress_deltas[low:high]
+
+
+def _steps_of(seqs: DiffArray, commits: DiffArray) -> DiffArray:
+    steps = np.searchsorted(commits, seqs).astype(np.int64)
+    known = steps < commits.shape[0]
+    known[known] = commits[steps[known]] == seqs[known]
+    if not known.all():
+        msg = f"could not read a stream's events: found seq={int(seqs[~known][0])}, which is no commit of it"
+        raise InvalidShapeError(msg, hint="name every commit in seqs")
+    return steps
+
+
+def _concatenated(parts: Sequence[IntArray]) -> IntArray:
+    parts = [part for part in parts if part.shape[0]] or parts[:1]
+    return concat_times(*parts)
+
+
+def fold_events(
+    streams: Sequence[StreamEvents],
+    order: npt.ArrayLike | None = None,
+    *,
+    minimum: Sequence[int],
+) -> StreamEvents:
+    """Fold k streams into one: their progress batches interleaved, after k − 1 further capabilities.
+
+    Every stream starts with one capability at the minimum, the fold as well; so the fold's first
+    progress batch raises the count there by k − 1. Each stream's own order is kept, and messages stay
+    between the progress batches of their own stream where they were.
+
+    Parameters
+    ----------
+    streams : sequence of StreamEvents
+        At least one.
+    order : array-like of int, shape (total number of progress batches,), optional
+        Which stream each next progress batch is taken from; one stream after the other unless given.
+    minimum : sequence of int
+        The minimum time.
+
+    Returns
+    -------
+    StreamEvents
+        Legal if every stream is, for any order.
+
+    Raises
+    ------
+    InvalidShapeError
+        If `order` does not name each stream as often as it has progress batches.
+
+    Notes
+    -----
+    Cost: O(n log n) in the number of entries. Source: timely `protocol/replay.rs`.
+
+    Examples
+    --------
+    >>> stream = StreamEvents.from_events([Progress(np.array([[0]]), np.array([-1]))], arity=1)
+    >>> folded = fold_events([stream, stream], minimum=(0,))
+    >>> [(t.tolist(), d.tolist()) for t, d in folded.batches()]
+    [([[0]], [1]), ([[0]], [-1]), ([[0]], [-1])]
+    """
+    if not streams:
+        msg = "could not fold streams: found none"
+        raise InvalidShapeError(msg, hint="give at least one stream")
+    arity = len(tuple(minimum))
+    if any(stream.arity != arity for stream in streams):
+        msg = f"could not fold streams: found arities={[stream.arity for stream in streams]!r} for minimum={minimum!r}"
+        raise InvalidShapeError(msg, hint="only streams of one type of time can be folded")
+    sizes = np.array([stream.n_steps for stream in streams], dtype=np.int64)
+    turns = np.repeat(np.arange(len(streams)), sizes) if order is None else np.asarray(order, dtype=np.int64)
+    if not np.array_equal(np.bincount(turns, minlength=len(streams)), sizes):
+        taken = np.bincount(turns, minlength=len(streams)).tolist()
+        msg = f"could not fold streams: found an order that takes {taken} batches of {sizes.tolist()}"
+        raise InvalidShapeError(msg, hint="take each stream's batches exactly once")
+    first = np.array([tuple(minimum)], dtype=streams[0].progress_times.dtype).reshape(1, arity)
+    message_times, message_steps = [], []
+    times, deltas, steps = [first[:0]], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    offset = 0
+    if len(streams) > 1:
+        offset = 1
+        times, deltas = [first], [np.array([len(streams) - 1], dtype=np.int64)]
+        steps = [np.zeros(1, dtype=np.int64)]
+    for i, stream in enumerate(streams):  # k streams
+        # Where in the fold the stream's batches come, and after them one place for what follows.
+        places = np.flatnonzero(turns == i) + offset
+        message_times.append(stream.message_times)
+        # After the stream's own previous batch, as early as that allows: the stream alone vouches.
+        after = np.concatenate([[offset], places + 1])
+        message_steps.append(after[stream.message_steps])
+        times.append(stream.progress_times)
+        deltas.append(stream.progress_deltas)
+        steps.append(places[stream.progress_steps])
+    step = np.concatenate(steps)
+    sort = np.argsort(step, kind="stable")
+    return StreamEvents(
+        _concatenated(message_times),
+        np.concatenate(message_steps).astype(np.int64),
+        _concatenated(times)[sort],
+        np.concatenate(deltas)[sort],
+        step[sort].astype(np.int64),
+        int(turns.shape[0]) + offset,
+    )
+
+
+def frontier_steps(
+    events: StreamEvents, start: TimesLike, counts: npt.ArrayLike | None = None
+) -> list[tuple[int, Antichain]]:
+    """Return how the frontier moves: (step, frontier after that many batches) at each change.
+
+    Parameters
+    ----------
+    events : StreamEvents
+        Of one stream, or folded of several.
+    start : array-like of integers, shape (n, k)
+        Times held before the first batch; for a whole stream its minimum.
+    counts : array-like of integers, shape (n,), optional
+        How many are held at each; 1 unless given.
+
+    Returns
+    -------
+    list of (int, Antichain)
+        Beginning with (0, the frontier before the first batch).
+
+    Notes
+    -----
+    Cost: for k = 1 O((n + s) log s) for s batches, without a loop over them; else one update of a
+    `MutableAntichain` per batch.
+
+    Examples
+    --------
+    >>> batch = Progress(np.array([[0], [5]]), np.array([-1, 1]))
+    >>> frontier_steps(StreamEvents.from_events([batch], arity=1), [0])
+    [(0, Antichain.of(0)), (1, Antichain.of(5))]
+    """
+    held = as_times(start, events.arity)
+    held_counts = as_diffs(np.ones(held.shape[0], np.int64) if counts is None else counts, held.shape[0])
+    if events.arity == 1:
+        return _total_order_steps(events, held, held_counts)
+    current = MutableAntichain(events.arity)
+    current.update_iter(held, held_counts)
+    trace = [(0, current.frontier)]
+    for step, (times, deltas) in enumerate(events.batches()):  # one round per batch
+        if current.update_iter(times, deltas)[0].shape[0]:
+            trace.append((step + 1, current.frontier))
+    return trace
+
+
+def _total_order_steps(events: StreamEvents, held: IntArray, held_counts: DiffArray) -> list[tuple[int, Antichain]]:
+    lows, begins, ends = positive_intervals(events, held, held_counts)
+    least, complete = least_over_steps(lows[:, 0], begins, ends, events.n_steps + 1)
+    changed = np.ones(events.n_steps + 1, dtype=np.bool_)
+    changed[1:] = (complete[1:] != complete[:-1]) | (~complete[1:] & (least[1:] != least[:-1]))
+    return [
+        (step, Antichain.empty() if done else Antichain.of(time))
+        for step, time, done in zip(
+            np.flatnonzero(changed).tolist(),
+            least[changed].tolist(),
+            complete[changed].tolist(),
+            strict=True,
+        )
+    ]
+
+
+def positive_intervals(
+    events: StreamEvents, held: IntArray, held_counts: DiffArray
+) -> tuple[IntArray, DiffArray, DiffArray]:
+    """Return when each time has a positive count, as intervals of steps.
+
+    Step s stands for the state after s progress batches: 0 is the start, `events.n_steps` the end.
+
+    Parameters
+    ----------
+    events : StreamEvents
+    held : ndarray of int64 or uint64, shape (n, k)
+        Times held at the start.
+    held_counts : ndarray of int64, shape (n,)
+
+    Returns
+    -------
+    times, begins, ends : ndarray, shapes (i, k), (i,) and (i,)
+        The count of times[j] is positive at the steps begins[j] to ends[j], the latter exclusive.
+
+    Notes
+    -----
+    Cost: O(n log n), no loop over steps.
+
+    Examples
+    --------
+    >>> batch = Progress(np.array([[0], [5]]), np.array([-1, 1]))
+    >>> events = StreamEvents.from_events([batch], arity=1)
+    >>> times, begins, ends = positive_intervals(events, np.array([[0]]), np.array([1]))
+    >>> times.tolist(), begins.tolist(), ends.tolist()
+    ([[0], [5]], [0, 1], [1, 2])
+    """
+    times, steps, counts = running_counts(events, held, held_counts)
+    n = times.shape[0]
+    positive = counts > 0
+    last = np.ones(n, dtype=np.bool_)
+    last[:-1] = (times[1:] != times[:-1]).any(axis=1)
+    until = np.full(n, events.n_steps + 1, dtype=np.int64)
+    until[:-1][~last[:-1]] = steps[1:][~last[:-1]]
+    return times[positive], steps[positive], until[positive]
+
+
+def running_counts(
+    events: StreamEvents, held: IntArray, held_counts: DiffArray
+) -> tuple[IntArray, DiffArray, DiffArray]:
+    """Return the count of each time after each step that changes it.
+
+    Returns
+    -------
+    times, steps, counts : ndarray, shapes (n, k), (n,) and (n,)
+        Sorted by time, then step; steps as in `positive_intervals`.
+
+    Notes
+    -----
+    Cost: O(n log n).
+
+    Examples
+    --------
+    >>> events = StreamEvents.from_events([Progress(np.array([[0]]), np.array([-1]))], arity=1)
+    >>> running_counts(events, np.array([[0]]), np.array([1]))[2].tolist()
+    [1, 0]
+    """
+    times = concat_times(held, events.progress_times)
+    steps = np.concatenate([np.zeros(held.shape[0], dtype=np.int64), events.progress_steps + 1]).astype(times.dtype)
+    # Time and step together as one row: equal ones are summed first, a batch counts as a whole.
+    keyed, changes = consolidate_rows(
+        np.concatenate([times, steps[:, None]], axis=1),
+        np.concatenate([held_counts, events.progress_deltas]),
+    )
+    times, at = keyed[:, :-1], keyed[:, -1].astype(np.int64)
+    n = times.shape[0]
+    first = np.ones(n, dtype=np.bool_)
+    first[1:] = (times[1:] != times[:-1]).any(axis=1)
+    totals = np.cumsum(changes)
+    starts = np.flatnonzero(first)
+    before = np.repeat(totals[starts] - changes[starts], np.diff(starts, append=n))
+    return times, at, totals - before
+
+
+def least_over_steps(
+    lows: IntArray, begins: DiffArray, ends: DiffArray, n_steps: int
+) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+    """Return the least value at each step among intervals of steps that carry a value each.
+
+    Parameters
+    ----------
+    lows : ndarray of int64 or uint64, shape (i,)
+    begins, ends : ndarray of int64, shape (i,)
+        Interval of each value, `ends` exclusive; none empty.
+    n_steps : int
+
+    Returns
+    -------
+    least : ndarray, shape (n_steps,)
+    uncovered : ndarray of bool, shape (n_steps,)
+        True where no interval reaches; `least` means nothing there.
+
+    Notes
+    -----
+    Cost: O((i + n_steps) log n_steps): each interval is laid on a doubling table as two overlapping
+    pieces, then the table is passed down level by level.
+
+    Examples
+    --------
+    >>> least_over_steps(np.array([7, 3]), np.array([0, 1]), np.array([3, 2]), 4)[0].tolist()[:3]
+    [7, 3, 7]
+    """
+    top = np.iinfo(lows.dtype).max
+    sizes = ends - begins
+    levels = np.zeros(sizes.shape[0], dtype=np.int64)
+    n_levels = max(1, int(n_steps).bit_length())
+    for level in range(1, n_levels):  # log n_steps
+        levels[sizes >= 1 << level] = level
+    least = np.full(n_steps, top, dtype=lows.dtype)
+    covered = np.zeros(n_steps, dtype=np.bool_)
+    for level in range(n_levels - 1, -1, -1):
+        at = levels == level
+        for starts in (begins[at], ends[at] - (1 << level)):
+            np.minimum.at(least, starts, lows[at])
+            covered[starts] = True
+        if level:
+            # An entry of this level stands for 2**level steps: hand it to the two halves.
+            half = 1 << (level - 1)
+            np.minimum(least[half:], least[:-half].copy(), out=least[half:])
+            covered[half:] |= covered[:-half].copy()
+    return least, ~covered

@@ -1,0 +1,489 @@
+"""Decide what a micro-batch's rows and its end say about progress, without Spark and without files.
+
+A capture judges every row by the capability that its stream holds *before* the micro-batch, and
+at the micro-batch's end states which capabilities it keeps. Both decisions are pure functions of
+what is given here, so the Python writer, the foreachBatch capture and a repeated attempt after a
+crash come to the same result.
+
+Invariants
+----------
+1. A row is judged only by the counts before the micro-batch, the options and the micro-batch's
+   recorded wall clock: never by other rows, so how rows are spread over tasks changes nothing.
+2. Every row is exactly one of: message at its own time, message at an advanced time, dead letter,
+   refused. Refused rows exist only under ``late_data="error"``.
+3. No message is at a time that the held capability does not cover.
+4. What `Policy.downgrade` states is legal after `Policy.judge`: it gives up only what is held, and
+   asks only for times that something held is less than or equal to.
+5. A skewed row never moves the frontier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spark_timely.errors import InvalidOptionError, InvalidUsageError, LateDataError, shown
+from spark_timely.protocol.rules import StreamCounts
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.consolidation import consolidate_rows
+from spark_timely.time.order import advance, beyond
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spark_timely.time.arrays import BoolArray, IntArray
+    from spark_timely.time.domain import TimeDomain
+
+__all__ = [
+    "Downgrade",
+    "FrontierPolicy",
+    "Judgement",
+    "LateData",
+    "Policy",
+    "late_error",
+]
+
+_DAY_US = 86_400_000_000
+
+
+class FrontierPolicy(StrEnum):
+    """Say who decides when a captured time is complete.
+
+    Examples
+    --------
+    >>> FrontierPolicy("bounded") is FrontierPolicy.BOUNDED
+    True
+    """
+
+    BATCH = "batch"
+    BOUNDED = "bounded"
+    SOURCE = "source"
+    EVENTS = "events"
+    HOLD = "hold"
+    # Not an option of its own: what `dialect=cdcv2` means.
+    STATEMENTS = "statements"
+
+
+class LateData(StrEnum):
+    """Say what becomes of a row that the held capability does not cover.
+
+    Examples
+    --------
+    >>> LateData("deadLetter") is LateData.DEAD_LETTER
+    True
+    """
+
+    ERROR = "error"
+    DEAD_LETTER = "deadLetter"
+    ADVANCE = "advance"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Hold the verdict about each of n rows.
+
+    Attributes
+    ----------
+    times : ndarray of int64, shape (n, k)
+        Time under which each row is stored. A dead letter keeps its own time.
+    late, skewed : ndarray of bool, shape (n,)
+        Rows behind the held frontier, and rows too far in the future. Never both.
+    dead, refused : ndarray of bool, shape (n,)
+        Rows to set apart, and rows that forbid the micro-batch. Never both.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> no = np.array([False])
+    >>> Judgement(np.array([[4]]), late=no, skewed=no, dead=no, refused=no).message.tolist()
+    [True]
+    """
+
+    times: IntArray
+    late: BoolArray
+    skewed: BoolArray
+    dead: BoolArray
+    refused: BoolArray
+
+    @property
+    def message(self) -> BoolArray:
+        """Rows that become messages."""
+        return ~(self.dead | self.refused)
+
+    @property
+    def moving(self) -> BoolArray:
+        """Rows whose times may move the frontier: messages that are not skewed."""
+        return self.message & ~self.skewed
+
+    @property
+    def plain(self) -> bool:
+        """Whether every row is a message at its own time."""
+        return not (self.late.any() or self.skewed.any())
+
+
+@dataclass(frozen=True, slots=True)
+class Downgrade:
+    """Hold one progress statement: changes of capability counts, and why.
+
+    Attributes
+    ----------
+    times : ndarray of int64, shape (m, k)
+        Times whose count changes.
+    deltas : ndarray of int64, shape (m,)
+        Change of each count, in capabilities.
+    reason : str
+        Recorded in the log's ``_reason``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Downgrade(np.array([[0], [1]]), np.array([-1, 1]), "batch").reason
+    'batch'
+    """
+
+    times: IntArray
+    deltas: IntArray
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Judge rows and move the frontier, as the sink's options say.
+
+    Parameters
+    ----------
+    domain : TimeDomain
+        Types and minimum of the log's times.
+    frontier : FrontierPolicy
+        Who moves the frontier.
+    late_data : LateData
+        What becomes of late and of skewed rows.
+    lateness : int
+        How far the frontier stays behind the greatest time seen, in units of the time;
+        ``bounded`` only.
+    max_future_skew : int or None
+        How far a time may lie after the reference (the wall clock for date and timestamp, the
+        held time for integers), in units of the time. None allows any time.
+
+    Raises
+    ------
+    InvalidOptionError
+        If the options contradict each other or the type of the time.
+
+    Examples
+    --------
+    >>> from spark_timely.time.domain import TimeDomain
+    >>> policy = Policy(TimeDomain(("long",)), FrontierPolicy.BOUNDED, lateness=2)
+    >>> counts = StreamCounts.initial(3)
+    >>> policy.downgrade(counts, greatest=9).times.tolist()
+    [[3], [7]]
+    """
+
+    domain: TimeDomain
+    frontier: FrontierPolicy
+    late_data: LateData = LateData.ERROR
+    lateness: int = 0
+    max_future_skew: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse combinations that mean nothing."""
+        k = self.domain.arity
+        if self.frontier is FrontierPolicy.BATCH and (k != 1 or not self.domain.types[0].minimum_is_of_type):
+            kinds = ", ".join(kind.value for kind in self.domain.types)
+            msg = f"could not use frontier='batch': found a log whose times are of type ({kinds})"
+            raise InvalidOptionError(
+                msg,
+                hint="micro-batches are counted in integers: give timeColumn and another frontier, or another log",
+                context={"option": "frontier"},
+            )
+        if self.frontier is FrontierPolicy.BOUNDED and k != 1:
+            msg = f"could not use frontier='bounded': found {k} time columns"
+            raise InvalidOptionError(
+                msg,
+                hint="it needs exactly one; use frontier='hold' and move the frontier by advance",
+                context={"option": "frontier"},
+            )
+        if self.max_future_skew is not None and k != 1:
+            msg = f"could not use option 'maxFutureSkew': found {k} time columns"
+            raise InvalidOptionError(
+                msg, hint="it needs exactly one; leave it out", context={"option": "maxFutureSkew"}
+            )
+        # One turn per option that is a span of time.
+        for option, value in (("lateness", self.lateness), ("maxFutureSkew", self.max_future_skew)):
+            if value is not None and value < 0:
+                msg = f"could not use option {option!r}: found {value!r}"
+                raise InvalidOptionError(msg, hint="give zero or more", context={"option": option})
+
+    def skew_limit(self, counts: StreamCounts, at: int) -> int | None:
+        """Return the greatest time that is not skewed.
+
+        Parameters
+        ----------
+        counts : StreamCounts
+            Counts before the micro-batch.
+        at : int
+            The micro-batch's wall clock, in microseconds since the epoch, UTC.
+
+        Returns
+        -------
+        int or None
+            None where every time is allowed: no `max_future_skew`, or an integer time whose
+            stream is still at the minimum (nothing is known about its scale yet).
+
+        Examples
+        --------
+        >>> from spark_timely.time.domain import TimeDomain
+        >>> policy = Policy(TimeDomain(("long",)), FrontierPolicy.HOLD, max_future_skew=10)
+        >>> policy.skew_limit(StreamCounts.initial(5), at=0)
+        15
+        """
+        if self.max_future_skew is None:
+            return None
+        (kind,) = self.domain.types
+        if kind.value == "timestamp":
+            reference = at
+        elif kind.value == "date":
+            reference = at // _DAY_US
+        else:
+            held = counts.frontier
+            reference = int(held.times[0, 0]) if not held.is_empty else self.domain.minimum[0]
+            if reference == self.domain.minimum[0]:
+                return None
+        return min(reference + self.max_future_skew, kind.hi)
+
+    def judge(self, times: IntArray, counts: StreamCounts, *, at: int) -> Judgement:
+        """Say for each row what becomes of it.
+
+        Parameters
+        ----------
+        times : ndarray of int64, shape (n, k)
+            Each row's own time. Not modified. Ignored but for its length under ``batch``.
+        counts : StreamCounts
+            Counts before the micro-batch.
+        at : int
+            The micro-batch's wall clock, in microseconds since the epoch, UTC.
+
+        Returns
+        -------
+        Judgement
+            `times` is the caller's array where no row moves.
+
+        Notes
+        -----
+        Cost: O(n·f), f = size of the held frontier.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from spark_timely.time.domain import TimeDomain
+        >>> policy = Policy(TimeDomain(("long",)), FrontierPolicy.HOLD, LateData.ADVANCE)
+        >>> counts = StreamCounts.initial(5)
+        >>> policy.judge(np.array([[3], [5], [8]]), counts, at=0).times.ravel().tolist()
+        [5, 5, 8]
+        """
+        held = counts.frontier
+        n = len(times)
+        none = np.zeros(n, dtype=bool)
+        if self.frontier is FrontierPolicy.BATCH:
+            stamped = np.broadcast_to(held.times[:1], (n, 1))
+            return Judgement(stamped, late=none, skewed=none, dead=none, refused=none)
+        late = ~beyond(times, held.times)
+        limit = self.skew_limit(counts, at)
+        skewed = none if limit is None else (times[:, 0] > limit) & ~late
+        outcast = late | skewed
+        placed = times
+        if self.late_data is LateData.ADVANCE and late.any():
+            placed = times.copy()
+            placed[late] = advance(times[late], held.times)
+        return Judgement(
+            placed,
+            late=late,
+            skewed=skewed,
+            dead=outcast if self.late_data is LateData.DEAD_LETTER else none,
+            refused=outcast if self.late_data is LateData.ERROR else none,
+        )
+
+    def downgrade(
+        self,
+        counts: StreamCounts,
+        *,
+        greatest: int | None = None,
+        events: tuple[IntArray, IntArray] | None = None,
+        source: Antichain | None = None,
+    ) -> Downgrade:
+        """Return what the micro-batch states about progress at its end.
+
+        Parameters
+        ----------
+        counts : StreamCounts
+            Counts before the micro-batch.
+        greatest : int or None
+            Greatest time of the rows that may move the frontier (`Judgement.moving`); None when
+            there are none. ``bounded`` only.
+        events : pair of ndarrays, shapes (m, k) and (m,), or None
+            Times and changes of the progress rows in the data, or of what its statements come to. ``events``
+            and ``statements`` only.
+        source : Antichain or None
+            Frontier of what the query reads, at the micro-batch's end; None while it is not known.
+            ``source`` only.
+
+        Returns
+        -------
+        Downgrade
+            Empty where nothing moves.
+
+        Raises
+        ------
+        InvalidUsageError
+            If the type of the time has no time after the one that ``batch`` completes.
+
+        Examples
+        --------
+        >>> from spark_timely.time.domain import TimeDomain
+        >>> policy = Policy(TimeDomain(("long",), (0,)), FrontierPolicy.BATCH)
+        >>> policy.downgrade(StreamCounts.initial(0)).deltas.tolist()
+        [-1, 1]
+        """
+        empty = np.zeros((0, self.domain.arity), dtype=np.int64)
+        still = np.zeros(0, dtype=np.int64)
+        if self.frontier is FrontierPolicy.HOLD:
+            return Downgrade(empty, still, "hold")
+        if self.frontier is FrontierPolicy.EVENTS:
+            times, deltas = events if events is not None else (empty, still)
+            return Downgrade(times, deltas, "events")
+        if self.frontier is FrontierPolicy.STATEMENTS:
+            times, deltas = events if events is not None else (empty, still)
+            return Downgrade(times, deltas, "cdcv2")
+        held = counts.frontier
+        if self.frontier is FrontierPolicy.SOURCE:
+            # Never back: where the stream has been moved on by hand, it stays there.
+            target_frontier = held if source is None else held.join(source)
+            if target_frontier == held:
+                return Downgrade(empty, still, "source")
+            return _move_to(counts, target_frontier, f"source: {self.domain.render_frontier(target_frontier)}")
+        current = int(held.times[0, 0])
+        if self.frontier is FrontierPolicy.BATCH:
+            following = self.domain.successor((current,))
+            if following is None:
+                time = self.domain.render_time((current,))
+                msg = f"could not complete time {time!r}: found no later time of type {self.domain.types[0].value!r}"
+                raise InvalidUsageError(msg, hint="capture into a new log", context={"time": current})
+            target, reason = int(following[0]), "batch"
+        else:
+            if greatest is None or greatest - self.lateness <= current:
+                return Downgrade(empty, still, "bounded")
+            target = max(greatest - self.lateness, self.domain.minimum[0])
+            kind = self.domain.types[0]
+            lateness = kind.render_duration(self.lateness)
+            reason = f"bounded: greatest time {kind.render(greatest)}, lateness {lateness}"
+        return _move_to(counts, Antichain.of(target), reason)
+
+    def reasons(self, counts: StreamCounts, *, at: int) -> tuple[str, str]:
+        """Return the texts recorded with late and with skewed rows.
+
+        Parameters
+        ----------
+        counts : StreamCounts
+            Counts before the micro-batch.
+        at : int
+            The micro-batch's wall clock, in microseconds since the epoch, UTC.
+
+        Returns
+        -------
+        late, skewed : str
+
+        Examples
+        --------
+        >>> from spark_timely.time.domain import TimeDomain
+        >>> policy = Policy(TimeDomain(("long",)), FrontierPolicy.HOLD)
+        >>> policy.reasons(StreamCounts.initial(5), at=0)[0]
+        'late: behind the frontier [5]'
+        """
+        limit = self.skew_limit(counts, at)
+        after = "" if limit is None else f": after {self.domain.types[0].render(limit)}"
+        held = self.domain.render_frontier(counts.frontier)
+        return f"late: behind the frontier {held}", f"skewed{after}"
+
+
+def late_error(
+    policy: Policy,
+    counts: StreamCounts,
+    *,
+    at: int,
+    time: tuple[int, ...],
+    skewed: bool,
+    row: Mapping[str, object],
+    stream: str,
+) -> LateDataError:
+    """Return the error for a row that ``lateData=error`` refuses.
+
+    Parameters
+    ----------
+    policy : Policy
+        Policy that refused the row.
+    counts : StreamCounts
+        Counts that it was judged by.
+    at : int
+        The micro-batch's wall clock, in microseconds since the epoch, UTC.
+    time : tuple of int
+        The row's own time.
+    skewed : bool
+        Whether the row lies too far in the future; else it is behind the frontier.
+    row : mapping
+        Names and values of the row, to recognise it by.
+    stream : str
+        Name of the stream.
+
+    Returns
+    -------
+    LateDataError
+        Names row, time, frontier, and the options that let the row pass.
+
+    Examples
+    --------
+    >>> from spark_timely.time.domain import TimeDomain
+    >>> policy = Policy(TimeDomain(("long",)), FrontierPolicy.HOLD)
+    >>> counts = StreamCounts.initial(5)
+    >>> print(late_error(policy, counts, at=0, time=(3,), skewed=False, row={"t": 3}, stream="a"))
+    could not capture row {'t': 3} in stream 'a': found time 3 behind the frontier [5] — hint: \
+set lateData to 'deadLetter' to set late rows apart, or to 'advance' to move them to the frontier
+    """
+    domain = policy.domain
+    time_shown = domain.render_time(time)
+    frontier = domain.render_frontier(counts.frontier)
+    text = shown(dict(row))
+    if skewed:
+        limit = policy.skew_limit(counts, at)
+        latest = None if limit is None else domain.types[0].render(limit)
+        found = f"found time {time_shown!r} after {latest!r}, the latest that maxFutureSkew allows"
+        hint = (
+            "raise maxFutureSkew, or set lateData to 'deadLetter' to set such rows apart, or to"
+            " 'advance' to keep them without moving the frontier"
+        )
+    else:
+        found = f"found time {time_shown!r} behind the frontier {frontier}"
+        hint = "set lateData to 'deadLetter' to set late rows apart, or to 'advance' to move them to the frontier"
+        if policy.frontier is FrontierPolicy.BOUNDED:
+            hint += "; a larger lateness keeps more times open"
+        if policy.frontier is FrontierPolicy.SOURCE:
+            hint += "; the query itself moves times back, as rounding down does: capture the time that the source gives"
+    return LateDataError(
+        f"could not capture row {text} in stream {stream!r}: {found}",
+        hint=hint,
+        context={"stream": stream},
+        time=time_shown,
+        frontier=frontier,
+    )
+
+
+def _move_to(counts: StreamCounts, target: Antichain, reason: str) -> Downgrade:
+    """Give up every held capability for one at each element of `target`."""
+    # An element of both, as a product order can have, stays as it is.
+    times, deltas = consolidate_rows(
+        np.concatenate([counts.times, target.times]),
+        np.concatenate([-counts.counts, np.ones(len(target), dtype=np.int64)]),
+    )
+    return Downgrade(times, deltas, reason)

@@ -1,0 +1,515 @@
+"""The protocol of a captured stream: which events may follow which.
+
+A stream starts with one capability at the minimum time. From then on, in the order of its events:
+
+Invariants
+----------
+1. Progress may raise the count of a time only if some time less or equal to it has a positive count.
+2. A message may use a time only if some time less or equal to it has a positive count.
+3. No count is below zero after a progress batch: nobody gives up what it does not hold.
+4. "Count" in 1 and 2 is what had accumulated before the batch. A batch counts as a whole: changes of
+   one time are summed first, and their order inside the batch means nothing.
+
+What follows: messages may move earlier and progress later without harm, except that progress which
+drops a last capability may not pass a message that needs it. Streams that keep the rules each by
+itself keep them in any interleaving, when the fold starts with one capability per stream.
+
+Source: timely `protocol/replay.rs`, the protocol in the module's description.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spark_timely.errors import NegativeCountError, UnheldCapabilityError
+from spark_timely.protocol.event import (
+    Event,
+    StreamEvents,
+    least_over_steps,
+    positive_intervals,
+    running_counts,
+)
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.arrays import DiffArray, IntArray, TimesLike, as_diffs, as_times, concat_times
+from spark_timely.time.consolidation import consolidate_rows
+from spark_timely.time.order import beyond, less_equal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import numpy.typing as npt
+
+    from spark_timely.time.domain import TimeDomain
+
+__all__ = ["StreamCounts", "check_messages", "check_progress", "frontier_of", "verify_events"]
+
+# Pairs of an event and a time held that are compared at once.
+_PAIRS = 1 << 22
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamCounts:
+    """The capabilities that a stream holds: times and how many at each.
+
+    Parameters
+    ----------
+    times : ndarray of int64 or uint64, shape (n, k)
+        Distinct times in lexicographic order, read-only.
+    counts : ndarray of int64, shape (n,)
+        Positive counts, read-only.
+
+    Notes
+    -----
+    Build it with `initial` or `from_arrays`, which sort and check. Comparable with `==`, picklable.
+
+    Examples
+    --------
+    >>> counts = StreamCounts.initial((0,))
+    >>> counts.frontier, counts.total
+    (Antichain.of(0), 1)
+    """
+
+    times: IntArray
+    counts: DiffArray
+    _frontier: list[Antichain] = field(default_factory=list, repr=False)
+
+    @classmethod
+    def initial(cls, minimum: int | Sequence[int], count: int = 1) -> StreamCounts:
+        """Return what a stream holds at its start: `count` capabilities at the minimum time.
+
+        Examples
+        --------
+        >>> StreamCounts.initial((0, 0), 2).total
+        2
+        """
+        row = (minimum,) if isinstance(minimum, int | np.integer) else tuple(minimum)
+        return cls.from_arrays([row], [count], len(row))
+
+    @classmethod
+    def from_arrays(cls, times: TimesLike, counts: npt.ArrayLike, arity: int | None = None) -> StreamCounts:
+        """Return the capabilities with the given counts; those of equal times are summed.
+
+        Raises
+        ------
+        NegativeCountError
+            If a count is below zero.
+        InvalidShapeError
+            If shapes or types do not fit.
+
+        Examples
+        --------
+        >>> StreamCounts.from_arrays([5, 3, 5], [1, 0, 1]).to_json()
+        [[5, 2]]
+        """
+        rows = as_times(times, arity)
+        return cls._checked(rows, as_diffs(counts, rows.shape[0]))
+
+    @classmethod
+    def empty(cls, arity: int = 1) -> StreamCounts:
+        """Return the counts of a closed stream: nothing held.
+
+        Examples
+        --------
+        >>> StreamCounts.empty().closed
+        True
+        """
+        return cls._checked(np.empty((0, arity), dtype=np.int64), np.empty(0, dtype=np.int64))
+
+    @classmethod
+    def _checked(
+        cls,
+        times: IntArray,
+        counts: DiffArray,
+        *,
+        stream: str | None = None,
+        seq: int | None = None,
+        domain: TimeDomain | None = None,
+    ) -> StreamCounts:
+        """Consolidate and refuse negative counts; whose they are goes into the error."""
+        times, counts = consolidate_rows(times, counts)
+        if counts.shape[0] and counts.min() < 0:
+            row = int(np.flatnonzero(counts < 0)[0])
+            raise _negative(times[row], int(counts[row]), stream=stream, seq=seq, domain=domain)
+        times.flags.writeable = False
+        counts.flags.writeable = False
+        return cls(times, counts)
+
+    @property
+    def arity(self) -> int:
+        """Number of coordinates of each time."""
+        return int(self.times.shape[1])
+
+    @property
+    def total(self) -> int:
+        """Number of capabilities held."""
+        return int(self.counts.sum())
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is held: the stream can add nothing more."""
+        return len(self.times) == 0
+
+    @property
+    def frontier(self) -> Antichain:
+        """The minima of the times held."""
+        if not self._frontier:
+            self._frontier.append(Antichain(self.times, self.arity))
+        return self._frontier[0]
+
+    def plus(self, other: StreamCounts) -> StreamCounts:
+        """Return the capabilities of two streams together.
+
+        Examples
+        --------
+        >>> StreamCounts.initial(0).plus(StreamCounts.initial(5)).to_json()
+        [[0, 1], [5, 1]]
+        """
+        return StreamCounts.from_arrays(
+            concat_times(self.times, other.times),
+            np.concatenate([self.counts, other.counts]),
+            self.arity,
+        )
+
+    def to_json(self) -> list[list[int | list[int]]]:
+        """Return [[time, count], …] as plain JSON values; a time is an integer for k = 1.
+
+        Examples
+        --------
+        >>> StreamCounts.initial((0, 0)).to_json()
+        [[[0, 0], 1]]
+        """
+        times = self.times[:, 0].tolist() if self.arity == 1 else self.times.tolist()
+        return [[time, count] for time, count in zip(times, self.counts.tolist(), strict=True)]
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both hold the same capabilities."""
+        if not isinstance(other, StreamCounts):
+            return NotImplemented
+        return np.array_equal(self.times, other.times) and np.array_equal(self.counts, other.counts)
+
+    def __hash__(self) -> int:
+        """Return a hash that agrees with `==`."""
+        return hash((self.times.tobytes(), self.counts.tobytes()))
+
+    def __reduce__(self) -> tuple[object, tuple[IntArray, DiffArray, int]]:
+        """Pickle as the arrays."""
+        return StreamCounts.from_arrays, (self.times, self.counts, self.arity)
+
+
+def frontier_of(counts: StreamCounts) -> Antichain:
+    """Return the antichain of minima of the times held; empty for a closed stream.
+
+    Examples
+    --------
+    >>> frontier_of(StreamCounts.from_arrays([5, 7], [1, 2]))
+    Antichain.of(5)
+    """
+    return counts.frontier
+
+
+def check_progress(
+    counts: StreamCounts,
+    times: TimesLike,
+    deltas: npt.ArrayLike,
+    *,
+    stream: str | None = None,
+    seq: int | None = None,
+    domain: TimeDomain | None = None,
+) -> StreamCounts:
+    """Judge one progress batch, as a whole, and return the counts after it.
+
+    Parameters
+    ----------
+    counts : StreamCounts
+        What the stream holds before the batch.
+    times : array-like of integers, shape (n, k)
+    deltas : array-like of integers, shape (n,)
+        Changes of the counts. Times may repeat; zeros are allowed and mean nothing.
+    stream, seq : optional
+        Whose batch it is, for the error.
+    domain : TimeDomain, optional
+        How to write times in the error.
+
+    Returns
+    -------
+    StreamCounts
+
+    Raises
+    ------
+    UnheldCapabilityError
+        If the count of a time is raised to which no time held before is less or equal (invariant 1).
+    NegativeCountError
+        If a count would be below zero after the batch (invariant 3).
+
+    Notes
+    -----
+    Cost: O((n + d) log (n + d)) for d times held.
+
+    Examples
+    --------
+    >>> held = StreamCounts.initial(0)
+    >>> check_progress(held, [0, 5], [-1, 1]).to_json()
+    [[5, 1]]
+    """
+    rows = as_times(times, counts.arity)
+    rows, changes = consolidate_rows(rows, as_diffs(deltas, rows.shape[0]))
+    raised = rows[changes > 0]
+    fits = beyond(raised, counts.times)
+    if not fits.all():
+        attempt = "raise the count of"
+        raise _unheld(
+            attempt,
+            raised[int(np.flatnonzero(~fits)[0])],
+            counts,
+            stream=stream,
+            seq=seq,
+            domain=domain,
+        )
+    return StreamCounts._checked(
+        concat_times(counts.times, rows),
+        np.concatenate([counts.counts, changes]),
+        stream=stream,
+        seq=seq,
+        domain=domain,
+    )
+
+
+def check_messages(
+    counts: StreamCounts,
+    times: TimesLike,
+    *,
+    stream: str | None = None,
+    seq: int | None = None,
+    domain: TimeDomain | None = None,
+) -> None:
+    """Judge the times of messages: each must be beyond a time held (invariant 2).
+
+    Parameters
+    ----------
+    counts : StreamCounts
+        What the stream holds before the progress of the same commit.
+    times : array-like of integers, shape (n, k)
+        All times of the messages, or only their minima: that comes to the same.
+    stream, seq, domain : optional
+        As in `check_progress`.
+
+    Raises
+    ------
+    UnheldCapabilityError
+        Naming the first such row.
+
+    Notes
+    -----
+    Cost: as `spark_timely.time.order.beyond`.
+
+    Examples
+    --------
+    >>> check_messages(StreamCounts.initial(3), [3, 9])
+    """
+    rows = as_times(times, counts.arity)
+    fits = beyond(rows, counts.frontier.times)
+    if not fits.all():
+        row = int(np.flatnonzero(~fits)[0])
+        attempt = "send a message at"
+        raise _unheld(attempt, rows[row], counts, stream=stream, seq=seq, domain=domain, row=row)
+
+
+def verify_events(
+    domain: TimeDomain,
+    events: StreamEvents | Iterable[Event],
+    *,
+    start: StreamCounts | None = None,
+    stream: str | None = None,
+    seqs: npt.ArrayLike | None = None,
+) -> StreamCounts:
+    """Judge all events of a stream at once, and return what it holds at the end.
+
+    Parameters
+    ----------
+    domain : TimeDomain
+        Type and minimum of the times.
+    events : StreamEvents or iterable of events
+        In the order of the stream. Columns are judged without a loop over events.
+    start : StreamCounts, optional
+        What the stream holds at first; one capability at the domain's minimum unless given.
+    stream : str, optional
+        Name of the stream, for the error.
+    seqs : array-like of int, shape (events.n_steps,), optional
+        Number of the commit of each progress batch, for the error; the step unless given.
+
+    Returns
+    -------
+    StreamCounts
+
+    Raises
+    ------
+    UnheldCapabilityError, NegativeCountError
+        For the earliest offence. Its context names stream, seq, time and what was held.
+
+    Notes
+    -----
+    Cost: k = 1: O(n log n) for n messages and progress entries. Else O(n log n + p), where p counts
+    the pairs of an event and a time held when it comes. No loop over events.
+
+    Examples
+    --------
+    >>> from spark_timely.protocol.event import Messages, Progress
+    >>> from spark_timely.time.domain import TimeDomain
+    >>> close = Progress(np.array([[0]]), np.array([-1]))
+    >>> late = Messages(np.array([[7]]))
+    >>> verify_events(TimeDomain(("long",), (0,)), [late, close]).closed
+    True
+    >>> try:
+    ...     verify_events(TimeDomain(("long",), (0,)), [close, late])
+    ... except UnheldCapabilityError as error:
+    ...     error.message
+    'could not send a message at time=7 at seq=1: found capabilities held=[]'
+    """
+    if not isinstance(events, StreamEvents):
+        events = StreamEvents.from_events(events, domain.arity)
+    start = StreamCounts.initial(domain.minimum) if start is None else start
+    numbers = None if seqs is None else np.asarray(seqs, dtype=np.int64)
+
+    intervals = positive_intervals(events, start.times, start.counts)
+    raised, raised_steps = _raised(events)
+    times, steps, counts = running_counts(events, start.times, start.counts)
+    uses = (
+        ("send a message at", events.message_times, events.message_steps),
+        ("raise the count of", raised, raised_steps),
+    )
+    # Of every rule the first step at which it is broken; what comes after that means nothing.
+    first = [_first(~_held_at(used, at, intervals, events.n_steps + 1), at) for _, used, at in uses]
+    first.append(_first(counts < 0, steps - 1))
+    broken = [(int(at), rule, row) for rule, (row, at) in enumerate(first) if row >= 0]
+    if broken:
+        step, rule, row = min(broken)
+        seq = step if numbers is None or step >= numbers.shape[0] else int(numbers[step])
+        if rule == 2:
+            raise _negative(times[row], int(counts[row]), stream=stream, seq=seq, domain=domain)
+        attempt, used, _ = uses[rule]
+        held = _counts_at(intervals, step)
+        raise _unheld(attempt, used[row], held, stream=stream, seq=seq, domain=domain, row=row)
+    last = np.ones(times.shape[0], dtype=np.bool_)
+    last[:-1] = (times[1:] != times[:-1]).any(axis=1)
+    return StreamCounts.from_arrays(times[last], counts[last], events.arity)
+
+
+def _first(broken: npt.NDArray[np.bool_], steps: DiffArray) -> tuple[int, int]:
+    """Return row and step of the earliest broken rule; row -1 where none is."""
+    rows = np.flatnonzero(broken)
+    if not rows.shape[0]:
+        return -1, -1
+    row = int(rows[np.argmin(steps[rows])])
+    return row, int(steps[row])
+
+
+def _raised(events: StreamEvents) -> tuple[IntArray, DiffArray]:
+    """Return the times whose count a batch raises, all its entries summed, and the batch of each."""
+    steps = events.progress_steps.astype(events.progress_times.dtype)
+    keyed, changes = consolidate_rows(
+        np.concatenate([steps[:, None], events.progress_times], axis=1), events.progress_deltas
+    )
+    raised = keyed[changes > 0]
+    return raised[:, 1:], raised[:, 0].astype(np.int64)
+
+
+def _held_at(
+    times: IntArray,
+    steps: DiffArray,
+    intervals: tuple[IntArray, DiffArray, DiffArray],
+    n_steps: int,
+) -> npt.NDArray[np.bool_]:
+    """Tell for each time whether, at its step, a time less or equal to it has a positive count."""
+    lows, begins, ends = intervals
+    if not times.shape[0]:
+        return np.ones(0, dtype=np.bool_)
+    if times.shape[1] == 1:
+        least, complete = least_over_steps(lows[:, 0], begins, ends, n_steps)
+        fits: npt.NDArray[np.bool_] = ~complete[steps] & (least[steps] <= times[:, 0])
+        return fits
+    # Pair each interval with the events that fall into it, in pieces of bounded size.
+    order = np.argsort(steps, kind="stable")
+    ordered = times[order]
+    first = np.searchsorted(steps[order], begins)
+    sizes = np.searchsorted(steps[order], ends) - first
+    found = np.zeros(times.shape[0], dtype=np.bool_)
+    total = np.concatenate([[0], np.cumsum(sizes)])
+    low = 0
+    while low < sizes.shape[0]:  # pieces of about _PAIRS pairs
+        high = max(low + 1, int(np.searchsorted(total, total[low] + _PAIRS, side="right")) - 1)
+        n = int(total[high] - total[low])
+        interval = np.repeat(np.arange(low, high), sizes[low:high])
+        event = np.arange(n) - np.repeat(total[low:high] - total[low] - first[low:high], sizes[low:high])
+        found[event[less_equal(lows[interval], ordered[event])]] = True
+        low = high
+    fits = np.empty_like(found)
+    fits[order] = found
+    return fits
+
+
+def _counts_at(intervals: tuple[IntArray, DiffArray, DiffArray], step: int) -> StreamCounts:
+    """Return the times held at a step, once each."""
+    lows, begins, ends = intervals
+    held = lows[(begins <= step) & (step < ends)]
+    return StreamCounts.from_arrays(held, np.ones(held.shape[0], dtype=np.int64), lows.shape[1])
+
+
+def _shown(time: IntArray | tuple[int, ...], domain: TimeDomain | None) -> object:
+    values = tuple(int(x) for x in time)
+    if domain is not None:
+        return domain.render_time(values)
+    return values[0] if len(values) == 1 else values
+
+
+def _where(stream: object, seq: object) -> str:
+    place = "" if stream is None else f" in stream {stream!r}"
+    return place if seq is None else f"{place} at seq={seq}"
+
+
+def _unheld(
+    attempt: str,
+    time: IntArray,
+    counts: StreamCounts,
+    *,
+    stream: object = None,
+    seq: object = None,
+    domain: TimeDomain | None = None,
+    row: int | None = None,
+) -> UnheldCapabilityError:
+    held = counts.frontier
+    values = tuple(int(x) for x in time)
+    shown = [_shown(element, domain) for element in held.elements[:8]]
+    more = f" and {len(held) - 8} more" if len(held) > 8 else ""
+    if held.is_empty:
+        hint = "the stream is closed; nothing can follow"
+    else:
+        hint = "only times at or after a held one may be used; a dropped capability does not come back"
+    return UnheldCapabilityError(
+        f"could not {attempt} time={_shown(time, domain)!r}{_where(stream, seq)}: "
+        f"found capabilities held={shown!r}{more}",
+        hint=hint,
+        context={"stream": stream, "seq": seq, "row": row},
+        time=values,
+        held=held.elements,
+    )
+
+
+def _negative(
+    time: IntArray,
+    count: int,
+    *,
+    stream: object = None,
+    seq: object = None,
+    domain: TimeDomain | None = None,
+) -> NegativeCountError:
+    return NegativeCountError(
+        f"could not apply progress{_where(stream, seq)}: found count={count} after it at time={_shown(time, domain)!r}",
+        hint="a stream gives up only capabilities that it holds, each once",
+        location=stream,
+        time=tuple(int(x) for x in time),
+        count=count,
+        context={"seq": seq},
+    )

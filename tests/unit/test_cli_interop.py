@@ -1,0 +1,436 @@
+"""The verbs `import` and `export`: what they answer, what they refuse, and that they can be repeated."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from spark_timely.cli import main
+from spark_timely.cli.command import build_parser
+from spark_timely.cli.interop import _import
+from spark_timely.cli.output import Console
+from spark_timely.errors import TimelyError
+from spark_timely.interop.writer import capture_bytes
+from spark_timely.log.delta import open_log
+from tests.oracles.golden import golden_bytes
+
+Run = Callable[..., tuple[int, str, str]]
+TYPES = ("--time", "u64", "--record", "(String, u64)")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """Return the captures of three workers of the real timely."""
+    paths = [tmp_path / f"w{i}.bin" for i in range(3)]
+    for i, path in enumerate(paths):
+        path.write_bytes(golden_bytes(f"capture_c2_3workers_w{i}.bin"))
+    return [str(path) for path in paths]
+
+
+def digest(run: Run, log: str) -> str:
+    code, out, _ = run("verify", log, "--json")
+    assert code == 0, out
+    return str(json.loads(out)["hash"])
+
+
+def test_import_again_adds_nothing_and_export_gives_the_same_back(
+    run: Run, files: list[str], log_path: str, tmp_path: Path
+) -> None:
+    code, out, _ = run("import", log_path, *files, *TYPES, "--json")
+    answer = json.loads(out)
+    assert (code, answer["complete"]) == (0, True)
+    assert [each["stream"] for each in answer["captures"]] == ["w0", "w1", "w2"]
+    assert all(each["closed"] and each["new_events"] == each["events"] > 0 for each in answer["captures"])
+    wanted, version = digest(run, log_path), open_log(log_path).version
+    code, out, _ = run("import", log_path, *files, *TYPES)
+    assert code == 0
+    assert out.count("0 events with 0 records added; closed") == 3
+    assert (digest(run, log_path), open_log(log_path).version) == (wanted, version)
+    for kind, count in (("timely", 2), ("jsonl", 4)):
+        folder = tmp_path / kind
+        code, out, _ = run("export", log_path, str(folder), "--files", str(count), "--format", kind, "--json")
+        written = [each["path"] for each in json.loads(out)]
+        assert (code, len(written)) == (0, count)
+        code, out, _ = run("import", str(tmp_path / f"{kind} log"), *written, *TYPES, "--format", kind)
+        assert code == 0
+        assert digest(run, str(tmp_path / f"{kind} log")) == wanted
+        code, _, err = run("export", log_path, str(folder), "--files", str(count), "--format", kind)
+        assert code == 2
+        assert "give an empty directory" in err
+
+
+def test_part_of_a_log_is_exported_and_ends_there(run: Run, files: list[str], log_path: str, tmp_path: Path) -> None:
+    assert run("import", log_path, *files, *TYPES)[0] == 0
+    log = open_log(log_path)
+    times = sorted(set(log.messages().column("_time").to_pylist()))
+    middle = times[len(times) // 2]
+    assert run("export", log_path, str(tmp_path / "part"), "--stream", "w1", "--up-to", str(middle))[0] == 0
+    part = str(tmp_path / "part log")
+    code, out, _ = run("import", part, str(tmp_path / "part" / "capture_w0.bin"), *TYPES, "--json")
+    assert (code, json.loads(out)["complete"]) == (0, True)
+    rows = open_log(part).messages(columns=["_time", "f0", "f1"])
+    assert rows.num_rows == log.messages(upper=[middle], stream="w1").num_rows > 0
+    assert max(rows.column("_time").to_pylist()) < middle
+
+
+def test_unfinished_capture_is_reported_and_goes_on_when_it_grows(run: Run, log_path: str, tmp_path: Path) -> None:
+    whole = golden_bytes("capture_c2_3workers_w0.bin")
+    file = tmp_path / "growing.bin"
+    file.write_bytes(whole[: len(whole) // 2])
+    code, out, _ = run("import", log_path, str(file), *TYPES)
+    assert code == 0
+    assert "unfinished, at" in out
+    assert "of an event that is not whole yet" in out
+    file.write_bytes(whole)
+    code, out, _ = run("import", log_path, str(file), *TYPES, "--json")
+    assert (code, json.loads(out)["captures"][0]["closed"]) == (0, True)
+
+
+def test_import_waits_for_a_file_that_is_still_written(log_path: str, tmp_path: Path) -> None:
+    whole = golden_bytes("capture_c2_3workers_w0.bin")
+    file = tmp_path / "x.bin"
+    file.write_bytes(whole[:1000])
+    clock = [0.0]
+
+    def pause(seconds: float) -> None:
+        clock[0] += seconds
+        if file.stat().st_size < 4000:
+            with file.open("ab") as end:
+                end.write(whole[file.stat().st_size :][:1000])
+
+    options = build_parser().parse_args(["import", log_path, str(file), *TYPES, "--wait", "2s"])
+    with open(os.devnull, "w") as nothing:
+        assert _import(options, Console(nothing, json_mode=False), now=lambda: clock[0], pause=pause)
+    assert open_log(log_path).stream("x").batch > 3900
+    assert 2.0 <= clock[0] < 6.0
+
+
+def test_import_waits_as_long_as_an_event_is_coming(log_path: str, tmp_path: Path) -> None:
+    whole = capture_bytes([(0, [("x" * 1000, 1)]), {0: -1}], time="u64", record="(string, u64)")
+    file = tmp_path / "x.bin"
+    file.write_bytes(b"")
+    clock = [0.0]
+
+    def pause(seconds: float) -> None:
+        clock[0] += 0.9  # so that the event takes longer than the wait
+        with file.open("ab") as end:
+            end.write(whole[file.stat().st_size :][:200])
+
+    options = build_parser().parse_args(["import", log_path, str(file), *TYPES, "--wait", "1s"])
+    with open(os.devnull, "w") as nothing:
+        assert _import(options, Console(nothing, json_mode=False), now=lambda: clock[0], pause=pause)
+    assert open_log(log_path).stream("x").closed
+
+
+def test_wrong_type_is_refused_with_its_place_and_makes_no_log(run: Run, files: list[str], log_path: str) -> None:
+    code, _, err = run("import", log_path, *files, "--time", "u64", "--record", "u64")
+    assert code == 4
+    assert "could not read a capture at event=" in err
+    assert not os.path.exists(log_path)
+
+
+def test_capture_that_breaks_the_protocol_is_refused_and_makes_no_log(run: Run, log_path: str, tmp_path: Path) -> None:
+    file = tmp_path / "late.bin"
+    file.write_bytes(capture_bytes([{0: -1}, (0, [("late", 1)])], time="u64", record="(string, u64)"))
+    code, _, err = run("import", log_path, str(file), *TYPES)
+    assert code == 4
+    assert "at event=1, byte=36" in err
+    assert not os.path.exists(log_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere.bin", *TYPES], "found no such file"),
+        (["{0}", "--time", "u64", "--record", "(String, u46)"], "found 'u46' at character 10"),
+        (["{0}", "--time", "f64", "--record", "u64"], "type of times"),
+        (["{0}", "{1}", *TYPES, "--stream", "a"], "found --stream 1 times"),
+        (["{0}", "{0}", *TYPES], "for more than one capture"),
+        (["tcp://nowhere", *TYPES], "could not read address"),
+        (["{0}", "--record", "u64"], "--time"),
+    ],
+)
+def test_command_lines_that_make_no_sense_are_refused(
+    run: Run, files: list[str], log_path: str, arguments: list[str], said: str
+) -> None:
+    code, _, err = run("import", log_path, *(each.format(*files) for each in arguments))
+    assert code == 2
+    assert said in err
+    assert not os.path.exists(log_path)
+
+
+@contextmanager
+def served(data: bytes) -> Iterator[str]:
+    """Give the address of a producer that sends data to the first who connects, and leaves."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(data)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        thread.join(30)
+
+
+def test_capture_comes_over_a_socket(run: Run, log_path: str) -> None:
+    with served(golden_bytes("capture_c2_3workers_w0.bin")) as address:
+        code, out, _ = run("import", log_path, address, *TYPES, "--stream", "w0", "--json")
+    assert (code, json.loads(out)["complete"]) == (0, True)
+
+
+def test_collection_comes_and_goes_as_cdcv2(run: Run, log_path: str, tmp_path: Path) -> None:
+    file = tmp_path / "messages.jsonl"
+    lines = [
+        {"progress": {"lower": [3], "upper": [9], "counts": [[5, 1]]}},
+        {"updates": [[["a", 1], 5, -1], [["b", 2], 1, 2]]},
+        {"updates": [[["b", 2], 1, 2], [["late", 0], 12, 1]]},
+        {"progress": {"lower": [0], "upper": [3], "counts": [[1, 1]]}},
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    cdcv2 = ("--time", "u64", "--record", "(string, u64)", "--format", "cdcv2", "--json")
+    code, out, _ = run("import", log_path, str(file), str(file), *cdcv2)
+    assert (code, json.loads(out)) == (
+        0,
+        {"messages": 8, "added": 2, "pending": 1, "unfinished": 0, "frontier": [9], "complete": False},
+    )
+    code, out, _ = run("import", log_path, str(file), *cdcv2)
+    assert (code, json.loads(out)["added"]) == (0, 0)
+    code, out, _ = run("export", log_path, str(tmp_path / "out"), "--json")
+    (written,) = json.loads(out)
+    assert (code, written["records"]) == (0, 2)
+    said = [json.loads(line) for line in Path(written["path"]).read_text().splitlines()]
+    assert said == [
+        {"updates": [[["b", 2], 1, 2], [["a", 1], 5, -1]]},
+        {"progress": {"lower": [0], "upper": [9], "counts": [[1, 1], [5, 1]]}},
+    ]
+    file.write_text('{"updates": [[["a", 1], 12, 1]]}\n{"updates": [[["a", 1], 12, 2]]}\n')
+    code, _, err = run("import", log_path, str(file), *cdcv2)
+    assert code == 4
+    assert "which is not consolidated" in err
+    assert "in lines 1 to 2 of" in err
+    assert run("export", log_path, str(tmp_path / "two"), "--format", "timely")[0] == 2
+    assert run("import", log_path, str(file), *TYPES)[0] == 2
+
+
+def test_line_that_is_no_message_is_named(run: Run, log_path: str, tmp_path: Path) -> None:
+    file = tmp_path / "messages.jsonl"
+    file.write_bytes(b'{"updates": []}\n\n{"updates": [["a", -1, 1]]}\n')
+    code, _, err = run("import", log_path, str(file), "--time", "u64", "--record", "string", "--format", "cdcv2")
+    assert code == 4
+    assert "in line 3 of" in err
+
+
+CDCV2 = ("--time", "u64", "--record", "string", "--format", "cdcv2")
+LATE = [{"progress": [[0, -1]]}, {"messages": [0, [["late", 1]]]}]
+REFUSED = {
+    "lines of JSON that are no events": (TYPES, ["--format", "jsonl"], b'{"messages": [0, [["a", -1]]]}\n'),
+    "lines of JSON that break the protocol": (
+        TYPES,
+        ["--format", "jsonl"],
+        "".join(json.dumps(line) + "\n" for line in LATE).encode(),
+    ),
+    "no JSON": (TYPES, ["--format", "jsonl"], b"\x00\xff\n"),
+    "an event that is wrong long after the beginning": (
+        TYPES,
+        [],
+        capture_bytes(
+            [*[(0, [("x" * 1000, i) for i in range(1000)])] * 9, {0: -1}, {0: -1}], time="u64", record="(string, u64)"
+        ),
+    ),
+    "no CDCv2": (CDCV2, [], b'{"updates": [["a", 1, 1]]}\n{"progress": 1}\n'),
+    "CDCv2 that contradicts itself": (CDCV2, [], b'{"updates": [["a", 1, 1]]}\n{"updates": [["a", 1, 2]]}\n'),
+    "bytes of anything": (TYPES, [], bytes(range(256))),
+}
+
+
+@pytest.mark.parametrize("case", sorted(REFUSED))
+@pytest.mark.parametrize("streams", [None, "1", "2"])
+def test_refused_input_leaves_nothing_changed(
+    run: Run, log_path: str, tmp_path: Path, case: str, streams: str | None
+) -> None:
+    types, more, data = REFUSED[case]
+    good, bad = tmp_path / "good.x", tmp_path / "bad.x"
+    bad.write_bytes(data)
+    if streams is not None:
+        good.write_bytes(b"")
+        assert run("import", log_path, str(good), *types, *more, "--streams", streams)[0] == 0
+    before = open_log(log_path).version if streams is not None else None
+    code, _, err = run("import", log_path, str(bad), *types, *more)
+    assert code == 4
+    assert "found" in err
+    if streams is not None:
+        assert open_log(log_path).version == before
+    else:
+        assert not os.path.exists(log_path)
+
+
+def test_no_file_is_imported_if_one_of_them_is_refused(run: Run, files: list[str], log_path: str) -> None:
+    Path(files[2]).write_bytes(bytes(100))
+    assert run("import", log_path, *files, *TYPES)[0] == 4
+    assert not os.path.exists(log_path)
+
+
+def test_port_that_is_taken_leaves_nothing_changed(run: Run, files: list[str], log_path: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"tcp-listen://127.0.0.1:{server.getsockname()[1]}"
+        code, _, err = run("import", log_path, address, files[0], *TYPES)
+    assert code == 3
+    assert "could not listen on" in err
+    assert not os.path.exists(log_path)
+
+
+@pytest.mark.parametrize("data", [bytes(100), b"GET / HTTP/1.1\r\n\r\n"])
+def test_producer_that_sends_anything_makes_no_log(run: Run, log_path: str, data: bytes) -> None:
+    with served(data) as address:
+        code, _, err = run("import", log_path, address, *TYPES, "--wait", "1s")
+    assert code == 4
+    assert "could not read a capture at event=0, byte=" in err
+    assert not os.path.exists(log_path)
+
+
+def test_nobody_comes_and_no_log_is_made(run: Run, log_path: str) -> None:
+    code, out, _ = run("import", log_path, "tcp-listen://127.0.0.1:0", *TYPES, "--wait", "0s")
+    assert (code, os.path.exists(log_path)) == (0, False)
+    assert "there is no log yet" in out
+
+
+def test_one_file_under_two_names_is_refused(run: Run, files: list[str], log_path: str, tmp_path: Path) -> None:
+    (tmp_path / "link.bin").symlink_to(files[0])
+    for names in ([files[0], str(tmp_path / "link.bin")], [files[0], files[0]]):
+        code, _, err = run("import", log_path, *names, *TYPES, "--stream", "a", "--stream", "b")
+        assert code == 2
+        assert "found it to be the same file as" in err
+    assert not os.path.exists(log_path)
+
+
+def test_capture_that_closes_does_not_complete_a_log_before_the_others_are_in(
+    run: Run, files: list[str], log_path: str, tmp_path: Path
+) -> None:
+    (tmp_path / "begun.bin").write_bytes(b"")
+    assert run("import", log_path, str(tmp_path / "begun.bin"), *TYPES)[0] == 0
+    # What is left is one capability, at the minimum: all three begin from it, though the first one gives up its own.
+    (tmp_path / "begun.bin").write_bytes(Path(files[0]).read_bytes())
+    code, out, err = run("import", log_path, str(tmp_path / "begun.bin"), *files[1:], *TYPES, "--json")
+    assert (code, err) == (0, "")
+    assert all(each["closed"] for each in json.loads(out)["captures"])
+
+
+def test_log_that_is_to_get_fewer_captures_than_there_are_is_refused(run: Run, files: list[str], log_path: str) -> None:
+    code, _, err = run("import", log_path, *files, *TYPES, "--streams", "2")
+    assert code == 2
+    assert "found --streams 2 for 3 captures" in err
+    assert not os.path.exists(log_path)
+
+
+def test_line_that_breaks_the_protocol_is_named_by_its_place_in_the_file(
+    run: Run, log_path: str, tmp_path: Path
+) -> None:
+    file, lines = tmp_path / "x.jsonl", [json.dumps(line) for line in LATE]
+    file.write_text(f"\n{lines[0]}\n\n{lines[1]}\n")
+    code, _, err = run("import", log_path, str(file), *TYPES, "--format", "jsonl")
+    assert code == 4
+    assert f"at event=1, byte={len(lines[0]) + 3}" in err
+    file.write_text(f"{lines[0]}\n[]\n")
+    code, _, err = run("import", log_path, str(file), *TYPES, "--format", "jsonl")
+    assert f"at event=1, byte={len(lines[0]) + 1}: found" in err
+
+
+def test_last_line_without_its_end_is_read_when_it_is_whole(run: Run, log_path: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    lines = json.dumps({"messages": [0, [["a", 1]]]}) + "\n" + json.dumps({"progress": [[0, -1]]})
+    file.write_text(lines[:-1])
+    code, out, _ = run("import", log_path, str(file), *TYPES, "--format", "jsonl")
+    assert code == 0
+    assert "unfinished, at 0, 22 bytes of an event that is not whole yet" in out
+    file.write_text(lines)
+    for end, added in (("", 1), ("\n", 0)):
+        file.write_text(lines + end)
+        code, out, _ = run("import", log_path, str(file), *TYPES, "--format", "jsonl", "--json")
+        (capture,) = json.loads(out)["captures"]
+        assert (code, capture["closed"], capture["new_events"]) == (0, True, added)
+
+
+def test_file_of_lines_that_was_cut_is_refused(run: Run, log_path: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    lines = [json.dumps({"messages": [0, [["a", i]]]}) + "\n" for i in range(3)]
+    file.write_text("".join(lines))
+    assert run("import", log_path, str(file), *TYPES, "--format", "jsonl")[0] == 0
+    file.write_text("".join(lines[:2]))
+    code, _, err = run("import", log_path, str(file), *TYPES, "--format", "jsonl")
+    assert code == 4
+    assert "bytes less than" in err
+
+
+def test_cdcv2_that_is_still_written_is_read_to_its_last_whole_message(run: Run, log_path: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    lines = '{"updates": [["a", 1, 1]]}\n{"progress": {"lower": [0], "upper": [], "counts": [[1, 1]]}}'
+    file.write_text(lines[:-2])
+    code, out, _ = run("import", log_path, str(file), *CDCV2)
+    assert code == 0
+    assert "byte" in out
+    assert "not whole yet" in out
+    file.write_text(lines)
+    code, out, _ = run("import", log_path, str(file), *CDCV2, "--json")
+    assert (code, json.loads(out)["added"], json.loads(out)["complete"]) == (0, 1, True)
+
+
+def test_interrupt_from_the_keyboard_leaves_what_came(log_path: str) -> None:
+    data = golden_bytes("capture_c2_3workers_w0.bin")
+    command = [sys.executable, "-m", "spark_timely.cli", "import", log_path, "", *TYPES, "--stream", "w"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(60)
+        command[5] = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        # A shell without jobs lets what it runs in the background ignore the signal, and that is inherited.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        finally:
+            signal.signal(signal.SIGINT, before)
+        with process:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(data[:2000])
+                gate = threading.Event()
+                for _ in range(3000):
+                    if os.path.exists(log_path) and _position(log_path, "w"):
+                        break
+                    gate.wait(0.02)
+                process.send_signal(signal.SIGINT)  # while the connection is open
+                try:
+                    _, err = process.communicate(timeout=30)
+                finally:
+                    process.kill()
+    assert (process.returncode, err) == (130, "spark-timely: interrupted\n")
+    assert 0 < _position(log_path, "w") <= 2000
+    assert open_log(log_path).verify().legal
+
+
+def _position(path: str, stream: str) -> int:
+    try:
+        state = open_log(path).stream(stream)
+    except TimelyError:
+        return 0
+    return 0 if state is None or state.batch is None else state.batch
