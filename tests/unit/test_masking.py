@@ -13,7 +13,7 @@ import pytest
 
 from spark_timely.cli.command import main
 from spark_timely.cli.output import Console
-from spark_timely.errors import InvalidUsageError, StorageError, TimelyError, shown
+from spark_timely.errors import InvalidUsageError, StorageError, TimelyError, UpperMismatchError, shown
 from spark_timely.log.delta import open_log
 from spark_timely.log.storage import FileStorage, normal_path
 from spark_timely.masking import keep_secret, mask_exception, masked, masked_logger, masked_value
@@ -89,7 +89,7 @@ def test_error_holds_no_secret_in_message_hint_context_repr_and_pickle() -> None
     for each in (error, pickle.loads(pickle.dumps(error))):
         assert "VALUE" not in f"{each}{each!r}{each.message}{each.hint}{each.context}{each.args}"
         assert each.context["n"] == 3
-    assert "VALUE" not in str(StorageError("x")._with(found=SECRET).context)
+    assert "VALUE" not in str(UpperMismatchError("x", current=SECRET).context)
 
 
 def test_long_value_is_masked_before_it_is_cut() -> None:
