@@ -133,3 +133,12 @@ def test_capture_is_a_plain_function() -> None:
         "assert pickle.loads(pickle.dumps(capture)) is capture\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_names_of_interop_are_those_of_their_modules() -> None:
+    interop = importlib.import_module("spark_timely.interop")
+    assert sorted(interop.__all__) == interop.__all__
+    for name in interop.__all__:
+        assert getattr(interop, name).__module__.startswith("spark_timely.interop.")
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        interop.Nothing  # noqa: B018
