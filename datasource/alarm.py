@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from spark_timely.errors import TimelyError
-from spark_timely.log.storage import FileStorage, open_storage
+from spark_timely.log.store.storage import FileStorage, open_storage
 from spark_timely.masking import masked_logger
 
 __all__ = ["Alarm"]

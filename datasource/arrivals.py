@@ -25,7 +25,7 @@ from spark_timely.datasource.reader import sorted_schema
 from spark_timely.datasource.recent import RecentProgress
 from spark_timely.errors import DataLossError
 from spark_timely.log.base import OPEN_STREAM
-from spark_timely.log.history import History, history_of
+from spark_timely.log.machine.history import History, history_of
 from spark_timely.protocol.replay import Limits, admit_commits
 from spark_timely.protocol.splits import default_splits
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from spark_timely.datasource.offsets import Begin, Offset, Scope
     from spark_timely.datasource.partitions import Layout
     from spark_timely.log.base import CaptureLog
-    from spark_timely.log.index import FileIndex
+    from spark_timely.log.files.index import FileIndex
     from spark_timely.time.arrays import BoolArray, IntArray
 
 __all__ = ["Arrivals"]

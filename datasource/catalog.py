@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from spark_timely.datasource.columns import conform_array
 from spark_timely.datasource.reader import open_data
-from spark_timely.log.files import corrupt, file_times
+from spark_timely.log.files.parquet import corrupt, file_times
 from spark_timely.protocol.replay import FileBounds, TimeCounts, within
 from spark_timely.protocol.splits import cut_times
 from spark_timely.time.consolidation import group_times, lexsort, unique_times
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from spark_timely.log.base import CaptureLog
-    from spark_timely.log.index import FileIndex
+    from spark_timely.log.files.index import FileIndex
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.arrays import BoolArray, IntArray
     from spark_timely.time.domain import TimeDomain

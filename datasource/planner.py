@@ -37,7 +37,7 @@ from spark_timely.datasource.offsets import (
 from spark_timely.datasource.partitions import FilePiece, Layout, Split, make_layout
 from spark_timely.errors import DataLossError, NotBeyondError, SinceViolationError
 from spark_timely.log.cut import Cut
-from spark_timely.log.decide import missing_stream
+from spark_timely.log.machine.decide import missing_stream
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Admission, Limits, admit, may_hold
 from spark_timely.protocol.splits import cut_bytes, default_splits

@@ -30,7 +30,7 @@ from spark_timely.datasource.columns import conform_array
 from spark_timely.datasource.partitions import Layout, Split
 from spark_timely.errors import DataLossError, InvalidUsageError
 from spark_timely.log.snapshot import consolidate_updates
-from spark_timely.log.storage import open_storage
+from spark_timely.log.store.storage import open_storage
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import lexicographically_below, surely_holds, within
 from spark_timely.protocol.splits import Piece, part_of
@@ -40,7 +40,7 @@ from spark_timely.time.order import beyond
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from spark_timely.log.storage import Storage
+    from spark_timely.log.store.storage import Storage
     from spark_timely.time.arrays import BoolArray, IntArray
 
 __all__ = ["read_split", "read_splits"]

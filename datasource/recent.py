@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.log.history import History
+from spark_timely.log.machine.history import History
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spark_timely.log.base import CaptureLog
-    from spark_timely.log.index import FileIndex
+    from spark_timely.log.files.index import FileIndex
     from spark_timely.time.arrays import BoolArray
 
 __all__ = ["RecentProgress"]

@@ -11,7 +11,7 @@ from spark_timely.conf.options import SOURCE_OPTIONS, parse_options
 from spark_timely.datasource.clock import CLOCK_SCHEMA, check_clock_options
 from spark_timely.datasource.partitions import SPLIT_SCHEMA, restrict_layout
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
-from spark_timely.log.format import METADATA_KEY
+from spark_timely.log.files.format import METADATA_KEY
 from spark_timely.spark.arrow import arrow_schema, spark_schema
 from spark_timely.spark.compat import ADMISSION_CONTROL
 from spark_timely.spark.worker import settle_planner

@@ -15,7 +15,7 @@ from spark_timely.datasource.alarm import Alarm
 from spark_timely.datasource.clock import Clock
 from spark_timely.datasource.partitions import split_batch
 from spark_timely.datasource.reader import read_split
-from spark_timely.log.storage import open_storage
+from spark_timely.log.store.storage import open_storage
 from spark_timely.spark.compat import AvailableNow, carrier_limit, reads_all
 from spark_timely.spark.worker import settle_worker
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from spark_timely.conf.options import SinkOptions
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
-from spark_timely.log.format import METADATA_KEY, LogFormat, canonical_type
+from spark_timely.log.files.format import METADATA_KEY, LogFormat, canonical_type
 from spark_timely.protocol.policy import FrontierPolicy, LateData, Policy
 from spark_timely.sink.statements import check_statement_columns, statement_columns
 from spark_timely.spark.arrow import arrow_schema

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from spark_timely.canonical.digest import RowsDigest, digest_of
 from spark_timely.errors import ProtocolError, SchemaMismatchError, StorageError
 from spark_timely.log.base import DataFile
-from spark_timely.log.files import conform, message_table, write_data_files
-from spark_timely.log.storage import FileStorage, open_storage
+from spark_timely.log.files.parquet import conform, message_table, write_data_files
+from spark_timely.log.store.storage import FileStorage, open_storage
 from spark_timely.protocol.policy import FrontierPolicy, Judgement, late_error
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.sink.commit import TaskReport

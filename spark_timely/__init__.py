@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from spark_timely.log.delta import DeltaLog as Log
     from spark_timely.log.delta import create_log as create_log
     from spark_timely.log.delta import open_log as open_log
-    from spark_timely.log.waiting import wait as wait
+    from spark_timely.log.wait import wait as wait
     from spark_timely.progress.frontier import Antichain as Antichain
     from spark_timely.spark.collection import consolidate as consolidate
     from spark_timely.spark.collection import snapshot as snapshot
@@ -82,7 +82,7 @@ _EXPORTS: dict[str, str] = {
     "start": "spark_timely.spark.start",
     "sum": "spark_timely.dataflow.aggregates:sum_of",
     "table_path": "spark_timely.spark.tables",
-    "wait": "spark_timely.log.waiting",
+    "wait": "spark_timely.log.wait",
     "windows": "spark_timely.dataflow.delays",
 }
 

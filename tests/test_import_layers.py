@@ -40,7 +40,7 @@ EVERYWHERE = {"numpy", "pyarrow"}
 THIRD_PARTY = {
     "pyspark": ("spark_timely.datasource", "spark_timely.sink", "spark_timely.spark"),
     "delta": ("spark_timely.spark",),
-    "deltalake": ("spark_timely.log.delta", "spark_timely.log.storage"),
+    "deltalake": ("spark_timely.log.store", "spark_timely.log.delta"),
     "hypothesis": ("spark_timely.testing.strategies",),
     "numba": ("spark_timely.progress.kernels",),
     "sqlglot": ("spark_timely.predicate",),

@@ -22,9 +22,9 @@ from spark_timely.conf import parse_bytes
 from spark_timely.errors import InvalidOptionError, StreamMissingError, TimelyError, shown
 from spark_timely.log.base import StreamState
 from spark_timely.log.delta import DeltaLog, open_log
-from spark_timely.log.files import TARGET_FILE_BYTES
-from spark_timely.log.index import FileIndex
-from spark_timely.log.place import promised
+from spark_timely.log.files.index import FileIndex
+from spark_timely.log.files.parquet import TARGET_FILE_BYTES
+from spark_timely.log.store.single_writer import promised
 from spark_timely.masking import masked
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.consolidation import consolidate_rows
@@ -554,7 +554,7 @@ _REPAIRED = {
 
 
 def _repair(options: argparse.Namespace, console: Console) -> bool:
-    from spark_timely.log.delta_repair import repair_log
+    from spark_timely.log.store.repair import repair_log
 
     report = repair_log(options.log, apply=options.yes)
     if console.json_mode:

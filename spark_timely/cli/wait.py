@@ -13,7 +13,7 @@ from spark_timely.cli.verbs import Verb, asked_log, frontier_text, storage_optio
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, shown
 from spark_timely.log.cut import Cut, open_cut
 from spark_timely.log.delta import DeltaLog
-from spark_timely.log.waiting import passes, wait_for
+from spark_timely.log.wait import passes, wait_for
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.text import Duration, parse_duration
 

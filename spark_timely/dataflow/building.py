@@ -9,7 +9,7 @@ import pyarrow.acero as acero
 import pyarrow.compute as pc
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, TimelyError, shown
-from spark_timely.log.format import canonical_type
+from spark_timely.log.files.format import canonical_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -34,7 +34,7 @@ from spark_timely.dataflow.row_views import Concat, Delayed, Filter, FlatMapped,
 from spark_timely.dataflow.time_views import Aggregate, Join, Notified
 from spark_timely.dataflow.view import Replay, View, leaves_of, ordered
 from spark_timely.errors import TimelyInternalError
-from spark_timely.log.format import canonical_type
+from spark_timely.log.files.format import canonical_type
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

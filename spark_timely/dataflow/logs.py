@@ -20,8 +20,8 @@ import numpy as np
 from spark_timely.dataflow.view import leaves_of
 from spark_timely.errors import InvalidUsageError, LogMissingError, NotBeyondError, SchemaMismatchError, shown
 from spark_timely.log.delta import DeltaLog, create_log, open_log
-from spark_timely.log.format import LogFormat
-from spark_timely.log.storage import open_storage
+from spark_timely.log.files.format import LogFormat
+from spark_timely.log.store.storage import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

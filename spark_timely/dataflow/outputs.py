@@ -34,7 +34,7 @@ from spark_timely.errors import (
     TimelyError,
     UpperMismatchError,
 )
-from spark_timely.log.decide import check_owner, check_plan
+from spark_timely.log.machine.decide import check_owner, check_plan
 from spark_timely.log.writer import StreamWriter
 from spark_timely.protocol.note import Note, OutputFailure, OutputNote
 from spark_timely.time.antichain import Antichain

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from spark_timely.dataflow.delays import BoundDelay
 from spark_timely.dataflow.view import Names, View, function_name, with_times
 from spark_timely.errors import OperatorError
-from spark_timely.log.files import conform
+from spark_timely.log.files.parquet import conform
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 

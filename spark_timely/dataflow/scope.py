@@ -23,8 +23,8 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.delta import DeltaLog, open_log
-from spark_timely.log.format import LogFormat, check_stream_name
-from spark_timely.log.storage import normal_path
+from spark_timely.log.files.format import LogFormat, check_stream_name
+from spark_timely.log.store.storage import normal_path
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:

@@ -19,14 +19,14 @@ from spark_timely.dataflow.checking import run_twice
 from spark_timely.dataflow.view import Names, Read, Replay, Step, View, packed, unpacked
 from spark_timely.errors import OperatorError, SchemaMismatchError
 from spark_timely.log.base import DataFile
-from spark_timely.log.files import conform, message_table, write_data_files
+from spark_timely.log.files.parquet import conform, message_table, write_data_files
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray
 from spark_timely.time.consolidation import unique_times
 
 if TYPE_CHECKING:
-    from spark_timely.log.format import LogFormat
-    from spark_timely.log.storage import Storage
+    from spark_timely.log.files.format import LogFormat
+    from spark_timely.log.store.storage import Storage
 
 __all__ = [
     "Counts",

@@ -11,7 +11,7 @@ import pyarrow as pa
 from spark_timely.dataflow.aggregates import Aggregation, aggregate_rows
 from spark_timely.dataflow.view import Names, View, function_name, with_times
 from spark_timely.errors import OperatorError
-from spark_timely.log.files import conform
+from spark_timely.log.files.parquet import conform
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray
 from spark_timely.time.consolidation import group_times

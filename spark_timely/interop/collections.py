@@ -32,8 +32,8 @@ from spark_timely.interop.schema import type_text
 from spark_timely.interop.whole_files import WholeFiles
 from spark_timely.interop.writer import CaptureEncoder
 from spark_timely.log.base import CommitOutcome
-from spark_timely.log.decide import decide_open
-from spark_timely.log.format import check_stream_name
+from spark_timely.log.files.format import check_stream_name
+from spark_timely.log.machine.decide import decide_open
 from spark_timely.log.reading import ReadableLog
 from spark_timely.log.writer import StreamWriter
 from spark_timely.time.antichain import Antichain

@@ -11,7 +11,7 @@ from spark_timely.interop.schema import Type, arrow_schema, parse_type, type_tex
 from spark_timely.interop.times import TimeLayout
 from spark_timely.log.base import StreamState
 from spark_timely.log.core import LogCore
-from spark_timely.log.format import canonical_type
+from spark_timely.log.files.format import canonical_type
 
 __all__ = ["CaptureTypes", "check_log", "import_owner"]
 

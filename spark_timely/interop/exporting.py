@@ -32,7 +32,7 @@ from spark_timely.interop.schema import Record, columns_of, parse_type, type_of_
 from spark_timely.interop.times import TimeLayout, time_text_of
 from spark_timely.interop.whole_files import WholeFiles
 from spark_timely.interop.writer import CaptureEncoder
-from spark_timely.log.files import file_times, open_parquet, read_file
+from spark_timely.log.files.parquet import file_times, open_parquet, read_file
 from spark_timely.log.reading import ReadableLog
 from spark_timely.protocol.replay import lexicographically_below
 from spark_timely.time.antichain import Antichain

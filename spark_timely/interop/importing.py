@@ -43,9 +43,9 @@ from spark_timely.interop.marks import all_marks, newest_mark
 from spark_timely.interop.reader import CaptureReader, Source
 from spark_timely.log.base import CommitRequest, DataFile, StreamState
 from spark_timely.log.core import LogCore
-from spark_timely.log.decide import decide_open
-from spark_timely.log.files import conform, message_table, write_data_files
-from spark_timely.log.format import check_stream_name
+from spark_timely.log.files.format import check_stream_name
+from spark_timely.log.files.parquet import conform, message_table, write_data_files
+from spark_timely.log.machine.decide import decide_open
 from spark_timely.protocol.note import ImportMark, Note
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.antichain import Antichain

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from spark_timely.log.index import FileIndex
-    from spark_timely.log.storage import Storage
+    from spark_timely.log.files.index import FileIndex
+    from spark_timely.log.store.storage import Storage
     from spark_timely.protocol.rules import StreamCounts
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.domain import TimeDomain

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from spark_timely.errors import StorageError, shown
-from spark_timely.log.store import LostRaceError
+from spark_timely.log.store.base import LostRaceError
 
 if TYPE_CHECKING:
     from spark_timely.log.core import LogCore

@@ -24,14 +24,14 @@ import pyarrow as pa
 
 from spark_timely.errors import InvalidUsageError, LogFormatError, StorageError
 from spark_timely.log.base import DataFile
-from spark_timely.log.files import TARGET_FILE_BYTES, read_file, write_data_files, write_progress_file
-from spark_timely.log.state import distinct_rows
-from spark_timely.log.store import LostRaceError
+from spark_timely.log.files.parquet import TARGET_FILE_BYTES, read_file, write_data_files, write_progress_file
+from spark_timely.log.machine.state import distinct_rows
+from spark_timely.log.store.base import LostRaceError
 from spark_timely.masking import masked_logger
 
 if TYPE_CHECKING:
     from spark_timely.log.core import LogCore
-    from spark_timely.log.index import FileIndex
+    from spark_timely.log.files.index import FileIndex
     from spark_timely.time.antichain import Antichain
 
 __all__ = ["CompactionReport", "compact", "merge_progress_files", "merge_small_files"]

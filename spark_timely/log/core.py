@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 
 from spark_timely.errors import LogFormatError, StorageError, TimelyError, shown
 from spark_timely.log.base import OPEN_STREAM, CommitOutcome, CommitRequest, DataFile, StreamState
-from spark_timely.log.decide import decide_commit, decide_open
 from spark_timely.log.facts import LogFacts
-from spark_timely.log.files import write_progress_file
-from spark_timely.log.state import batch_rows, next_state
-from spark_timely.log.store import App, LostRaceError, Store
+from spark_timely.log.files.parquet import write_progress_file
+from spark_timely.log.machine.decide import decide_commit, decide_open
+from spark_timely.log.machine.state import batch_rows, next_state
+from spark_timely.log.store.base import App, LostRaceError, Store
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.note import Note
 from spark_timely.protocol.rules import StreamCounts

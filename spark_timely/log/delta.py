@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from spark_timely.errors import InvalidUsageError, LogMissingError, SchemaMismatchError, StorageError, TimelyError
 from spark_timely.log.base import OPEN_STREAM
-from spark_timely.log.delta_create import create_table
-from spark_timely.log.delta_store import DeltaStore
-from spark_timely.log.files import write_progress_file
-from spark_timely.log.format import LogFormat
-from spark_timely.log.place import check_place, promised
+from spark_timely.log.files.format import LogFormat
+from spark_timely.log.files.parquet import write_progress_file
+from spark_timely.log.machine.state import batch_rows, initial_state
 from spark_timely.log.reading import ReadableLog
-from spark_timely.log.state import batch_rows, initial_state
-from spark_timely.log.storage import foreign_names, has_table, normal_path, open_storage
+from spark_timely.log.store.create import create_table
+from spark_timely.log.store.delta import DeltaStore
+from spark_timely.log.store.single_writer import check_place, promised
+from spark_timely.log.store.storage import foreign_names, has_table, normal_path, open_storage
 from spark_timely.protocol.note import Note
 from spark_timely.protocol.rules import StreamCounts
 

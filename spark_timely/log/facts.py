@@ -19,17 +19,17 @@ import pyarrow.compute as pc
 
 from spark_timely.errors import RolledBackError, TimelyInternalError
 from spark_timely.log.base import OPEN_STREAM, StreamState
-from spark_timely.log.files import read_file
-from spark_timely.log.state import batch_state, distinct_rows, newest_states, owners_of, states_by_seq
+from spark_timely.log.files.parquet import read_file
+from spark_timely.log.machine.state import batch_state, distinct_rows, newest_states, owners_of, states_by_seq
 from spark_timely.protocol.rules import StreamCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from spark_timely.log.format import LogFormat
-    from spark_timely.log.index import FileIndex
-    from spark_timely.log.storage import Storage
-    from spark_timely.log.store import Store
+    from spark_timely.log.files.format import LogFormat
+    from spark_timely.log.files.index import FileIndex
+    from spark_timely.log.store.base import Store
+    from spark_timely.log.store.storage import Storage
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.domain import TimeDomain
 

@@ -6,11 +6,11 @@ import time
 from typing import TYPE_CHECKING
 
 from spark_timely.log.base import OPEN_STREAM
-from spark_timely.log.files import write_progress_file
-from spark_timely.log.format import LogFormat
+from spark_timely.log.files.format import LogFormat
+from spark_timely.log.files.parquet import write_progress_file
+from spark_timely.log.machine.state import batch_rows, initial_state
 from spark_timely.log.reading import ReadableLog
-from spark_timely.log.state import batch_rows, initial_state
-from spark_timely.log.store import MemoryStore, MemoryTable
+from spark_timely.log.store.base import MemoryStore, MemoryTable
 from spark_timely.protocol.note import Note
 from spark_timely.protocol.rules import StreamCounts
 

@@ -25,11 +25,11 @@ from spark_timely.log.base import CommitOutcome, CommitRequest, StreamState
 from spark_timely.log.columns import add_columns
 from spark_timely.log.compaction import CompactionReport, compact
 from spark_timely.log.core import LogCore
-from spark_timely.log.decide import closed_stream, missing_stream
-from spark_timely.log.files import TARGET_FILE_BYTES, read_file
-from spark_timely.log.history import history_of
+from spark_timely.log.files.parquet import TARGET_FILE_BYTES, read_file
+from spark_timely.log.machine.decide import closed_stream, missing_stream
+from spark_timely.log.machine.history import history_of
+from spark_timely.log.machine.state import distinct_rows, next_state, states_by_seq
 from spark_timely.log.snapshot import snapshot_of
-from spark_timely.log.state import distinct_rows, next_state, states_by_seq
 from spark_timely.log.writer import StreamWriter, downgrade_to
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.antichain import Antichain

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.errors import InvalidUsageError, NegativeMultiplicityError, NotBeyondError, shown
-from spark_timely.log.files import read_file
+from spark_timely.log.files.parquet import read_file
 
 if TYPE_CHECKING:
     from spark_timely.log.core import LogCore

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from spark_timely.canonical.state import CanonicalState
 from spark_timely.errors import DataLossError, ProtocolError
 from spark_timely.log.base import OPEN_STREAM, StreamState
-from spark_timely.log.files import corrupt, in_schema, open_parquet
-from spark_timely.log.state import states_by_seq
+from spark_timely.log.files.parquet import corrupt, in_schema, open_parquet
+from spark_timely.log.machine.state import states_by_seq
 from spark_timely.protocol.event import StreamEvents
 from spark_timely.protocol.rules import StreamCounts, verify_events
 from spark_timely.time.arrays import IntArray

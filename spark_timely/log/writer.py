@@ -28,9 +28,9 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.base import CommitOutcome, CommitRequest, DataFile, StreamState
-from spark_timely.log.decide import closed_stream, missing_stream
-from spark_timely.log.files import TARGET_FILE_BYTES, conform, message_table, write_data_files
-from spark_timely.log.repetition import Repetition, judge_repetition
+from spark_timely.log.files.parquet import TARGET_FILE_BYTES, conform, message_table, write_data_files
+from spark_timely.log.machine.decide import closed_stream, missing_stream
+from spark_timely.log.machine.repetition import Repetition, judge_repetition
 from spark_timely.protocol.note import MicroBatch, Note
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress
 from spark_timely.time.antichain import Antichain
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spark_timely.log.core import LogCore
-    from spark_timely.log.format import LogFormat
+    from spark_timely.log.files.format import LogFormat
 
 __all__ = ["StreamWriter", "downgrade_to"]
 

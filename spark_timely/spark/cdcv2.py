@@ -35,7 +35,7 @@ from spark_timely.errors import (
 )
 from spark_timely.interop.statements import Ledger
 from spark_timely.log.base import CommitOutcome, StreamState
-from spark_timely.log.storage import FileStorage, open_storage
+from spark_timely.log.store.storage import FileStorage, open_storage
 from spark_timely.log.writer import downgrade_to
 from spark_timely.sink.commit import commit_reports, is_refusal
 from spark_timely.sink.plan import BatchId, CapturePlan, Standing, find_log

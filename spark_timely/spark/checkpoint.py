@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_timely.errors import InvalidOptionError, StorageError
-from spark_timely.log.storage import open_storage
+from spark_timely.log.store.storage import open_storage
 from spark_timely.masking import masked, masked_logger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_timely.log.storage import FileStorage
+    from spark_timely.log.store.storage import FileStorage
 
 __all__ = [
     "CheckpointState",

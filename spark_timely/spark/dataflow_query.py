@@ -11,7 +11,7 @@ from spark_timely.dataflow.logs import open_logs
 from spark_timely.dataflow.notes import failure_of
 from spark_timely.dataflow.outputs import drop_output, passes
 from spark_timely.errors import InvalidUsageError, WaitTimeoutError, shown
-from spark_timely.log.storage import normal_path
+from spark_timely.log.store.storage import normal_path
 from spark_timely.protocol.note import OutputFailure
 
 if TYPE_CHECKING:

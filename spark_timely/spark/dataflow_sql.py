@@ -32,8 +32,8 @@ from spark_timely.dataflow.tasks import Counts, OutputPlan, Task, TaskResult, wr
 from spark_timely.dataflow.time_views import Aggregate, Join, Notified
 from spark_timely.dataflow.view import Replay, Step, View, steps_of
 from spark_timely.errors import OperatorError
-from spark_timely.log.files import conform
-from spark_timely.log.storage import open_storage
+from spark_timely.log.files.parquet import conform
+from spark_timely.log.store.storage import open_storage
 from spark_timely.spark.arrow import spark_schema
 from spark_timely.spark.worker import settle_worker
 from spark_timely.time.antichain import Antichain

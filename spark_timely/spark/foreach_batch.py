@@ -28,7 +28,7 @@ from spark_timely.errors import (
     InvalidUsageError,
 )
 from spark_timely.log.base import CommitOutcome
-from spark_timely.log.storage import open_storage
+from spark_timely.log.store.storage import open_storage
 from spark_timely.sink.commit import TaskReport, commit_reports, is_refusal
 from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, Standing, make_plan

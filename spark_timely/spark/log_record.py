@@ -24,12 +24,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
 from spark_timely.errors import DataLossError, StorageError, shown
-from spark_timely.log.storage import open_storage
+from spark_timely.log.store.storage import open_storage
 from spark_timely.masking import masked_logger
 from spark_timely.spark.checkpoint import reachable
 
 if TYPE_CHECKING:
-    from spark_timely.log.storage import FileStorage
+    from spark_timely.log.store.storage import FileStorage
 
 __all__ = ["LogCommit", "LogEntry", "find_entry", "read_entries", "write_entry"]
 

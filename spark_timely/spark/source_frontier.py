@@ -24,7 +24,7 @@ from typing import Final
 
 from spark_timely.datasource.offsets import read_offset
 from spark_timely.errors import InvalidUsageError, StorageError, TimelyError, shown
-from spark_timely.log.storage import FileStorage, open_storage
+from spark_timely.log.store.storage import FileStorage, open_storage
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 from spark_timely.time.types import TimeType

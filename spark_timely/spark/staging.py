@@ -32,8 +32,8 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.base import DataFile
-from spark_timely.log.files import ROW_GROUP_ROWS, describe_file, open_parquet
-from spark_timely.log.storage import FileStorage
+from spark_timely.log.files.parquet import ROW_GROUP_ROWS, describe_file, open_parquet
+from spark_timely.log.store.storage import FileStorage
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.policy import FrontierPolicy, late_error
 from spark_timely.protocol.rules import StreamCounts

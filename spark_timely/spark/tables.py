@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from spark_timely.errors import InvalidUsageError, LogFormatError, LogMissingError, shown
-from spark_timely.log.storage import normal_path
+from spark_timely.log.store.storage import normal_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 from spark_timely.errors import StorageError
 from spark_timely.log.base import DataFile
 from spark_timely.log.core import LogCore
-from spark_timely.log.store import App, LostRaceError, Store
+from spark_timely.log.store.base import App, LostRaceError, Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_timely.log.format import LogFormat
-    from spark_timely.log.live import LiveFiles
-    from spark_timely.log.storage import Storage
+    from spark_timely.log.files.format import LogFormat
+    from spark_timely.log.files.live_files import LiveFiles
+    from spark_timely.log.store.storage import Storage
 
 __all__ = ["UnreliableStore", "make_unreliable"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_timely.log import delta_store
+from spark_timely.log.store import delta as delta_store
 from tests.conformance.logs import KINDS, LogMaker
 
 

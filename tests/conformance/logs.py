@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from spark_timely.log.base import CommitRequest, DataFile
 from spark_timely.log.delta import DeltaLog, create_log, open_log
-from spark_timely.log.files import message_table, write_data_files
+from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.memory import MemoryLog
 from spark_timely.log.reading import ReadableLog
-from spark_timely.log.store import MemoryStore
+from spark_timely.log.store.base import MemoryStore
 from spark_timely.testing import ManualClock
 from spark_timely.testing.unreliable import UnreliableStore
 

@@ -24,10 +24,10 @@ from spark_timely.errors import (
     StorageError,
 )
 from spark_timely.log.delta import create_log, open_log
-from spark_timely.log.delta_store import DeltaStore
-from spark_timely.log.format import LogFormat
-from spark_timely.log.index import index_files
-from spark_timely.log.store import LostRaceError
+from spark_timely.log.files.format import LogFormat
+from spark_timely.log.files.index import index_files
+from spark_timely.log.store.base import LostRaceError
+from spark_timely.log.store.delta import DeltaStore
 from spark_timely.sink.plan import find_log
 from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import VALUES, filled

@@ -14,9 +14,9 @@ import pytest
 from spark_timely.cli import main
 from spark_timely.errors import InvalidUsageError, LogDamagedError, LogMissingError, RolledBackError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
-from spark_timely.log.delta_repair import RepairReport, RepairStep, repair_log
-from spark_timely.log.delta_store import DeltaStore
-from spark_timely.log.entries import entry_path
+from spark_timely.log.store.delta import DeltaStore
+from spark_timely.log.store.entries import entry_path
+from spark_timely.log.store.repair import RepairReport, RepairStep, repair_log
 from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import VALUES, filled
 from tests.unit.sink.driver import BOUNDED, SinkDriver
@@ -340,7 +340,7 @@ def test_places_where_there_is_nothing_to_repair(tmp_path: Path) -> None:
 def test_command_line_says_what_it_would_do_and_does_it_when_told(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_timely.log.delta_repair.LOOKS_S", ())
+    monkeypatch.setattr("spark_timely.log.store.repair.LOOKS_S", ())
     log = filled(path)
     assert main(["repair", str(path)]) == 0
     assert capsys.readouterr().out == "no entry and no checkpoint of the table's log is damaged\n"
@@ -362,7 +362,7 @@ def test_command_line_says_what_it_would_do_and_does_it_when_told(
 def test_command_line_says_which_checkpoint_it_deletes(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_timely.log.delta_repair.LOOKS_S", ())
+    monkeypatch.setattr("spark_timely.log.store.repair.LOOKS_S", ())
     version = checkpointed(path).version - 1
     checkpoint_of(path).unlink()
     assert main(["repair", str(path), "--yes"]) == 0

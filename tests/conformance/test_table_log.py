@@ -13,11 +13,11 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_timely.errors import LogMissingError
-from spark_timely.log import delta_store
 from spark_timely.log.delta import DeltaLog, create_log, keep_log, open_log
-from spark_timely.log.entries import read_entry
-from spark_timely.log.index import FileIndex
-from spark_timely.log.storage import FileStorage
+from spark_timely.log.files.index import FileIndex
+from spark_timely.log.store import delta as delta_store
+from spark_timely.log.store.entries import read_entry
+from spark_timely.log.store.storage import FileStorage
 
 VALUES = pa.schema([("v", pa.int64())])
 TYPES = {

@@ -19,13 +19,16 @@ from deltalake.exceptions import DeltaError
 
 from spark_timely.cli import main
 from spark_timely.errors import LogDamagedError, LogFormatError, RolledBackError, StorageError
-from spark_timely.log import delta_create, delta_scratch, delta_store, delta_upkeep
 from spark_timely.log.compaction import merge_progress_files
 from spark_timely.log.delta import DeltaLog, create_log, open_log
-from spark_timely.log.delta_store import DeltaStore
-from spark_timely.log.entries import entry_path, parse_entry, put_entry
 from spark_timely.log.memory import MemoryLog
-from spark_timely.log.storage import FileStorage
+from spark_timely.log.store import create as delta_create
+from spark_timely.log.store import delta as delta_store
+from spark_timely.log.store import scratch as delta_scratch
+from spark_timely.log.store import upkeep as delta_upkeep
+from spark_timely.log.store.delta import DeltaStore
+from spark_timely.log.store.entries import entry_path, parse_entry, put_entry
+from spark_timely.log.store.storage import FileStorage
 from spark_timely.testing.unreliable import UnreliableStore
 from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import VALUES, filled, stored

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spark_timely.errors import StorageError
 from spark_timely.log.base import CommitRequest
-from spark_timely.log.files import message_table, write_data_files
+from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.reading import ReadableLog
 from spark_timely.testing.unreliable import UnreliableStore
 from spark_timely.time.antichain import Antichain

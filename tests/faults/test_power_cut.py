@@ -22,9 +22,10 @@ from spark_timely.errors import LogDamagedError, LogMissingError
 from spark_timely.interop.declared import CaptureTypes
 from spark_timely.interop.importing import StreamImport
 from spark_timely.interop.writer import capture_bytes
-from spark_timely.log import delta_store, delta_upkeep
 from spark_timely.log.delta import create_log, forget_logs, open_log
-from spark_timely.log.storage import FileStorage
+from spark_timely.log.store import delta as delta_store
+from spark_timely.log.store import upkeep as delta_upkeep
+from spark_timely.log.store.storage import FileStorage
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of
 from spark_timely.testing.power_cut import PowerCut, choices, lay_out

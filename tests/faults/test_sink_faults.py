@@ -10,7 +10,7 @@ import pytest
 
 from spark_timely import errors
 from spark_timely.log.base import CaptureLog
-from spark_timely.log.delta_store import DeltaStore
+from spark_timely.log.store.delta import DeltaStore
 from spark_timely.sink.commit import commit_reports
 from spark_timely.sink.plan import find_log
 from spark_timely.testing.unreliable import make_unreliable

@@ -13,7 +13,7 @@ from deltalake.exceptions import CommitFailedError
 
 from spark_timely.log.compaction import _merge_progress
 from spark_timely.log.delta import DeltaLog, create_log, open_log
-from spark_timely.log.files import read_file
+from spark_timely.log.files.parquet import read_file
 from spark_timely.log.reading import ReadableLog
 from spark_timely.time.antichain import Antichain
 from tests.faults.append_query import VALUES, racing

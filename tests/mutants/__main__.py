@@ -49,7 +49,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=main.__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=20.0, help="for the trials; noting the lines comes before it")
-    parser.add_argument("--only", action="append", default=[], help="a part of a path, as in log/decide")
+    parser.add_argument("--only", action="append", default=[], help="a part of a path, as in log/machine/decide")
     parser.add_argument("--quick", type=float, default=20.0, help="seconds of tests that every change is tried against")
     parser.add_argument("--most", type=float, default=300.0, help="seconds of tests for what these do not notice")
     parser.add_argument("--in-copy", action="store_true", help=argparse.SUPPRESS)

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_timely.log import decide, writer
+from spark_timely.log import writer
+from spark_timely.log.machine import decide
 from spark_timely.log.reading import ReadableLog
 from spark_timely.protocol import event as capture_event
 from spark_timely.protocol import rules as protocol

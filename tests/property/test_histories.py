@@ -23,8 +23,8 @@ from spark_timely import errors
 from spark_timely.log.delta import create_log, open_log
 from spark_timely.log.memory import MemoryLog
 from spark_timely.log.reading import ReadableLog
-from spark_timely.log.storage import MemoryStorage
-from spark_timely.log.store import MemoryStore, MemoryTable
+from spark_timely.log.store.base import MemoryStore, MemoryTable
+from spark_timely.log.store.storage import MemoryStorage
 from spark_timely.sink import commit as sink_commit
 from spark_timely.sink import plan as sink_plan
 from spark_timely.sink import rows as sink_rows

@@ -21,7 +21,7 @@ from spark_timely.errors import (
     UnheldCapabilityError,
 )
 from spark_timely.log.base import CommitRequest, StreamState
-from spark_timely.log.files import message_table, write_data_files
+from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.memory import MemoryLog
 from spark_timely.testing.unreliable import UnreliableStore
 from spark_timely.time.antichain import Antichain

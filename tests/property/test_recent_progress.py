@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from spark_timely.datasource import arrivals, recent
 from spark_timely.datasource.commit_bound import CommitBound
 from spark_timely.log.base import OPEN_STREAM
-from spark_timely.log.history import history_of
+from spark_timely.log.machine.history import history_of
 from spark_timely.log.memory import MemoryLog
 from spark_timely.testing.driver import MicroBatch
 from tests.unit.datasource.support import drive

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_timely.log.history import history_of
+from spark_timely.log.machine.history import history_of
 from spark_timely.log.memory import MemoryLog
 from tests.unit.datasource.support import read_all
 

@@ -23,7 +23,7 @@ from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.errors import UnheldCapabilityError
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.delta import create_log, open_log
-from spark_timely.log.files import message_table, write_data_files
+from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.memory import MemoryLog
 from spark_timely.log.reading import ReadableLog
 from spark_timely.protocol.event import Event, Messages

@@ -15,7 +15,7 @@ import pytest
 
 from spark_timely import errors
 from spark_timely.log.delta import DeltaLog, create_log, open_log
-from spark_timely.log.storage import FileStorage
+from spark_timely.log.store.storage import FileStorage
 from spark_timely.spark.foreach_batch import capture
 from spark_timely.time.types import TimeType
 from tests.support import session_of_a_call

@@ -15,7 +15,7 @@ import pyarrow as pa
 from spark_timely.errors import RolledBackError, StorageError, UpperMismatchError
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.delta import open_log
-from spark_timely.log.files import message_table, write_data_files
+from spark_timely.log.files.parquet import message_table, write_data_files
 
 
 def main(path: str, stream: str, owner: str, first: int, n_batches: int, donor: str | None) -> None:

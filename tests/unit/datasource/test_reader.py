@@ -16,9 +16,9 @@ from spark_timely.datasource import reader
 from spark_timely.datasource.partitions import SPLIT_SCHEMA, FilePiece, Split, make_layout, split_batch
 from spark_timely.datasource.reader import read_split, read_splits
 from spark_timely.errors import DataLossError, InvalidUsageError
-from spark_timely.log.files import message_table, write_data_files
-from spark_timely.log.format import LogFormat
-from spark_timely.log.storage import MemoryStorage
+from spark_timely.log.files.format import LogFormat
+from spark_timely.log.files.parquet import message_table, write_data_files
+from spark_timely.log.store.storage import MemoryStorage
 from spark_timely.spark import worker
 from spark_timely.spark.worker import settle_worker
 from spark_timely.time.domain import TimeDomain

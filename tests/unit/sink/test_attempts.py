@@ -221,7 +221,7 @@ def test_reports_of_tasks_are_put_together_from_all_of_them(tmp_path: Path) -> N
 
 
 def test_write_that_fails_in_the_middle_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_timely.log import files as log_files
+    from spark_timely.log.files import parquet as log_files
 
     driver = SinkDriver(tmp_path, **BOUNDED, targetFileSize="1")
     driver.run([rows([1])])

@@ -213,7 +213,7 @@ def test_checkpoint_rolled_back_is_refused(tmp_path: Path) -> None:
 
 
 def test_log_of_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_timely.log import format as log_format
+    from spark_timely.log.files import format as log_format
 
     driver = SinkDriver(tmp_path, **BOUNDED)
     with monkeypatch.context() as patch:
@@ -437,7 +437,7 @@ def test_column_with_a_name_that_other_logs_use_for_times_is_kept(tmp_path: Path
 
 
 def test_longest_name_of_a_stream_fits(tmp_path: Path) -> None:
-    from spark_timely.log.format import check_stream_name
+    from spark_timely.log.files.format import check_stream_name
 
     driver = SinkDriver(tmp_path, stream=check_stream_name("s" * 200), **BOUNDED)
     driver.run([rows([1])])

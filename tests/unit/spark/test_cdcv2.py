@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from spark_timely.log.storage import open_storage
+from spark_timely.log.store.storage import open_storage
 from spark_timely.spark import cdcv2
 
 

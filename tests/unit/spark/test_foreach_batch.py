@@ -15,7 +15,7 @@ import pytest
 from spark_timely import errors
 from spark_timely.conf.options import SINK_OPTIONS, parse_options
 from spark_timely.log.delta import open_log
-from spark_timely.log.storage import open_storage
+from spark_timely.log.store.storage import open_storage
 from spark_timely.spark import foreach_batch, staging
 from spark_timely.spark.arrow import spark_schema
 from tests.unit.sink.driver import rows

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_timely.errors import TimelyError
-from spark_timely.log.delta_scratch import CHECKPOINT, LAST_CHECKPOINT
-from spark_timely.log.storage import plain
+from spark_timely.log.store.scratch import CHECKPOINT, LAST_CHECKPOINT
+from spark_timely.log.store.storage import plain
 
 if TYPE_CHECKING:
-    from spark_timely.log.storage import Storage
+    from spark_timely.log.store.storage import Storage
 
 __all__ = ["Checkpoints", "lost_checkpoint", "read_checkpoints"]
 
@@ -61,7 +61,7 @@ def read_checkpoints(storage: Storage) -> Checkpoints:
 
     Examples
     --------
-    >>> from spark_timely.log.storage import MemoryStorage
+    >>> from spark_timely.log.store.storage import MemoryStorage
     >>> storage = MemoryStorage()
     >>> storage.write("_delta_log/_last_checkpoint", b'{"version":7,"size":9}')
     >>> storage.write("_delta_log/00000000000000000007.checkpoint.parquet", b"PAR1")
@@ -97,7 +97,7 @@ def lost_checkpoint(storage: Storage) -> tuple[str, str] | None:
 
     Examples
     --------
-    >>> from spark_timely.log.storage import MemoryStorage
+    >>> from spark_timely.log.store.storage import MemoryStorage
     >>> storage = MemoryStorage()
     >>> storage.write("_delta_log/_last_checkpoint", b'{"version":7,"size":9}')
     >>> lost_checkpoint(storage)

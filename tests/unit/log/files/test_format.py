@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.errors import InvalidUsageError, LogFormatError, LogMissingError, SchemaMismatchError
-from spark_timely.log.format import METADATA_KEY, LogFormat, canonical_type, check_stream_name
+from spark_timely.log.files.format import METADATA_KEY, LogFormat, canonical_type, check_stream_name
 
 PAYLOAD = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
 

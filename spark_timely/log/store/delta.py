@@ -48,19 +48,27 @@ from spark_timely.errors import (
     TimelyError,
     shown,
 )
-from spark_timely.log.delta_calls import DeltaTable, delta_call
-from spark_timely.log.delta_checkpoints import lost_checkpoint
-from spark_timely.log.delta_create import NO_LINKS, add_action, no_links
-from spark_timely.log.delta_scratch import CHECKPOINT, LAST_CHECKPOINT, NO_HOOKS, entry_of_columns
-from spark_timely.log.delta_upkeep import KEEP_VERSIONS, LOG_FILE, TableUpkeep
-from spark_timely.log.entries import Entry, check_whole, entry_path, parse_entry, put_entry, read_entry, render_entry
-from spark_timely.log.features import table_rules
-from spark_timely.log.format import LogFormat
-from spark_timely.log.index import index_adds, index_files
-from spark_timely.log.live import LiveFiles
-from spark_timely.log.place import check_place, delta_options, is_promised, links_missing
-from spark_timely.log.storage import FileStorage, open_storage, plain
-from spark_timely.log.store import App, LostRaceError
+from spark_timely.log.files.format import LogFormat
+from spark_timely.log.files.index import index_adds, index_files
+from spark_timely.log.files.live_files import LiveFiles
+from spark_timely.log.store.base import App, LostRaceError
+from spark_timely.log.store.checkpoints import lost_checkpoint
+from spark_timely.log.store.create import NO_LINKS, add_action, no_links
+from spark_timely.log.store.delta_calls import DeltaTable, delta_call
+from spark_timely.log.store.entries import (
+    Entry,
+    check_whole,
+    entry_path,
+    parse_entry,
+    put_entry,
+    read_entry,
+    render_entry,
+)
+from spark_timely.log.store.features import table_rules
+from spark_timely.log.store.scratch import CHECKPOINT, LAST_CHECKPOINT, NO_HOOKS, entry_of_columns
+from spark_timely.log.store.single_writer import check_place, delta_options, is_promised, links_missing
+from spark_timely.log.store.storage import FileStorage, open_storage, plain
+from spark_timely.log.store.upkeep import KEEP_VERSIONS, LOG_FILE, TableUpkeep
 from spark_timely.masking import masked, masked_logger
 
 if TYPE_CHECKING:
@@ -111,7 +119,7 @@ class DeltaStore:
     Parameters
     ----------
     path : str
-        As `spark_timely.log.storage.normal_path` gives it.
+        As `spark_timely.log.store.storage.normal_path` gives it.
     storage_options : mapping, optional
         Passed on to delta-rs.
     pause : callable, optional

@@ -35,9 +35,9 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.base import OPEN_STREAM, CommitRequest, StreamState
-from spark_timely.log.format import check_stream_name
-from spark_timely.log.repetition import Repetition, judge_repetition, refused_repetition
-from spark_timely.log.state import initial_state, next_state
+from spark_timely.log.files.format import check_stream_name
+from spark_timely.log.machine.repetition import Repetition, judge_repetition, refused_repetition
+from spark_timely.log.machine.state import initial_state, next_state
 from spark_timely.protocol.note import MicroBatch, Note, Opening
 from spark_timely.protocol.rules import (
     StreamCounts,

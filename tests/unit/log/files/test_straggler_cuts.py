@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_timely.log.files.straggler_cuts import MOST_PARTS, narrow_cuts
 from spark_timely.log.memory import MemoryLog
-from spark_timely.log.narrow import MOST_PARTS, narrow_cuts
 from spark_timely.log.writer import StreamWriter
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -81,7 +81,7 @@ def test_contents_and_hash_are_the_same_whatever_the_split(lateness: list[int], 
         values = [f"{n:0200d}" for n in range(len(times))]
         with pytest.MonkeyPatch.context() as patch:
             if not narrow:
-                patch.setattr("spark_timely.log.files.narrow_cuts", lambda *_: [])
+                patch.setattr("spark_timely.log.files.parquet.narrow_cuts", lambda *_: [])
             writer.append(pa.table({"_time": times, "v": values}), advance_to=950)
         report = log.verify()
         assert report.legal, report.problems

@@ -23,7 +23,7 @@ from spark_timely.time.types import TimeType
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from spark_timely.log.format import LogFormat
+    from spark_timely.log.files.format import LogFormat
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.arrays import BoolArray, IntArray
 

@@ -22,8 +22,8 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from spark_timely.errors import DataLossError, InvalidUsageError, StorageError, shown
-from spark_timely.log.fsync import UNSUPPORTED, flush_file, flush_folder
-from spark_timely.log.place import checked_options, delta_options, is_flushed
+from spark_timely.log.store.fsync import UNSUPPORTED, flush_file, flush_folder
+from spark_timely.log.store.single_writer import checked_options, delta_options, is_flushed
 from spark_timely.masking import masked_logger, secret_in_url
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class FileStorage:
             else:
                 from deltalake.exceptions import DeltaError
 
-                from spark_timely.log.delta_calls import storage_handler
+                from spark_timely.log.store.delta_calls import storage_handler
 
                 try:
                     handler = storage_handler(self._uri, delta_options(self.options))

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_timely.log.format import METADATA_KEY
+from spark_timely.log.files.format import METADATA_KEY
 
 __all__ = ["TableRules", "table_rules"]
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from deltalake import PostCommitHookProperties, Schema
 
-from spark_timely.log.delta_calls import DeltaTable, delta_call
-from spark_timely.log.entries import entry_path, put_file
-from spark_timely.log.storage import FileStorage
+from spark_timely.log.store.delta_calls import DeltaTable, delta_call
+from spark_timely.log.store.entries import entry_path, put_file
+from spark_timely.log.store.storage import FileStorage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

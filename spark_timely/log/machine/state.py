@@ -26,7 +26,7 @@ from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.arrays import IntArray
 
 if TYPE_CHECKING:
-    from spark_timely.log.format import LogFormat
+    from spark_timely.log.files.format import LogFormat
 
 __all__ = [
     "batch_rows",

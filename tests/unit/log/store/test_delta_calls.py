@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.errors import InvalidOptionError, StorageError
-from spark_timely.log import delta_calls
 from spark_timely.log.delta import create_log, open_log
-from spark_timely.log.delta_calls import DeltaTable, delta_call
-from spark_timely.log.storage import FileStorage
+from spark_timely.log.store import delta_calls
+from spark_timely.log.store.delta_calls import DeltaTable, delta_call
+from spark_timely.log.store.storage import FileStorage
 from spark_timely.masking import keep_secret
 
 SCHEMA = pa.schema([("v", pa.int64())])

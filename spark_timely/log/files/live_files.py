@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from spark_timely.log.format import EVENTS
-from spark_timely.log.index import FileIndex
+from spark_timely.log.files.format import EVENTS
+from spark_timely.log.files.index import FileIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

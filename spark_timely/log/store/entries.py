@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from spark_timely.errors import DataLossError, StorageError
-from spark_timely.log.place import is_flushed
-from spark_timely.log.storage import plain
+from spark_timely.log.store.single_writer import is_flushed
+from spark_timely.log.store.storage import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from spark_timely.log.base import DataFile
-    from spark_timely.log.storage import FileStorage, Storage
+    from spark_timely.log.store.storage import FileStorage, Storage
 
 __all__ = ["Entry", "check_whole", "entry_path", "parse_entry", "put_entry", "put_file", "read_entry", "render_entry"]
 

@@ -19,15 +19,15 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
 from spark_timely.errors import StorageError, TimelyError
-from spark_timely.log.delta_calls import delta_call
-from spark_timely.log.delta_scratch import LAST_CHECKPOINT, put_checkpoint
-from spark_timely.log.storage import plain
+from spark_timely.log.store.delta_calls import delta_call
+from spark_timely.log.store.scratch import LAST_CHECKPOINT, put_checkpoint
+from spark_timely.log.store.storage import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spark_timely.log.delta_calls import DeltaTable
-    from spark_timely.log.storage import FileStorage
+    from spark_timely.log.store.delta_calls import DeltaTable
+    from spark_timely.log.store.storage import FileStorage
 
 __all__ = ["KEEP_VERSIONS", "LOG_FILE", "TableUpkeep"]
 

@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_timely.errors import DataLossError, InvalidUsageError, SchemaMismatchError, StorageError
-from spark_timely.log.files import (
+from spark_timely.log.files.format import LogFormat
+from spark_timely.log.files.parquet import (
     conform,
     describe_file,
     file_name,
@@ -29,9 +30,8 @@ from spark_timely.log.files import (
     write_data_files,
     write_progress_file,
 )
-from spark_timely.log.format import LogFormat
-from spark_timely.log.stats import MAX_DISTINCT_TIMES, decode_counts, encode_counts
-from spark_timely.log.storage import FileStorage, MemoryStorage, normal_path, open_storage
+from spark_timely.log.files.statistics import MAX_DISTINCT_TIMES, decode_counts, encode_counts
+from spark_timely.log.store.storage import FileStorage, MemoryStorage, normal_path, open_storage
 from spark_timely.time.consolidation import unique_times
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)

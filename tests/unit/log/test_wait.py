@@ -12,7 +12,7 @@ import pytest
 import spark_timely
 from spark_timely.errors import InvalidUsageError, LogMissingError, WaitTimeoutError
 from spark_timely.log.memory import MemoryLog
-from spark_timely.log.waiting import passes, wait_for
+from spark_timely.log.wait import passes, wait_for
 from spark_timely.time.antichain import Antichain
 
 SCHEMA = pa.schema([("v", pa.int64())])

@@ -31,14 +31,14 @@ from deltalake.exceptions import DeltaError
 from spark_timely.errors import InvalidUsageError, LogDamagedError, LogMissingError, TimelyError
 from spark_timely.log.base import OPEN_STREAM, DataFile, StreamState
 from spark_timely.log.core import app_id
-from spark_timely.log.delta_checkpoints import Checkpoints, read_checkpoints
-from spark_timely.log.delta_scratch import LAST_CHECKPOINT, table_at
-from spark_timely.log.delta_store import LOOKS_S
-from spark_timely.log.entries import Entry, entry_path, parse_entry, put_file, render_entry
-from spark_timely.log.files import describe_file, describe_progress, open_parquet, read_file
-from spark_timely.log.format import LogFormat
-from spark_timely.log.state import newest_states, states_by_seq
-from spark_timely.log.storage import FileStorage, has_table, normal_path, open_storage, plain
+from spark_timely.log.files.format import LogFormat
+from spark_timely.log.files.parquet import describe_file, describe_progress, open_parquet, read_file
+from spark_timely.log.machine.state import newest_states, states_by_seq
+from spark_timely.log.store.checkpoints import Checkpoints, read_checkpoints
+from spark_timely.log.store.delta import LOOKS_S
+from spark_timely.log.store.entries import Entry, entry_path, parse_entry, put_file, render_entry
+from spark_timely.log.store.scratch import LAST_CHECKPOINT, table_at
+from spark_timely.log.store.storage import FileStorage, has_table, normal_path, open_storage, plain
 
 if TYPE_CHECKING:
     import os

@@ -17,10 +17,10 @@ import uuid
 from typing import TYPE_CHECKING, Protocol
 
 from spark_timely.errors import StorageError
-from spark_timely.log.format import EVENTS
-from spark_timely.log.index import index_adds
-from spark_timely.log.live import LiveFiles
-from spark_timely.log.storage import MemoryStorage, Storage
+from spark_timely.log.files.format import EVENTS
+from spark_timely.log.files.index import index_adds
+from spark_timely.log.files.live_files import LiveFiles
+from spark_timely.log.store.storage import MemoryStorage, Storage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_timely.log.base import DataFile
-    from spark_timely.log.format import LogFormat
+    from spark_timely.log.files.format import LogFormat
 
 __all__ = ["LostRaceError", "MemoryStore", "MemoryTable", "Store"]
 

@@ -130,7 +130,7 @@ def check_place(path: str, storage_options: Mapping[str, str] | None, /) -> None
     Parameters
     ----------
     path : str
-        As `spark_timely.log.storage.normal_path` gives it.
+        As `spark_timely.log.store.storage.normal_path` gives it.
     storage_options : mapping or None
         May carry the promise.
 

@@ -22,15 +22,15 @@ import pyarrow.parquet as pq
 from spark_timely.canonical.row_hash import lists_of_views
 from spark_timely.errors import DataLossError, InvalidShapeError, SchemaMismatchError, StorageError, shown
 from spark_timely.log.base import OPEN_STREAM, DataFile
-from spark_timely.log.encoding import dictionary_columns
-from spark_timely.log.narrow import narrow_cuts
-from spark_timely.log.stats import (
+from spark_timely.log.files.encoding import dictionary_columns
+from spark_timely.log.files.statistics import (
     COUNTS_KEY,
     decode_counts,
     encode_counts,
     footer_stats,
     stats_json,
 )
+from spark_timely.log.files.straggler_cuts import narrow_cuts
 from spark_timely.time.arrays import IntArray, as_times
 from spark_timely.time.consolidation import is_sorted, lexsort, unique_times
 from spark_timely.time.order import minimal
@@ -38,8 +38,8 @@ from spark_timely.time.order import minimal
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from spark_timely.log.format import LogFormat
-    from spark_timely.log.storage import Storage
+    from spark_timely.log.files.format import LogFormat
+    from spark_timely.log.store.storage import Storage
     from spark_timely.time.domain import TimeDomain
 
 __all__ = [
@@ -487,7 +487,7 @@ def _add_time_bounds(
     lows: dict[str, object],
     highs: dict[str, object],
 ) -> None:
-    from spark_timely.log.stats import render
+    from spark_timely.log.files.statistics import render
 
     for i, name in enumerate(domain.columns):
         shown_low, shown_high = render(types[i], int(low[i])), render(types[i], int(high[i]))

@@ -13,18 +13,18 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from spark_timely.errors import StorageError, TimelyError
-from spark_timely.log.delta_calls import DeltaTable, delta_call
-from spark_timely.log.delta_scratch import CHECKPOINT, SCRATCH_OPTIONS, scratch_table
-from spark_timely.log.entries import entry_path, put_entry, read_entry
-from spark_timely.log.place import PROMISE_HINT, delta_options, is_promised, links_missing
-from spark_timely.log.storage import plain
+from spark_timely.log.store.delta_calls import DeltaTable, delta_call
+from spark_timely.log.store.entries import entry_path, put_entry, read_entry
+from spark_timely.log.store.scratch import CHECKPOINT, SCRATCH_OPTIONS, scratch_table
+from spark_timely.log.store.single_writer import PROMISE_HINT, delta_options, is_promised, links_missing
+from spark_timely.log.store.storage import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from spark_timely.log.base import DataFile
-    from spark_timely.log.format import LogFormat
-    from spark_timely.log.storage import FileStorage
+    from spark_timely.log.files.format import LogFormat
+    from spark_timely.log.store.storage import FileStorage
 
 __all__ = ["NO_LINKS", "Creation", "add_action", "create_table", "no_links"]
 
