@@ -305,7 +305,7 @@ class LogCore(LogFacts):
         if progress[0].path not in self.store.live:
             # Reported as done, and not there: merged meanwhile, or a store that lies.
             return self._landed(attempts)
-        self._seen.update({s.stream: s.seq for s in states})
+        self._known.update({s.stream: (s, frozenset({f.path})) for f, s in zip(progress, states, strict=True)})
         if self.merge_every is not None:  # they are read again when files are merged
             self._rows_by_path.update(zip((f.path for f in progress), batches, strict=True))
         if self._snapshot == (before[0], before[1] + 1) and self._states_at == before:

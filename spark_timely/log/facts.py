@@ -57,9 +57,8 @@ class LogFacts:
         self._states_at = (-1, -1)
         self._newest_by_path: dict[str, dict[str, StreamState]] = {}
         self._rows_by_path: dict[str, pa.Table] = {}
-        # The newest commit of each stream that this handle has seen, and the snapshot that was compared with it.
-        self._seen: dict[str, int] = {}
-        self._compared = (-1, -1)
+        # The newest commit of each stream that this handle has seen, and the progress files that may hold it.
+        self._known: dict[str, tuple[StreamState, frozenset[str]]] = {}
 
     # Facts ---------------------------------------------------------------------------------------
 
@@ -126,27 +125,27 @@ class LogFacts:
         """
         with self._lock:
             moved = self.store.refresh()
-            self._check_kept()
+            self._all_states()
             return moved
 
     def begin_anew(self) -> None:
         """Forget what this handle has seen: for one that judges in another way whether a log was restored."""
         with self._lock:
-            self._seen, self._states, self._newest_by_path, self._rows_by_path = {}, {}, {}, {}
-            self._states_at = self._compared = (-1, -1)
+            self._known, self._states, self._newest_by_path, self._rows_by_path = {}, {}, {}, {}
+            self._states_at = (-1, -1)
 
     @contextmanager
     def as_it_is(self) -> Iterator[None]:
         """Read the log as it is, whatever this handle has seen of it before."""
         with self._lock:
-            seen, states = self._seen, self._states
+            known = self._known
             self.begin_anew()
         try:
             yield
         finally:
             with self._lock:
                 self.begin_anew()
-                self._seen, self._states = seen, states
+                self._known = known
 
     def has_news(self) -> bool:
         """Return whether others have committed, where that can be told at no cost; else False."""
@@ -166,40 +165,34 @@ class LogFacts:
 
     def _index(self, event: str) -> FileIndex:
         with self._lock:
-            self._check_kept()
+            if self._known:
+                self._all_states()  # refuses a log that went back
             return self.store.live.index(event)
 
-    def _check_kept(self) -> None:
-        """Refuse a snapshot that lacks commits of an earlier one, by the bounds of its files of progress: no reads."""
-        if self._compared == self._snapshot:
-            return
-        index = self.store.live.index("progress")
-        unclear = (index.stream_lo != index.stream_hi) | (index.seq_hi == np.iinfo(np.int64).max)
-        newest: dict[str, int] = {}
-        for stream, seq in zip(index.stream_lo.tolist(), index.seq_hi.tolist(), strict=True):  # merged: some hundreds
-            newest[stream] = max(seq, newest.get(stream, -1))
-        if not unclear.any():
-            # Else a file that another engine merged may have what seems to be missing: the states tell.
-            self._compare(newest)
-            self._compared = self._snapshot
+    def _check_kept(self, states: Mapping[str, StreamState]) -> None:
+        """Refuse states of a log that lacks commits which this handle has seen, or has others in their place.
 
-    def _compare(self, newest: Mapping[str, int]) -> None:
-        for stream, seen in self._seen.items():  # as many turns as streams
-            found = newest.get(stream)
-            if found is None or found < seen:
-                now = "no such stream" if found is None else f"stream {stream!r} at seq={found}"
-                raise self._went_back(stream, f"{now}, this handle has seen {stream!r} at seq={seen}")
-        self._seen = {**self._seen, **newest}
-
-    def _check_followed(self, states: Mapping[str, StreamState]) -> None:
-        """Refuse states that do not follow those which this handle has seen: other commits have their numbers."""
-        for stream, seen in self._states.items():  # as many turns as streams
-            found = states[stream]
-            if found.seq == seen.seq and (found.at, found.counts) != (seen.at, seen.counts):
-                raise self._went_back(stream, f"another commit seq={found.seq} of stream {stream!r} than before")
-            if not seen.frontier.less_equal_frontier(found.frontier):
-                now, before = (self.domain.render_frontier(state.frontier) for state in (found, seen))
-                raise self._went_back(stream, f"stream {stream!r} at {now}, this handle has seen it at {before}")
+        As long as a file that held a commit is part of the log, so is the commit. Where it was merged, or the log was
+        restored, the commit is looked for.
+        """
+        live = self.store.live
+        for stream, (seen, files) in self._known.items():  # as many turns as streams
+            found = states.get(stream)
+            if found is None or found.seq < seen.seq:
+                now = "no such stream" if found is None else f"stream {stream!r} at seq={found.seq}"
+                raise self._went_back(stream, f"{now}, this handle has seen {stream!r} at seq={seen.seq}")
+            if all(path in live for path in files):
+                continue
+            other = found if found.seq == seen.seq else self._commit(stream, seen.seq)
+            if other is None or other.identity != seen.identity:
+                raise self._went_back(stream, f"another commit seq={seen.seq} of stream {stream!r} than before")
+        known = {stream: kept for stream, kept in self._known.items() if all(path in live for path in kept[1])}
+        self._known = {
+            stream: known[stream]
+            if stream in known and known[stream][0].seq == state.seq
+            else (state, frozenset(self._holders(stream, state.seq)))
+            for stream, state in states.items()
+        }
 
     def _went_back(self, stream: str, found: str) -> RolledBackError:
         return RolledBackError(
@@ -228,8 +221,7 @@ class LogFacts:
                 if self._states_at[0] != at[0]:
                     self._newest_by_path, self._rows_by_path = {}, {}
                 states = self._read_states()
-                self._compare({name: state.seq for name, state in states.items()})
-                self._check_followed(states)
+                self._check_kept(states)
                 self._states, self._states_at = states, at
             return self._states
 
@@ -245,7 +237,7 @@ class LogFacts:
         may hold several streams, after a merge by another engine, is always read. Files read before
         are remembered, so that the cost is that of what is new.
         """
-        index = self.progress_files()
+        index = self.store.live.index("progress")
         if not len(index):
             msg = f"could not read log {self.path!r}: found no progress rows, invariant 2"
             raise TimelyInternalError(msg)
@@ -308,7 +300,10 @@ class LogFacts:
             newest = self._all_states().get(stream)
             if newest is None or newest.seq <= seq:
                 return newest if newest is not None and newest.seq == seq else None
-            found = [self._progress_rows(path) for path in self.holders(stream, seq)]
+            return self._commit(stream, seq)
+
+    def _commit(self, stream: str, seq: int) -> StreamState | None:
+        found = [self._progress_rows(path) for path in self._holders(stream, seq)]
         rows = pa.concat_tables([self.format.progress_schema.empty_table(), *found])
         rows = rows.filter(pc.and_(pc.equal(rows["_stream"], stream), pc.equal(rows["_seq"], seq)))
         return batch_state(self.format, distinct_rows(self.format, rows)) if rows.num_rows else None
@@ -320,7 +315,12 @@ class LogFacts:
         -----
         Nothing is read.
         """
-        index = self.progress_files()
+        with self._lock:
+            self._all_states()
+            return self._holders(stream, seq)
+
+    def _holders(self, stream: str, seq: int) -> list[str]:
+        index = self.store.live.index("progress")
         chosen = index.may_hold_stream(stream) & (index.seq_lo <= seq) & (index.seq_hi >= seq)
         return list(index.paths[chosen].tolist())
 

@@ -101,7 +101,7 @@ def test_store_that_cannot_be_reached_is_told_in_one_line(use: Callable[[str], A
 def smuggle(log: MemoryLog, adds: Sequence[DataFile], removes: Sequence[DataFile] = ()) -> None:
     """Commit without any check."""
     log.store.transact(adds, [], removes=removes)
-    log.refresh()
+    log.store.refresh()
 
 
 def illegal(what: str) -> MemoryLog:

@@ -159,30 +159,57 @@ def test_states_of_a_version_that_was_read_anew_are_dropped(path: Path) -> None:
     assert open_log(path).frontier() == Antichain.of(3)
 
 
-@pytest.mark.parametrize(("to", "more", "found"), [(5, 0, "another commit seq=4"), (5, 1, r"at \[6\], .* it at \[8\]")])
+@pytest.mark.parametrize("optimized", ["never", "before", "after"])
+@pytest.mark.parametrize("how", ["copy", "restore"])
+@pytest.mark.parametrize("written", [(), (5,), (5, 6), (8,), (8, 9), (8, 9, 10, 11)])
 def test_handle_refuses_a_log_that_was_restored_and_written_again(
-    path: Path, tmp_path: Path, to: int, more: int, found: str
+    path: Path, tmp_path: Path, optimized: str, how: str, written: tuple[int, ...]
 ) -> None:
+    """However far it was written again, and whoever merged its files."""
     log = filled(path)
-    before = tmp_path / "before"
+    if optimized == "before":
+        DeltaTable(path).optimize.compact()
+    before, version = tmp_path / "before", DeltaTable(path).version()
     shutil.copytree(path, before)
     open_log(path).advance("main", 8)
     log.refresh()
+    writer = log.writer(owner="me")
     assert log.frontier() == Antichain.of(8)
-    shutil.rmtree(path)
-    shutil.copytree(before, path)
-    for i in range(1 + more):
-        open_log(path).advance("main", to + i)
-    for _ in range(2):
-        log.refresh()
-        with pytest.raises(RolledBackError, match=found):
-            log.frontier()
-        with pytest.raises(RolledBackError, match=found):
-            log.writer(owner="me").append(rows(9), advance_to=9)
+    if how == "copy":
+        shutil.rmtree(path)
+        shutil.copytree(before, path)
+    else:
+        DeltaTable(path).restore(version)
+    for time in written:
+        open_log(path).advance("main", time)
+    if optimized == "after":
+        DeltaTable(path).optimize.compact()
+    stored_before = sorted(path.rglob("*"))
+    uses: list[Callable[[], object]] = [
+        *(log.refresh, log.frontier, log.messages, log.files, log.progress, log.dead, log.streams),
+        lambda: writer.append(rows(20), advance_to=20),
+    ]
+    for use in (*uses, *uses):
+        with pytest.raises(RolledBackError, match=r"commit seq=4|has seen 'main' at seq=4"):
+            use()
+    assert sorted(path.rglob("*")) == stored_before
     assert log.verify().legal, "a log is checked as it is"
-    with pytest.raises(RolledBackError, match=found):
+    with pytest.raises(RolledBackError, match="seq=4"):
         log.frontier()
-    assert open_log(path).frontier() == Antichain.of(to + more)
+    assert open_log(path).frontier() == Antichain.of(written[-1] if written else 3)
+
+
+def test_handle_keeps_a_log_whose_files_others_merge(path: Path) -> None:
+    log = filled(path)
+    for time in range(8, 20):
+        open_log(path, merge_every=3).advance("main", time)
+        if time % 4 == 0:
+            DeltaTable(path).optimize.compact()
+        log.refresh()
+        assert log.frontier() == Antichain.of(time)
+        open_log(path).compact()
+        log.refresh()
+        assert log.messages().num_rows == 6
 
 
 def test_handle_refuses_a_table_that_was_restored_under_it(path: Path) -> None:
