@@ -39,8 +39,8 @@ _TRY_AGAIN = 10
 _OVERDUE = 50
 # Commits between two checkpoints: more where a checkpoint is large, so that what it costs per commit does not
 # grow with the files, up to what a cold open is willing to read.
-_CHECKPOINT_VERSIONS = (50, 200)
-_FILES_PER_VERSION = 100
+_CHECKPOINT_VERSIONS = (20, 200)
+_FILES_PER_VERSION = 200
 
 
 class TableUpkeep:
