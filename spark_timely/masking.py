@@ -9,6 +9,8 @@ Invariants
 1. A secret is taken out before a text is cut: half of a secret would not be found.
 2. A value of an option is a secret unless its name is on the list of harmless ones.
 3. Masking a masked text changes nothing.
+4. Masking an exception or a value never fails, whatever it is: this runs while other errors are handled. What holds no
+   secret keeps its identity.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ import logging
 import re
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from types import MemberDescriptorType
 from urllib.parse import quote, quote_plus, unquote
 
 __all__ = [
@@ -34,7 +39,13 @@ __all__ = [
 _MASK = "***"
 # Shorter values are in too many words.
 _LEAST_CHARACTERS = 4
+# Shorter ones are parts of words, so they are masked only where they stand alone.
+_ALONE_CHARACTERS = 12
 _MOST_SECRETS = 4096
+# How much of one value is looked at, of how many exceptions, and how deep a value with a secret in it is copied.
+_MOST_PARTS = 1_000_000
+_MOST_EXCEPTIONS = 10_000
+_MOST_LEVELS = 50
 
 # Names of options whose values say where and how, not by which right. As object stores spell them, lower case.
 _PREFIXES = r"(?:aws_|azure_|azure_storage_|google_|gcs_|gs_|oss_|s3_|hf_|fs_)?"
@@ -45,7 +56,8 @@ _HARMLESS = re.compile(
     r"|virtual_hosted_style_request|use_emulator|use_fabric_endpoint|skip_signature|unsigned_payload|s3_express"
     r"|imdsv1_fallback|checksum_algorithm|conditional_put|copy_if_not_exists|s3_locking_provider|request_payer"
     r"|(?:connect_|retry_|pool_idle_)?timeout|max_retries|pool_max_idle_per_host|http[12]_only|http2_.*|proxy_url"
-    r"|user_agent|randomize_addresses|backoff_config_.*|backoff_.*|disable_tagging|dynamodb_table|delta_dynamo_table_name)"
+    r"|user_agent|randomize_addresses|backoff_config_.*|backoff_.*|disable_tagging|dynamodb_table|delta_dynamo_table_name"
+    r"|role_session_name|server_side_encryption|storage_class|(?:default_)?content_type)"
 )
 _SECRET_NAME = (
     r"[\w.-]*(?:signature|token|secret|passw|credential|access[_-]?key|account[_-]?key|shared[_-]?key|api[_-]?key"
@@ -54,8 +66,18 @@ _SECRET_NAME = (
 _NAMED = re.compile(rf"{_SECRET_NAME}", re.IGNORECASE)
 _PARAMETER = re.compile(rf"((?:[?&;]|%3F|%26)(?:{_SECRET_NAME})(?:=|%3D))[^&\s'\"<>]+", re.IGNORECASE)
 # User and password: up to the last @ before the path; or a password that holds slashes, where what is behind the
-# colon is no port. The user of Azure's URLs is the container.
-_USER = re.compile(r"(?:\b([A-Za-z][A-Za-z0-9+.-]*):)?//(?:([^/\s\"]*)@|([^/\s\"@:]+:(?!\d*(?:[/\s]|$))[^\s\"@]*)@)")
+# colon is no port. Stores of buckets have no ports, so there a password may be anything. The user of Azure's URLs is
+# the container. Bounded, so that the cost grows with the length of a text, not with its square.
+_USER = re.compile(
+    r"(?:\b(?P<scheme>(?P<bucket>(?i:s3[an]?|gc?s|az|azure|abfss?|wasbs?|adl|oss|cos|obs)(?=:))|[A-Za-z][A-Za-z0-9+.-]*)"
+    r":)?//(?P<user>[^/\s\"]*|[^/\s\"@:]+:(?!\d*(?:[/\s]|$))[^\s\"@]{0,2000}"
+    r"|(?(bucket)[^/\s\"@:]+:(?:[^\s\"@]{0,2000}|\S[^\n@]{0,200})|(?!)))@"
+)
+# The same where a URL is the value of a parameter of another.
+_QUOTED_USER = re.compile(
+    r"(%2F%2F)(?:(?!%2F|%3A|%40)[^/\s\"&])*%3A(?:(?!%2F)[^/\s\"&])*(%40)",
+    re.IGNORECASE,
+)
 _CONTAINERS = ("abfs", "abfss", "wasb", "wasbs", "adl", "azure")
 _DULL = re.compile(r"true|false|none|null|default|\d{1,8}[a-z]{0,2}", re.IGNORECASE)
 
@@ -90,33 +112,112 @@ def masked(text: str, /) -> str:
         text = _pattern.sub(_MASK, text)
     if "//" in text:
         text = _USER.sub(_without_user, text)
+    if "%2" in text:
+        text = _QUOTED_USER.sub(rf"\g<1>{_MASK}\g<2>", text)
     if "=" in text or "%3" in text:
         text = _PARAMETER.sub(rf"\g<1>{_MASK}", text)
     return text
 
 
 def _without_user(match: re.Match[str]) -> str:
-    scheme, user = match[1], match[2]
-    if scheme is not None and scheme.lower() in _CONTAINERS and user is not None and ":" not in user:
-        return match[0]
-    return f"{'' if scheme is None else scheme + ':'}//{_MASK}@"
+    scheme = match["scheme"]
+    return match[0] if _is_container(match) else f"{'' if scheme is None else scheme + ':'}//{_MASK}@"
+
+
+def _is_container(match: re.Match[str]) -> bool:
+    scheme = match["scheme"]
+    return scheme is not None and scheme.lower() in _CONTAINERS and ":" not in match["user"]
 
 
 def masked_value(value: object, /) -> object:
-    """Return a value without the secrets in its texts; collections are copied, other values returned as they are.
+    """Return a value without the secrets in its texts: itself where there are none.
+
+    Parameters
+    ----------
+    value : object
+        Of any kind. Not modified. Mappings, lists, tuples and sets are looked into.
+
+    Returns
+    -------
+    object
+        The value, or a copy of the collections with a secret in them, as dict, list, tuple, set or frozenset. Parts
+        without secrets are not copied.
+
+    Notes
+    -----
+    Never fails. Looks at each collection once, and at 1,000,000 parts at most. In a copy, what cannot be read, what
+    contains itself, and what is deeper than 50 levels becomes ``***``.
 
     Examples
     --------
     >>> masked_value({"paths": ["s3://a:b@c/d"], "n": 3})
     {'paths': ['s3://***@c/d'], 'n': 3}
     """
-    if isinstance(value, str):
-        return masked(value)
-    if isinstance(value, Mapping):
-        return {masked_value(name): masked_value(item) for name, item in value.items()}
-    if type(value) in (list, tuple, set, frozenset):
-        return type(value)(masked_value(item) for item in value)  # type: ignore[attr-defined,call-arg]
-    return value
+    return _Copy().of(value, 0) if _holds_secret(value) else value
+
+
+def _holds_secret(value: object) -> bool:
+    seen: dict[int, object] = {}  # keeps them alive, so that no other object gets the number of one
+    todo, left = [value], _MOST_PARTS
+    while todo:  # as many turns as parts
+        one = todo.pop()
+        try:
+            if issubclass(type(one), str):
+                if _masked_text(one) is not one:
+                    return True
+            elif id(one) not in seen and (parts := _parts(one, left)):
+                seen[id(one)] = one
+                left = max(0, left - len(parts))
+                todo += parts
+        except Exception:  # noqa: BLE001 - objects of users may fail at any question
+            continue
+    return False
+
+
+def _parts(value: object, most: int) -> list[object]:
+    """Return what a collection consists of, names of a mapping among it; nothing for other values."""
+    # Not isinstance: it asks the object for its class.
+    if issubclass(type(value), list | tuple | set | frozenset):
+        return list(islice(value, most))  # type: ignore[call-overload]
+    if issubclass(type(value), Mapping):
+        return [part for pair in islice(value.items(), most) for part in pair]  # type: ignore[attr-defined]
+    return []
+
+
+def _masked_text(text: object) -> object:
+    plain = str.__str__(text)
+    safe = masked(plain)
+    return text if safe == plain else safe
+
+
+class _Copy:
+    """Copies a value that has a secret in it, each part once."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[object, object]] = {}  # the part and its copy, by the number of the part
+        self._left = _MOST_PARTS
+
+    def of(self, value: object, level: int) -> object:
+        try:
+            if issubclass(type(value), str):
+                return _masked_text(value)
+            if id(value) not in self._made and (parts := _parts(value, self._left + 1)):
+                self._left -= len(parts)
+                if self._left < 0 or level == _MOST_LEVELS:
+                    return _MASK
+                self._made[id(value)] = value, _MASK  # for what contains itself
+                self._made[id(value)] = value, self._collection(value, parts, level)
+            return self._made.get(id(value), (value, value))[1]
+        except Exception:  # noqa: BLE001 - objects of users may fail at any question
+            return _MASK
+
+    def _collection(self, value: object, parts: list[object], level: int) -> object:
+        new = [self.of(part, level + 1) for part in parts]
+        if all(one is other for one, other in zip(parts, new, strict=True)):
+            return value
+        if issubclass(type(value), Mapping):
+            return dict(zip(new[::2], new[1::2], strict=True))
+        return next(kind for kind in (list, tuple, set, frozenset) if issubclass(type(value), kind))(new)
 
 
 def secret_in_url(url: str, /) -> str | None:
@@ -128,7 +229,7 @@ def secret_in_url(url: str, /) -> str | None:
     ('a user or password', 'a signature, key or token', None)
     """
     # The user alone is no secret where a store is asked in its name.
-    if any(":" in (match[2] or match[3] or "") for match in _USER.finditer(url)):
+    if any(":" in unquote(match["user"]) for match in _USER.finditer(url)):
         return "a user or password"
     return "a signature, key or token" if _PARAMETER.search(url) else None
 
@@ -171,13 +272,25 @@ def keep_secret(options: Mapping[str, object] | None, /) -> None:
         while len(_known) > _MOST_SECRETS:
             del _known[next(iter(_known))]
         longest_first = sorted(_known, key=len, reverse=True)
-        _pattern = re.compile("|".join(map(re.escape, longest_first)))
+        _pattern = re.compile("|".join(map(_alone, longest_first)))
+
+
+def _alone(secret: str) -> str:
+    """Return the pattern of a secret: of a short one only where no word continues at its ends."""
+    if len(secret) >= _ALONE_CHARACTERS:
+        return re.escape(secret)
+    # The last character of an escape, as of %3D or \\n, belongs to no word.
+    before = r"(?:(?<!\w)|(?<=%[\da-fA-F]{2})|(?<=\\[nrt])|(?<=\\x[\da-f]{2})|(?<=\\u[\da-f]{4}))"
+    starts, ends = re.match(r"\w", secret), re.search(r"\w\Z", secret)
+    return (before if starts else "") + re.escape(secret) + (r"(?!\w)" if ends else "")
 
 
 def _secrets(name: str, value: str) -> Iterator[str]:
     """Yield the texts under which an option's value, or the secret part of it, may come back."""
     plain_name = re.sub(r"[.-]", "_", name.strip().lower())
     parts = [part for match in _USER.finditer(value) for part in _passwords(match)]
+    if "//" not in value:  # an endpoint needs no scheme
+        parts += [part for match in _USER.finditer(f"//{value}") if ":" in match["user"] for part in _passwords(match)]
     parts += [match[0].partition("=")[2] for match in _PARAMETER.finditer(f"?{value}")]
     if not _HARMLESS.fullmatch(plain_name) and (looks_secret(plain_name) or not _DULL.fullmatch(value)):
         parts += [value, " ".join(value.split()), *value.splitlines(), *_leaves(value)]
@@ -193,11 +306,8 @@ def _secrets(name: str, value: str) -> Iterator[str]:
 
 
 def _passwords(match: re.Match[str]) -> list[str]:
-    user = match[2] if match[2] is not None else match[3]
-    scheme = match[1]
-    if scheme is not None and scheme.lower() in _CONTAINERS and ":" not in user:
-        return []
-    return [user, user.partition(":")[2]]
+    user = match["user"]
+    return [] if _is_container(match) else [user, user.partition(":")[2]]
 
 
 def _leaves(value: str) -> list[str]:
@@ -215,12 +325,14 @@ def _leaves(value: str) -> list[str]:
 def mask_exception(error: BaseException | None, /) -> None:
     """Take the secrets out of an exception of any class, and of those that it was raised from.
 
-    Python shows the whole chain in a traceback. What holds no secret is left alone.
+    Python shows the whole chain in a traceback. What holds no secret is left alone. Never fails, also where the class
+    refuses to be changed.
 
     Parameters
     ----------
     error : BaseException or None
-        Changed in place: its arguments, and its attributes that are texts.
+        Changed in place: its arguments and attributes with a secret in them, and those of exceptions among them. At
+        most 10,000 exceptions are looked at.
 
     Examples
     --------
@@ -230,29 +342,49 @@ def mask_exception(error: BaseException | None, /) -> None:
     'GET http://***@host/x'
     """
     seen: set[int] = set()
-    todo = [error]
-    while todo:  # as many turns as exceptions in the chain
+    todo: list[object] = [error]
+    while todo and len(seen) < _MOST_EXCEPTIONS:  # as many turns as exceptions
         one = todo.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        _mask_one(one)
-        todo += [one.__cause__, one.__context__]
-        if isinstance(one, BaseExceptionGroup):
-            todo += one.exceptions
+        if issubclass(type(one), BaseException) and id(one) not in seen:
+            seen.add(id(one))
+            todo += [_CONTEXT.__get__(one), _CAUSE.__get__(one)]
+            with suppress(Exception):  # a class of a user may fail at any question
+                todo += _mask_one(one)  # type: ignore[arg-type]
 
 
-def _mask_one(error: BaseException) -> None:
-    error.args = tuple(masked_value(arg) for arg in error.args)
-    if isinstance(error, OSError):
-        # Kept beside the arguments.
-        for name in ("strerror", "filename", "filename2"):
-            text = getattr(error, name)
-            if isinstance(text, str) and masked(text) != text:
-                setattr(error, name, masked(text))
-    for name, value in list(vars(error).items()):
-        if type(value) in (str, dict, list, tuple):
-            setattr(error, name, masked_value(value))
+# What Python itself reads and writes: attributes of these names in a user's class may fail, or be read-only.
+_ARGUMENTS, _ATTRIBUTES, _CAUSE, _CONTEXT = (
+    vars(BaseException)[name] for name in ("args", "__dict__", "__cause__", "__context__")
+)
+_EXCEPTIONS = vars(BaseExceptionGroup)["exceptions"]
+
+
+def _mask_one(error: BaseException) -> list[object]:
+    """Mask one exception, and return what it holds: others may be among it."""
+    args = _ARGUMENTS.__get__(error)
+    safe = masked_value(args)
+    if safe is not args:
+        _ARGUMENTS.__set__(error, safe)
+    held: list[object] = [*args]
+    if issubclass(type(error), BaseExceptionGroup):
+        held += _EXCEPTIONS.__get__(error)
+    attributes = _ATTRIBUTES.__get__(error)
+    for name, value in list(dict.items(attributes)):
+        held.append(value)
+        safe = masked_value(value)
+        if safe is not value:
+            dict.__setitem__(attributes, name, safe)
+    # Kept outside of them, such as the name of a file of an OSError, and what has a slot.
+    for kind in type(error).__mro__:
+        for member in vars(kind).values():
+            if type(member) is MemberDescriptorType:
+                with suppress(Exception):  # unset, or read-only
+                    value = member.__get__(error)
+                    held.append(value)
+                    safe = masked_value(value)
+                    if safe is not value:
+                        member.__set__(error, safe)
+    return held
 
 
 def forget_secrets() -> None:
@@ -272,7 +404,11 @@ class _Masking(logging.Filter):
     """Takes the secrets out of each line of a logger."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = masked(record.getMessage()), ()
+        try:
+            text = record.getMessage()
+        except Exception as error:  # noqa: BLE001 - what is logged is no reason for its caller to fail
+            text = f"could not show a log line of {record.filename}:{record.lineno}: found {type(error).__name__}"
+        record.msg, record.args = masked(text), ()
         if record.exc_info:
             mask_exception(record.exc_info[1])
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,27 @@ def test_failure_is_told_in_plan_and_numbers_from_any_process(tmp_path: Path, lo
     found = {(each.operator, each.output): each.failure for each in metrics(told)}
     assert found["map_2", "capture_3"] == found["capture_3", "capture_3"] == failure.message
     assert found["capture_8", "capture_8"] is None
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    why: str
+
+
+def test_function_may_raise_an_exception_that_cannot_be_changed(tmp_path: Path, log: DeltaLog) -> None:
+    def fail(rows: pa.Table) -> pa.Table:
+        if rows.num_rows:
+            raise Frozen("row 7 has no colour")
+        return rows.select(["n"])
+
+    scope = flow_of(log.path, tmp_path, fail)
+    with pytest.raises(
+        OperatorError, match="'map_2' at times from \\[0\\] to \\[30\\]: found Frozen: row 7 has no colour"
+    ):
+        engine(scope).advance(runner(scope.storage))
+    failure = failure_of(open_log(str(tmp_path / "bad")), scope.sinks[0])
+    assert failure is not None
+    assert (failure.operator, failure.lower, failure.upper) == ("map_2", "[0]", "[30]")
 
 
 def test_query_ends_where_nothing_is_left_that_could_go_on(tmp_path: Path, log: DeltaLog) -> None:
