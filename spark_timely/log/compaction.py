@@ -11,7 +11,9 @@ Invariants
    and would add the rows a second time (tried with 1.6.6; it does so to a second OPTIMIZE of its own).
    A plain Delta stream over the table of a log therefore needs `skipChangeCommits`, which passes over
    merges. Progress is merged without: rows of it that are there twice count once.
-3. Sources are left where they are, for readers that planned before: VACUUM deletes them later.
+3. A file with columns that the log does not have is never merged: the entry that added them was lost, and the values
+   would be lost with the next VACUUM.
+4. Sources are left where they are, for readers that planned before: VACUUM deletes them later.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.errors import InvalidUsageError, LogFormatError, StorageError
+from spark_timely.errors import InvalidUsageError, LogDamagedError, LogFormatError, StorageError
 from spark_timely.log.base import DataFile
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES, read_file, write_data_files, write_progress_file
 from spark_timely.log.machine.state import distinct_rows
@@ -86,6 +88,7 @@ def compact(log: LogCore, *, target_file_size: int = TARGET_FILE_BYTES, min_file
 
     Notes
     -----
+    Refused by `LogDamagedError` where a file has columns that the log lacks.
     The table's own log is tidied too: a checkpoint is written, and entries far behind it are deleted.
     Cost: reads and writes what it merges, one group of up to `target_file_size` bytes at a time.
     """
@@ -198,7 +201,7 @@ def _sources(index: FileIndex) -> list[DataFile]:
 def _merge_data(log: LogCore, index: FileIndex, event: str, target: int, *, attempts: int = _ATTEMPTS) -> bool:
     form = log.format
     schema = form.data_schema if event == "message" else form.dead_schema
-    table = pa.concat_tables([read_file(log.storage, path, schema) for path in index.paths.tolist()])
+    table = pa.concat_tables([_read_known(log, path, schema) for path in index.paths.tolist()])
     times = form.domain.from_columns(table)
     streams = set(index.stream_lo.tolist()) | set(index.stream_hi.tolist())
     # The dot keeps the name apart from that of any stream.
@@ -215,6 +218,26 @@ def _merge_data(log: LogCore, index: FileIndex, event: str, target: int, *, atte
         narrow=False,
     )
     return _replace(log, index, new, attempts)
+
+
+def _read_known(log: LogCore, path: str, schema: pa.Schema) -> pa.Table:
+    """Read a file of messages or dead letters of which the log has all columns (invariant 3)."""
+
+    def check(found: pa.Schema) -> None:
+        unknown = log.format.unknown_columns(found)
+        if unknown:
+            msg = (
+                f"could not merge file {path!r} of log {log.path!r}: found columns={list(unknown)!r} that the log lacks"
+            )
+            raise LogDamagedError(
+                msg,
+                hint="the entry that added them was lost: add them again, with their types, by log.add_columns; the"
+                " values are in the file, and come back",
+                context={"path": log.path, "file": path},
+                determinate=True,
+            )
+
+    return read_file(log.storage, path, schema, check=check)
 
 
 def _merge_progress(log: LogCore, index: FileIndex, stream: str) -> bool:

@@ -14,10 +14,12 @@ import spark_timely as st
 from spark_timely.conf.options import SOURCE_OPTIONS, parse_options
 from spark_timely.datasource.planner import ReplayPlanner
 from spark_timely.datasource.reader import read_split
-from spark_timely.errors import DataLossError, StorageError
+from spark_timely.errors import DataLossError, LogDamagedError, StorageError
 from spark_timely.log import compaction
+from spark_timely.log.base import CommitRequest
+from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.reading import ReadableLog
-from tests.conformance.logs import LogMaker, rows
+from tests.conformance.logs import NOTHING, LogMaker, frozen, rows
 from tests.unit.sink.driver import SinkDriver
 from tests.unit.sink.driver import rows as sink_rows
 
@@ -172,3 +174,48 @@ def test_replay_in_flight_survives_a_merge_and_a_vacuum_makes_it_plan_anew(tmp_p
     assert {piece.path for split in again for piece in split.pieces} <= live
     assert read(again) == expected
     assert np.array_equal(sorted(expected), expected)
+
+
+# Columns that the log lacks -----------------------------------------------------------------------
+
+
+def strange(log: ReadableLog, columns: pa.Schema, value: Any, at: int) -> None:
+    """Commit a file with a column that the log lacks, as one is left behind where the entry of a column was lost."""
+    state = log.stream("main")
+    assert state is not None
+    form = log.format.extended(columns)
+    times = np.array([[at]])
+    payload = pa.table({"v": [at], columns.names[0]: pa.array([value], columns.types[0])})
+    whole = message_table(form, payload, times, "main", state.seq + 1)
+    where: dict[str, Any] = {"stream": "main", "seq": state.seq + 1, "domain": log.domain}
+    log.commit(CommitRequest("main", "me", *NOTHING, files=write_data_files(log.storage, whole, times, **where)))
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_file_with_a_column_that_the_log_lacks_is_not_merged(maker: LogMaker, *, inline: bool) -> None:
+    log = maker.create(merge_every=4 if inline else None, auto_compact=inline)
+    columns = pa.schema([("note", pa.string())])
+    writer = log.writer(owner="me")
+    for i in range(1, 3):
+        writer.append(rows((i, i)))
+    strange(log, columns, "hello", 3)
+    if inline:
+        # The merge is refused, and the commit it comes with is made.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(compaction, "_HELD", 1)
+            writer.append(rows((4, 4)))
+        (problem,) = log.upkeep_problems()
+        assert "could not merge file" in problem
+        assert "found columns=" in problem
+    else:
+        writer.append(rows((4, 4)))
+        before = frozen(log)
+        with pytest.raises(LogDamagedError, match=r"found columns=\['note'\] that the log lacks.*log.add_columns"):
+            log.compact()
+        assert frozen(log) == before
+    assert len(log.files()) == 4
+    log.add_columns(columns)
+    log.refresh()
+    assert log.compact().merges
+    assert log.messages(columns=["v", "note"]).to_pylist()[2] == {"v": 3, "note": "hello"}
+    assert len(log.files()) == 1

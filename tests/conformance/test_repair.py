@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from spark_timely.cli import main
 from spark_timely.errors import InvalidUsageError, LogDamagedError, LogMissingError, RolledBackError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log.store import delta as delta_store
 from spark_timely.log.store.delta import DeltaStore
-from spark_timely.log.store.entries import entry_path
+from spark_timely.log.store.entries import entry_path, parse_entry
 from spark_timely.log.store.repair import RepairReport, RepairStep, repair_log
+from spark_timely.log.store.storage import FileStorage
 from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import VALUES, filled
 from tests.unit.sink.driver import BOUNDED, SinkDriver
@@ -369,3 +372,217 @@ def test_command_line_says_which_checkpoint_it_deletes(
     said = capsys.readouterr().out
     assert said.startswith(f"checkpoint of version {version} is named, and not there: deleted; nothing is lost")
     assert POINTER in said
+
+
+# Columns ------------------------------------------------------------------------------------------
+
+NOTE = pa.schema([("note", pa.string())])
+OTHER = pa.schema([("other", pa.list_(pa.struct([("x", pa.int16()), ("y", pa.decimal128(9, 2))])))])
+
+
+def widened(path: Path, columns: pa.Schema = NOTE) -> tuple[DeltaLog, int]:
+    """Return a log with a column that came later, three commits behind it that have it, and its version."""
+    log = filled(path)
+    log.add_columns(columns)
+    log.refresh()
+    version = log.version
+    for i in (5, 6, 7):
+        more = {name: pa.array([None if i == 5 else SAMPLES[name]], columns.field(name).type) for name in columns.names}
+        log.writer(owner="me").append(pa.table({"_time": [i], "v": [i], **more}), advance_to=i)
+    return log, version
+
+
+SAMPLES: dict[str, Any] = {"note": "hello", "other": [{"x": 1, "y": 2}]}
+
+
+def everything(path: Path) -> tuple[Any, ...]:
+    log = open_log(path)
+    report = log.verify()
+    return log.messages().to_pylist(), log.schema, log.format, report.digest, report.commits, report.problems
+
+
+@pytest.mark.parametrize("columns", [NOTE, OTHER, pa.schema([*NOTE, *OTHER])])
+def test_lost_columns_come_back_from_the_files_behind_them(path: Path, columns: pa.Schema) -> None:
+    log, version = widened(path, columns)
+    before, whole = everything(path), entry(path, version).read_bytes()
+    entry(path, version).write_bytes(b"")
+    step = only(look(path, apply=True))
+    assert (step.version, step.action) == (version, "rebuild")
+    for name in columns.names:
+        assert f"column {name!r} of type" in step.says
+    assert "lost" not in step.says
+    assert everything(path) == before
+    said = [json.loads(line) for text in (whole, entry(path, version).read_bytes()) for line in text.splitlines()]
+    schemas = [json.loads(action["metaData"]["schemaString"]) for action in said if "metaData" in action]
+    assert schemas[0] == schemas[1]
+    log.compact()
+    assert everything(path) == before
+    assert look(path).steps == ()
+
+
+def test_lost_column_comes_back_with_a_commit_that_was_lost_too(path: Path) -> None:
+    _, version = widened(path)
+    before = everything(path)
+    for lost in (version, version + 1):
+        entry(path, lost).write_bytes(b"")
+    report = look(path, apply=True)
+    assert [step.action for step in report.steps] == ["rebuild", "empty"]
+    assert "commit 4 of stream 'main' comes back" in report.steps[0].says
+    assert "column 'note' of type string" in report.steps[0].says
+    assert everything(path) == before
+    assert open_log(path).compact().merges
+    assert everything(path) == before
+
+
+def test_columns_of_two_lost_entries_come_back(path: Path) -> None:
+    log, version = widened(path)
+    log.add_columns(OTHER)
+    log.refresh()
+    second = log.version
+    row = {"_time": [8], "v": [8], "note": ["x"], "other": pa.array([SAMPLES["other"]], OTHER.field("other").type)}
+    log.writer(owner="me").append(pa.table(row), advance_to=9)
+    before = everything(path)
+    for lost in (version, second):
+        entry(path, lost).write_bytes(b"")
+    report = look(path, apply=True)
+    assert [step.action for step in report.steps] == ["rebuild", "empty"]
+    assert everything(path) == before
+
+
+def test_lost_column_that_a_later_entry_has_needs_nothing(path: Path) -> None:
+    log, version = widened(path)
+    log.add_columns(OTHER)
+    before = everything(path)
+    entry(path, version).write_bytes(b"")
+    # Files before the later entry have the column: it comes back as of this version, too.
+    assert only(look(path, apply=True)).action == "rebuild"
+    assert everything(path) == before
+
+
+def test_rebuilt_commit_brings_a_column_that_was_lost_before(path: Path) -> None:
+    """An earlier repair left an entry without actions where the column was added."""
+    log, version = widened(path)
+    before = everything(path)
+    entry(path, version).write_text('{"commitInfo": {"operation": "REPAIR"}}\n')
+    assert "note" not in open_log(path).schema.names
+    entry(path, log.version).write_bytes(b"")
+    step = only(look(path, apply=True))
+    assert step.says.endswith("so does column 'note' of type string, which they have and the log lacks")
+    assert everything(path) == before
+
+
+@pytest.mark.parametrize("kind", ["zone", "type"])
+@pytest.mark.parametrize("rebuilt", [False, True])
+def test_lost_column_whose_type_cannot_be_told_is_named_and_kept_from_merges(
+    path: Path, *, kind: str, rebuilt: bool
+) -> None:
+    log, version = widened(path)
+    values = pa.array([0], pa.timestamp("us") if kind == "zone" else pa.time32("ms"))
+    for name in log.files().paths.tolist():
+        rows = pq.read_table(path / name)
+        if "note" in rows.schema.names:
+            place = rows.schema.get_field_index("note")
+            pq.write_table(
+                rows.set_column(place, "note", values), path / name, use_deprecated_int96_timestamps=kind == "zone"
+            )
+    entry(path, version).write_bytes(b"")
+    if rebuilt:
+        entry(path, version + 1).write_bytes(b"")
+    step = look(path, apply=True).steps[0]
+    assert step.action == ("rebuild" if rebuilt else "empty")
+    assert "not column 'note', which the log lacks: its values stay in '_event=message/" in step.says
+    again = open_log(path)
+    assert "note" not in again.schema.names
+    kept = tree(path)
+    with pytest.raises(LogDamagedError, match=r"could not merge file .*found columns=\['note'\]"):
+        again.compact()
+    assert tree(path) == kept
+
+
+# Names --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [20_000_000, 10**18, 10**26])
+def test_pointer_to_a_version_that_never_was_costs_nothing(path: Path, version: int) -> None:
+    log = checkpointed(path, more=0)
+    (path / POINTER).write_text(json.dumps({"version": version, "size": 1}))
+    with pytest.raises(LogDamagedError, match=f"entry version={log.version + 1}, which it stands for, is not there"):
+        look(path, apply=True)
+
+
+@pytest.mark.parametrize("version", [9, 99_999_999, 10**20 - 1])
+@pytest.mark.parametrize("content", ["copy", "empty", "foreign"])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_entry_far_behind_all_others_is_refused_by_name(
+    path: Path, *, version: int, content: str, checkpoint: bool
+) -> None:
+    log = filled(path)
+    if checkpoint:
+        log.tidy()
+    stray = entry(path, version)
+    contents = {"copy": entry(path, log.version).read_bytes(), "empty": b"", "foreign": b'{"commitInfo": {}}\n'}
+    stray.write_bytes(contents[content])
+    left = tree(path)
+    first, missing = log.version + 1, version - log.version - 1
+    with pytest.raises(
+        LogDamagedError, match=f"{stray.name}', and none of the {missing} entries before it, version={first}"
+    ):
+        look(path, apply=True)
+    assert tree(path) == left
+    stray.unlink()
+    assert look(path).steps == ()
+
+
+def test_missing_entries_before_one_that_says_its_version_are_put_back(path: Path) -> None:
+    log = filled(path)
+    before = log.verify()
+    for version in (2, 3):
+        entry(path, version).unlink()
+    assert [step.action for step in look(path, apply=True).steps] == ["rebuild", "rebuild"]
+    assert open_log(path).verify() == before
+
+
+@pytest.mark.parametrize(("source", "target"), [(2, 3), (3, 2), (2, 4), (4, 2), (0, 4), (3, 4)])
+def test_copy_of_another_entry_is_damage_and_repaired(path: Path, source: int, target: int) -> None:
+    log = filled(path)
+    before, reader = log.verify(), open_log(path)
+    entry(path, target).write_bytes(entry(path, source).read_bytes())
+    with pytest.raises(LogDamagedError, match=rf"version={target} is 'an entry made for version={source}'"):
+        open_log(path)
+    step = only(look(path, apply=True))
+    assert (step.version, step.action) == (target, "rebuild")
+    assert open_log(path).verify() == before
+    reader.refresh()
+    assert reader.verify() == before
+
+
+def test_copy_of_another_entry_is_no_commit_to_who_follows_or_writes(path: Path) -> None:
+    log = filled(path)
+    entry(path, log.version + 1).write_bytes(entry(path, log.version).read_bytes())
+    left = tree(path)
+    for use in (log.refresh, lambda: log.writer(owner="me").append(pa.table({"_time": [9], "v": [9]}))):
+        with pytest.raises(LogDamagedError, match=f"an entry made for version={log.version}"):
+            use()
+    assert tree(path) == left
+
+
+def test_every_entry_of_ours_says_its_version(path: Path) -> None:
+    """Also one that lost a race, and was put behind the entries of others."""
+    log, _ = widened(path)
+    slow = open_log(path)
+    log.writer("a", owner="a", donor="main")
+    quick, put, raced = open_log(path), delta_store.put_entry, [True]
+    quick.writer("a", owner="a")
+
+    def put_late(storage: FileStorage, version: int, content: bytes) -> bool:
+        if raced.pop() if raced else False:
+            quick.writer("a", owner="a").append(pa.table({"_time": [20], "v": [20]}))
+        return put(storage, version, content)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delta_store, "put_entry", put_late)
+        slow.writer(owner="me").append(pa.table({"_time": [21], "v": [21]}))
+    slow.compact()
+    slow.refresh()
+    found = {v: parse_entry(entry(path, v).read_bytes(), v).made_for for v in range(slow.version + 1)}
+    assert found == {v: v for v in range(slow.version + 1)}

@@ -153,6 +153,26 @@ def _has_local_timestamps(type_: pa.DataType) -> bool:
     return any(_has_local_timestamps(type_.field(i).type) for i in range(type_.num_fields))
 
 
+def _unknown_fields(found: pa.DataType, wanted: pa.DataType, name: str) -> list[str]:
+    """Return fields of structs, at any depth, that the wanted type does not have."""
+    if pa.types.is_struct(found) and pa.types.is_struct(wanted):
+        kinds = {field.name: field.type for field in wanted}
+        fields = [(f"{name}.{field.name}", field.type, kinds.get(field.name)) for field in found]
+        return [
+            unknown
+            for path, type_, kind in fields
+            for unknown in ([path] if kind is None else _unknown_fields(type_, kind, path))
+        ]
+    if pa.types.is_map(found) and pa.types.is_map(wanted):
+        return [
+            *_unknown_fields(found.key_type, wanted.key_type, f"{name}.key"),
+            *_unknown_fields(found.item_type, wanted.item_type, f"{name}.value"),
+        ]
+    if pa.types.is_list(found) and pa.types.is_list(wanted):
+        return _unknown_fields(found.value_type, wanted.value_type, f"{name}.element")
+    return []
+
+
 @dataclass(frozen=True, slots=True)
 class LogFormat:
     """Everything that holds for a whole log. Small, picklable, comparable.
@@ -305,6 +325,32 @@ class LogFormat:
         names = tuple(field.name for field in new)
         self.check_names([*self.payload.names, *names])
         return replace(self, payload=pa.schema([*self.payload, *new]), merged=(*self.merged, *names), _cache={})
+
+    def unknown_columns(self, found: pa.Schema) -> tuple[str, ...]:
+        """Return the columns of a file that the log does not have: reading leaves them out, and so would a rewrite.
+
+        Parameters
+        ----------
+        found : pyarrow.Schema
+            Of the file. May have any column of the table, as files that other engines rewrote do.
+
+        Returns
+        -------
+        tuple of str
+            Fields inside of structs with the names of what they are in, joined by dots.
+
+        Examples
+        --------
+        >>> form = LogFormat.build(pa.schema([("id", pa.int64())]))
+        >>> form.unknown_columns(pa.schema([("_seq", pa.int64()), ("id", pa.int64()), ("note", pa.string())]))
+        ('note',)
+        """
+        known = {field.name: field.type for field in (*self.table_fields, *self.payload)}
+        names: list[str] = []
+        for column in found:  # some
+            inside = known.get(column.name)
+            names += [column.name] if inside is None else _unknown_fields(column.type, inside, column.name)
+        return tuple(names)
 
     @property
     def declared(self) -> pa.Schema:

@@ -520,8 +520,24 @@ def corrupt(uri: str, path: str, error: Exception) -> DataLossError:
     )
 
 
-def read_file(storage: Storage, path: str, schema: pa.Schema, row_groups: Sequence[int] | None = None) -> pa.Table:
-    """Read a file, or some of its row groups, in a schema; columns that it has not are null.
+def read_file(
+    storage: Storage,
+    path: str,
+    schema: pa.Schema,
+    row_groups: Sequence[int] | None = None,
+    *,
+    check: Callable[[pa.Schema], None] | None = None,
+) -> pa.Table:
+    """Read a file, or some of its row groups, in a schema; columns that it has not are null, others are left out.
+
+    Parameters
+    ----------
+    storage : Storage
+    path : str
+    schema : pyarrow.Schema
+    row_groups : sequence of int, optional
+    check : callable, optional
+        Is given the schema of the file before any row is read, and may raise.
 
     Raises
     ------
@@ -529,6 +545,8 @@ def read_file(storage: Storage, path: str, schema: pa.Schema, row_groups: Sequen
         If it is missing or corrupt.
     """
     with open_parquet(storage, path) as file:
+        if check is not None:
+            check(file.schema_arrow)
         present = set(file.schema_arrow.names)
         names = [n for n in schema.names if n in present]
         try:

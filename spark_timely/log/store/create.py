@@ -14,7 +14,7 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from spark_timely.errors import StorageError, TimelyError
 from spark_timely.log.store.delta_calls import DeltaTable, delta_call
-from spark_timely.log.store.entries import entry_path, put_entry, read_entry
+from spark_timely.log.store.entries import entry_path, put_entry, read_entry, signed
 from spark_timely.log.store.scratch import CHECKPOINT, SCRATCH_OPTIONS, scratch_table
 from spark_timely.log.store.single_writer import PROMISE_HINT, delta_options, is_promised, links_missing
 from spark_timely.log.store.storage import plain
@@ -112,7 +112,7 @@ def _first_entry(path: str, form: LogFormat, first: Sequence[DataFile]) -> bytes
     for action in actions:  # a few
         if "commitInfo" in action:
             action["commitInfo"].get("operationParameters", {})["location"] = path
-    return ("\n".join(json.dumps(action, separators=(",", ":")) for action in actions) + "\n").encode()
+    return signed("\n".join(map(json.dumps, actions)).encode(), 0)
 
 
 def _failed(path: str, error: Exception, *, determinate: bool) -> StorageError:

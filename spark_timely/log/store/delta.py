@@ -23,13 +23,14 @@ Invariants
 2. What is deleted from the table's log is older than a checkpoint by many versions, and goes in order. So
    where the entry of the snapshot still is what it was, no entry after it has come and gone; and one that was
    put after it before that was found has its place. Where it is not, everything is read anew.
-3. An entry that is empty, cut or not JSON is never taken for a commit: it is looked at again for some seconds, and
-   then refused by name.
+3. An entry that is empty, cut, not JSON or a copy of another is never taken for a commit: it is looked at again for
+   some seconds, and then refused by name.
 """
 
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -63,6 +64,7 @@ from spark_timely.log.store.entries import (
     put_entry,
     read_entry,
     render_entry,
+    signed,
 )
 from spark_timely.log.store.features import table_rules
 from spark_timely.log.store.scratch import CHECKPOINT, LAST_CHECKPOINT, NO_HOOKS, entry_of_columns
@@ -132,7 +134,7 @@ class DeltaStore:
     LogFormatError
         If the log is of a newer version, or uses table features that cannot be read.
     LogDamagedError
-        If an entry of the table's log is empty, cut or not JSON.
+        If an entry of the table's log is empty, cut, not JSON or a copy of another.
     StorageError
         If the storage cannot be reached.
     """
@@ -257,7 +259,7 @@ class DeltaStore:
         ) from cause
 
     def _damaged(self, path: str, found: str) -> LogDamagedError:
-        version = int(path.rpartition("/")[2][:20])
+        version = _version_of(path)
         return LogDamagedError(
             f"could not open log {self.path!r}: found entry {path!r} of the table's log broken: version={version} is"
             f" {found}, in {len(LOOKS_S) + 1} looks",
@@ -302,9 +304,9 @@ class DeltaStore:
             if path.endswith(".parquet"):
                 pq.read_metadata(pa.BufferReader(content))
             elif whole:
-                parse_entry(content.to_pybytes())
+                parse_entry(content.to_pybytes(), _version_of(path))
             else:
-                check_whole(content.to_pybytes())
+                check_whole(content.to_pybytes(), _version_of(path))
         except (ValueError, LookupError, TypeError, OSError, pa.ArrowException) as error:
             return plain(error)
         return None
@@ -541,17 +543,25 @@ class DeltaStore:
         exclusive: bool,
     ) -> None:
         """Write the entry here: flat, however many files are live."""
-        content = render_entry(adds, removes, dict(apps), data_change=data_change, read_version=self._version)
-        ids = {app for app, _ in apps}
-        self._put_behind(content, lambda other: exclusive or other.changes_table or bool(other.apps & ids))
 
-    def _put_behind(self, content: bytes, conflicts: Callable[[Entry], bool]) -> None:
-        """Put an entry behind the snapshot, and behind those that others put there if they do not conflict."""
+        def render(version: int) -> bytes:
+            return render_entry(
+                adds, removes, dict(apps), data_change=data_change, read_version=self._version, version=version
+            )
+
+        ids = {app for app, _ in apps}
+        self._put_behind(render, lambda other: exclusive or other.changes_table or bool(other.apps & ids))
+
+    def _put_behind(self, render: Callable[[int], bytes], conflicts: Callable[[Entry], bool]) -> None:
+        """Put an entry behind the snapshot, and behind those that others put there if they do not conflict.
+
+        It is rendered for each version that it is tried at, because it says which one that is.
+        """
         if self._entry_mark() != self._mark:
             raise self._lost(found="another entry in place of the snapshot's")
         for version in range(self._version + 1, self._version + 2 + _COMMIT_RETRIES):
             try:
-                done = put_entry(self._storage, version, content)
+                done = put_entry(self._storage, version, render(version))
             except OSError as error:
                 if error.errno not in NO_LINKS:
                     raise
@@ -633,7 +643,7 @@ class DeltaStore:
         try:
             if self._own:
                 entry = entry_of_columns(self._handle(), columns)
-                self._put_behind(entry, lambda other: other.changes_table)
+                self._put_behind(partial(signed, entry), lambda other: other.changes_table)
                 return
             table, fields = self._handle(), list(Schema.from_arrow(columns).fields)
             with delta_call(self.path):
@@ -649,6 +659,11 @@ class DeltaStore:
     def problems(self) -> list[str]:
         """Return what is wrong with the upkeep of the table, whoever should have done it; nothing is changed."""
         return self._upkeep.problems(self._version)
+
+
+def _version_of(path: str) -> int:
+    """Return the version in the name of a file of the table's log."""
+    return int(path.rpartition("/")[2][:20])
 
 
 def _is_unwritable(text: str) -> bool:

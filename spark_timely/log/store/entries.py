@@ -6,6 +6,7 @@ Invariants
 2. What cannot be understood is never passed over: it raises, or says that the table is to be read anew. An entry
    without any action is damage, not a commit that did nothing: a power cut leaves such files behind.
 3. An entry gets its name when it is on the disk; so what has the name is whole, also after a power cut.
+4. An entry of ours says which version it was made for. Under another name it is damage: a copy of another entry.
 """
 
 from __future__ import annotations
@@ -29,11 +30,24 @@ if TYPE_CHECKING:
     from spark_timely.log.base import DataFile
     from spark_timely.log.store.storage import FileStorage, Storage
 
-__all__ = ["Entry", "check_whole", "entry_path", "parse_entry", "put_entry", "put_file", "read_entry", "render_entry"]
+__all__ = [
+    "Entry",
+    "check_whole",
+    "entry_path",
+    "parse_entry",
+    "put_entry",
+    "put_file",
+    "read_entry",
+    "render_entry",
+    "signed",
+]
 
 # How many actions an entry of ours has: tells one that was cut at the end of a line.
 _COUNT = "timelyActions"
 _COUNTED = re.compile(rb'"timelyActions":(\d+)')
+# The version that an entry of ours was made for: tells a copy of it in another's place.
+_VERSION = "timelyVersion"
+_MADE_FOR = re.compile(rb'"timelyVersion":(\d+)')
 # Signs that need not be escaped in the paths of a table's log; those of our own files are among them.
 _PLAIN = "/=_-.~+,@:"
 
@@ -52,12 +66,18 @@ class Entry:
         App ids that it carries.
     changes_table : bool
         Whether schema, features, properties or deletion vectors may have changed.
+    metadata : dict or None
+        The `metaData` action, if there is one.
+    made_for : int or None
+        The version that it says it was made for; None if it does not say.
     """
 
     adds: list[dict[str, Any]] = field(default_factory=list)
     removes: list[str] = field(default_factory=list)
     apps: frozenset[str] = frozenset()
     changes_table: bool = False
+    metadata: dict[str, Any] | None = None
+    made_for: int | None = None
 
 
 def entry_path(version: int) -> str:
@@ -83,16 +103,22 @@ def read_entry(storage: Storage, version: int) -> Entry | None:
         content = storage.read(entry_path(version)).to_pybytes()
     except DataLossError:
         return None
-    return parse_entry(content)
+    return parse_entry(content, version)
 
 
-def parse_entry(content: bytes) -> Entry:
+def parse_entry(content: bytes, version: int | None = None) -> Entry:
     """Return what an entry says.
+
+    Parameters
+    ----------
+    content : bytes
+    version : int, optional
+        The version in its name.
 
     Raises
     ------
     ValueError
-        If it is damaged: empty, cut, or not JSON. The text says which.
+        If it is damaged: empty, cut, not JSON, or made for another version. The text says which.
 
     Examples
     --------
@@ -106,7 +132,8 @@ def parse_entry(content: bytes) -> Entry:
     adds: list[dict[str, Any]] = []
     removes: list[str] = []
     apps: set[str] = set()
-    n_actions, wanted, changes = 0, None, False
+    n_actions, wanted, made_for, changes = 0, None, None, False
+    metadata: dict[str, Any] | None = None
     for line in content.splitlines():  # one turn per action
         if not line.strip():
             continue
@@ -129,24 +156,35 @@ def parse_entry(content: bytes) -> Entry:
                 apps.add(str(said["appId"]))
             elif kind in ("metaData", "protocol"):
                 changes = True
+                metadata = said if kind == "metaData" else metadata
             elif kind == "commitInfo" and isinstance(said, dict):
-                wanted = said.get(_COUNT)
+                wanted, made_for = said.get(_COUNT), said.get(_VERSION)
     if not n_actions:
         msg = "empty"
         raise ValueError(msg)
     if wanted is not None and wanted != n_actions:
         msg = f"cut: {n_actions} of {wanted} actions"
         raise ValueError(msg)
-    return Entry(adds, removes, frozenset(apps), changes)
+    _check_version(made_for, version)
+    return Entry(adds, removes, frozenset(apps), changes, metadata, made_for)
 
 
-def check_whole(content: bytes) -> None:
-    r"""Refuse an entry that is empty or lacks lines, without reading what it says: a few microseconds.
+def _check_version(made_for: int | None, version: int | None) -> None:
+    if made_for is not None and version is not None and made_for != version:
+        msg = f"an entry made for version={made_for}"
+        raise ValueError(msg)
+
+
+def check_whole(content: bytes, version: int | None = None) -> None:
+    r"""Refuse an entry that is empty, lacks lines or is another's copy, without reading all of it: a few microseconds.
 
     Parameters
     ----------
     content : bytes
-        Of an entry whose lines are known to be JSON. Only entries of ours say how many lines they have.
+        Of an entry whose lines are known to be JSON. Only entries of ours say how many lines they have, and for which
+        version they were made.
+    version : int, optional
+        The version in its name.
 
     Raises
     ------
@@ -167,6 +205,30 @@ def check_whole(content: bytes) -> None:
     if wanted is not None and int(wanted[1]) != len(actions):
         msg = f"cut: {len(actions)} of {int(wanted[1])} actions"
         raise ValueError(msg)
+    made_for = _MADE_FOR.search(actions[0])
+    _check_version(int(made_for[1]) if made_for is not None else None, version)
+
+
+def signed(content: bytes, version: int) -> bytes:
+    r"""Return an entry that delta-rs made, with what ours say of themselves: how many actions, for which version.
+
+    Parameters
+    ----------
+    content : bytes
+        Whole. One without a `commitInfo` is returned as it is.
+    version : int
+        That it is to be put at.
+
+    Examples
+    --------
+    >>> signed(b'{"commitInfo": {"operation": "ADD COLUMN"}}', 3)
+    b'{"commitInfo":{"operation":"ADD COLUMN","timelyActions":1,"timelyVersion":3}}\n'
+    """
+    actions = [json.loads(line) for line in content.splitlines() if line.strip()]
+    actions.sort(key=lambda action: "commitInfo" not in action)  # first, where `check_whole` looks
+    if actions and "commitInfo" in actions[0]:
+        actions[0]["commitInfo"].update({_COUNT: len(actions), _VERSION: version})
+    return ("\n".join(json.dumps(action, separators=(",", ":")) for action in actions) + "\n").encode()
 
 
 def render_entry(
@@ -176,10 +238,13 @@ def render_entry(
     *,
     data_change: bool,
     read_version: int,
+    version: int,
+    metadata: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """Return the entry of a commit, as the Delta protocol has it."""
+    """Return the entry of a commit, as the Delta protocol has it, to be put at a version and at no other."""
     now = time.time_ns() // 1_000_000
-    actions: list[dict[str, Any]] = [{"txn": {"appId": a, "version": n, "lastUpdated": now}} for a, n in apps.items()]
+    actions: list[dict[str, Any]] = [] if metadata is None else [{"metaData": metadata}]
+    actions += [{"txn": {"appId": a, "version": n, "lastUpdated": now}} for a, n in apps.items()]
     actions += [
         {
             "add": {
@@ -214,6 +279,7 @@ def render_entry(
         "isBlindAppend": not removes,
         "engineInfo": "spark-timely",
         _COUNT: len(actions) + 1,
+        _VERSION: version,
     }
     lines = [
         json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in ({"commitInfo": info}, *actions)

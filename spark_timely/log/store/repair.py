@@ -1,4 +1,4 @@
-"""Repair a log whose table lost what an entry says: an entry that is empty, cut, not JSON, or not there.
+"""Repair a log whose table lost what an entry says: one that is empty, cut, not JSON, a copy of another, or not there.
 
 A power cut leaves such entries where something was written without a flush: by another engine, an earlier version of
 this library, or with `flush=False`. The number of a version is never taken back: another handle may have read
@@ -13,6 +13,9 @@ Invariants
 3. A broken checkpoint goes only where the entries that it stands for are all there, from an older one on.
 4. Where an entry behind the damaged one removes a file that only the damaged one can have added, an entry without
    actions could bring rows back a second time: then nothing is repaired.
+5. A column whose entry was lost comes back where files behind it have it, and tell its type. Else it is named.
+6. What a name claims is compared with what is there: entries behind a gap count only where they say that they were
+   made for their version, and no loop is as long as a number in a name.
 """
 
 from __future__ import annotations
@@ -21,11 +24,13 @@ import json
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from deltalake import Schema
 from deltalake.exceptions import DeltaError
 
 from spark_timely.errors import InvalidUsageError, LogDamagedError, LogMissingError, TimelyError
@@ -36,8 +41,8 @@ from spark_timely.log.files.parquet import describe_file, describe_progress, ope
 from spark_timely.log.machine.state import newest_states, states_by_seq
 from spark_timely.log.store.checkpoints import Checkpoints, read_checkpoints
 from spark_timely.log.store.delta import LOOKS_S
-from spark_timely.log.store.entries import Entry, entry_path, parse_entry, put_file, render_entry
-from spark_timely.log.store.scratch import LAST_CHECKPOINT, table_at
+from spark_timely.log.store.entries import Entry, entry_path, parse_entry, put_file, render_entry, signed
+from spark_timely.log.store.scratch import LAST_CHECKPOINT, metadata_action, table_at
 from spark_timely.log.store.storage import FileStorage, has_table, normal_path, open_storage, plain
 
 if TYPE_CHECKING:
@@ -46,6 +51,11 @@ if TYPE_CHECKING:
 __all__ = ["RepairReport", "RepairStep", "repair_log"]
 
 _GONE = "missing"
+# Missing entries in a row that are believed: more only where the next whole entry says which version it is, up to
+# what a power cut can take.
+_GAP = 1
+_MOST_GAP = 1000
+_UNKNOWN = "what it did is lost"
 _ENTRY = re.compile(r"(\d{20})\.json")
 _OWN = re.compile(r"(?P<stem>[A-Za-z0-9_]+|open\.)-(?P<seq>\d{12})-[^/]+")
 
@@ -61,8 +71,8 @@ class RepairStep:
     found : str
         What is wrong.
     action : str
-        `rebuild`: the entry of a commit whose files are whole. `empty`: an entry without actions. `delete`: no
-        checkpoint, and no file that names one; the next commits write it again.
+        `rebuild`: the entry of a commit whose files are whole, or of columns that files behind it have. `empty`: an
+        entry without actions. `delete`: no checkpoint, and no file that names one; the next commits write it again.
     says : str
         What comes back, or what is lost, as a sentence.
     files : tuple of str
@@ -94,18 +104,67 @@ class RepairReport:
 
 
 @dataclass(slots=True)
+class _Plan:
+    """The entry that is to come in the place of a damaged one, and what is said about it."""
+
+    step: RepairStep
+    files: Sequence[DataFile] = ()
+    apps: Mapping[str, int] = field(default_factory=dict)
+    metadata: Mapping[str, Any] | None = None
+    columns: list[pa.Field] = field(default_factory=list)
+    unread: dict[str, str] = field(default_factory=dict)
+
+    def told(self, *, alone: bool) -> RepairStep:
+        """Return the step, with what is to be said about columns; `alone`: no other entry can have added them."""
+        step, says = self.step, self.step.says
+        if self.columns:
+            names = " and ".join(f"column {column.name!r} of type {column.type}" for column in self.columns)
+            if self.files:
+                says = f"{says}; so does {names}, which they have and the log lacks"
+            else:
+                back = f"{names} comes back: files of later commits have it"
+                says = back if alone and says.startswith(_UNKNOWN) else f"{back}; {says}"
+                step = replace(step, action="rebuild")
+        for name, path in self.unread.items():  # a few
+            says += f"; but not column {name!r}, which the log lacks: its values stay in {path!r}, and its type"
+            says += " cannot be told surely; add it by log.add_columns"
+        return replace(step, says=says)
+
+    def content(self) -> bytes:
+        version = self.step.version
+        if not self.files:
+            return _placeholder(version, self.metadata)
+        return render_entry(
+            self.files,
+            (),
+            self.apps,
+            data_change=True,
+            read_version=version - 1,
+            version=version,
+            metadata=self.metadata,
+        )
+
+
+@dataclass(slots=True)
 class _Table:
     """What is known of a table while its entries are followed."""
 
     storage: FileStorage
     form: LogFormat
+    metadata: Mapping[str, Any]
     states: dict[str, StreamState]
     added: set[str]
-    later: Mapping[int, Entry]
-    plans: list[tuple[int, bytes]] = field(default_factory=list)
+    # Since the last whole entry that says what the table is: one of these may have added columns.
+    plans: list[_Plan] = field(default_factory=list)
 
     def follow(self, entry: Entry) -> None:
-        """Take in an entry that is whole."""
+        """Take in an entry that is whole, or rebuilt."""
+        if entry.metadata is not None:
+            self.metadata, self.plans = entry.metadata, []
+            self.form = _format(Schema.from_json(entry.metadata["schemaString"]), self.storage.uri)
+        for add in entry.adds if self.plans else ():  # of the damaged ones' time
+            if add["partitionValues"].get("_event") in ("message", "dead"):
+                self.find_columns(str(add["path"]))
         self.added |= {str(add["path"]) for add in entry.adds}
         for add in entry.adds:  # one file of progress, as a rule
             if add["partitionValues"].get("_event") == "progress":
@@ -115,6 +174,30 @@ class _Table:
         for name, state in newest_states(self.form, self.progress(path)).items():
             if name not in self.states or self.states[name].seq < state.seq:
                 self.states[name] = state
+
+    def find_columns(self, path: str) -> None:
+        """Put columns of a file that the log lacks into the first entry that can have added them (invariant 5)."""
+        try:
+            with open_parquet(self.storage, path) as file:
+                found, leaves = file.schema_arrow, file.schema
+        except (TimelyError, pa.ArrowException, OSError):
+            return  # of a commit that is not damaged: whoever reads it is told
+        plan = next((plan for plan in self.plans if not plan.files), self.plans[0])
+        # Whether such a timestamp has a zone is not in the file.
+        zoneless = [leaf.path for leaf in map(leaves.column, range(len(leaves))) if leaf.physical_type == "INT96"]
+        for name in self.form.unknown_columns(found):  # none, as a rule
+            try:
+                sure = name in found.names and not any(f"{path}.".startswith(f"{name}.") for path in zoneless)
+                column = found.field(name) if sure else None
+                form = self.form if column is None else self.form.extended(pa.schema([column]))
+            except TimelyError:
+                form = self.form
+            if name not in form.payload.names:
+                plan.unread.setdefault(name, path)
+                continue
+            self.form = form
+            plan.columns.append(form.payload.field(name))
+            self.metadata = plan.metadata = _with_column(self.metadata, form.payload.field(name))
 
     def progress(self, path: str) -> pa.Table:
         return read_file(self.storage, path, self.form.progress_schema)
@@ -150,12 +233,14 @@ def repair_log(
         If the log is not on a local disk: elsewhere an entry appears whole or not at all.
     LogDamagedError
         If it cannot be repaired: the first entry is damaged, or a checkpoint that replaced entries which are gone; or
-        an entry behind the damaged one removes what only that one can have added. Restore the file from a copy.
+        an entry behind the damaged one removes what only that one can have added; or an entry is far behind all others,
+        and does not say that it is of that version. Restore the file from a copy.
 
     Notes
     -----
     Stop who writes to the log before: they are refused as long as an entry is damaged, and go on behind it.
-    Cost: reads the table's log from its newest checkpoint on, and files that no entry names.
+    Cost: reads the table's log from its newest checkpoint on, files that no entry names, and footers of the files
+    that entries behind a damaged one add.
 
     Examples
     --------
@@ -218,10 +303,12 @@ def _deleted(
     for version in sorted(versions, reverse=True):  # one or two
         files = [name for name in checkpoints.broken if int(name[:20]) == version]
         found = "; ".join(checkpoints.broken[name] for name in files) or "named, and not there"
-        gone = [v for v in range(first, version + 1) if v not in entries and damage.get(v, _GONE) == _GONE]
-        if gone:
+        there = entries.keys() | {v for v, what in damage.items() if what != _GONE}
+        # At the latest behind all that are there, however far the name of the checkpoint is.
+        gone = next((v for v in range(first, version + 1) if v not in there), None)
+        if gone is not None:
             what = f"its checkpoint is {found}" if files else "its checkpoint is not there"
-            raise _beyond(path, version, f"{what}, and entry version={gone[0]}, which it stands for, is not there")
+            raise _beyond(path, version, f"{what}, and entry version={gone}, which it stands for, is not there")
         since = f"the entries from version {first} on" if first == 0 else f"the checkpoint of version {first - 1}"
         pointer = [LAST_CHECKPOINT] if version == checkpoints.lost else []
         says = f"nothing is lost: {since} and what is behind say the same, and the next commits write a checkpoint"
@@ -239,21 +326,42 @@ def _looked_through(
         checkpoints = read_checkpoints(storage)
         checkpoint = checkpoints.newest
         first = 0 if checkpoint is None else checkpoint
-        there = {int(name[:20]) for name in names if _ENTRY.fullmatch(name)}
+        there = sorted(int(name[:20]) for name in names if _ENTRY.fullmatch(name) and int(name[:20]) >= first)
         entries: dict[int, Entry] = {}
         damage: dict[int, str] = {}
-        for version in range(first, max(there, default=-1) + 1):  # some hundreds
-            if version in there:
-                try:
-                    entries[version] = parse_entry(storage.read(entry_path(version)).to_pybytes())
-                except (ValueError, LookupError, TypeError) as error:
-                    damage[version] = plain(error)
-            elif version != checkpoint:
-                damage[version] = _GONE
+        for version in there:  # some hundreds
+            try:
+                entries[version] = parse_entry(storage.read(entry_path(version)).to_pybytes(), version)
+            except (ValueError, LookupError, TypeError) as error:
+                damage[version] = plain(error)
+        # Without the first entry and a checkpoint there is no log, however many others are missing with it.
+        missing = [0] if checkpoint is None and there[:1] != [0] else []
+        for before, after in pairwise(there if checkpoint is None else [checkpoint, *there]):
+            _check_gap(storage.uri, before, after, entries)
+            missing += range(before + 1, after)
+        damage |= dict.fromkeys(missing, _GONE)
         if wait is None or not (damage or checkpoints.broken or checkpoints.lost is not None):
             break
         pause(wait)
     return checkpoints, entries, damage
+
+
+def _check_gap(path: str, before: int, after: int, entries: Mapping[int, Entry]) -> None:
+    """Refuse an entry far behind the one before, unless the next whole entry says that it is of that version."""
+    missing = after - before - 1
+    if missing <= _GAP:
+        return
+    proof = next((entries[v] for v in sorted(entries) if v >= after), None)
+    if missing > _MOST_GAP or proof is None or proof.made_for is None:
+        msg = f"could not repair log {path!r}: found entry {entry_path(after)!r}, and none of the {missing} entries"
+        msg += f" before it, version={before + 1} to version={after - 1}"
+        raise LogDamagedError(
+            msg,
+            hint="move the file out of the folder if it does not belong there; else restore the missing ones from a"
+            " copy of the log",
+            context={"path": path, "file": entry_path(after), "version": after},
+            determinate=True,
+        )
 
 
 def _planned(
@@ -261,47 +369,55 @@ def _planned(
 ) -> tuple[list[RepairStep], list[tuple[int, bytes]]]:
     """Decide about each damaged entry, in order of the versions."""
     first, checkpoint = min(damage), checkpoints.newest
-    steps: list[RepairStep] = []
+    plans: list[_Plan] = []
     if first == 0:
         raise _beyond(storage.uri, 0, "it is the first: what the log is, is lost")
     if first == checkpoint:
         # The checkpoint has what it did.
         says = "nothing is lost: the checkpoint of this version has it"
-        steps.append(RepairStep(first, damage[first], "empty", says))
+        plans.append(_Plan(RepairStep(first, damage[first], "empty", says)))
     begin = checkpoint if checkpoint is not None else 0
     until = max(first - 1, begin)
-    table = _table_at(storage, begin, until, entries, checkpoints.broken)
+    table = _table_at(storage, begin, until, checkpoints.broken)
     for version in range(until + 1, max(entries.keys() | damage.keys()) + 1):  # some hundreds
         if version in entries:
             table.follow(entries[version])
             continue
         later = {v: entry for v, entry in entries.items() if v > version}
-        steps.append(_step(table, version, damage[version], later))
+        plans.append(_plan(table, version, damage[version], later))
     removed = {path for v, entry in entries.items() if v > first for path in entry.removes}
     strange = sorted(removed - table.added)
     if strange:
         found = f"a later entry removes file {strange[0]!r}, which no other entry adds"
         raise _beyond(storage.uri, first, found)
-    plans = dict(table.plans)
-    return steps, [(step.version, plans.get(step.version) or _placeholder()) for step in steps]
+    alone = sum(1 for plan in plans if not plan.files) == 1
+    return [plan.told(alone=alone) for plan in plans], [(plan.step.version, plan.content()) for plan in plans]
 
 
-def _table_at(
-    storage: FileStorage, begin: int, until: int, entries: Mapping[int, Entry], broken: Collection[str]
-) -> _Table:
+def _format(schema: Schema, path: str) -> LogFormat:
+    event = next(field for field in schema.fields if field.name == "_event")
+    return LogFormat.from_table(pa.schema(schema.to_arrow()), event.metadata, path)
+
+
+def _with_column(metadata: Mapping[str, Any], column: pa.Field) -> dict[str, Any]:
+    """Return what a table is, with a further column; one that needs a feature is none: see `LogFormat.extended`."""
+    schema = json.loads(metadata["schemaString"])
+    schema["fields"] += json.loads(Schema.from_arrow(pa.schema([column])).to_json())["fields"]
+    return {**metadata, "schemaString": json.dumps(schema, separators=(",", ":"))}
+
+
+def _table_at(storage: FileStorage, begin: int, until: int, broken: Collection[str]) -> _Table:
     with table_at(storage, begin, until, without=broken) as (opened, _):
-        schema = opened.schema()
-        event = next(f for f in schema.fields if f.name == "_event")
-        form = LogFormat.from_table(pa.schema(schema.to_arrow()), event.metadata, storage.uri)
+        form, metadata = _format(opened.schema(), storage.uri), metadata_action(opened)
         listing = pa.table(opened.get_add_actions())
-    found = _Table(storage, form, {}, set(listing["path"].to_pylist()), entries)
+    found = _Table(storage, form, metadata, {}, set(listing["path"].to_pylist()))
     for path in sorted(found.added):
         if path.startswith("_event=progress/"):
             found.take(path)
     return found
 
 
-def _step(table: _Table, version: int, found: str, later: Mapping[int, Entry]) -> RepairStep:
+def _plan(table: _Table, version: int, found: str, later: Mapping[int, Entry]) -> _Plan:
     known = table.added | {str(add["path"]) for entry in later.values() for add in entry.adds}
     taken = {
         (match["stem"], int(match["seq"]))
@@ -321,17 +437,20 @@ def _step(table: _Table, version: int, found: str, later: Mapping[int, Entry]) -
     if files:
         states = {stream: int(_OWN.fullmatch(path.partition("/")[2])["seq"]) for stream, path in attempts}  # type: ignore[index]
         apps = {app_id(stream): seq for stream, seq in states.items()}
-        content = render_entry(files, (), apps, data_change=True, read_version=version - 1)
-        table.plans.append((version, content))
-        table.follow(parse_entry(content))
         n_rows = sum(file.n_rows for file in files if file.event == "message")
         what = " and ".join(f"commit {seq} of stream {stream!r}" for stream, seq in states.items())
         says = f"{what} comes back, with {n_rows} messages: all its files are there and whole"
-        return RepairStep(version, found, "rebuild", says, tuple(file.path for file in files))
+        step = RepairStep(version, found, "rebuild", says, tuple(file.path for file in files))
+        plan = _Plan(step, files, apps)
+        table.plans.append(plan)
+        table.follow(parse_entry(plan.content()))
+        return plan
     streams = [stream for stream in sorted(table.states) if _went_on(table, stream, taken)]
     gone = [f"commit {table.states[stream].seq + 1} of stream {stream!r}" for stream in streams]
-    lost = f"{', '.join(gone)} is lost" if gone else "what it did is lost, unless it was upkeep, which loses nothing"
-    return RepairStep(version, found, "empty", f"{lost}: {problem}")
+    lost = f"{', '.join(gone)} is lost" if gone else f"{_UNKNOWN}, unless it was upkeep, which loses nothing"
+    plan = _Plan(RepairStep(version, found, "empty", f"{lost}: {problem}"))
+    table.plans.append(plan)
+    return plan
 
 
 def _went_on(table: _Table, stream: str, taken: set[tuple[str, int]]) -> bool:
@@ -414,7 +533,8 @@ def _progress_files(storage: FileStorage) -> list[str]:
     return [f"_event=progress/{name}" for name in storage.names("_event=progress") if name.endswith(".parquet")]
 
 
-def _placeholder() -> bytes:
-    """Return an entry that does nothing, and says why it is there."""
+def _placeholder(version: int, metadata: Mapping[str, Any] | None) -> bytes:
+    """Return an entry that says why it is there, and does nothing unless columns come back."""
     info = {"timestamp": time.time_ns() // 1_000_000, "operation": "REPAIR", "engineInfo": "spark-timely"}
-    return json.dumps({"commitInfo": info}, separators=(",", ":")).encode() + b"\n"
+    actions: list[dict[str, Any]] = [{"commitInfo": info}, *([{"metaData": metadata}] if metadata is not None else [])]
+    return signed("\n".join(map(json.dumps, actions)).encode(), version)

@@ -14,7 +14,7 @@ import re
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import PostCommitHookProperties, Schema
@@ -32,6 +32,7 @@ __all__ = [
     "NO_HOOKS",
     "SCRATCH_OPTIONS",
     "entry_of_columns",
+    "metadata_action",
     "put_checkpoint",
     "scratch_table",
     "table_at",
@@ -130,6 +131,21 @@ def _of_log(storage: FileStorage, first: int, last: int) -> Iterable[str]:
             yield name
 
 
+def metadata_action(table: DeltaTable) -> dict[str, Any]:
+    """Return the `metaData` action that says what a table is, as of the handle's version."""
+    metadata = table.metadata()
+    return {
+        "id": str(metadata.id),
+        "name": metadata.name,
+        "description": metadata.description,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": table.schema().to_json(),
+        "partitionColumns": list(metadata.partition_columns),
+        "createdTime": metadata.created_time,
+        "configuration": dict(metadata.configuration),
+    }
+
+
 def entry_of_columns(table: DeltaTable, columns: pa.Schema) -> bytes:
     """Return the entry by which delta-rs adds columns to a table.
 
@@ -144,7 +160,7 @@ def entry_of_columns(table: DeltaTable, columns: pa.Schema) -> bytes:
     DeltaError
         If it cannot add them.
     """
-    protocol, metadata = table.protocol(), table.metadata()
+    protocol = table.protocol()
     features = {"readerFeatures": protocol.reader_features, "writerFeatures": protocol.writer_features}
     actions = [
         {
@@ -154,18 +170,7 @@ def entry_of_columns(table: DeltaTable, columns: pa.Schema) -> bytes:
                 **{name: found for name, found in features.items() if found is not None},
             }
         },
-        {
-            "metaData": {
-                "id": str(metadata.id),
-                "name": metadata.name,
-                "description": metadata.description,
-                "format": {"provider": "parquet", "options": {}},
-                "schemaString": table.schema().to_json(),
-                "partitionColumns": list(metadata.partition_columns),
-                "createdTime": metadata.created_time,
-                "configuration": dict(metadata.configuration),
-            }
-        },
+        {"metaData": metadata_action(table)},
     ]
     with scratch_table() as folder:
         (folder / "_delta_log").mkdir()
