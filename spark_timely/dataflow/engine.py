@@ -149,8 +149,8 @@ class Engine:
         self._files = {path: files_of(self._logs[path]) for path in leaves}
         self._tracking = Tracking(name, sinks)
         self._from = Inputs(sinks, self._logs)
-        self._outputs = Outputs(sinks, self._logs, run, tries=tries, now=now)
-        self._outputs.claim(self._from)
+        self._outputs = Outputs(sinks, self._logs, self._from, run, tries=tries, now=now)
+        self._outputs.claim()
         self._states: dict[Sink, StreamState] = {}
         self._now = now
         # Whether inputs are looked at once; whether that was done and no step taken since; when, and how long it took.
@@ -268,15 +268,16 @@ class Engine:
         if self.dropped:
             return []
         found = []
-        # What such a log declares complete was not computed: nothing is made from it either.
-        wrong = {sink for sink, state in self._states.items() if self._outputs.refused(sink, state) is not None}
+        errors = {sink: self._outputs.refused(sink, state, fresh=fresh) for sink, state in self._states.items()}
+        # What such a log declares complete was not computed, or from another input: nothing is made from it either.
+        wrong = {sink for sink, error in errors.items() if error is not None}
         for sink, state in self._states.items():  # one turn per output
             if sink in self._outputs.failures:
                 continue
             note = note_of(state, sink)
-            refused = self._refused(sink, state, fresh=fresh)
-            if refused is not None:
-                self._outputs.fail(sink, state, refused)
+            error = errors[sink]
+            if error is not None:
+                self._outputs.fail(sink, state, error)
                 continue
             if not wrong.isdisjoint(self._from.spools(sink)):
                 continue
@@ -286,21 +287,9 @@ class Engine:
                     found.append((sink, state, upper))
                 else:
                     self._outputs.settle(sink, state, note)
-            elif fresh and note.upper is not None and not self._from.spools(sink):
+            elif fresh and _may_not_wait(note) and not self._from.spools(sink):
                 self._outputs.fail(sink, state, _gone_back(sink, state.frontier, upper))
         return found
-
-    def _refused(self, sink: Sink, state: StreamState, *, fresh: bool) -> TimelyError | None:
-        """Return why an output may not continue from a state, whatever its inputs have for it."""
-        note = note_of(state, sink)
-        try:
-            return (
-                self._from.changed(sink, note, state.frontier, fresh=fresh)
-                or self._outputs.refused(sink, state)
-                or self._from.missing(sink, note)
-            )
-        except TimelyError as error:
-            return error
 
     def _look(self, inputs: Sequence[str]) -> None:
         """Read the uppers, and after all of them the frontiers of logs that are read.
@@ -348,7 +337,12 @@ class Engine:
             found = open_log(path, storage_options=log.storage_options or None).log_id
         except TimelyError:
             return error
-        return other_log(sink, path, found, log.log_id)
+        return DataLossError(
+            f"could not continue at operator {sink.name!r}: {other_log(path, found, log.log_id)}",
+            hint="the input was deleted and another log made in its place: put back the input, capture into another "
+            "log, or remove this output to compute it again; a restart says how its rows can stay",
+            context={"path": path, "found": found, "expected": log.log_id},
+        )
 
     def _check_remade(self) -> None:
         """Refuse outputs past what they capture, where that was made anew: after all has been made.
@@ -369,7 +363,7 @@ class Engine:
             sink
             for sink, state in self._states.items()
             if sink not in failed
-            and note_of(state, sink).upper is not None
+            and _may_not_wait(note_of(state, sink))
             and not any(spool in failed for spool in self._from.spools(sink))
             and not state.frontier.less_equal_frontier(self._tracking.frontier(sink))
         ]
@@ -468,6 +462,11 @@ class Engine:
         if len(known) == len(times):
             n_times = unique_times(np.concatenate(known))[0].shape[0] if known else 0
         return {"tasks": len(results), "times": n_times, "rows": rows, "bytes": sizes}
+
+
+def _may_not_wait(note: OutputNote) -> bool:
+    """Whether an output was made from inputs that were as far as it is, so that they cannot be behind it."""
+    return note.upper is not None and not note.consented
 
 
 def _gone_back(sink: Sink, upper: Antichain, frontier: Antichain) -> DataLossError:

@@ -20,7 +20,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from spark_timely.dataflow.view import leaves_of
-from spark_timely.errors import DataLossError
 from spark_timely.protocol.note import InputNote
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from spark_timely.dataflow.scope import Sink
     from spark_timely.log.delta import DeltaLog
     from spark_timely.protocol.note import OutputNote
-    from spark_timely.time.antichain import Antichain
 
     Commits = Mapping[str, tuple[int, str]]
 
@@ -106,12 +104,11 @@ class Inputs:
         return found
 
     def kept(self, sink: Sink, before: OutputNote) -> dict[str, InputNote]:
-        """Return the logs that an output is made from now; what is known of those that it was made from stays."""
-        kept = {}
-        for path, now in self.now(sink).items():  # one turn per log
-            noted = self._noted(before, path)
-            kept[path] = noted if noted is not None and noted.id == now.id else now
-        return kept
+        """Return the logs that an output is made from now; what it says of those that it was made from stays.
+
+        Also where another log is at such a path: that the plan may change is no consent to another input.
+        """
+        return {path: self._noted(before, path) or now for path, now in self.now(sink).items()}
 
     def _is_own(self, path: str) -> bool:
         """Whether this dataflow alone writes a log."""
@@ -137,99 +134,105 @@ class Inputs:
             known = self._newest[path] = snapshot, found
         return known[1]
 
-    def changed(self, sink: Sink, note: OutputNote, upper: Antichain, *, fresh: bool = True) -> DataLossError | None:
-        """Return why an output cannot continue; None where all its inputs are those that it was made from.
+    def ids(self) -> dict[str, str]:
+        """Return the ids of all logs, by path."""
+        return {path: log.log_id for path, log in self._logs.items()}
+
+    def replaced(self, sink: Sink, note: OutputNote) -> dict[str, str]:
+        """Return the ids of logs that an output was made from, by path, where another log is now."""
+        noted = {path: note.inputs[path].id for path in self.below[sink] if path in note.inputs}
+        return {path: log_id for path, log_id in noted.items() if log_id != self._logs[path].log_id}
+
+    def found(self, sink: Sink, note: OutputNote, *, fresh: bool = True) -> dict[str, InputNote]:
+        """Return the logs that an output is made from as they are, with the commits that it was not made from.
 
         Parameters
         ----------
         sink : Sink
         note : OutputNote
             The newest of the output.
-        upper : Antichain
-            Where the output is.
         fresh : bool
             Whether the inputs were looked at after the output. Else another copy may know more of them.
+
+        Returns
+        -------
+        dict of str to InputNote
+            By path; of each stream whose commit is another one that one's identity, which is empty where there is no
+            commit of its number.
 
         Raises
         ------
         TimelyError
             If a log cannot be read.
         """
+        found = {}
         for path in self.below[sink]:  # one turn per log
-            noted, log = self._noted(note, path), self._logs[path]
-            if noted is None:
-                continue
-            if noted.id != log.log_id:
-                return other_log(sink, path, log.log_id, noted.id)
-            lost = self._lost(sink, path, noted.commits, fresh=fresh)
-            if lost is not None:
-                return _went_back(sink, path, lost, note.consent(upper.elements))
-        return None
+            noted, log_id = self._noted(note, path), self._logs[path].log_id
+            if noted is not None and noted.id == log_id:
+                found[path] = InputNote(log_id, self._differing(sink, path, noted.commits, fresh=fresh))
+            elif noted is not None or not self._is_own(path):
+                found[path] = InputNote(log_id)
+        return found
 
-    def _lost(self, sink: Sink, path: str, commits: Commits, *, fresh: bool) -> str | None:
-        """Return what is said of a commit that a log does not have any more; None if it has all of them."""
+    def changes(self, sink: Sink, note: OutputNote, found: Mapping[str, InputNote]) -> list[str]:
+        """Return what is said of inputs that are not those that an output was made from, and why.
+
+        For an output whose plan is as it was: a log that is none of its inputs any more was replaced although the code
+        names the same ones, as of a spool that others write too the plan does not know the id.
+
+        Parameters
+        ----------
+        sink : Sink
+        note : OutputNote
+            The newest of the output.
+        found : dict of str to InputNote
+            The inputs as `found` gives them.
+        """
+        said = []
+        for path, now in found.items():  # one turn per log
+            noted = self._noted(note, path)
+            if noted is not None and noted.id != now.id:
+                said.append(other_log(path, now.id, noted.id))
+            elif now.commits:
+                said.append(_other_history(path, now.commits))
+        present = {self._logs[path].log_id for path in self.below[sink]}
+        for path, before in note.inputs.items():  # one turn per log
+            if path not in self.below[sink] and before.id not in present:
+                said.append(f"found no log of id={before.id!r} among its inputs, which it was made from as {path!r}")
+        return said
+
+    def _differing(self, sink: Sink, path: str, commits: Commits, *, fresh: bool) -> Commits:
+        """Return those of an output's commits that a log does not have, with the identity of what it has instead."""
         log = self._logs[path]
         known, files = self._found.get((sink, path), (None, frozenset[str]()))
         if known == commits and all(file in log.store.live for file in files):
-            return None
+            return {}
         newest = log.ends()
+        differing = {}
         for stream in sorted(commits, reverse=True):  # one turn per stream, `#open` last
             seq, identity = commits[stream]
             if not fresh and (stream not in newest or newest[stream].seq < seq):
                 continue
             found = log.commit_of(stream, seq)
-            if found is None:
-                return f"found log {path!r} without commit {seq} of stream {stream!r}"
-            if found.identity != identity:
-                return f"found another commit {seq} of stream {stream!r} in log {path!r}"
-        if fresh:
+            if found is None or found.identity != identity:
+                differing[stream] = seq, "" if found is None else found.identity
+        if fresh and not differing:
             self._note_found(sink, path, commits)
-        return None
+        return differing
 
     def _note_found(self, sink: Sink, path: str, commits: Commits) -> None:
         files = (self._logs[path].holders(stream, seq) for stream, (seq, _) in commits.items())
         self._found[sink, path] = commits, frozenset(file for held in files for file in held)
 
-    def missing(self, sink: Sink, note: OutputNote) -> DataLossError | None:
-        """Return why an output cannot go on, if a log that it was made from is none of its inputs any more.
 
-        For an output whose plan is as it was: of a spool that others write too the plan does not know the id.
-        """
-        present = {self._logs[path].log_id for path in self.below[sink]}
-        for path, before in note.inputs.items():  # one turn per log
-            if before.id not in present:
-                msg = (
-                    f"could not go on at operator {sink.name!r}: found no log of id={before.id!r} among its inputs, "
-                    f"which the output was made from as {path!r}"
-                )
-                return DataLossError(
-                    msg,
-                    hint="replay that log again, capture into another log, or remove this output to make it anew",
-                    context={"path": path, "expected": before.id},
-                )
-        return None
+def other_log(path: str, found: str, before: str) -> str:
+    """Return what is said of an input that is another log than the one that an output was made from."""
+    return f"found log {path!r} of id={found!r} where the output was made from id={before!r}"
 
 
-def other_log(sink: Sink, path: str, found: str, before: str) -> DataLossError:
-    """Return the error of an output whose input is another log than the one that it was made from."""
-    msg = (
-        f"could not go on at operator {sink.name!r}: found log {path!r} of id={found!r} where the output was made "
-        f"from id={before!r}"
-    )
-    return DataLossError(
-        msg,
-        hint="the input was deleted and another log made in its place: capture into another log, or remove this output "
-        "to make it anew from the new input",
-        context={"path": path, "found": found, "expected": before},
-    )
-
-
-def _went_back(sink: Sink, path: str, lost: str, consent: str) -> DataLossError:
-    msg = f"could not continue at operator {sink.name!r}: {lost}, which the output was made from"
-    return DataLossError(
-        msg,
-        hint="the input was restored to an earlier state, or a copy of it took its place: put back the one that has "
-        "the commit, capture into another log, or remove this output to compute it again; if its rows are to stay "
-        f"and later times to come from the input as it is, say capture(…, replaces={consent!r})",
-        context={"path": path},
-    )
+def _other_history(path: str, commits: Commits) -> str:
+    (stream, (seq, identity)), *others = commits.items()
+    more = f", and {len(others)} more like it" if others else ""
+    if identity:
+        return f"found another commit {seq} of stream {stream!r} in log {path!r} than the output was made from{more}"
+    return f"found log {path!r} without commit {seq} of stream {stream!r}, which the output was made from{more}"

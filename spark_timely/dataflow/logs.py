@@ -16,6 +16,7 @@ import os
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from spark_timely.dataflow.view import leaves_of
 from spark_timely.errors import InvalidUsageError, LogMissingError, NotBeyondError, SchemaMismatchError, shown
@@ -132,11 +133,17 @@ def _open_stream(log: DeltaLog, sink: Sink) -> None:
     types = sink.view.domain.types
     if log.domain.types != types or log.kind != "stream" or not _same_columns(log, sink):
         msg = f"could not start operator {sink.name!r}: found log {sink.path!r} with other columns or times"
-        raise SchemaMismatchError(
-            msg,
-            hint=f"capture into another log, or give the stream the columns {shown(str(log.schema))}",
-            context={"path": sink.path},
-        )
+        hint = f"capture into another log, or give the stream the columns {shown(str(log.schema))}"
+        gained = _gained(log, sink)
+        if gained:
+            msg += f": without {shown(gained)}"
+            columns = ", ".join(map(repr, log.schema.names))
+            hint = (
+                f"where an input has gained them, leave them out with .select({columns}), or add them to this log with "
+                "open_log(…).add_columns(…); either changes the plan, and the next error names what replaces= must "
+                "say; or capture into another log"
+            )
+        raise SchemaMismatchError(msg, hint=hint, context={"path": sink.path})
     least = log.domain.render_time(_least(sink.view))
     try:
         log.open_stream(sink.stream, owner=sink.owner, at=least)
@@ -151,5 +158,17 @@ def _open_stream(log: DeltaLog, sink: Sink) -> None:
 
 
 def _same_columns(log: DeltaLog, sink: Sink) -> bool:
-    wanted = LogFormat.build(sink.view.schema, times=[kind.value for kind in sink.view.domain.types]).payload
-    return bool(log.schema.equals(wanted))
+    return bool(log.schema.equals(_wanted(sink)))
+
+
+def _gained(log: DeltaLog, sink: Sink) -> list[str]:
+    """Return the columns that an output has more than its log; none if anything else differs as well."""
+    wanted = _wanted(sink)
+    more = [name for name in wanted.names if name not in log.schema.names]
+    common = [field for field in wanted if field.name not in more]
+    return more if log.domain.types == sink.view.domain.types and list(log.schema) == common else []
+
+
+def _wanted(sink: Sink) -> pa.Schema:
+    """Return the columns of an output as its log has them."""
+    return LogFormat.build(sink.view.schema, times=[kind.value for kind in sink.view.domain.types]).payload

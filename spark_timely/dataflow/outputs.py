@@ -9,9 +9,12 @@ Invariants
    failures may pass by themselves: they are tried again after pauses that grow, whether or not an input moves.
 3. No failure stays untold: one that cannot be written into the output's log ends the query, after some tries.
 4. An output is written by one plan, whose fingerprint its notes have; commits are refused where they have another. A
-   plan that replaces another writes its own first, so that whoever has the old one is refused from then on.
+   plan that replaces another writes its own first, so that whoever has the old one is refused from then on. Whether
+   the code is another is asked with the inputs that the output was made from; whether these changed, apart from it.
 5. From its first step on an output is where the dataflow itself brought it, with no rows but its own, or it stops: what
    it was moved past would never be computed.
+6. A consent covers what its error named and nothing else: either that the code is another, or all that was found of
+   the output and its inputs at once.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from spark_timely.errors import (
 )
 from spark_timely.log.machine.decide import check_owner, check_plan
 from spark_timely.log.writer import StreamWriter
-from spark_timely.protocol.note import Note, OutputFailure, OutputNote
+from spark_timely.protocol.note import InputNote, Note, OutputFailure, OutputNote
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -92,6 +95,8 @@ class Outputs:
     sinks : sequence of Sink
     logs : mapping of str to DeltaLog
         By path: all that are read or written.
+    inputs : Inputs
+        Of the same outputs and logs.
     run : str
         The run of the query.
     tries : int
@@ -111,13 +116,14 @@ class Outputs:
         self,
         sinks: Sequence[Sink],
         logs: Mapping[str, DeltaLog],
+        inputs: Inputs,
         run: str,
         *,
         tries: int = 1,
         now: Callable[[], float] = monotonic.monotonic,
     ) -> None:
-        self._sinks, self._logs, self._run = sinks, logs, run
-        self._plans = plans_of(sinks, _ids(logs))
+        self._sinks, self._logs, self._inputs, self._run = sinks, logs, inputs, run
+        self._plans = plans_of(sinks, inputs.ids())
         self._standing: dict[Sink, Antichain] = {}
         self.failures: dict[Sink, Exception] = {}
         self._untold: set[Sink] = set()
@@ -162,49 +168,63 @@ class Outputs:
         self._due.pop(sink, None)
         self._untold.discard(sink)
 
-    def claim(self, inputs: Inputs) -> None:
-        """Write this plan into the outputs that have the plan, or are in the state, which it replaces (invariant 4)."""
+    def claim(self) -> None:
+        """Write this plan into the outputs that have the plan, or are in the state, which it replaces.
+
+        See invariants 4 and 6.
+        """
         for sink in self._sinks:  # one turn per output
-            log, mine = self._logs[sink.path], self._plans[sink].fingerprint
+            log = self._logs[sink.path]
             for _ in range(_MOST_TRIES):
                 state = log.stream(sink.stream)
                 before = note_of(state, sink)
                 if sink.replaces is None or before.plan is None or state is None or state.closed:
                     break
-                if sink.replaces == before.consent(state.frontier.elements):
-                    # As it is, with the inputs as they are: like an output that has not begun yet.
-                    note = replace(before, inputs=inputs.now(sink), upper=None, others=0)
-                elif before.plan != mine and before.plan == sink.replaces:
-                    note = replace(before, inputs=inputs.kept(sink, before))
+                plan = _as_made(self._plans, self._inputs, sink, before)
+                if before.plan != plan.fingerprint:
+                    if before.plan != sink.replaces:
+                        break
+                    note = replace(before, inputs=self._inputs.kept(sink, before))
                 else:
-                    break
-                note = self._noted(sink, replace(note, step=None, failures=()))
+                    found = self._inputs.found(sink, before)
+                    said = [*self._inputs.changes(sink, before, found), *_moved(sink, state)]
+                    if not said or sink.replaces != before.consent(state.frontier.elements, found):
+                        break
+                    # As it is, with the inputs as they are. Later moves are no part of it.
+                    plan, upper = self._plans[sink], state.frontier.elements
+                    note = replace(before, inputs=self._inputs.now(sink), upper=upper, others=0, consented=True)
+                note = _with_plan(replace(note, step=None, failures=()), plan)
                 reason = f"{sink.owner}: {sink.name} takes over from {sink.replaces}"
                 try:
-                    _append(log, sink, state, note, reason, plans=(mine, before.plan))
+                    _append(log, sink, state, note, reason, plans=(plan.fingerprint, before.plan))
                 except (UpperMismatchError, PlanMismatchError):
                     log.refresh()
 
-    def refused(self, sink: Sink, state: StreamState) -> TimelyError | None:
-        """Return why this plan may not append to an output; None if it may, or nobody can as it is complete.
+    def refused(self, sink: Sink, state: StreamState, *, fresh: bool) -> TimelyError | None:
+        """Return why an output may not continue from a state, whatever its inputs have for it; None if it may.
+
+        Parameters
+        ----------
+        sink : Sink
+        state : StreamState
+        fresh : bool
+            Whether the inputs were looked at after the output.
 
         Returns
         -------
-        OwnershipError, PlanMismatchError or DataLossError or None
-            The output is another's by now, has another plan, or others moved it.
+        TimelyError or None
+            The output is another's by now, has another plan, others moved it, it was made from other inputs, or that
+            cannot be told as one cannot be read.
         """
-        plan = self._plans[sink]
+        note = note_of(state, sink)
+        plan = _as_made(self._plans, self._inputs, sink, note)
         try:
             check_owner(sink.path, state, sink.owner)
             check_plan(sink.path, state, _allowed(sink, plan) if state.closed else (plan.fingerprint,), plan.outline)
-        except OwnershipError as error:
+            found = self._inputs.found(sink, note, fresh=fresh)
+        except TimelyError as error:
             return error
-        return _moved(sink, state)
-
-    def _noted(self, sink: Sink, note: OutputNote) -> OutputNote:
-        """Return a note that names the plan of this dataflow."""
-        plan = self._plans[sink]
-        return replace(note, plan=plan.fingerprint, outline=plan.outline)
+        return _changed(sink, state, self._inputs.changes(sink, note, found), found)
 
     def states(self, broken: Mapping[str, Exception]) -> dict[Sink, StreamState]:
         """Return how far each output is whose log could be looked at.
@@ -243,8 +263,9 @@ class Outputs:
             False if another copy was first; None if it failed.
         """
         log = self._logs[sink.path]
-        note = self._noted(sink, replace(note, dropped=newest_note(log, sink).dropped, upper=upper.elements))
-        plans = (self._plans[sink].fingerprint,)
+        plan = self._plans[sink]
+        note = _with_plan(replace(note, dropped=newest_note(log, sink).dropped, upper=upper.elements), plan)
+        plans = (plan.fingerprint,)
         try:
             _append(log, sink, state, note, f"{sink.owner}: {sink.name}", files=files, upper=upper, plans=plans)
         except (UpperMismatchError, ClosedError) as error:
@@ -358,8 +379,8 @@ def _say(log: DeltaLog, sink: Sink, state: StreamState, note: OutputNote, reason
 def check_plans(sinks: Sequence[Sink], logs: Mapping[str, DeltaLog]) -> None:
     """Refuse outputs that were made by other plans, and not by those that they are to replace.
 
-    A look, to refuse early: what counts is what a commit finds. Outputs whose inputs were replaced or put back, and
-    those that others moved, are left to the engine, which stops them alone.
+    A look, to refuse early: what counts is what a commit finds. Whether inputs were replaced or put back, or others
+    moved an output, is left to the engine, which stops such outputs alone.
 
     Parameters
     ----------
@@ -371,17 +392,23 @@ def check_plans(sinks: Sequence[Sink], logs: Mapping[str, DeltaLog]) -> None:
     ------
     PlanMismatchError
     """
-    plans, inputs = plans_of(sinks, _ids(logs)), Inputs(sinks, logs)
+    inputs = Inputs(sinks, logs)
+    plans = plans_of(sinks, inputs.ids())
     for sink in sinks:  # one turn per output
         state = logs[sink.path].stream(sink.stream)
-        if state is None or (sink.replaces is not None and _moved(sink, state) is not None):
-            continue  # it may be that state which is consented to, with another plan too
-        if inputs.changed(sink, note_of(state, sink), state.frontier) is None:
-            check_plan(sink.path, state, _allowed(sink, plans[sink]), plans[sink].outline)
+        if state is not None:
+            plan = _as_made(plans, inputs, sink, note_of(state, sink))
+            check_plan(sink.path, state, _allowed(sink, plan), plan.outline)
 
 
-def _ids(logs: Mapping[str, DeltaLog]) -> dict[str, str]:
-    return {path: log.log_id for path, log in logs.items()}
+def _as_made(plans: Mapping[Sink, Plan], inputs: Inputs, sink: Sink, note: OutputNote) -> Plan:
+    """Return the plan of an output with the inputs that it was made from: another one only where the code is."""
+    replaced = inputs.replaced(sink, note)
+    return plans_of(list(plans), {**inputs.ids(), **replaced})[sink] if replaced else plans[sink]
+
+
+def _with_plan(note: OutputNote, plan: Plan) -> OutputNote:
+    return replace(note, plan=plan.fingerprint, outline=plan.outline)
 
 
 def _allowed(sink: Sink, plan: Plan) -> tuple[str, ...]:
@@ -400,25 +427,47 @@ def drop_output(log: DeltaLog, sink: Sink, run: str) -> None:
             return
 
 
-def _moved(sink: Sink, state: StreamState) -> DataLossError | None:
-    """Return what is said of an output that others moved or wrote to; None if nobody did (invariant 5)."""
+def _moved(sink: Sink, state: StreamState) -> list[str]:
+    """Return what is said of an output that others moved or wrote to; nothing if nobody did (invariant 5)."""
     note, upper = note_of(state, sink), state.frontier.elements
     if note.upper is None:
         if not state.closed:
-            return None  # it begins where it is
+            return []  # it begins where it is
         left = "before its first step"
     elif note.upper == upper and not note.others:
-        return None
+        return []
     else:
         by_others = f"with {note.others} row{'s' * (note.others > 1)} by others, " if note.others else ""
         left = f"{by_others}where the dataflow left it at {_rendered(sink, note.upper)}"
-    msg = f"could not continue at operator {sink.name!r}: found its output at {_rendered(sink, upper)}, {left}"
-    consent = f", say capture(…, replaces={note.consent(upper)!r})"
+    return [f"found its output at {_rendered(sink, upper)}, {left}"]
+
+
+def _changed(
+    sink: Sink, state: StreamState, inputs: Sequence[str], found: Mapping[str, InputNote]
+) -> DataLossError | None:
+    """Return the error of an output that others moved, or that was made from other inputs; None if neither.
+
+    It names all that was found, for its consent covers all of it (invariant 6).
+    """
+    output = _moved(sink, state)
+    if not inputs and not output:
+        return None
+    causes, ways = [], ["capture into another log", "remove this output to compute it again"]
+    if inputs:
+        causes.append("an input was restored to an earlier state, or a copy of it or another log took its place")
+        ways.insert(0, "put back the input that the output was made from")
+    if output:
+        causes.append("the output was moved by hand, and what was not computed before would be missing")
+    way = f"{', '.join(ways[:-1])}, or {ways[-1]}"
+    if not state.closed:
+        consent = note_of(state, sink).consent(state.frontier.elements, found)
+        way += (
+            "; if its rows are to stay and later times to come from the inputs as they are, say "
+            f"capture(…, replaces={consent!r})"
+        )
     return DataLossError(
-        msg,
-        hint="the output was moved by hand, and what was not computed before would be missing: capture into another "
-        "log, or remove this output to compute it again"
-        + ("" if state.closed else f"; if it is to continue from where it is{consent}"),
+        f"could not continue at operator {sink.name!r}: {'; '.join([*inputs, *output])}",
+        hint=f"{', and '.join(causes)}: {way}",
         context={"path": sink.path, "stream": sink.stream},
     )
 

@@ -53,9 +53,10 @@ class Stream(RowOperators, TimeOperators):
             Where the plan was changed on purpose: the fingerprint of the plan before. The rows in the log stay as they
             are, later times are computed by the new plan, and copies of the dataflow with the old one are refused from
             the first micro-batch on. Of no effect where the log has no plan, or this one, already.
-            Where an output was moved, or an input put back, on purpose: what the error names. The rows in the log stay
-            as they are, and the dataflow continues at the output's frontier with the inputs as they are. This holds for
-            that one state of the output; a step later it has no effect.
+            It consents to the other code alone.
+            Where an output was moved, or an input put back or another log made in its place, on purpose: what the error
+            names. The rows in the log stay as they are, and the dataflow continues at the output's frontier with the
+            inputs as they are. This holds for what that error named and nothing else; a step later it has no effect.
 
         Raises
         ------

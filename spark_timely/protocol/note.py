@@ -209,10 +209,12 @@ class OutputNote:
     outline : str or None
         That plan in a few words, an operator a line, to say what differs from another.
     upper : tuple of times or None
-        Elements of the frontier that the dataflow itself brought the output to. None before the first step, also the
-        first one after a move that was consented to: the next step begins where the output is.
+        Elements of the frontier that the dataflow itself brought the output to, or that was consented to. None before
+        the first step, which begins where the output is.
     others : int
-        Messages that others have appended since the first step.
+        Messages that others have appended since the first step, or since a consent.
+    consented : bool or None
+        True from a consent until the next step: the inputs may be behind `upper`.
     """
 
     inputs: Mapping[str, InputNote] = field(default_factory=dict)
@@ -223,26 +225,33 @@ class OutputNote:
     outline: str | None = None
     upper: tuple[tuple[int, ...], ...] | None = None
     others: int = 0
+    consented: bool | None = None
 
-    def consent(self, upper: tuple[tuple[int, ...], ...], /) -> str:
-        """Return what `replaces` names to continue from this state of the output, whatever was done to it.
+    def consent(self, upper: tuple[tuple[int, ...], ...], found: Mapping[str, InputNote] | None = None, /) -> str:
+        """Return what `replaces` names to continue from this state of the output with its inputs as they were found.
 
         It looks like the fingerprint of a plan, and holds for this state alone: for this frontier, what others
-        appended, and the commits of the inputs. A step later it is another one.
+        appended, what the output was made from, and how its inputs differ from that. A step later it is another one,
+        and so it is where an input differs in another way. What an input gains changes nothing.
 
         Parameters
         ----------
         upper : tuple of times
             Elements of the frontier that the output has.
+        found : dict of str to InputNote, optional
+            By path the inputs as they are. Their commits are those that differ from what the output was made from,
+            with an empty identity where there is none of that number.
 
         Examples
         --------
         >>> note = OutputNote(plan="1:ab", upper=((30,),))
         >>> note.consent(((40,),)) == note.consent(((40,),)), note.consent(((40,),)) == note.consent(((50,),))
         (True, False)
+        >>> note.consent(((30,),), {"in": InputNote("7d")}) == note.consent(((30,),), {"in": InputNote("8e")})
+        False
         """
         scheme = (self.plan or "1").partition(":")[0]
-        inputs = {path: asdict(each) for path, each in self.inputs.items()}
+        inputs = [{path: asdict(each) for path, each in logs.items()} for logs in (self.inputs, found or {})]
         state = json.dumps([self.plan, self.upper, upper, self.others, inputs], sort_keys=True)
         return f"{scheme}:{hashlib.sha256(state.encode()).hexdigest()[:32]}"
 

@@ -248,6 +248,30 @@ def test_consent_holds_for_one_state_of_the_output_alone(tmp_path: Path, log: De
         run(counts(log, tmp_path, replaces=consent))
 
 
+@pytest.mark.parametrize("what", ["advanced", "appended", "closed"])
+def test_consent_is_none_to_a_move_that_comes_before_the_next_step(tmp_path: Path, log: DeltaLog, what: str) -> None:
+    run(counts(log, tmp_path))
+    hand_advanced(tmp_path)
+    with pytest.raises(DataLossError) as caught:
+        run(counts(log, tmp_path))
+    consent = consent_of(caught.value)
+    run(counts(log, tmp_path, replaces=consent))  # waits until its input is there
+    found = r"output at \[60\], "
+    if what == "advanced":
+        out_of(tmp_path).advance("main", [60], reason="by hand, again")
+    elif what == "closed":
+        out_of(tmp_path).close("main")
+        found = r"output at \[\], "
+    else:
+        out_of(tmp_path).writer("main", owner="dataflow flow").append(pa.table({"_time": [45], "n": [7]}))
+        found = r"output at \[40\], with 1 row by others, "
+    for upper in (50, 70):
+        grow(log, upper)
+        with pytest.raises(DataLossError, match=f"{found}where the dataflow left it at \\[40\\]"):
+            run(counts(log, tmp_path, replaces=consent))
+    assert times_in(tmp_path) == [*range(30), *([45] if what == "appended" else [])]
+
+
 def test_change_of_the_plan_is_no_consent_to_a_move(tmp_path: Path, log: DeltaLog) -> None:
     first = counts(log, tmp_path)
     run(first)

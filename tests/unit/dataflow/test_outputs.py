@@ -17,7 +17,14 @@ from spark_timely.dataflow.scope import Scope
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.turns import advance_all
 from spark_timely.datasource.catalog import FileView
-from spark_timely.errors import DataLossError, NotBeyondError, OperatorError, OwnershipError
+from spark_timely.errors import (
+    DataLossError,
+    NotBeyondError,
+    OperatorError,
+    OwnershipError,
+    PlanMismatchError,
+    SchemaMismatchError,
+)
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of
@@ -108,6 +115,43 @@ def test_dataflow_that_was_changed_so_that_rows_would_be_missed_is_refused(tmp_p
                 engine(scope).advance(runner(scope.storage))
         else:
             engine(scope).advance(runner(scope.storage))
+
+
+@pytest.mark.parametrize("way", ["select", "add the column"])
+def test_input_that_gained_a_column_is_refused_after_a_restart_and_its_hint_leads_on(
+    tmp_path: Path, log: DeltaLog, way: str
+) -> None:
+    def flow(*columns: str, replaces: str | None = None) -> Scope:
+        scope = Scope("flow")
+        rows = scope.replay(log.path).filter("n >= 0")
+        (rows.select(*columns) if columns else rows).capture(str(tmp_path / "out"), replaces=replaces)
+        return scope
+
+    first = flow()
+    running = engine(first)
+    running.advance(runner(first.storage))
+    plan = outputs(first)[0].plan
+    late = pa.schema([("late", pa.string())])
+    log.add_columns(late)
+    rows = pa.table({"_time": [30], "n": [1], "late": ["x"]})
+    log.writer(owner="test").append(rows, advance_to=40)
+    running.advance(runner(first.storage))  # a query that lives keeps the columns with which it began
+    with pytest.raises(SchemaMismatchError, match=r"with other columns or times: without \['late'\]") as caught:
+        engine(flow())
+    assert "add_columns" in str(caught.value)
+    assert ".select('n')" in str(caught.value)
+    columns = ["n"] if way == "select" else []
+    if way == "add the column":
+        open_log(str(tmp_path / "out")).add_columns(late)
+    with pytest.raises(PlanMismatchError, match=f"replaces='{plan}'"):
+        engine(flow(*columns)).advance(runner(first.storage))
+    log.writer(owner="test").append(pa.table({"_time": [40], "n": [1], "late": ["x"]}), advance_to=50)
+    engine(flow(*columns, replaces=plan)).advance(runner(first.storage))
+    made = open_log(str(tmp_path / "out"))
+    assert made.frontier() == Antichain.of(50)
+    assert times_of(tmp_path / "out") == times_of(Path(log.path))
+    if way == "add the column":
+        assert made.messages()["late"].to_pylist()[-2:] == [None, "x"]
 
 
 def test_job_that_fails_is_run_apart_for_each_output(tmp_path: Path, log: DeltaLog) -> None:

@@ -323,7 +323,7 @@ def test_spool_that_others_write_too_may_not_be_another_one(tmp_path: Path, log:
     assert open_log(str(tmp_path / "out")).frontier() == Antichain.of(35)
 
 
-def test_input_replaced_on_purpose_is_named_as_another_plan(tmp_path: Path, log: DeltaLog) -> None:
+def test_input_replaced_on_purpose_is_consented_to_by_what_its_error_names(tmp_path: Path, log: DeltaLog) -> None:
     first = kept(log, tmp_path, "n < 15")
     engine(first).advance(runner(first.storage))
     mine = plan_of(first)
@@ -342,7 +342,12 @@ def test_input_replaced_on_purpose_is_named_as_another_plan(tmp_path: Path, log:
     assert isinstance(failure.error, DataLossError)
     assert failure.run == "next"
     assert f"found log '{log.path}' of id=" in failure.message
-    meant = kept(made, tmp_path, "n < 15", replaces=mine)
+    # The code is the same, so its plan is no consent.
+    with pytest.raises(DataLossError, match="of id="):
+        engine(kept(made, tmp_path, "n < 15", replaces=mine)).advance(runner(again.storage))
+    assert failure.hint is not None
+    consent = failure.hint.rpartition("replaces='")[2].partition("'")[0]
+    meant = kept(made, tmp_path, "n < 15", replaces=consent)
     engine(meant).advance(runner(meant.storage))
     out = open_log(str(tmp_path / "out"))
     assert out.frontier() == Antichain.of(40)

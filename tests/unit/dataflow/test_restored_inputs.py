@@ -17,7 +17,7 @@ from spark_timely.dataflow.notes import newest_note
 from spark_timely.dataflow.outputs import check_plans
 from spark_timely.dataflow.report import outputs
 from spark_timely.dataflow.scope import Scope
-from spark_timely.errors import DataLossError
+from spark_timely.errors import DataLossError, PlanMismatchError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.log.reading import ReadableLog
 from spark_timely.protocol.note import InputNote
@@ -404,6 +404,217 @@ def test_consent_to_an_input_put_back_holds_for_that_state_alone(tmp_path: Path,
         check_plans(scope.sinks, {path: open_log(path) for path in scope.storage})
         run(scope)
     assert [state_of(tmp_path)[1]["n"].to_pylist().count(n) for n in (200, 300)] == [20, 10]
+
+
+def consent_to(scope: Scope) -> str:
+    """Run a dataflow that is refused; return what its error says that `replaces` may name."""
+    with pytest.raises(DataLossError) as caught:
+        run(scope)
+    found = str(caught.value).rpartition("replaces='")[2].partition("'")[0]
+    assert found.startswith("1:"), str(caught.value)
+    return found
+
+
+def remade(path: str, upper: int, n: int) -> None:
+    """Delete a log, and make another one at its path."""
+    shutil.rmtree(path)
+    create_log(path, SCHEMA, minimum=(0,))
+    grow(path, upper, n=n)
+
+
+def start(scope: Scope) -> None:
+    """Begin as a query does: with a look at the plans."""
+    check_plans(scope.sinks, {path: open_log(path) for path in scope.storage})
+    run(scope)
+
+
+REMADE = r"found log '.*in' of id='.*' where the output was made from id="
+
+
+def test_consent_to_an_input_made_again_holds_for_that_log_alone(tmp_path: Path, log: DeltaLog) -> None:
+    run(rows_of(tmp_path, log.path))
+    first_rows = state_of(tmp_path)[1].num_rows
+    remade(log.path, 50, n=200)
+    with pytest.raises(DataLossError, match=REMADE):
+        start(rows_of(tmp_path, log.path))
+    consent = consent_to(rows_of(tmp_path, log.path))
+    remade(log.path, 60, n=300)
+    before = state_of(tmp_path)
+    with pytest.raises(DataLossError, match=REMADE):
+        start(rows_of(tmp_path, log.path, replaces=consent))
+    assert state_of(tmp_path) == before
+    consent = consent_to(rows_of(tmp_path, log.path))
+    grow(log.path, 70, n=300)  # what an input gains is no other input
+    for _ in range(2):  # it may stay in the code
+        start(rows_of(tmp_path, log.path, replaces=consent))
+    frontier, rows = state_of(tmp_path)
+    assert frontier == Antichain.of(70)
+    assert rows["n"].to_pylist()[first_rows:] == [300] * 40
+    start(rows_of(tmp_path, log.path))
+
+
+def moved_by_hand(folder: Path) -> None:
+    open_log(str(folder / "out")).advance("main", [45], reason="by hand")
+
+
+@pytest.mark.parametrize("then", ["made again", "put back", "another plan"])
+@pytest.mark.parametrize("what", ["output moved", "input put back"])
+def test_consent_to_one_thing_is_none_to_another_that_came_later(
+    tmp_path: Path, log: DeltaLog, what: str, then: str
+) -> None:
+    def flow(replaces: str | None = None, condition: str = "n >= 0") -> Scope:
+        scope = Scope("flow")
+        scope.replay(log.path).filter(condition).capture(str(tmp_path / "out"), replaces=replaces)
+        return scope
+
+    put_back = saved(log.path)
+    grow(log.path, 40, n=1)
+    run(flow())
+    if what == "output moved":
+        moved_by_hand(tmp_path)
+    else:
+        put_back()
+        grow(log.path, 60, n=2)
+    consent = consent_to(flow())
+    condition = "n >= 0"
+    if then == "made again":
+        remade(log.path, 70, n=3)
+    elif then == "put back":
+        put_back()
+        grow(log.path, 70, n=3)
+    else:
+        condition = "n > 0"
+    before = state_of(tmp_path)
+    refused = PlanMismatchError if then == "another plan" else DataLossError
+    with pytest.raises(refused, match={"made again": REMADE, "put back": OTHER}.get(then, "filter n > 0")):
+        start(flow(consent, condition))
+    assert state_of(tmp_path) == before
+    if refused is DataLossError:
+        with pytest.raises(DataLossError) as caught:
+            start(flow())
+        # One consent covers both, so the error names both.
+        assert ("where the dataflow left it at [40]" in str(caught.value)) == (what == "output moved")
+        start(flow(consent_to(flow())))
+        assert state_of(tmp_path)[0] == Antichain.of(70)
+
+
+def test_consent_to_one_input_put_back_is_none_to_a_second_one(tmp_path: Path, log: DeltaLog) -> None:
+    other = create_log(str(tmp_path / "other"), SCHEMA, minimum=(0,))
+    grow(other.path, 30)
+    paths = [log.path, other.path]
+    put_back = [saved(path) for path in paths]
+    for path in paths:
+        grow(path, 40, n=1)
+    run(rows_of(tmp_path, *paths))
+    put_back[0]()
+    grow(paths[0], 50, n=2)
+    consent = consent_to(rows_of(tmp_path, *paths))
+    put_back[1]()
+    grow(paths[1], 50, n=2)
+    before = state_of(tmp_path)
+    with pytest.raises(DataLossError) as caught:
+        start(rows_of(tmp_path, *paths, replaces=consent))
+    assert all(f"in log '{path}'" in str(caught.value) for path in paths)
+    assert state_of(tmp_path) == before
+    start(rows_of(tmp_path, *paths, replaces=consent_to(rows_of(tmp_path, *paths))))
+    assert state_of(tmp_path)[0] == Antichain.of(50)
+
+
+@pytest.mark.parametrize("what", ["made again", "put back"])
+def test_consent_to_a_change_of_the_plan_is_none_to_another_input(tmp_path: Path, log: DeltaLog, what: str) -> None:
+    def flow(condition: str, replaces: str | None = None) -> Scope:
+        scope = Scope("flow")
+        scope.replay(log.path).filter(condition).capture(str(tmp_path / "out"), replaces=replaces)
+        return scope
+
+    put_back = saved(log.path)
+    grow(log.path, 40, n=1)
+    first = flow("n >= 0")
+    run(first)
+    plan = outputs(first)[0].plan
+    rows = state_of(tmp_path)[1].num_rows
+    if what == "put back":
+        put_back()
+        grow(log.path, 60, n=2)
+    else:
+        remade(log.path, 60, n=2)
+    with pytest.raises(PlanMismatchError, match=f"replaces='{plan}'"):
+        start(flow("n > 0"))
+    found = {"made again": REMADE, "put back": OTHER}[what]
+    with pytest.raises(DataLossError, match=found):
+        start(flow("n > 0", plan))
+    with pytest.raises(DataLossError, match=found):  # also a second time, and without
+        start(flow("n > 0", plan))
+    assert state_of(tmp_path)[0] == Antichain.of(40)
+    start(flow("n > 0", consent_to(flow("n > 0"))))
+    assert state_of(tmp_path)[0] == Antichain.of(60)
+    assert state_of(tmp_path)[1]["n"].to_pylist()[rows:] == [2] * 20
+
+
+@pytest.mark.parametrize("what", ["made again", "put back"])
+def test_spool_of_another_history_gives_nothing_to_a_new_output_until_it_is_consented_to(
+    tmp_path: Path, log: DeltaLog, what: str
+) -> None:
+    def flow(*outs: str, replaces: tuple[str | None, ...] = (None, None)) -> Scope:
+        scope = Scope("flow")
+        rows = scope.replay(log.path).filter("n >= 0").spool(tmp_path / "spool", replaces=replaces[0])
+        for name in outs:
+            rows.capture(str(tmp_path / name), replaces=replaces[1] if name == "out" else None)
+        return scope
+
+    put_back = saved(log.path)
+    grow(log.path, 40, n=1)
+    run(flow("out"))
+    if what == "made again":
+        remade(log.path, 60, n=2)
+    else:
+        put_back()
+        grow(log.path, 60, n=2)
+    both = flow("out", "new")
+    with pytest.raises(DataLossError):
+        run(both)
+    assert state_of(tmp_path, "new")[0] == Antichain.of(0)
+    hints = [state.failure.hint if state.failure else None for state in outputs(both)]
+    assert hints[2] is None
+    spool, out = (str(hint).rpartition("replaces='")[2].partition("'")[0] for hint in hints[:2])
+    with pytest.raises(DataLossError, match=f"operator '{both.sinks[1].name}'"):
+        start(flow("out", replaces=(spool, None)))
+    assert state_of(tmp_path)[0] == Antichain.of(40)
+    start(flow("out", replaces=(spool, out)))
+    assert state_of(tmp_path)[0] == Antichain.of(60)
+    assert state_of(tmp_path)[1].num_rows == state_of(tmp_path, "spool")[1].num_rows
+
+
+def test_input_of_another_path_is_a_change_of_the_plan_that_the_code_names(tmp_path: Path, log: DeltaLog) -> None:
+    first = rows_of(tmp_path, log.path)
+    run(first)
+    other = create_log(str(tmp_path / "other"), SCHEMA, minimum=(0,))
+    grow(other.path, 50, n=2)
+    with pytest.raises(PlanMismatchError):
+        start(rows_of(tmp_path, other.path))
+    start(rows_of(tmp_path, other.path, replaces=outputs(first)[0].plan))
+    assert state_of(tmp_path)[0] == Antichain.of(50)
+
+
+def test_input_that_comes_back_needs_no_consent(tmp_path: Path, log: DeltaLog) -> None:
+    """Also where another plan took over meanwhile: it is a change of the code, and the input was never accepted."""
+    first = rows_of(tmp_path, log.path)
+    run(first)
+    put_back = saved(log.path)
+    remade(log.path, 50, n=2)
+
+    def flow(replaces: str | None = None) -> Scope:
+        scope = Scope("flow")
+        scope.replay(log.path).filter("n >= 0").capture(str(tmp_path / "out"), replaces=replaces)
+        return scope
+
+    with pytest.raises(DataLossError, match=REMADE):
+        start(flow(newest_note(open_log(str(tmp_path / "out")), first.sinks[0]).plan))
+    put_back()
+    grow(log.path, 50, n=3)
+    start(flow())
+    assert state_of(tmp_path)[0] == Antichain.of(50)
+    assert set(state_of(tmp_path)[1]["n"].to_pylist()[-20:]) == {3}
 
 
 def test_input_that_was_moved_and_put_back_is_known_by_its_id(tmp_path: Path, log: DeltaLog) -> None:
