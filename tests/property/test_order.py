@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_timely import order, sorting, time_arrays
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
 from spark_timely.progress.change_batch import ChangeBatch
 from spark_timely.progress.frontier import MutableAntichain
+from spark_timely.time import arrays, consolidation, order
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.consolidation import consolidate
 from tests.oracles import order_model as model
@@ -38,11 +38,11 @@ def many_times(draw: st.DrawFn, max_size: int = 12) -> tuple[int, np.dtype[Any],
     return arity, np.dtype(np.uint64 if unsigned else np.int64), lists
 
 
-def array(times: list[model.Time], arity: int, dtype: np.dtype[Any]) -> time_arrays.IntArray:
+def array(times: list[model.Time], arity: int, dtype: np.dtype[Any]) -> arrays.IntArray:
     return np.array(times, dtype=dtype).reshape(len(times), arity)
 
 
-def rows(times: time_arrays.IntArray) -> list[model.Time]:
+def rows(times: arrays.IntArray) -> list[model.Time]:
     return list(map(tuple, times.tolist()))
 
 
@@ -54,13 +54,13 @@ def test_kernels_equal_to_definitions(drawn: tuple[int, np.dtype[Any], list[list
     assert order.beyond(left, right).tolist() == [model.is_beyond(t, frontier) for t in times]
     assert rows(order.minimal(left)) == model.minima(times)
     assert order.minimal_elements(times) == model.minima(times)
-    assert rows(left[sorting.lexsort(left)]) == sorted(times)
-    assert sorting.is_sorted(left) == (sorted(times) == times)
-    unique, inverse, counts = sorting.group_times(left)
+    assert rows(left[consolidation.lexsort(left)]) == sorted(times)
+    assert consolidation.is_sorted(left) == (sorted(times) == times)
+    unique, inverse, counts = consolidation.group_times(left)
     assert rows(unique) == sorted(set(times))
     assert rows(unique[inverse]) == times
     assert counts.tolist() == [Counter(times)[t] for t in sorted(set(times))]
-    assert [a.tolist() for a in sorting.unique_times(left)] == [unique.tolist(), counts.tolist()]
+    assert [a.tolist() for a in consolidation.unique_times(left)] == [unique.tolist(), counts.tolist()]
     assert rows(order.advance_by(left, right)) == [model.advance_by(t, frontier) for t in times]
     if frontier:
         advanced = order.advance(left, right)
@@ -84,7 +84,7 @@ def test_kernels_on_larger_arrays_equal_to_definitions(seed: int, arity: int, sp
     assert rows(frontier) == model.minima(times[: n // 2])
     assert rows(order.minimal(array_)) == model.minima(times)
     assert order.beyond(array_, frontier).tolist() == [model.is_beyond(t, rows(frontier)) for t in times]
-    unique, inverse, counts = sorting.group_times(array_)
+    unique, inverse, counts = consolidation.group_times(array_)
     assert rows(unique) == sorted(set(times))
     assert rows(unique[inverse]) == times
     assert counts.sum() == n
@@ -104,7 +104,7 @@ def test_kernels_beyond_a_chunk_equal_to_those_of_numpy(arity: int, shape: str) 
         times = np.column_stack([np.arange(n), np.arange(n)[::-1]])[rng.permutation(n)]
     elif shape == "one":
         times = np.full((n, arity), 7)
-    unique, inverse, counts = sorting.group_times(times)
+    unique, inverse, counts = consolidation.group_times(times)
     expected, expected_counts = np.unique(times, axis=0, return_counts=True)
     assert np.array_equal(unique, expected)
     assert np.array_equal(counts, expected_counts)
@@ -178,7 +178,7 @@ def test_mutable_antichain_equal_to_definition(data: st.DataObject) -> None:
         for time, diff in batch:
             counts[time] += diff
         after = model.minima(t for t, c in counts.items() if c > 0)
-        times, diffs = state.update_iter(time_arrays.as_times([t for t, _ in batch], arity), [d for _, d in batch])
+        times, diffs = state.update_iter(arrays.as_times([t for t, _ in batch], arity), [d for _, d in batch])
         assert list(state.frontier) == after
         moves = [(t, -1) for t in before] + [(t, 1) for t in after]
         assert list(zip(rows(times), diffs.tolist(), strict=True)) == model.consolidate(moves)
@@ -190,7 +190,7 @@ def test_mutable_antichain_equal_to_definition(data: st.DataObject) -> None:
 def test_consolidate_equal_to_definition(data: st.DataObject) -> None:
     arity = data.draw(st.sampled_from([1, 2, 3]))
     entries = data.draw(_changes(arity))
-    times, diffs = consolidate(time_arrays.as_times([t for t, _ in entries], arity), [d for _, d in entries])
+    times, diffs = consolidate(arrays.as_times([t for t, _ in entries], arity), [d for _, d in entries])
     assert list(zip(rows(times), diffs.tolist(), strict=True)) == model.consolidate(entries)
 
 
@@ -199,7 +199,7 @@ def test_change_batch_holds_the_sums(data: st.DataObject) -> None:
     arity = data.draw(st.sampled_from([1, 2]))
     batch, entries = ChangeBatch(arity), []
     for part in data.draw(st.lists(_changes(arity), max_size=5)):
-        batch.extend(time_arrays.as_times([t for t, _ in part], arity), [d for _, d in part])
+        batch.extend(arrays.as_times([t for t, _ in part], arity), [d for _, d in part])
         entries += part
     expected = model.consolidate(entries)
     assert list(batch) == expected
@@ -215,40 +215,40 @@ def test_change_batch_holds_the_sums(data: st.DataObject) -> None:
 def test_concat_times_keeps_every_value(drawn: tuple[int, np.dtype[Any], list[list[model.Time]]]) -> None:
     arity, dtype, (a, b, _) = drawn
     small = [tuple(abs(x) % 7 for x in t) for t in b]
-    joined = time_arrays.concat_times(array(a, arity, dtype), array(small, arity, np.dtype(np.int64)))
+    joined = arrays.concat_times(array(a, arity, dtype), array(small, arity, np.dtype(np.int64)))
     assert rows(joined) == a + small
     assert joined.dtype.kind in "iu"
 
 
 def test_signed_and_unsigned_that_no_type_holds_are_refused() -> None:
     with pytest.raises(InvalidShapeError, match="found negative ones and ones of 2"):
-        time_arrays.concat_times(np.array([[-1]]), np.array([[2**63]], dtype=np.uint64))
+        arrays.concat_times(np.array([[-1]]), np.array([[2**63]], dtype=np.uint64))
 
 
 @pytest.mark.parametrize("bad", [[0.5], ["a"], [[1], [1, 2]], [2**64], [None], [-1, 2**63], np.array([1.0])])
 def test_as_times_refuses_what_is_no_time(bad: Any) -> None:
     with pytest.raises(InvalidShapeError, match="could not read times"):
-        time_arrays.as_times(bad)
+        arrays.as_times(bad)
 
 
 def test_as_times_shapes() -> None:
     given_ = np.array([[1], [2]])
-    assert time_arrays.as_times(given_) is given_
-    assert time_arrays.as_times([], 2).shape == (0, 2)
-    assert time_arrays.as_times([1, 2], 1).shape == (2, 1)
-    assert time_arrays.as_times([2**63]).dtype == np.uint64
-    assert time_arrays.as_times(np.array([1, 2], dtype=np.int16)).dtype == np.int64
+    assert arrays.as_times(given_) is given_
+    assert arrays.as_times([], 2).shape == (0, 2)
+    assert arrays.as_times([1, 2], 1).shape == (2, 1)
+    assert arrays.as_times([2**63]).dtype == np.uint64
+    assert arrays.as_times(np.array([1, 2], dtype=np.int16)).dtype == np.int64
     with pytest.raises(InvalidShapeError, match=r"expected shape \(n, 2\), found shape=\(2, 1\)"):
-        time_arrays.as_times([[1], [2]], 2)
+        arrays.as_times([[1], [2]], 2)
     with pytest.raises(InvalidShapeError, match="could not read diffs"):
-        time_arrays.as_diffs([1, 2], 3)
+        arrays.as_diffs([1, 2], 3)
     with pytest.raises(InvalidShapeError, match="could not read diffs"):
-        time_arrays.as_diffs([0.5], 1)
+        arrays.as_diffs([0.5], 1)
 
 
 def test_arities_that_differ_are_refused() -> None:
     pair, one = np.array([[1, 2]]), np.array([[1]])
-    for kernel in (order.less_equal, order.beyond, order.advance, order.advance_by, time_arrays.concat_times):
+    for kernel in (order.less_equal, order.beyond, order.advance, order.advance_by, arrays.concat_times):
         with pytest.raises(InvalidShapeError, match="found arity="):
             kernel(pair, one)
     for call in ("meet", "join", "less_equal_frontier"):
