@@ -494,7 +494,7 @@ def continue_with(offset: Offset, fresh: Offset, options: SourceOptions, /) -> O
     True
     """
     # What an earlier version did not write down is taken for what it is now. The types of a log's times
-    # never change: that a log was made anew is told by its identity.
+    # never change, and a log that was deleted and created again has another id.
     content = offset.scope.content or fresh.scope.content
     times = offset.scope.times or fresh.scope.times
     for name, old, new in (

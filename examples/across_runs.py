@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 AIRPORTS = ("EWR", "JFK", "LGA")
 START = pd.Timestamp("2013-06-12 10:00", tz="UTC")
 SCHEMA = pa.schema([("hour", pa.timestamp("us", tz="UTC")), ("origin", pa.string()), ("flight", pa.int32())])
-# What has come before each run, by airport: its flights of the hours before this one. Who is not named is silent.
+# What has come before each run, by airport: flights of the hours before this one. Airports without an entry are silent.
 RUNS = (
     {"EWR": START + pd.Timedelta(hours=6), "JFK": START + pd.Timedelta(hours=4)},
     {"JFK": START + pd.Timedelta(hours=10), "LGA": START + pd.Timedelta(hours=8)},

@@ -9,7 +9,7 @@ Run it with ``make handover``, or ``python examples/handover.py``. Every night o
    holds whole hours, so a plain join inside ``foreachBatch`` is all it takes.
 
 One night the weather is silent, one night the second job does not run, one night no flights come. Then all is done
-again at one go, with other limits and workers: the same hash, the same table. The picture
+again in one run, with other limits and workers: the same hash, the same table. The picture
 ``build/handover/handover.png`` shows how far each log was after each night.
 
 Every answer is compared with pandas; the exit code is 1 if anything differs.
@@ -181,7 +181,7 @@ def truth(flights: pd.DataFrame, weather: pd.DataFrame, *, known: pd.Timestamp, 
 
 
 def tell(spark: SparkSession, out: Path, report: Report) -> list[dict[str, pd.Timestamp | None]]:
-    """Go through the nights, then do all at one go; return how far each log was after each night."""
+    """Go through the nights, then do all in one run; return how far each log was after each night."""
     flights, weather = week(flights_data.load_flights()), load_weather()
     chain = Chain(spark, out / "nights", flights, weather)
     far: list[dict[str, pd.Timestamp | None]] = []
@@ -208,7 +208,7 @@ def tell(spark: SparkSession, out: Path, report: Report) -> list[dict[str, pd.Ti
         f"all {len(expected):,} hours and airports are final, as in pandas", same(chain, expected), expected=True
     )
 
-    report.step(len(NIGHTS) + 2, "All again at one go: other limits, other workers")
+    report.step(len(NIGHTS) + 2, "All again in one run: other limits, other workers")
     again = Chain(spark, out / "at-once", flights, weather, {"maxTimesPerTrigger": 50, "workers": 3})
     again.send(Night("all at once", end, end))
     again.capture()

@@ -191,7 +191,7 @@ def commit_reports(
     Parameters
     ----------
     plan : CapturePlan
-        A plan of this micro-batch; may be made anew, the reports say under which they were written.
+        A plan of this micro-batch. It may be another one than the tasks had: each report says which that was.
     ident : BatchId
         The micro-batch, with its number.
     reports : sequence of TaskReport
@@ -242,7 +242,7 @@ def commit_reports(
     except NegativeCountError as error:
         if whole.base is None or plan.layout.minimum_told:
             raise
-        raise _untold(plan, error) from error
+        raise _with_likely_cause(plan, error) from error
     _check_visible(plan, whole)
     log = find(plan.options.path, plan.options.storage_options) or _create(plan)
     form = LogFormat(log.domain, log.kind, log.schema)
@@ -557,7 +557,7 @@ def _moved(plan: CapturePlan, ident: BatchId, found: str, current: str) -> Upper
     )
 
 
-def _untold(plan: CapturePlan, error: NegativeCountError) -> NegativeCountError:
+def _with_likely_cause(plan: CapturePlan, error: NegativeCountError) -> NegativeCountError:
     """Return the error with its likely cause: events of a log that begins elsewhere."""
     begins = plan.policy.domain.render_time(plan.policy.domain.minimum)
     return NegativeCountError(

@@ -1,6 +1,6 @@
 """Plan a micro-batch: read what its stream holds, and refuse what cannot be captured.
 
-A plan is made on the driver before any task runs, travels to the tasks by pickling, and is made anew
+A plan is made on the driver before any task runs, travels to the tasks by pickling, and is made again
 in the process that commits. It opens nothing and creates nothing: a log that does not exist yet is
 planned as one whose stream holds the minimum time, and is made by the commit.
 

@@ -228,7 +228,7 @@ def import_socket(
                 if producers.address.listen or task.position != before:
                     since = clock()
                     continue
-                time.sleep(_LOOK_S)  # who serves the same over and over is not asked all the time
+                time.sleep(_LOOK_S)  # ask only once a look for bytes that are the same
             if clock() - since >= wait_s:
                 break
     return task.result()
