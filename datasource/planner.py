@@ -524,7 +524,7 @@ class ReplayPlanner:
         )
         raise DataLossError(
             msg,
-            hint="the log was deleted and another one is at its path; begin with a new checkpoint",
+            hint="the log was deleted and made anew; begin with a new checkpoint",
             context={"path": self._log.path},
         )
 
