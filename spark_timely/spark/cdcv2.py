@@ -44,7 +44,7 @@ from spark_timely.spark.arrow import spark_schema
 from spark_timely.spark.classify import SQL_TYPES, RowClass, beyond_sql, classify, quoted
 from spark_timely.spark.collection import has_map
 from spark_timely.spark.settings import changed_settings
-from spark_timely.spark.staging import Staged, counted, discard, remove, staging_folder, tidy, write_files
+from spark_timely.spark.staging import Staged, counted, discard, in_order, remove, staging_folder, tidy, write_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -139,7 +139,8 @@ class _Task:
         state = None
         try:
             data, written = counted(self._new(seq, old), self.storage)
-            write_files(data, self.storage, staging, plan.options, sort_by=self.domain.columns, by_class=True)
+            ordered = in_order(data, self.domain.columns)
+            write_files(ordered, self.storage, staging, plan.options, by_class=True)
             report = Staged(plan, self.ident, self.standing, self.storage, staging, False, written).report()  # noqa: FBT003
             frontier = ledger.advance(self._present(ledger, [*old, *(file.path for file in report.files)]))
             self._check_size(ledger)

@@ -83,6 +83,8 @@ class Classified:
         Whether every row that is not refused is a plain message, so that nothing needs to be set apart.
     sort_by : tuple of str
         Names of the columns by which the rows of a file are ordered; none where all have one time.
+    inputs : tuple of (str, str), or None
+        As `Layout.inputs`, for rows that have `columns`; None where these do not have all that the data brought.
     """
 
     row_class: str
@@ -90,6 +92,7 @@ class Classified:
     columns: tuple[str, ...]
     uniform: bool
     sort_by: tuple[str, ...]
+    inputs: tuple[tuple[str, str], ...] | None
 
 
 def classify(plan: CapturePlan, standing: Standing, schema: StructType, *, seq: int) -> Classified:
@@ -160,7 +163,10 @@ def classify(plan: CapturePlan, standing: Standing, schema: StructType, *, seq: 
     uniform = layout.event is None and unfit == "false" and (late == "false" or policy.late_data is LateData.ERROR)
     columns = _columns(plan, standing, schema, times=times, seq=seq, row_class=None if uniform else row_class)
     sort_by = () if policy.frontier is FrontierPolicy.BATCH else domain.columns
-    return Classified(row_class, times, columns, uniform, sort_by)
+    # Events are replaced by what becomes of them. A time that may be moved stands in the payload as it came in, and
+    # where a file has another type than the data it is a wider one.
+    inputs = None if layout.event is not None else tuple((name, name) for name, _ in layout.inputs)
+    return Classified(row_class, times, columns, uniform, sort_by, inputs)
 
 
 def beyond_sql(times: Sequence[str], domain: TimeDomain, elements: Iterable[tuple[int, ...]]) -> str:

@@ -254,6 +254,28 @@ def test_capture_reports_the_digest_of_its_input_and_of_a_repetition(
     assert found[3] == RowsDigest(scheme="spark1")
 
 
+def test_digest_of_what_is_written_is_that_of_what_came_in(
+    spark: SparkSession, tmp_path: Path, reports: list[TaskReport]
+) -> None:
+    path = str(tmp_path / "log")
+
+    def run(batch: int, found: list[tuple[object, ...]], schema: str) -> None:
+        df = session_of_a_call(spark).createDataFrame(found, schema)
+        options = {"time_column": "_time", "diff_column": "change", "frontier": "bounded"}
+        foreach_batch.capture(df, batch, path=path, app_id="a", **options)
+
+    run(0, [(1, 1, 2**40, 0.5, "x")], "_time bigint, Change bigint, id bigint, real double, text string")
+    # Narrower types, another order, a column that the log does not have yet is not there, one is missing.
+    narrow = [(3, 0.25, None, -1), (2, float("nan"), 7, 2), (2, -0.0, 7, 2)]
+    for _ in range(2):  # the second time repeated: of the data alone
+        run(1, narrow, "_TIME smallint, real float, ID int, change int")
+    expected = [
+        {"_time": ("bigint", t), "real": ("float", r), "id": ("int", i), "_diff": ("int", d)} for t, r, i, d in narrow
+    ]
+    assert [report.repeated for report in reports] == [False, False, True]
+    assert [report.digest and report.digest.text for report in reports[1:]] == [model.digest(expected)] * 2
+
+
 def test_capture_of_events_counts_progress_rows_with_time_and_change(
     spark: SparkSession, tmp_path: Path, reports: list[TaskReport]
 ) -> None:

@@ -37,10 +37,16 @@ class Frame:
         self.table = table
         self.schema = spark_schema(table.schema)
         self.sparkSession = OneCall()
+        self.order: tuple[str, ...] = ()
 
     def selectExpr(self, *columns: str) -> Frame:
         """Return the frame as it is: what the columns are is Spark's to compute."""
         assert columns
+        return self
+
+    def sortWithinPartitions(self, *columns: str) -> Frame:
+        """Return the frame as it is, and note by what its rows are to be ordered."""
+        self.order = columns
         return self
 
 
@@ -48,11 +54,13 @@ class Frame:
 def write_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write the rows of a micro-batch as the job does where all rows are messages."""
 
-    def write(df: Any, storage: Any, staging: str, options: Any, *, sort_by: Any, by_class: bool) -> None:
-        assert (list(sort_by), by_class) == (["_time"] if len(options.time_column) == 1 else list(sort_by), False)
+    def write(df: Any, storage: Any, staging: str, options: Any, *, by_class: bool) -> None:
+        n_times = len(options.time_column)
+        assert df.order == (("_time",) if n_times == 1 else tuple(f"_time_{i}" for i in range(n_times)))
+        assert not by_class
         n, table = df.table.num_rows, df.table
         for i, time in enumerate(options.time_column):
-            table = table.append_column("_time" if len(options.time_column) == 1 else f"_time_{i}", df.table[time])
+            table = table.append_column("_time" if n_times == 1 else f"_time_{i}", df.table[time])
         table = table.append_column("_stream", pa.array([options.stream] * n, pa.string()))
         seq = int(staging.partition(f"{options.stream}-")[2].partition("-")[0])
         table = table.append_column("_seq", pa.array([seq] * n, pa.int64()))
@@ -170,7 +178,7 @@ def test_two_captures_of_one_session_keep_their_settings_and_restore_the_session
     def write(job: Callable[[], None]) -> None:
         options: Any = parse_options(SINK_OPTIONS, {"path": str(tmp_path)})
         frame: Any = Job(session, job)
-        REAL_WRITE(frame, open_storage(str(tmp_path), {}), "staging", options, sort_by=(), by_class=False)
+        REAL_WRITE(frame, open_storage(str(tmp_path), {}), "staging", options, by_class=False)
 
     with ThreadPoolExecutor(2) as pool:
         one = pool.submit(write, first)
