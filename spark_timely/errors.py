@@ -53,6 +53,7 @@ __all__ = [
     "UnheldCapabilityError",
     "UpperMismatchError",
     "WaitTimeoutError",
+    "described",
     "shown",
 ]
 
@@ -79,10 +80,40 @@ def shown(value: object, /) -> str:
     >>> shown("x" * 300)[-18:]
     '… (302 characters)'
     """
-    text = masked(" ".join(repr(value).splitlines()))
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - of a user's class
+        text = f"<{type(value).__name__} that cannot be shown>"
+    text = masked(" ".join(text.splitlines()))
     if len(text) <= _MAX_VALUE_CHARACTERS:
         return text
     return f"{text[:_MAX_VALUE_CHARACTERS]}… ({len(text)} characters)"
+
+
+def described(error: BaseException, /) -> str:
+    """Return what an error says, with its type unless it is one of ours; also where it cannot say anything.
+
+    Parameters
+    ----------
+    error : BaseException
+        Of a library, or of a user's function. Not modified.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> described(ZeroDivisionError("division by zero"))
+    'ZeroDivisionError: division by zero'
+    """
+    if isinstance(error, TimelyError):
+        return error.message
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - of a user's class
+        text = "its text cannot be shown"
+    return f"{type(error).__name__}: {text}"
 
 
 class _Value:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.acero as acero
 import pyarrow.compute as pc
 
-from spark_timely.errors import InvalidUsageError, SchemaMismatchError, TimelyError, shown
+from spark_timely.errors import InvalidUsageError, SchemaMismatchError, TimelyError, described, shown
 from spark_timely.log.files.format import canonical_type
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Building:
             made = call()
             return pa.schema([pa.field(f.name, canonical_type(f.type, f.name)) for f in made.schema])
         except Exception as error:
-            text = error.message if isinstance(error, TimelyError) else f"{type(error).__name__}: {error}"
+            text = described(error)
             msg = f"could not add operator {name!r}: called without rows its function gave {text}"
             raise InvalidUsageError(
                 msg, hint="let the function give its columns also for a table without rows"

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.errors import OperatorError, TimelyError, TimelyInternalError
+from spark_timely.errors import OperatorError, TimelyError, TimelyInternalError, described
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 
@@ -213,7 +213,7 @@ class View(ABC):
         try:
             return self.apply_range(tables, wanted, lo, hi)
         except Exception as error:
-            text = error.message if isinstance(error, TimelyError) else f"{type(error).__name__}: {error}"
+            text = described(error)
             hint = error.hint if isinstance(error, TimelyError) else None
             raise self.failure(
                 text, lo, hi, hint=hint or "correct the function or the data; nothing of these times was written"

@@ -26,6 +26,7 @@ from spark_timely.errors import (
     OperatorError,
     StorageError,
     TimelyError,
+    described,
     shown,
 )
 from spark_timely.masking import masked
@@ -160,7 +161,7 @@ class OutputFailure:
         if isinstance(error, TimelyError):
             message, hint = error.message, error.hint
         else:
-            message = f"could not run operator {output!r}: found {type(error).__name__}: {error}"
+            message = f"could not run operator {output!r}: found {described(error)}"
         return cls(output, operator, lower, upper, type(error).__name__, masked(message)[:_MOST_CHARACTERS], hint, run)
 
     @property

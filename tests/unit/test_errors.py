@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_timely import errors
-from spark_timely.errors import TimelyError, shown
+from spark_timely.errors import TimelyError, described, shown
 
 KINDS = [kind for name in errors.__all__ if inspect.isclass(kind := getattr(errors, name))]
 
@@ -116,3 +116,18 @@ def test_shown_is_one_line_for_values_with_lines() -> None:
             return "a\nb\r\nc"
 
     assert shown(Lines()).splitlines() == [shown(Lines())]
+
+
+class Mute(Exception):
+    """An error of a user that cannot be shown."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+    __repr__ = __str__
+
+
+def test_what_cannot_be_shown_is_described_by_its_type() -> None:
+    assert shown(Mute()) == "<Mute that cannot be shown>"
+    assert described(Mute()) == "Mute: its text cannot be shown"
+    assert described(TimelyError("could not read", hint="try again")) == "could not read"

@@ -129,7 +129,7 @@ def test_row_that_cannot_be_delayed_is_refused_however_late_it_comes(tmp_path: P
 
 def test_failure_is_told_in_plan_and_numbers_from_any_process(tmp_path: Path, log: DeltaLog) -> None:
     scope = flow_of(log.path, tmp_path, Broken())
-    with pytest.raises(OperatorError, match="'map_2' at times from \\[0\\] to \\[30\\]: found ValueError: fifteen"):
+    with pytest.raises(OperatorError, match=r"'map_2' at times from \\[0\\] to \\[30\\]: found ValueError: fifteen"):
         engine(scope).advance(runner(scope.storage))
     told = flow_of(log.path, tmp_path, lambda rows: rows)
     failure = failure_of(open_log(str(tmp_path / "bad")), told.sinks[0], run="run")
@@ -159,12 +159,33 @@ def test_function_may_raise_an_exception_that_cannot_be_changed(tmp_path: Path, 
 
     scope = flow_of(log.path, tmp_path, fail)
     with pytest.raises(
-        OperatorError, match="'map_2' at times from \\[0\\] to \\[30\\]: found Frozen: row 7 has no colour"
+        OperatorError, match=r"'map_2' at times from \\[0\\] to \\[30\\]: found Frozen: row 7 has no colour"
     ):
         engine(scope).advance(runner(scope.storage))
     failure = failure_of(open_log(str(tmp_path / "bad")), scope.sinks[0])
     assert failure is not None
     assert (failure.operator, failure.lower, failure.upper) == ("map_2", "[0]", "[30]")
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+    __repr__ = __str__
+
+
+def test_exception_whose_text_cannot_be_made_is_named_by_its_type(tmp_path: Path, log: DeltaLog) -> None:
+    def fail(rows: pa.Table) -> pa.Table:
+        if rows.num_rows:
+            raise Mute
+        return rows.select(["n"])
+
+    scope = flow_of(log.path, tmp_path, fail)
+    with pytest.raises(OperatorError, match=r"'map_2' at times from .* found Mute: its text cannot be shown"):
+        engine(scope).advance(runner(scope.storage))
+    failure = failure_of(open_log(str(tmp_path / "bad")), scope.sinks[0])
+    assert failure is not None
+    assert "Mute" in failure.message
 
 
 def test_query_ends_where_nothing_is_left_that_could_go_on(tmp_path: Path, log: DeltaLog) -> None:
