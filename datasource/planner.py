@@ -452,7 +452,8 @@ class ReplayPlanner:
             "upper": upper.elements,
             "as_of": None if scope.as_of is None else scope.as_of.elements[0],
             "streams": scope.streams,
-            "consolidate": self._is_contents(lower, upper, scope),
+            # The first range of a replay as of a frontier holds the contents there.
+            "consolidate": scope.as_of is not None and lower == scope.as_of,
         }
         plans: list[dict[str, Any]] = []
         if self._options.split_by == "time":
@@ -480,10 +481,6 @@ class ReplayPlanner:
             plans = plans or [{}]
             plans[-1]["progress"] = progress
         return [Split(number, len(plans), **common, **plan) for number, plan in enumerate(plans)]
-
-    @staticmethod
-    def _is_contents(lower: Antichain, upper: Antichain, scope: Scope) -> bool:
-        return scope.as_of is not None and lower == scope.as_of and not upper.less_equal(scope.as_of.elements[0])
 
     # -- checks
 

@@ -299,6 +299,30 @@ def test_nothing_is_deleted_before_its_replacement_is_flushed_and_reads_back(
 
 
 @pytest.mark.usefixtures("_soon")
+def test_nothing_is_deleted_while_the_pointer_names_an_earlier_checkpoint(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_log(path, VALUES, minimum=(0,))
+    first: list[bytes] = []
+
+    def overtaken(storage: FileStorage, version: int, newest: int) -> tuple[int, int]:
+        found = delta_scratch.put_checkpoint(storage, version, newest)
+        pointer = path / "_delta_log" / "_last_checkpoint"
+        first.append(pointer.read_bytes())
+        pointer.write_bytes(first[0])  # another handle was late with it
+        return found
+
+    monkeypatch.setattr(delta_upkeep, "put_checkpoint", overtaken)
+    monkeypatch.setattr(delta_upkeep, "KEEP_VERSIONS", 2)
+    log = open_log(path)
+    for i in range(1, 30):
+        assert log.writer(owner="me").append(rows(i), advance_to=i).committed
+    assert len(first) > 3
+    newest = json.loads(first[0])["version"]
+    assert next(name for name in entries(path) if name.endswith(".json")) == f"{newest - 2:020d}.json"
+
+
+@pytest.mark.usefixtures("_soon")
 def test_failing_upkeep_is_a_warning_and_no_unclear_commit(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -710,3 +734,20 @@ def test_disk_that_fails_to_flush_the_name_of_an_entry_leaves_the_commit_unclear
     monkeypatch.undo()
     # It is there, and its files with it.
     assert open_log(path).verify().messages == 7
+
+
+def test_only_a_refused_commit_says_that_the_table_cannot_be_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = create_log(path, VALUES, minimum=(0,))
+    real = DeltaStore._put
+
+    def then_fail(*args: Any, **kwargs: Any) -> None:
+        real(*args, **kwargs)
+        raise DeltaError("unsupported reply of the store")
+
+    monkeypatch.setattr(DeltaStore, "_put", then_fail)
+    # The commit happened all the same: nobody may believe the words of an error.
+    assert log.writer(owner="me").append(rows(1), advance_to=1).committed
+    monkeypatch.undo()
+    assert open_log(path).frontier().to_json() == [1]

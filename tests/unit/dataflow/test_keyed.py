@@ -141,16 +141,19 @@ def test_one_giant_time_is_cut_by_rows_and_failures_name_the_operator(tmp_path: 
     replay.aggregate(by="k", n=count(), s=sum_of("x")).filter("n > 1").capture(str(tmp_path / "out"))
     replay.map(broken).aggregate(n=count()).capture(str(tmp_path / "bad"))
     engine = Engine("flow", scope.sinks, scope.storage, files_of=catalog_of, workers=3, keyed_bytes=0)
-    jobs = []
+    jobs, counted = [], []
     run = runner(scope.storage)
 
     def noted(plans: object, tasks: list[object]) -> object:
         jobs.append([(task.output, task.piece) for task in tasks])  # type: ignore[attr-defined]
-        return run(plans, tasks)
+        results = run(plans, tasks)
+        counted.extend(results)
+        return results
 
     with pytest.raises(OperatorError, match=r"operator 'map_5' at times from \[0\] to \[8\]: found ValueError: seven"):
         engine.advance(noted)  # type: ignore[arg-type]
     assert jobs == [[(0, 0)] * 3 + [(1, 0)] * 3]
+    assert sum(result.counts.get("replay_1", (0, 0))[0] for result in counted[:3]) == 1600
     found = open_log(str(tmp_path / "out"))
     assert found.frontier() == Antichain.of(8)
     expected = {}

@@ -435,8 +435,9 @@ def test_consent_to_an_input_made_again_holds_for_that_log_alone(tmp_path: Path,
     run(rows_of(tmp_path, log.path))
     first_rows = state_of(tmp_path)[1].num_rows
     remade(log.path, 50, n=200)
-    with pytest.raises(DataLossError, match=REMADE):
+    with pytest.raises(DataLossError, match=REMADE) as refused:
         start(rows_of(tmp_path, log.path))
+    assert "found no log of id" not in refused.value.message  # said once: the log of that name is another one
     consent = consent_to(rows_of(tmp_path, log.path))
     remade(log.path, 60, n=300)
     before = state_of(tmp_path)
