@@ -11,7 +11,9 @@ from spark_timely.log.delta import create_log, open_log
 
 def test_states_of_two_handles_are_equal_with_and_without_rows(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    writer = create_log(path, pa.schema([("id", pa.int64())]), times=("long", "long"), minimum=(0, 0)).writer(owner="me")
+    writer = create_log(path, pa.schema([("id", pa.int64())]), times=("long", "long"), minimum=(0, 0)).writer(
+        owner="me"
+    )
     found = []
     for rows in (pa.table({"_time_0": [3, 4], "_time_1": [5, 1], "id": [1, 2]}), None):
         if rows is None:
