@@ -479,6 +479,21 @@ def test_state_is_found_without_statistics(path: Path) -> None:
     assert bare.verify().legal
 
 
+def test_number_of_messages_is_unknown_where_one_file_does_not_say_it(path: Path) -> None:
+    log = filled(path)
+    assert log.describe()["message_files"] > 1
+    assert log.describe()["messages"] == log.messages().num_rows
+    for entry in sorted((path / "_delta_log").glob("*.json")):
+        actions = [json.loads(line) for line in entry.read_text().splitlines()]
+        found = [each["add"] for each in actions if each.get("add", {}).get("path", "").startswith("_event=message")]
+        for add in found:
+            del add["stats"]
+        entry.write_text("\n".join(map(json.dumps, actions)) + "\n")
+        if found:
+            break
+    assert open_log(path).describe()["messages"] is None
+
+
 def test_files_are_plain_parquet(path: Path) -> None:
     log = filled(path)
     table = pq.read_table(path / log.files().paths[0], partitioning=None)
