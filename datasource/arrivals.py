@@ -26,6 +26,7 @@ from spark_timely.datasource.recent import RecentProgress
 from spark_timely.errors import DataLossError
 from spark_timely.log.base import OPEN_STREAM
 from spark_timely.log.machine.history import History, history_of
+from spark_timely.log.seen import made_last
 from spark_timely.protocol.replay import Limits, admit_commits
 from spark_timely.protocol.splits import default_splits
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from spark_timely.datasource.partitions import Layout
     from spark_timely.log.base import CaptureLog
     from spark_timely.log.files.index import FileIndex
+    from spark_timely.log.seen import Commits
     from spark_timely.time.arrays import BoolArray, IntArray
 
 __all__ = ["Arrivals"]
@@ -129,6 +131,36 @@ class Arrivals:
             mine = history.seqs[taken][history.streams[taken] == code]
             position[history.names[code]] = int(mine.max()) + 1
         return position
+
+    def commits(self, begun: Offset, position: Seqs, n_bytes: int) -> Commits:
+        """Return the last commit of each stream before a position: of very many streams those that were made last.
+
+        Parameters
+        ----------
+        begun : Offset
+            Where the micro-batch begins.
+        position : dict of str to int
+            Where it ends.
+        n_bytes : int
+            Room for the commits as text, about.
+
+        Notes
+        -----
+        The same for the same position, whenever it is asked for. Free for the newest commits of the log; others are
+        among the progress that the micro-batch reads anyway.
+        """
+        ends = self._log.ends()
+        last = {name: seq - 1 for name, seq in position.items() if name in ends and 0 < seq <= ends[name].seq + 1}
+        newest = {name for name, seq in last.items() if ends[name].seq == seq}
+        earlier = {name: seq for name, seq in last.items() if name not in newest}
+        moments = {name: ends[name].at for name in newest}
+        if earlier:
+            self._since(begun.seqs, begun.scope)
+            moments |= self._recent.moments(earlier)
+        names = made_last(moments, n_bytes)
+        states = {name: ends[name] for name in names if name in newest}
+        states |= self._recent.states({name: earlier[name] for name in names if name in earlier})
+        return {name: (last[name], states[name].identity) for name in names}
 
     def _target(self, start: Seqs, scope: Scope, pinned: Seqs | None) -> Seqs:
         target = self._reached(scope.streams, pinned)

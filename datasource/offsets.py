@@ -5,17 +5,20 @@ two logged offsets alone. So an offset says everything that a plan needs, always
 
 Invariants
 ----------
-1. Equal positions have equal JSON text, through any number of round trips.
+1. Equal offsets have equal JSON text, through any number of round trips.
 2. An offset that was resolved says where the query began and what it reads: the start offset of the
    first micro-batch is logged nowhere, its end offset is.
 3. A symbolic offset, the start of a fresh checkpoint, depends on the options alone.
+4. An offset that was resolved names commits that the log had when its position was reached, by identity: positions are
+   numbers, which a log that was put back to an earlier state reaches again by other commits. While the position stays,
+   they stay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_timely.datasource.alignment import alignment_of, check_delivery
@@ -33,6 +36,7 @@ from spark_timely.time.text import moment_text
 
 if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
+    from spark_timely.log.seen import Commits
     from spark_timely.time.domain import TimeDomain
 
 __all__ = [
@@ -222,12 +226,17 @@ class Offset:
         The position at which the query began.
     log_id : str or None
         Which log: a path may be given to another one.
+    commits : mapping of str to (int, str)
+        Under ``complete`` the newest commits of the log when the position was reached, under ``arrival`` the last ones
+        before the position; of very many streams those that were made last. Empty in what an earlier version wrote.
 
     Examples
     --------
-    >>> offset = Offset(Scope(), position=Antichain.of(5), origin=Antichain.of(0), log_id="a1")
+    >>> commits = {"main": (3, "9f3b")}
+    >>> offset = Offset(Scope(), position=Antichain.of(5), origin=Antichain.of(0), log_id="a1", commits=commits)
     >>> offset.to_json()
-    {'version': 1, 'delivery': 'complete', 'log': 'a1', 'origin': [0], 'frontier': [5]}
+    {'version': 1, 'delivery': 'complete', 'log': 'a1', 'origin': [0], 'frontier': [5], \
+'commits': {'main': [3, '9f3b']}}
     >>> read_offset(offset.to_json(), 1) == offset
     True
     """
@@ -237,6 +246,7 @@ class Offset:
     position: Antichain | Seqs | None = None
     origin: Antichain | Seqs | None = None
     log_id: str | None = None
+    commits: Commits = field(default_factory=dict)
 
     @property
     def frontier(self) -> Antichain:
@@ -258,9 +268,9 @@ class Offset:
         """The origin under ``arrival``."""
         return _seqs(self.origin)
 
-    def moved(self, position: Antichain | Seqs) -> Offset:
-        """Return this offset at another position."""
-        return replace(self, position=position)
+    def moved(self, position: Antichain | Seqs, commits: Commits | None = None) -> Offset:
+        """Return this offset at another position, reached with some commits."""
+        return replace(self, position=position, commits=commits or {})
 
     def to_json(self) -> dict[str, object]:
         """Return plain JSON values, always in the same order."""
@@ -273,6 +283,8 @@ class Offset:
         found["origin"] = _position_to_json(self.origin)
         word = "frontier" if self.scope.delivery == "complete" else "seqs"
         found[word] = _position_to_json(self.position)
+        if self.commits:
+            found["commits"] = {name: list(self.commits[name]) for name in sorted(self.commits)}
         return found
 
 
@@ -319,6 +331,7 @@ def read_offset(found: object, arity: int, /) -> Offset:
             position=_position_from_json(found[word], scope, arity),
             origin=_position_from_json(found["origin"], scope, arity),
             log_id=found.get("log"),
+            commits=_commits_from_json(found.get("commits", {})),
         )
     except (KeyError, TypeError, InvalidShapeError) as error:
         raise _unreadable(found) from error
@@ -566,6 +579,17 @@ def _position_from_json(found: object, scope: Scope, arity: int) -> Antichain | 
     if not isinstance(found, Mapping):
         raise TypeError(found)
     return {str(name): int(seq) for name, seq in found.items()}
+
+
+def _commits_from_json(found: object) -> Commits:
+    if not isinstance(found, Mapping):
+        raise TypeError(found)
+    commits: dict[str, tuple[int, str]] = {}
+    for name, commit in found.items():  # one turn per stream
+        if not isinstance(commit, (list, tuple)) or [type(each) for each in commit] != [int, str]:
+            raise TypeError(found)
+        commits[str(name)] = commit[0], commit[1]
+    return commits
 
 
 def _frontier(position: Antichain | Seqs | None) -> Antichain:

@@ -7,9 +7,12 @@ Invariants
 ----------
 1. A plan depends on its two offsets and on the log alone: not on what was asked before, nor on the
    options that an offset carries. So the last micro-batch can be planned again after a crash.
-2. An offset that does not move is the start offset itself, word for word.
+2. An offset that does not move is the start offset itself, word for word: also where the log has commits since that
+   deliver nothing.
 3. Nothing beyond the log's frontier is delivered under ``complete``; a frontier never goes back.
 4. An offset never goes past what was there when ``prepare_available_now`` was called.
+5. Nothing is planned from an offset until the log was found to have the commits that the offset names: once per run,
+   from then on the log's handle refuses a log that goes back.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from spark_timely.datasource.partitions import FilePiece, Layout, Split, make_la
 from spark_timely.errors import DataLossError, NotBeyondError, SinceViolationError
 from spark_timely.log.cut import Cut
 from spark_timely.log.machine.decide import missing_stream
+from spark_timely.log.seen import made_last, other_commits, told_of_others
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Admission, Limits, admit, may_hold
 from spark_timely.protocol.splits import cut_bytes, default_splits
@@ -49,10 +53,14 @@ if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
     from spark_timely.datasource.offsets import Bound
     from spark_timely.log.base import CaptureLog
+    from spark_timely.log.seen import Commits
 
 __all__ = ["ReplayPlanner", "cut_of", "layout_of"]
 
 _log = masked_logger("spark_timely.datasource")
+
+# Of the commits in an offset, about: Spark keeps it with each micro-batch, and shows it in `lastProgress`.
+_COMMITS_BYTES = 4 * 1024
 
 
 def cut_of(log: CaptureLog, options: SourceOptions, /) -> Cut | None:
@@ -175,6 +183,7 @@ class ReplayPlanner:
         self._pinned: _Pin | None = None
         self._asked = False
         self._checked_streams = False
+        self._checked_commits: Commits = {}
         self._answered: Offset = self._first
         self._admitted: Admission | None = None
 
@@ -221,7 +230,7 @@ class ReplayPlanner:
         StreamMissingError
             If the query begins, and a stream that it names can never open any more.
         DataLossError
-            If the log is not the one that `start` speaks of.
+            If the log is not the one that `start` speaks of, or went back since.
         """
         offset = continue_with(read_offset(start, self._domain.arity), self._first, self._options)
         if not self._asked:
@@ -236,6 +245,7 @@ class ReplayPlanner:
                 )
         self._check_log(offset)
         self._refresh()
+        self._check_commits(offset)
         if not self._checked_streams:
             self._check_streams(offset)
         found = self._next(offset, self._limits if limited else Limits())
@@ -243,6 +253,7 @@ class ReplayPlanner:
             self._answered = offset
             return dict(start)
         self._answered = found
+        self._checked_commits = found.commits
         return found.to_json()
 
     def _next(self, offset: Offset, limits: Limits) -> Offset | None:
@@ -255,14 +266,15 @@ class ReplayPlanner:
             position = self._arrivals.next(begun, self._pinned_seqs(), limits)
             if position == begun.seqs and not pinning:
                 return None
-            return begun if pinning else begun.moved(position)
+            position = begun.seqs if pinning else position
+            return begun.moved(position, self._arrivals.commits(begun, position, _COMMITS_BYTES))
         if pinning:
             # What "now" or a moment means must not be asked twice: an empty micro-batch pins it.
-            return begun
+            return begun.moved(begun.frontier, self._newest(begun.scope.streams))
         upper = self._upper(begun)
         if upper == begun.frontier:
             return None
-        return begun.moved(self._admit(begun, upper, limits))
+        return begun.moved(self._admit(begun, upper, limits), self._newest(begun.scope.streams))
 
     def _begun(self, offset: Offset) -> Offset | None:
         """Resolve a symbolic offset: where it begins in this log; None before the log has come so far.
@@ -335,6 +347,18 @@ class ReplayPlanner:
     def _reached(self, streams: tuple[str, ...] | None) -> Antichain:
         return self._closed(streams) if self._pinned is None else self._pinned.closed(streams)
 
+    def _newest(self, streams: tuple[str, ...] | None) -> Commits:
+        """Return the newest commits of the chosen streams; of all, where one that was chosen may yet open.
+
+        All that was delivered is in these or before them. So is what the query has seen and not delivered yet: which
+        commit was the last one with rows at closed times is not known without reading all progress.
+        """
+        ends = self._log.ends()
+        every = streams is None or any(name not in ends for name in streams)
+        chosen = {name: state for name, state in ends.items() if every or name in (streams or ())}
+        names = made_last({name: state.at for name, state in chosen.items()}, _COMMITS_BYTES)
+        return {name: (chosen[name].seq, chosen[name].identity) for name in names}
+
     def _pinned_seqs(self) -> dict[str, int] | None:
         return None if self._pinned is None else self._pinned.seqs
 
@@ -390,6 +414,7 @@ class ReplayPlanner:
             return []
         self._check_log(last)
         self._refresh()
+        self._check_commits(last)
         fresh = first.begin is not None
         low = last.moved(last.origin if fresh and last.origin is not None else first.position)  # type: ignore[arg-type]
         if last.scope.delivery == "arrival":
@@ -524,6 +549,29 @@ class ReplayPlanner:
             hint="the log was deleted and made anew; begin with a new checkpoint",
             context={"path": self._log.path},
         )
+
+    def _check_commits(self, offset: Offset) -> None:
+        """Refuse a log without the commits that an offset names: it was restored, and may have grown again since.
+
+        To continue would leave out what it now has before the position, and what was delivered of the commits that are
+        gone would stay.
+        """
+        if offset.commits == self._checked_commits:
+            return
+        others = other_commits(self._log, offset.commits)
+        if others:
+            self._refresh(at_once=True)
+            others = other_commits(self._log, offset.commits)
+        if others:
+            found = told_of_others(self._log.path, others, "the query has seen")
+            msg = f"could not continue from the checkpoint: {found}"
+            raise DataLossError(
+                msg,
+                hint="the log was restored to an earlier state: put back the one that the query has seen; or begin with"
+                " a new checkpoint, and make again what was made from the rows that the query delivered",
+                context={"path": self._log.path, "stream": next(iter(others))},
+            )
+        self._checked_commits = offset.commits
 
     def _check_streams(self, offset: Offset) -> None:
         """Say, once per run, which of the streams that were named are not there.

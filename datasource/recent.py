@@ -4,8 +4,8 @@ Invariants
 ----------
 1. All commits from the position asked for on are there, and the one before it, which says what was held; what
    lies behind is dropped, so that a micro-batch costs what is new and not what the log has seen.
-2. The wall clock of a commit is never below that of an earlier one of its stream, although the earlier one
-   was dropped.
+2. In the history the wall clock of a commit is never below that of an earlier one of its stream, although the
+   earlier one was dropped. In the state of a commit it is the one that the log has.
 """
 
 from __future__ import annotations
@@ -17,15 +17,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.log.machine.history import History
+from spark_timely.log.machine.state import batch_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_timely.log.base import CaptureLog
+    from spark_timely.log.base import CaptureLog, StreamState
     from spark_timely.log.files.index import FileIndex
     from spark_timely.time.arrays import BoolArray
 
 __all__ = ["RecentProgress"]
+
+_OWN_AT = "_own_at"
+"""Column of the wall clocks as the log has them."""
 
 
 class RecentProgress:
@@ -77,6 +81,39 @@ class RecentProgress:
             known = self._follow(known, position)
         return known
 
+    def moments(self, wanted: Mapping[str, int]) -> dict[str, int]:
+        """Return the wall clock that the log has of one commit each of some streams.
+
+        Parameters
+        ----------
+        wanted : mapping of str to int
+            By stream the number of a commit, from the one before the position that was asked for last.
+        """
+        rows = {name: self._rows_of(name, seq) for name, seq in wanted.items()}  # one turn per stream
+        return {name: found[_OWN_AT][0].value or 0 for name, found in rows.items()}
+
+    def states(self, wanted: Mapping[str, int]) -> dict[str, StreamState]:
+        """Return the states right after one commit each of some streams, as the log has them.
+
+        Parameters
+        ----------
+        wanted : mapping of str to int
+            As of `moments`.
+        """
+        form, found = self._log.format, {}
+        for name, seq in wanted.items():  # one turn per stream
+            rows = self._rows_of(name, seq)
+            rows = rows.set_column(rows.schema.get_field_index("_at"), "_at", rows[_OWN_AT])
+            found[name] = batch_state(form, rows.drop_columns([_OWN_AT]))
+        return found
+
+    def _rows_of(self, stream: str, seq: int) -> pa.Table:
+        assert self._known is not None
+        commits = self._known.commits_of(stream)
+        place = commits.start + int(np.searchsorted(self._known.seqs[commits], seq))
+        first, end = self._known.starts[place : place + 2].tolist()
+        return self._rows.slice(first, end - first)
+
     def _covers(self, position: Mapping[str, int]) -> bool:
         return all(position.get(name, 0) >= seq for name, seq in self._floor.items() if self._wants(name))
 
@@ -91,19 +128,23 @@ class RecentProgress:
         for name in self._log.positions():  # one turn per stream
             if self._wants(name):
                 chosen |= index.may_hold_stream(name) & (index.seq_hi >= self._floor.get(name, 0) - 1)
-        rows = self._log.progress_rows(index.paths[chosen].tolist())
+        rows = self._read(index.paths[chosen].tolist())
         return self._keep(rows.filter(self._needed(rows)), index)
 
     def _follow(self, known: History, position: Mapping[str, int]) -> History:
         """Add what is new, and drop what lies behind."""
         index = self._log.progress_files()
         fresh = [path for path in index.paths.tolist() if path not in self._seen]
-        news = self._log.progress_rows(fresh)
+        news = self._read(fresh)
         # A file may hold what was merged: commits that are known.
         news = news.filter(self._from(news, known.present()))
         self._floor = dict(position)
         rows = pa.concat_tables([self._rows, news])
         return self._keep(rows.filter(self._needed(rows)), index)
+
+    def _read(self, paths: list[str]) -> pa.Table:
+        rows = self._log.progress_rows(paths)
+        return rows.append_column(_OWN_AT, rows["_at"])
 
     def _needed(self, rows: pa.Table) -> pa.Array:
         """Return which rows belong to commits from just before the floor on, or open a stream."""

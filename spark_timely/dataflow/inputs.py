@@ -2,11 +2,7 @@
 
 A log may be deleted, and another one made under its path; or it may be put back to an earlier state, and grow again by
 other commits. Its frontier alone does not tell. So the ids of the logs and their newest commits are in the output's own
-progress rows, and are compared before anything is written.
-
-A log's commits are in one order, and to put it back takes the last ones away. So of very many streams the commits that
-were made last are enough. Not noticed is a log that lost only commits whose writers' clocks were far behind, of more
-streams than are compared; nor one whose files were changed in place.
+progress rows, and are compared before anything is written (see `spark_timely.log.seen`).
 
 Invariants
 ----------
@@ -20,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from spark_timely.dataflow.view import leaves_of
+from spark_timely.log.seen import made_last, other_commits, told_of_others
 from spark_timely.protocol.note import InputNote
 
 if TYPE_CHECKING:
@@ -27,15 +24,13 @@ if TYPE_CHECKING:
 
     from spark_timely.dataflow.scope import Sink
     from spark_timely.log.delta import DeltaLog
+    from spark_timely.log.seen import Commits
     from spark_timely.protocol.note import OutputNote
-
-    Commits = Mapping[str, tuple[int, str]]
 
 __all__ = ["Inputs", "other_log"]
 
-# Of the commits of all inputs in the note of an output, about; and of one beside its stream's name.
+# Of the commits of all inputs in the note of an output, about.
 _MOST_BYTES: Final = 16 * 1024
-_COMMIT_BYTES: Final = 32
 
 
 class Inputs:
@@ -125,12 +120,9 @@ class Inputs:
         snapshot = log.generation, log.version
         known = self._newest.get(path)
         if known is None or known[0] != snapshot:
-            room, found = self._room, dict[str, tuple[int, str]]()
-            for state in sorted(log.ends().values(), key=lambda state: state.at, reverse=True):  # one turn per stream
-                room -= len(state.stream) + _COMMIT_BYTES
-                if found and room < 0:
-                    break
-                found[state.stream] = state.seq, state.identity
+            ends = log.ends()
+            names = made_last({stream: state.at for stream, state in ends.items()}, self._room)
+            found = {name: (ends[name].seq, ends[name].identity) for name in names}
             known = self._newest[path] = snapshot, found
         return known[1]
 
@@ -194,7 +186,7 @@ class Inputs:
             if noted is not None and noted.id != now.id:
                 said.append(other_log(path, now.id, noted.id))
             elif now.commits:
-                said.append(_other_history(path, now.commits))
+                said.append(told_of_others(path, now.commits, "the output was made from"))
         present = {self._logs[path].log_id for path in self.below[sink]}
         for path, before in note.inputs.items():  # one turn per log
             if path not in self.below[sink] and before.id not in present:
@@ -208,14 +200,12 @@ class Inputs:
         if known == commits and all(file in log.store.live for file in files):
             return {}
         newest = log.ends()
-        differing = {}
-        for stream in sorted(commits, reverse=True):  # one turn per stream, `#open` last
-            seq, identity = commits[stream]
-            if not fresh and (stream not in newest or newest[stream].seq < seq):
-                continue
-            found = log.commit_of(stream, seq)
-            if found is None or found.identity != identity:
-                differing[stream] = seq, "" if found is None else found.identity
+        wanted = {
+            stream: commit
+            for stream, commit in commits.items()
+            if fresh or (stream in newest and newest[stream].seq >= commit[0])
+        }
+        differing = other_commits(log, wanted)
         if fresh and not differing:
             self._note_found(sink, path, commits)
         return differing
@@ -228,11 +218,3 @@ class Inputs:
 def other_log(path: str, found: str, before: str) -> str:
     """Return what is said of an input that is another log than the one that an output was made from."""
     return f"found log {path!r} of id={found!r} where the output was made from id={before!r}"
-
-
-def _other_history(path: str, commits: Commits) -> str:
-    (stream, (seq, identity)), *others = commits.items()
-    more = f", and {len(others)} more like it" if others else ""
-    if identity:
-        return f"found another commit {seq} of stream {stream!r} in log {path!r} than the output was made from{more}"
-    return f"found log {path!r} without commit {seq} of stream {stream!r}, which the output was made from{more}"

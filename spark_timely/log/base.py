@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from spark_timely.log.files.format import LogFormat
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.store.storage import Storage
     from spark_timely.protocol.rules import StreamCounts
@@ -292,8 +293,16 @@ class CaptureLog(Protocol):
         """Where the log is."""
 
     @property
+    def log_id(self) -> str:
+        """Identity of the log: another one in its place has another."""
+
+    @property
     def storage(self) -> Storage:
         """Access to the log's files."""
+
+    @property
+    def format(self) -> LogFormat:
+        """Columns and types of the log."""
 
     @property
     def domain(self) -> TimeDomain:
@@ -330,6 +339,12 @@ class CaptureLog(Protocol):
 
     def stream(self, name: str) -> StreamState | None:
         """Return the newest state of one stream, None if there is none of that name."""
+
+    def ends(self) -> Mapping[str, StreamState]:
+        """Return the newest state of each stream, `#open` included."""
+
+    def commits_of(self, wanted: Mapping[str, int]) -> Mapping[str, StreamState]:
+        """Return the states right after one commit each of some streams, without those that the snapshot lacks."""
 
     def recorded(self, stream: str, batch: int, step: int | None = None) -> StreamState | None:
         """Return the state right after the commit of a micro-batch, None if it is not in the log."""

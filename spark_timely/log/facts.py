@@ -183,7 +183,7 @@ class LogFacts:
                 raise self._went_back(stream, f"{now}, this handle has seen {stream!r} at seq={seen.seq}")
             if all(path in live for path in files):
                 continue
-            other = found if found.seq == seen.seq else self._commit(stream, seen.seq)
+            other = found if found.seq == seen.seq else self._earlier({stream: seen.seq}).get(stream)
             if other is None or other.identity != seen.identity:
                 raise self._went_back(stream, f"another commit seq={seen.seq} of stream {stream!r} than before")
         known = {stream: kept for stream, kept in self._known.items() if all(path in live for path in kept[1])}
@@ -296,17 +296,44 @@ class LogFacts:
         -----
         Free for the newest commit; for earlier ones the progress files that may hold it are read, mostly one.
         """
-        with self._lock:
-            newest = self._all_states().get(stream)
-            if newest is None or newest.seq <= seq:
-                return newest if newest is not None and newest.seq == seq else None
-            return self._commit(stream, seq)
+        return self.commits_of({stream: seq}).get(stream)
 
-    def _commit(self, stream: str, seq: int) -> StreamState | None:
-        found = [self._progress_rows(path) for path in self._holders(stream, seq)]
-        rows = pa.concat_tables([self.format.progress_schema.empty_table(), *found])
-        rows = rows.filter(pc.and_(pc.equal(rows["_stream"], stream), pc.equal(rows["_seq"], seq)))
-        return batch_state(self.format, distinct_rows(self.format, rows)) if rows.num_rows else None
+    def commits_of(self, wanted: Mapping[str, int]) -> dict[str, StreamState]:
+        """Return the states right after one commit each of some streams, without those that the snapshot lacks.
+
+        Parameters
+        ----------
+        wanted : mapping of str to int
+            By stream, `#open` too, the number of the commit.
+
+        Notes
+        -----
+        Free for the newest commits; for earlier ones the progress files that may hold them are read, once each.
+        """
+        with self._lock:
+            newest = self._all_states()
+            found = {name: newest[name] for name, seq in wanted.items() if name in newest and newest[name].seq == seq}
+            earlier = {name: seq for name, seq in wanted.items() if name in newest and seq < newest[name].seq}
+            return {**found, **self._earlier(earlier)}
+
+    def _earlier(self, wanted: Mapping[str, int]) -> dict[str, StreamState]:
+        """Return the states right after some commits, from the progress files that may hold them."""
+        holders: dict[str, list[str]] = {}
+        for name, seq in wanted.items():  # one turn per stream
+            for path in self._holders(name, seq):
+                holders.setdefault(path, []).append(name)
+        parts: dict[str, list[pa.Table]] = {}
+        for path, names in holders.items():  # one turn per file
+            rows = self._progress_rows(path)
+            for name in names:
+                mine = pc.and_(pc.equal(rows["_stream"], name), pc.equal(rows["_seq"], wanted[name]))
+                parts.setdefault(name, []).append(rows.filter(mine))
+        tables = {name: pa.concat_tables(tables) for name, tables in parts.items()}
+        return {
+            name: batch_state(self.format, distinct_rows(self.format, rows))
+            for name, rows in tables.items()
+            if rows.num_rows
+        }
 
     def holders(self, stream: str, seq: int) -> list[str]:
         """Return the progress files that may hold a commit: as long as they are live it is there, if it was.

@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,6 +131,52 @@ def test_repeated_batch_after_a_lost_commit_file_holds_the_same_rows(
         (checkpoint / "commits" / name).unlink()
     once_more, _ = run(replay(spark, log, workers=2, includeTime=True, startingFrontier="[5]"), checkpoint)
     assert_same_rows(once_more.tables[0], first.tables[0])
+
+
+@pytest.mark.parametrize("delivery", ["complete", "arrival"])
+def test_log_put_back_and_grown_while_the_query_was_stopped_is_refused(
+    spark: SparkSession, log_path: str, tmp_path: Path, delivery: str
+) -> None:
+    """By its numbers it is past the query. The state that the query has seen is continued, each row once."""
+
+    def grow(word: str, *frontiers: int) -> None:
+        for upper in frontiers:
+            for stream in ("a", "b"):
+                table = pa.table({"_time": [upper - 1], "key": [upper], "word": [word]})
+                spark_timely.open_log(log_path).writer(stream, owner=stream).append(table, advance_to=upper)
+
+    def query() -> DataFrame:
+        options = {"delivery": delivery, "maxRowsPerTrigger": 20, "includeTime": True}
+        return spark.readStream.format("timely").options(**options).load(log_path)
+
+    make_log(log_path)
+    shutil.copytree(log_path, tmp_path / "before")
+    grow("seen", 10, 11)
+    first, _ = run(query(), tmp_path / "checkpoint")
+    shutil.move(log_path, tmp_path / "seen")
+    shutil.copytree(tmp_path / "before", log_path)
+    grow("other", 12, 14, 17)
+    files = sorted(os.walk(log_path))
+    for _ in range(2):
+        with pytest.raises(Exception, match="could not continue from the checkpoint") as caught:
+            run(query(), tmp_path / "checkpoint")
+        (line,) = [line for line in str(caught.value).splitlines() if line.startswith("spark_timely.errors.")]
+        assert line.startswith(
+            "spark_timely.errors.DataLossError: could not continue from the checkpoint: found another"
+        )
+        assert "hint: the log was restored to an earlier state" in line
+    assert sorted(os.walk(log_path)) == files
+    shutil.rmtree(log_path)
+    shutil.move(tmp_path / "seen", log_path)
+    spark_timely.open_log(log_path).compact()
+    grow("next", 12, 13)
+    again, _ = run(query(), tmp_path / "checkpoint")
+    assert min(again.tables) == max(first.tables) + 1
+    upper = None if delivery == "arrival" else [13]
+    columns = ["_time", "key", "word"]
+    found = pa.concat_tables([first.rows(), again.rows()]).select(columns)
+    assert_same_rows(found, spark_timely.open_log(log_path).messages(upper=upper, columns=columns))
+    assert run(query(), tmp_path / "checkpoint")[0].tables == {}
 
 
 @pytest.mark.parametrize("delivery", ["complete", "arrival"])

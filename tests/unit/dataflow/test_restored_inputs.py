@@ -347,13 +347,13 @@ def test_step_looks_at_no_commit_that_it_has_seen(
     scope = rows_of(tmp_path, log.path)
     run(scope)
     looked: list[int] = []
-    look = ReadableLog.commit_of
+    look = ReadableLog.commits_of
 
-    def noted(self: ReadableLog, stream: str, seq: int) -> object:
-        looked.append(seq)
-        return look(self, stream, seq)
+    def noted(self: ReadableLog, wanted: dict[str, int]) -> object:
+        looked.extend(wanted.values())
+        return look(self, wanted)
 
-    monkeypatch.setattr(ReadableLog, "commit_of", noted)
+    monkeypatch.setattr(ReadableLog, "commits_of", noted)
     made = engine(scope)
     for upper in (40, 50, 60):
         grow(log.path, upper)

@@ -13,10 +13,21 @@ from spark_timely.datasource.partitions import SPLIT_SCHEMA, Layout, Split, spli
 from spark_timely.datasource.planner import ReplayPlanner, layout_of
 from spark_timely.datasource.reader import read_split
 from spark_timely.log.memory import MemoryLog
+from spark_timely.log.store.base import MemoryStore, MemoryTable
 from spark_timely.log.store.storage import MemoryStorage
 from spark_timely.testing.driver import Checkpoint, StreamDriver
 
 STORAGES: dict[int, MemoryStorage] = {}
+
+
+def copy_of(log: MemoryLog, path: str = "memory") -> MemoryLog:
+    """Return a copy of a log as it is: of the same id, it grows by itself. Put in its place it is a restored one."""
+    assert isinstance(log.store, MemoryStore)
+    table = log.store.table
+    made = MemoryTable(table.form, path)
+    made.table_id, made.files, made.commits = table.table_id, dict(table.files), list(table.commits)
+    made.storage._files.update(table.storage._files)
+    return MemoryLog(MemoryStore(made), clock=log._clock, merge_every=log.merge_every)
 
 
 class ReadsAll:

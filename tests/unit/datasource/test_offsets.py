@@ -59,7 +59,8 @@ def offsets(draw: st.DrawFn) -> tuple[Offset, int]:
         return Offset(scope, begin=begin), arity
     seqs = st.dictionaries(st.sampled_from(["#open", "a", "b", "main"]), st.integers(1, 9))
     position = times(arity) if delivery == "complete" else seqs
-    return Offset(scope, position=draw(position), origin=draw(position), log_id="x"), arity
+    commits = draw(st.dictionaries(st.sampled_from("abc"), st.tuples(st.integers(0, 9), st.text(max_size=3))))
+    return Offset(scope, position=draw(position), origin=draw(position), log_id="x", commits=commits), arity
 
 
 @given(offsets())
@@ -72,8 +73,8 @@ def test_offset_through_text_is_the_same_text(drawn: tuple[Offset, int]) -> None
 
 
 def test_offset_of_seqs_does_not_depend_on_the_order_they_were_found_in() -> None:
-    one = Offset(Scope("arrival"), position={"b": 2, "a": 1}, origin={})
-    other = Offset(Scope("arrival"), position={"a": 1, "b": 2}, origin={})
+    one = Offset(Scope("arrival"), position={"b": 2, "a": 1}, origin={}, commits={"b": (1, "y"), "a": (0, "x")})
+    other = Offset(Scope("arrival"), position={"a": 1, "b": 2}, origin={}, commits={"a": (0, "x"), "b": (1, "y")})
     assert json.dumps(one.to_json()) == json.dumps(other.to_json())
 
 
@@ -87,6 +88,8 @@ def test_offset_of_a_newer_version_is_refused() -> None:
     [None, 5, {}, {"version": "1"}, {"version": 1}, {"version": 1, "delivery": "complete", "origin": [1]},
      {"version": 1, "delivery": "complete", "origin": [1], "frontier": [[1, 2]]},
      {"version": 1, "delivery": "arrival", "origin": [1], "seqs": [3]},
+     *({"version": 1, "delivery": "complete", "origin": [1], "frontier": [1], "commits": commits}
+       for commits in ([], {"a": 1}, {"a": [1]}, {"a": [1, 2]}, {"a": ["1", "x"]}, {"a": [True, "x"]}, {"a": "1x"})),
      {"version": 1, "delivery": "complete", "begin": {"somewhere": 1}},
      {"version": 1, "delivery": "complete", "begin": {"version": "one"}},
      {"version": 1, "delivery": "complete", "begin": {"frontier": [1]}, "until": {"never": 1}}],

@@ -104,6 +104,7 @@ def test_end_offset_says_where_the_query_began_and_what_it_reads() -> None:
         "log": log.log_id,
         "origin": [2],
         "frontier": [6],
+        "commits": {"main": [1, log.ends()["main"].identity]},
     }
 
 
@@ -119,7 +120,8 @@ def test_offset_of_a_version_that_wrote_no_types_is_continued_and_gets_them() ->
     put(log, [2], 3)
     (batch,) = drive(log, checkpoint=checkpoint).available_now()
     assert values([batch]) == [[2]]
-    assert json.loads(batch.end) == {**old, "times": ["long"], "frontier": [3]}
+    commits = {name: [state.seq, state.identity] for name, state in log.ends().items()}
+    assert json.loads(batch.end) == {**old, "times": ["long"], "frontier": [3], "commits": commits}
 
 
 def test_last_batch_is_planned_again_from_its_offsets_alone() -> None:
