@@ -43,6 +43,22 @@ def test_commit_is_the_same_for_every_handle_before_and_after_its_file_was_merge
     assert {name: state.identity for name, state in log.ends().items()} == {"main": made[-1], OPEN_STREAM: opening[-1]}
 
 
+def test_commits_of_several_streams_are_those_of_each(maker: LogMaker) -> None:
+    log = maker.create(streams=3)
+    for stream in ("a", "b", "c"):
+        for number in range(3):
+            log.writer(stream, owner="me").append(rows(number), advance_to=number)
+    wanted = {"a": 1, "b": 2, OPEN_STREAM: 2, "c": 3, "none": 0}
+    each = {stream: log.commit_of(stream, seq) for stream, seq in wanted.items()}
+    assert each.pop("none") is None
+    assert {stream: state and state.seq for stream, state in each.items()} == {"a": 1, "b": 2, OPEN_STREAM: 2, "c": 3}
+    assert log.commits_of(wanted) == each
+    assert log.commits_of({"a": 4, "b": -1}) == {}
+    log.compact()
+    assert log.commits_of(wanted) == each
+    assert maker.another(log).commits_of(wanted) == each
+
+
 def test_commits_of_two_logs_differ_though_the_same_was_done(maker: LogMaker) -> None:
     logs = [maker.create(), maker.create()]
     for log in logs:

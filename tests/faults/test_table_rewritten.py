@@ -11,6 +11,9 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
+from spark_timely.conf import SOURCE_OPTIONS, parse_options
+from spark_timely.datasource.planner import ReplayPlanner
+from spark_timely.log.base import OPEN_STREAM
 from spark_timely.log.compaction import _merge_progress
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.log.files.parquet import read_file
@@ -55,6 +58,34 @@ def test_optimize_of_delta_rs_changes_no_answer(table_log: DeltaLog) -> None:
     assert (state.seq, state.frontier) == (6, Antichain.of(8))
     table_log.compact()
     assert table_log.verify().legal
+
+
+def test_commits_that_optimize_put_into_one_file_are_found_by_one_read(
+    table_log: DeltaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a replay that was stopped meanwhile finds the commits that its offset names."""
+    options = parse_options(SOURCE_OPTIONS, {"path": table_log.path})
+    planner = ReplayPlanner(table_log, options)
+    offset = planner.latest(planner.initial())
+    before = {name: state for name, state in table_log.ends().items() if name != OPEN_STREAM}
+    for name in ("a", "b"):
+        table_log.writer(name, owner=name).append(pa.table({"_time": [9], "v": [9]}), advance_to=9)
+    DeltaTable(table_log.path).optimize.compact()
+    log = open_log(table_log.path)
+    assert log.frontier() == Antichain.of(9)
+    read: list[str] = []
+    look = DeltaLog._progress_rows
+
+    def noted(self: DeltaLog, path: str) -> pa.Table:
+        read.append(path)
+        return look(self, path)
+
+    monkeypatch.setattr(DeltaLog, "_progress_rows", noted)
+    assert log.commits_of({name: state.seq for name, state in before.items()}) == before
+    assert len(read) == 1
+    following = ReplayPlanner(log, options).latest(offset)
+    assert (offset["frontier"], following["frontier"]) == ([5], [9])
+    assert len(read) == 2
 
 
 def test_optimize_of_delta_rs_races_a_compaction(table_log: DeltaLog) -> None:

@@ -65,6 +65,22 @@ def test_log_put_back_and_grown_is_refused(
 
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
+def test_way_of_the_documentation_begins_where_the_old_checkpoint_ended(delivery: str) -> None:
+    """Of a log that repeated what it had lost each row comes once."""
+    log = grown(make_log(), 2)
+    copy, checkpoint = copy_of(log), Checkpoint()
+    first = drive(grown(log, 4, 6), checkpoint=checkpoint, delivery=delivery).available_now()
+    end = json.loads(checkpoint.offsets[-1])
+    place = (
+        {"startingFrontier": json.dumps(end["frontier"])}
+        if delivery == "complete"
+        else {"startingVersion": str(end["seqs"]["main"])}
+    )
+    rest = drive(grown(copy, 4, 6, 9, 12), delivery=delivery, **place).available_now()
+    assert sorted(v for batch in values([*first, *rest]) for v in batch) == [1, 3, 5, 8, 11]
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
 def test_micro_batch_that_was_not_finished_is_not_planned_again_from_another_history(delivery: str) -> None:
     log = grown(make_log(), 2)
     copy, checkpoint = copy_of(log), Checkpoint()
