@@ -129,7 +129,7 @@ def test_row_that_cannot_be_delayed_is_refused_however_late_it_comes(tmp_path: P
 
 def test_failure_is_told_in_plan_and_numbers_from_any_process(tmp_path: Path, log: DeltaLog) -> None:
     scope = flow_of(log.path, tmp_path, Broken())
-    with pytest.raises(OperatorError, match=r"'map_2' at times from \\[0\\] to \\[30\\]: found ValueError: fifteen"):
+    with pytest.raises(OperatorError, match=r"'map_2' at times from \[0\] to \[30\]: found ValueError: fifteen"):
         engine(scope).advance(runner(scope.storage))
     told = flow_of(log.path, tmp_path, lambda rows: rows)
     failure = failure_of(open_log(str(tmp_path / "bad")), told.sinks[0], run="run")
@@ -159,7 +159,7 @@ def test_function_may_raise_an_exception_that_cannot_be_changed(tmp_path: Path, 
 
     scope = flow_of(log.path, tmp_path, fail)
     with pytest.raises(
-        OperatorError, match=r"'map_2' at times from \\[0\\] to \\[30\\]: found Frozen: row 7 has no colour"
+        OperatorError, match=r"'map_2' at times from \[0\] to \[30\]: found Frozen: row 7 has no colour"
     ):
         engine(scope).advance(runner(scope.storage))
     failure = failure_of(open_log(str(tmp_path / "bad")), scope.sinks[0])
