@@ -369,7 +369,7 @@ def _field(payload: pa.Schema, name: str) -> pa.Field:
     exact = payload.get_field_index(name)
     if exact >= 0:
         return payload.field(exact)
-    folded = [field for field in payload if field.name.casefold() == name.casefold()]
+    folded = [field for field in payload if field.name.lower() == name.lower()]
     if len(folded) == 1:
         return folded[0]
     msg = f"could not read columns: found no column {name!r} in the log"

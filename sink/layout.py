@@ -519,7 +519,7 @@ def _log_columns(arity: int) -> tuple[str, ...]:
 def _lookup(name: str, names: list[str]) -> str | None:
     if name in names:
         return name
-    return next((other for other in names if other.casefold() == name.casefold()), None)
+    return next((other for other in names if other.lower() == name.lower()), None)
 
 
 def _find(name: str, names: list[str], option: str) -> str:

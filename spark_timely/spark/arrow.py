@@ -107,7 +107,7 @@ def arrow_schema(schema: StructType, /, *, prefix: str = "") -> pa.Schema:
     seen: dict[str, str] = {}
     # One turn per column of the schema.
     for name in schema.names:
-        twin = seen.setdefault(name.casefold(), name)
+        twin = seen.setdefault(name.lower(), name)
         if twin is not name:
             msg = (
                 f"could not map the schema: found columns {prefix + twin!r} and {prefix + name!r},"

@@ -33,6 +33,7 @@ __all__ = [
     "all_committed",
     "checkpoint_state",
     "gate",
+    "is_finished",
     "planned_offsets",
     "reachable",
     "require_checkpoint",
@@ -132,6 +133,24 @@ def planned_offsets(
     lines = content.decode("utf-8", "replace").split("\n")[_HEADER_LINES:]
     source = masked("\n".join(line for line in lines if line)).encode()[:_MOST_SOURCE_BYTES].decode("utf-8", "ignore")
     return PlannedOffsets(_hash(content), source, None if before is None else _hash(before))
+
+
+def is_finished(location: str, batch: int, /, *, storage_options: Mapping[str, str] | None = None) -> bool:
+    """Return whether a query has finished a micro-batch: then Spark never runs it again.
+
+    False where the checkpoint cannot be read from here. Cost: one look.
+
+    Examples
+    --------
+    >>> is_finished("/nowhere/at/all", 0)
+    False
+    """
+    if not reachable(location):
+        return False
+    try:
+        return open_storage(location, storage_options).exists(f"commits/{batch}")
+    except (StorageError, OSError):
+        return False
 
 
 def _entry(location: str, batch: int, storage_options: Mapping[str, str] | None) -> bytes | None:

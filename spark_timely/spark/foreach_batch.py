@@ -15,6 +15,7 @@ Invariants
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
@@ -34,7 +35,7 @@ from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import BatchId, CapturePlan, Standing, make_plan
 from spark_timely.sink.writer import QUERY_PROPERTY
 from spark_timely.spark.cdcv2 import capture_messages
-from spark_timely.spark.checkpoint import checkpoint_state, planned_offsets
+from spark_timely.spark.checkpoint import checkpoint_state, is_finished, planned_offsets
 from spark_timely.spark.classify import Classified, classify
 from spark_timely.spark.digest_sql import digest_in, digest_sums, row_hash_sql
 from spark_timely.spark.staging import (
@@ -133,10 +134,12 @@ def capture(
     if parsed.dialect == "cdcv2":
         return capture_messages(df, make_plan(df.schema, parsed, ident), ident)
     captured = _Captured(df.sparkSession, parsed, ident)
-    captured.check()
-    outcome = _capture(df, parsed, ident)
-    captured.remember()
-    return outcome
+    captured.reserve()
+    try:
+        return _capture(df, parsed, ident)
+    except BaseException:
+        captured.release()
+        raise
 
 
 def _capture(df: DataFrame, parsed: SinkOptions, ident: BatchId) -> CommitOutcome:
@@ -187,30 +190,44 @@ class _Captured:
     """
 
     _done: ClassVar[WeakKeyDictionary[SparkSession, dict[tuple[str, str, str, int], int]]] = WeakKeyDictionary()
+    _lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, session: SparkSession, options: SinkOptions, ident: BatchId) -> None:
         self._session, self._options, self._ident = session, options, ident
-        self._key = (os.path.realpath(options.path), options.stream, str(ident.query), ident.step)
+        storage = open_storage(options.path, options.storage_options)
+        place = os.path.realpath(storage.uri) if storage.local else storage.uri
+        self._key = (place, options.stream, str(ident.query), ident.step)
+        self._before: int | None = None
 
-    def check(self) -> None:
-        """Refuse a second capture; raises `InvalidUsageError`."""
-        if self._done.get(self._session, {}).get(self._key) != self._ident.batch:
-            return
+    def reserve(self) -> None:
+        """Note the capture, as long as the session's object lives; raises `InvalidUsageError` for a second one."""
+        with self._lock:
+            done = self._done.setdefault(self._session, {})
+            if done.get(self._key) == self._ident.batch:
+                raise self._refusal()
+            self._before = done.get(self._key)
+            done[self._key] = int(self._ident.batch or 0)
+
+    def release(self) -> None:
+        """Forget a capture that failed."""
+        with self._lock:
+            done = self._done[self._session]
+            del done[self._key]
+            if self._before is not None:
+                done[self._key] = self._before
+
+    def _refusal(self) -> InvalidUsageError:
         batch, step, stream = self._ident.batch, self._ident.step, self._options.stream
         msg = (
             f"could not capture micro-batch {batch} (step {step}) into stream {stream!r} of log"
             f" {self._options.path!r}: found a capture of this micro-batch and step by the same foreachBatch function"
         )
-        raise InvalidUsageError(
+        return InvalidUsageError(
             msg,
             hint="number the captures into one stream within a micro-batch with step=0, step=1, …, and capture the"
             " DataFrame that foreachBatch gives, or what is made from it",
             context={"path": self._options.path, "stream": stream, "batch": batch, "step": step},
         )
-
-    def remember(self) -> None:
-        """Keep what was captured, as long as the session's object lives."""
-        self._done.setdefault(self._session, {})[self._key] = int(self._ident.batch or 0)
 
 
 def _options(path: str, options: Mapping[str, object]) -> SinkOptions:
@@ -258,6 +275,14 @@ def _ident(df: DataFrame, batch_id: int, step: int, app_id: str | None, options:
             msg,
             hint="give the same checkpoint as to the query, where Python can read it; else give app_id",
             context={"option": "checkpoint"},
+        )
+    if is_finished(str(location), batch_id, storage_options=options.storage_options):
+        msg = f"could not capture micro-batch {batch_id}: found checkpoint {location!r} where it is finished"
+        raise InvalidUsageError(
+            msg,
+            hint="pass the batch_id that foreachBatch gives to the function, and the checkpoint of that query: Spark"
+            " repeats no micro-batch that it has finished",
+            context={"batch": batch_id},
         )
     planned = planned_offsets(str(location), batch_id, storage_options=options.storage_options)
     return BatchId(known.query, batch_id, step, planned)

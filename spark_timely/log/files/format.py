@@ -295,12 +295,12 @@ class LogFormat:
         >>> form.payload.names, form.merged
         (['id', 'note'], ('note',))
         """
-        folded = {field.name.casefold(): field for field in self.payload}
+        folded = {field.name.lower(): field for field in self.payload}
         new: list[pa.Field] = []
         # One turn per column.
         for column in columns:
             kind = canonical_type(column.type, column.name)
-            stored = folded.get(column.name.casefold())
+            stored = folded.get(column.name.lower())
             if stored is None:
                 new.append(pa.field(column.name, kind))
             elif stored.type != kind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -269,3 +270,42 @@ def test_second_capture_of_a_call_under_one_step_is_refused_at_once(tmp_path: Pa
     assert foreach_batch.capture(second, 0, step=1, **where).committed  # type: ignore[arg-type]
     assert foreach_batch.capture(later, 1, **where).committed  # type: ignore[arg-type]
     assert open_log(where["path"]).messages()["t"].to_pylist() == [1, 2, 3, 4]
+
+
+def test_second_capture_of_a_call_is_known_by_the_place_of_its_log(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    (tmp_path / "link").symlink_to(tmp_path)
+    where = {"app_id": "a", "time_column": "t", "frontier": "hold"}
+    first, second = Frame(rows([1, 2])), Frame(rows([3]))
+    second.sparkSession = first.sparkSession
+    assert foreach_batch.capture(first, 0, path=str(path), **where).committed  # type: ignore[arg-type]
+    for same in (f"file://{path}", f"{path}/", str(tmp_path / "link" / "log"), os.path.relpath(path)):
+        with pytest.raises(errors.InvalidUsageError, match="number the captures"):
+            foreach_batch.capture(second, 0, path=same, **where)  # type: ignore[arg-type]
+    assert open_log(str(path)).messages()["t"].to_pylist() == [1, 2]
+
+
+def test_second_capture_is_refused_while_the_first_one_runs_and_a_failed_one_may_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = {"path": str(tmp_path / "log"), "app_id": "a", "time_column": "t", "frontier": "hold"}
+    first, second = Frame(rows([1, 2])), Frame(rows([3]))
+    second.sparkSession = first.sparkSession
+    real: Callable[..., object] = foreach_batch.commit_reports
+    seen: list[str] = []
+
+    def with_another(*args: object) -> object:
+        with pytest.raises(errors.InvalidUsageError, match="number the captures") as refused:
+            foreach_batch.capture(second, 0, **where)  # type: ignore[arg-type]
+        seen.append(refused.value.message)
+        if len(seen) == 1:
+            msg = "could not reach the log"
+            raise errors.StorageError(msg, hint="none", determinate=True)
+        return real(*args)
+
+    monkeypatch.setattr(foreach_batch, "commit_reports", with_another)
+    with pytest.raises(errors.StorageError, match="could not reach"):
+        foreach_batch.capture(first, 0, **where)  # type: ignore[arg-type]
+    assert foreach_batch.capture(first, 0, **where).committed  # type: ignore[arg-type]
+    assert len(seen) == 2
+    assert open_log(where["path"]).messages()["t"].to_pylist() == [1, 2]

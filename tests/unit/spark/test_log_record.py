@@ -241,3 +241,16 @@ def test_log_that_went_back_is_not_advanced_by_the_idle_timer(tmp_path: Path) ->
         watch.look()
     assert driver.log().version == version
     assert not (driver.checkpoint / "timely-gate").exists()
+
+
+def test_micro_batch_that_its_query_has_finished_is_refused(tmp_path: Path) -> None:
+    query = Query(tmp_path)
+    query.capture(0)
+    (query.checkpoint / "commits" / "0").write_text("v1\n{}")
+    query.capture(1)
+    before = query.log().messages().num_rows
+    with pytest.raises(
+        errors.InvalidUsageError, match=r"micro-batch 0: found checkpoint .* where it is finished.*batch_id"
+    ):
+        query.capture(0)  # as with a number that is always the same
+    assert query.log().messages().num_rows == before

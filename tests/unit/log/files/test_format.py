@@ -123,6 +123,11 @@ def test_names_that_delta_forbids_are_refused(name: str) -> None:
         LogFormat.build(pa.schema([(name, pa.int64())]))
 
 
+def test_names_that_spark_tells_apart_are_two_columns() -> None:
+    form = LogFormat.build(pa.schema([("strasse", pa.string())])).extended(pa.schema([("stra\u00dfe", pa.string())]))
+    assert form.payload.names == ["strasse", "stra\u00dfe"]
+
+
 def test_names_that_differ_in_case_only_are_refused() -> None:
     with pytest.raises(SchemaMismatchError, match=r"'A' twice \(case does not count\)"):
         LogFormat.build(pa.schema([("a", pa.int64()), ("A", pa.int64())]))
