@@ -27,10 +27,13 @@ html_theme = "pydata_sphinx_theme"
 html_title = "spark-timely"
 html_show_copyright = False
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
 html_theme_options = {
     "navbar_align": "left",
     "navigation_with_keys": False,
     "show_prev_next": False,
+    "show_toc_level": 3,
     "footer_start": [],
     "footer_end": [],
 }
