@@ -77,8 +77,8 @@ handover: setup ## three jobs in a row, night after night, and a join of two str
 late-data: setup ## the same late rows in batches of other sizes: Spark's counts beside a dataflow's
 	@$(RUN) examples/late_data.py $(ARGS)
 
-docs: env ## render the tables of options into README.md
-	@$(RUN) -m spark_timely.conf --write README.md
+docs: env ## the documentation as a site in build/docs; renews its generated pages first
+	@bash "$(ROOT)/scripts/docs.sh"
 
 clean: ## remove what was built, the environment excepted
 	@rm -rf "$(ROOT)"/build "$(ROOT)"/spark-warehouse "$(ROOT)"/metastore_db "$(ROOT)"/derby.log "$(ROOT)"/.mypy_cache "$(ROOT)"/.ruff_cache

@@ -1,4 +1,4 @@
-"""Render the tables of options: ``python -m spark_timely.conf [--write README.md]``."""
+"""Render the tables of options: ``python -m spark_timely.conf [--write docs/reference/options.md]``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of options as Markdown, and their places in the README."""
+"""Tables of options as Markdown, and their places in a page of the documentation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["render_markdown", "rendered"]
 
 
 def render_markdown(table: OptionTable[ParsedT], /) -> str:
-    """Render a table of options as Markdown, for the README.
+    """Render a table of options as Markdown, for the documentation.
 
     Parameters
     ----------

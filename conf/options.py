@@ -1,7 +1,7 @@
 """The one table of options: name, kind, unit, default and help of each.
 
 The sink, the source, `spark_timely.capture` and `spark_timely.start` take their options from here, and
-the tables of the README are rendered from here.
+the tables of docs/reference/options.md are rendered from here.
 
 Invariants
 ----------

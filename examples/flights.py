@@ -270,7 +270,7 @@ def main(arguments: list[str] | None = None) -> int:
         f"spark-timely stats {log}    the log at a glance",
         f"spark-timely head {log}     its first rows; --events shows the progress between them",
         f"spark-timely frontier {log} --passed 2013-06-13T00:00:00Z; echo $?    is that hour complete? for scripts",
-        "README.md    your own stream in ten lines; the log is a Delta table that anything can read",
+        "README.md    your own stream in 12 lines; the log is a Delta table that anything can read",
     )
     seconds = time.monotonic() - report.started
     if report.failed:

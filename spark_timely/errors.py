@@ -311,26 +311,33 @@ class ClosedError(InvalidUsageError):
 class SchemaMismatchError(InvalidUsageError):
     """Rows do not fit the schema of the log: a column is missing, unknown, of another type, or null.
 
-    Nothing was written. The message names the column.
+    Nothing was written. The message names the column. Correct the rows, or add a new column with ``mergeSchema=true``.
     """
 
 
 class ProtocolError(TimelyError):
     """A captured stream breaks a rule of the capture protocol.
 
-    Nothing was written; or, on reading, the log was written by something that does not check.
+    Nothing was written: correct what the message names. On reading, the log was written by something that does not
+    check: see what ``spark-timely verify LOG`` says.
     """
 
 
 class UnheldCapabilityError(ProtocolError):
-    """A message or a progress statement uses a time at which its stream holds no capability."""
+    """A message or a progress statement uses a time at which its stream holds no capability.
+
+    Nothing was written. Use a time that is beyond the stream's frontier.
+    """
 
     time = _Value("Time that was used.")
     held = _Value("Times at which a capability is held.")
 
 
 class NegativeCountError(ProtocolError):
-    """A progress statement gives up more capabilities than are held."""
+    """A progress statement gives up more capabilities than are held.
+
+    Nothing was written. Give up what the stream holds; the context says which count would be negative.
+    """
 
     location = _Value("Stream or operator port.")
     time = _Value("Time of the count.")
@@ -352,11 +359,14 @@ class MissingError(TimelyError, LookupError):
 
 
 class LogMissingError(MissingError):
-    """The path holds no capture log: nothing at all, no Delta table, or a Delta table that is none of ours."""
+    """The path holds no capture log: nothing at all, no Delta table, or another Delta table.
+
+    Check the path; to begin a log there, capture into it or call `create_log`.
+    """
 
 
 class StreamMissingError(MissingError):
-    """The log has no stream of this name. The message lists those it has."""
+    """The log has no stream of this name. The message lists those it has: choose one of them."""
 
 
 class LogFormatError(TimelyError):
@@ -400,7 +410,7 @@ class RolledBackError(TimelyError):
 
     Either the checkpoint was restored or copied, and plans a micro-batch again that the log has; or the log was
     deleted, replaced, or restored to an earlier state. Nothing was written. The message says which, and
-    ``docs/refused-after-restart.md`` how to continue without loss.
+    ``docs/how-to/refused-after-restart.md`` how to continue without loss.
     """
 
 
@@ -471,7 +481,10 @@ class CaptureFormatError(TimelyError):
 
 
 class NegativeMultiplicityError(TimelyError):
-    """A collection would contain a row fewer than zero times. What was captured retracts what it never added."""
+    """A collection would contain a row fewer than zero times: what was captured retracts what it never added.
+
+    Correct what produces the changes. The context names the row.
+    """
 
     data = _Value("Row concerned.")
     diff = _Value("Its multiplicity.")

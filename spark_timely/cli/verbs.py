@@ -582,7 +582,8 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         "stats",
         "the log at a glance: frontier, sizes, streams",
-        "Print what a log is, how far it got, and who writes to it.",
+        "Print what a log is, how far it got, who owns its streams, and what is odd: missing numbers, repetitions with"
+        " other rows, overdue upkeep.",
         _no_arguments,
         _stats,
     ),

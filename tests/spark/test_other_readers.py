@@ -29,7 +29,7 @@ ROWS = pa.table(
         "n": pa.array([1, 2, 3, None], pa.int32()),
     }
 )
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "sql.md"
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +45,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def documented_filter() -> str:
-    """Return the SQL filter that the README tells plain readers to use."""
-    found = re.search(r"WHERE (_event = 'message')", README.read_text())
-    assert found, "the README documents no filter for plain readers"
+    """Return the SQL filter that the documentation gives to plain readers."""
+    found = re.search(r"WHERE (_event = 'message')", PAGE.read_text(encoding="utf-8"))
+    assert found, "the page documents no filter for plain readers"
     return found.group(1)
 
 

@@ -130,7 +130,7 @@ def test_true_repetition_with_other_rows_continues_and_is_counted(
 
 def forget_after(checkpoint: Path, newest: int) -> None:
     """Run the commands of the documentation in a checkpoint."""
-    page = (ROOT / "docs" / "refused-after-restart.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "refused-after-restart.md").read_text(encoding="utf-8")
     (block,) = [part.split("```")[0] for part in page.split("```bash\n")[1:]]
     assert block.startswith("cd CHECKPOINT\nk=7\n")
     commands = block.replace("cd CHECKPOINT\nk=7\n", f"set -eu\nk={newest}\n")

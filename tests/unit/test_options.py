@@ -460,8 +460,8 @@ def test_long_value_is_cut_in_the_message() -> None:
 # --- documentation -----------------------------------------------------------------------------
 
 
-def test_readme_has_the_tables_of_this_version() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_reference_has_the_tables_of_this_version() -> None:
+    text = (ROOT / "docs" / "reference" / "options.md").read_text(encoding="utf-8")
     assert rendered(text, sink=SINK_OPTIONS, source=SOURCE_OPTIONS) == text, "run `make docs`"
 
 

@@ -71,7 +71,16 @@ def test_make_help_lists_every_target(extra: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "script", ["scripts/env.sh", "scripts/setup.sh", "scripts/run.sh", "scripts/test.sh", "scripts/types.sh", ".ci/run"]
+    "script",
+    [
+        "scripts/docs.sh",
+        "scripts/env.sh",
+        "scripts/setup.sh",
+        "scripts/run.sh",
+        "scripts/test.sh",
+        "scripts/types.sh",
+        ".ci/run",
+    ],
 )
 def test_script_is_valid_bash(script: str) -> None:
     subprocess.run(["bash", "-n", str(ROOT / script)], check=True, timeout=60)

@@ -1,0 +1,159 @@
+"""Render the pages of the reference that are made from code: options, command line, errors.
+
+``python scripts/reference.py`` writes them to ``docs/reference``; a test compares what is there with what it gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from spark_timely import errors
+from spark_timely.cli.command import build_parser
+from spark_timely.conf.markdown import rendered
+from spark_timely.conf.options import SINK_OPTIONS, SOURCE_OPTIONS
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
+_NUMPY_SECTION = re.compile(r"^(\w[\w ]*)\n-+$", re.MULTILINE)
+
+
+def options() -> str:
+    """Return the page of options: the present one, with the tables as they are now."""
+    text = (FOLDER / "options.md").read_text(encoding="utf-8")
+    return rendered(text, sink=SINK_OPTIONS, source=SOURCE_OPTIONS)
+
+
+def command_line() -> str:
+    """Return the page of the command line, from its parser."""
+    parser = build_parser()
+    (verbs,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    summaries = {action.dest: action.help or "" for action in verbs._choices_actions}
+    common = {action.dest for action in _common(list(verbs.choices.values()))}
+    lines = [
+        "# Command line",
+        "",
+        "This page is generated from the parser of the command line; `make docs` renews it.",
+        "",
+        f"`spark-timely VERB LOG`: {parser.description}",
+        "",
+        "| verb | |",
+        "|---|---|",
+        *(f"| [`{name}`](#{name}) | {_cell(summaries[name])} |" for name in verbs.choices),
+        "",
+        "Every verb takes",
+        "",
+        *_arguments(_common(list(verbs.choices.values()))),
+        "",
+        "```text",
+        (parser.epilog or "").strip(),
+        "```",
+        "",
+        "Errors are one line on standard error; with `--json` they are one JSON object there. An internal error ends"
+        " with 70 and a traceback.",
+    ]
+    for name, verb in verbs.choices.items():
+        own = [action for action in _shown(verb) if action.dest not in common]
+        words = " ".join([*(_usage(action) for action in own if not action.option_strings), *_needed(own)])
+        lines += ["", f"## {name}", "", f"`spark-timely {name} {words}`", "", _sentences(verb.description or "")]
+        lines += ["", *_arguments(own)]
+    return "\n".join(lines) + "\n"
+
+
+def error_page() -> str:
+    """Return the page of errors, from their classes: the condition and the cure of each."""
+    lines = [
+        "# Errors",
+        "",
+        "This page is generated from `spark_timely/errors.py`; `make docs` renews it.",
+        "",
+        "Everything that the library raises on purpose is a `TimelyError`, in `spark_timely.errors`. A message reads"
+        " `could not <attempt>: <what was found> — hint: <what to do>`, on one line; `error.message`, `error.hint` and"
+        " `error.context` (values by name) hold its parts.",
+        "",
+        "Errors of a query that was refused after a restart:"
+        " [My query was refused after a restart](../how-to/refused-after-restart.md).",
+    ]
+    for kind, depth in _tree(errors.TimelyError):
+        lines += ["", f"{'#' * min(2 + depth, 4)} {kind.__name__}", "", _prose(kind)]
+        others = [base.__name__ for base in kind.__bases__ if base.__module__ == "builtins" and base is not Exception]
+        if others:
+            lines += ["", f"Also a `{others[0]}`."]
+        values = {name: value for name, value in vars(kind).items() if isinstance(value, errors._Value | property)}
+        if values:
+            lines += ["", *(f"- `{name}`: {_lowered(inspect.getdoc(value) or '')}" for name, value in values.items())]
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"options.md": options, "cli.md": command_line, "errors.md": error_page}
+
+
+def _common(verbs: list[argparse.ArgumentParser]) -> list[argparse.Action]:
+    """Return the options that every verb has, as the first one states them."""
+    everywhere = set.intersection(*({action.dest for action in _shown(verb)} for verb in verbs))
+    return [action for action in _shown(verbs[0]) if action.option_strings and action.dest in everywhere]
+
+
+def _shown(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
+
+
+def _needed(actions: list[argparse.Action]) -> list[str]:
+    return [
+        f"{action.option_strings[-1]} {_metavar(action)}"
+        for action in actions
+        if action.required and action.option_strings
+    ]
+
+
+def _usage(action: argparse.Action) -> str:
+    word = _metavar(action)
+    return {None: word, "?": f"[{word}]", "*": f"[{word} …]", "+": f"{word} …"}.get(action.nargs, word)  # type: ignore[call-overload]
+
+
+def _metavar(action: argparse.Action) -> str:
+    if action.choices is not None and action.metavar is None:
+        return "{" + ",".join(map(str, action.choices)) + "}"
+    return str(action.metavar or action.dest.upper())
+
+
+def _arguments(actions: list[argparse.Action]) -> list[str]:
+    lines = ["| argument | |", "|---|---|"]
+    for action in actions:
+        names = ", ".join(action.option_strings)
+        word = names if action.option_strings and action.nargs == 0 else f"{names} {_metavar(action)}".strip()
+        lines.append(f"| `{_cell(word)}` | {_cell(action.help or '')} |")
+    return lines
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"\s+", " ", text.replace("%%", "%")).replace("|", "\\|")
+
+
+def _sentences(text: str) -> str:
+    text = text.strip()
+    return text if text.endswith((".", "!", ":")) else f"{text}."
+
+
+def _tree(kind: type[errors.TimelyError], depth: int = 0) -> Iterator[tuple[type[errors.TimelyError], int]]:
+    yield kind, depth
+    for child in kind.__subclasses__():
+        if child.__module__ == errors.__name__:
+            yield from _tree(child, depth + 1)
+
+
+def _prose(kind: type[errors.TimelyError]) -> str:
+    """Return what a docstring says before its sections, as Markdown."""
+    text = _NUMPY_SECTION.split(inspect.getdoc(kind) or "")[0].strip()
+    return text.replace("``", "`")
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+if __name__ == "__main__":
+    for page, render in PAGES.items():
+        (FOLDER / page).write_text(render(), encoding="utf-8")

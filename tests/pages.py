@@ -1,0 +1,113 @@
+"""Pages of the documentation: their code, what it prints, and how it is run.
+
+A page is Markdown. Its blocks ``python`` run in order, in one process that begins in an empty folder; a block
+``text`` right after one is what it prints. A block ``console`` holds commands, lines that begin with
+``$ spark-timely``, and what they print.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.modules import ROOT
+
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_PRINTED = re.compile(r"\n+```text\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_COMMAND = "$ spark-timely "
+_MARK = "=== end of a step ==="
+_COLUMNS = re.compile(r"[ \t]+$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is run at once: a block of Python or a command, what the page says that it prints, and where it says so."""
+
+    code: str
+    printed: str
+    span: tuple[int, int]
+    has_place: bool
+
+
+def pages() -> list[Path]:
+    """Return all pages of the documentation, the README first."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: str, language: str = "python") -> list[str]:
+    """Return the blocks of a page in one language, as they stand there."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [block for found, block in _BLOCK.findall(text) if found == language]
+
+
+def steps(text: str) -> list[Step]:
+    """Return what is run of the text of a page, in order."""
+    found = []
+    for block in _BLOCK.finditer(text):
+        if block[1] == "python":
+            printed = _PRINTED.match(text, block.end())
+            span = printed.span(1) if printed else (block.end(), block.end())
+            found.append(Step(block[2], printed[1] if printed else "", span, has_place=printed is not None))
+        elif block[1] == "console":
+            found.extend(_commands(block[2], block.start(2)))
+    return found
+
+
+def _commands(text: str, offset: int) -> list[Step]:
+    starts = [found.start() for found in re.finditer(r"^\$ ", text, re.MULTILINE)]
+    found = []
+    for begin, end in zip(starts, [*starts[1:], len(text)], strict=True):
+        command, _, printed = text[begin:end].partition("\n")
+        assert command.startswith(_COMMAND), command
+        code = f"import shlex; from spark_timely.cli import main; main(shlex.split({command[len(_COMMAND) :]!r}))\n"
+        found.append(Step(code, printed, (offset + end - len(printed), offset + end), has_place=True))
+    return found
+
+
+def run(parts: list[Step], folder: Path) -> list[str]:
+    """Run the steps of a page in a process of their own, in an empty folder, and return what each prints."""
+    script = folder / ".page.py"
+    script.write_text(
+        "names = {'__name__': '__main__'}\n"
+        f"for number, code in enumerate({[part.code for part in parts]!r}):\n"
+        "    exec(compile(code, f'step {number}', 'exec'), names)\n"
+        f"    print({_MARK!r}, flush=True)\n",
+        encoding="utf-8",
+    )
+    ended = subprocess.run(
+        [sys.executable, script.name], cwd=folder, capture_output=True, encoding="utf-8", timeout=500, check=False
+    )
+    assert ended.returncode == 0, ended.stderr[-5000:]
+    return [_tidy(printed) for printed in ended.stdout.split(f"{_MARK}\n")[:-1]]
+
+
+def _tidy(printed: str) -> str:
+    """Return what was printed without blanks at the ends of lines and without empty lines around it."""
+    text = _COLUMNS.sub("", printed).strip("\n")
+    return f"{text}\n" if text else ""
+
+
+def rewritten(text: str, printed: list[str]) -> str:
+    """Return the text of a page with what its steps print now. A block that prints nothing on the page has no place."""
+    for part, output in reversed(list(zip(steps(text), printed, strict=True))):
+        begin, end = part.span
+        assert output == part.printed or part.has_place, f"add an empty block `text` behind: {part.code}"
+        text = text[:begin] + output + text[end:]
+    return text
+
+
+def main() -> None:
+    """Rewrite what the named pages print: ``python -m tests.pages README.md docs/tutorial/first-log.md``."""
+    for name in sys.argv[1:]:
+        page = ROOT / name
+        text = page.read_text(encoding="utf-8")
+        with tempfile.TemporaryDirectory() as folder:
+            page.write_text(rewritten(text, run(steps(text), Path(folder))), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""README and docs: short where they must be, current where they are generated, and no link leads nowhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from spark_timely import errors
+from spark_timely.cli import main
+from tests.modules import ROOT
+from tests.pages import blocks, pages, run, steps
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+REFERENCE = ROOT / "docs" / "reference"
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "scripts" / "reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub and MyST make them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_readme_is_short_and_installs_before_it_captures() -> None:
+    assert len(README.splitlines()) <= 150
+    sample, capture, replay = blocks("README.md")
+    assert README.index("pip install") < README.index(sample)
+    assert len(capture.splitlines()) <= 12
+    assert len(replay.splitlines()) <= 8
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    text = re.sub(r"`[^`\n]*`", "", page.read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", text):
+        file, _, anchor = target.partition("#")
+        found = page.parent / file if file else page
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), target
+
+
+def test_every_page_is_listed_where_its_folder_begins() -> None:
+    for index in sorted((ROOT / "docs").rglob("index.md")):
+        listed = set(
+            re.findall(r"^([\w/-]+)$", index.read_text(encoding="utf-8").partition("```{toctree}")[2], re.MULTILINE)
+        )
+        beside = {file.stem for file in index.parent.glob("*.md")} - {"index"}
+        below = {f"{folder.parent.name}/index" for folder in index.parent.glob("*/index.md")}
+        assert listed == beside | below, index
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_of_a_page_is_python(page: Path) -> None:
+    for block in blocks(str(page.relative_to(ROOT))):
+        compile(block, str(page), "exec")
+
+
+def test_page_on_tests_runs_without_spark(tmp_path: Path) -> None:
+    parts = steps((ROOT / "docs" / "how-to" / "testing.md").read_text(encoding="utf-8"))
+    assert run(parts, tmp_path) == [part.printed for part in parts]
+
+
+@pytest.mark.parametrize("name", ["options.md", "cli.md", "errors.md"])
+def test_generated_page_is_that_of_the_code(reference: ModuleType, name: str) -> None:
+    assert reference.PAGES[name]() == (REFERENCE / name).read_text(encoding="utf-8"), "run `make docs`"
+
+
+def test_verbs_are_those_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    verbs = re.findall(r"^    ([a-z]+)  ", capsys.readouterr().out, re.MULTILINE)
+    assert re.findall(r"^## ([a-z]+)$", (REFERENCE / "cli.md").read_text(encoding="utf-8"), re.MULTILINE) == verbs
+
+
+@pytest.mark.parametrize("name", [name for name in errors.__all__ if name.endswith("Error")])
+def test_error_has_its_condition_and_its_cure(reference: ModuleType, name: str) -> None:
+    prose = reference._prose(getattr(errors, name))
+    assert f"# {name}\n\n{prose}\n" in (REFERENCE / "errors.md").read_text(encoding="utf-8")
+    assert len(re.findall(r"[.!](?:\s|$)", prose)) > 1, "a condition alone helps nobody"
+
+
+def test_python_page_names_every_public_name() -> None:
+    import spark_timely
+
+    text = (REFERENCE / "python.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^ *spark_timely\.(\w+)$", text, re.MULTILINE)) | set(
+        re.findall(r"^\.\. auto\w+:: spark_timely\.(\w+)$", text, re.MULTILINE)
+    )
+    assert named >= {name for name in spark_timely.__all__ if not inspect.ismodule(getattr(spark_timely, name))}
