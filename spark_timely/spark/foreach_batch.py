@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import os
 import threading
+import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -54,6 +55,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
 
 __all__ = ["capture"]
+
+# Path of a log, stream, query, step.
+_Place: TypeAlias = tuple[str, str, str, int]
+_GROUP_PROPERTY = "spark.jobGroup.id"
 
 
 def capture(
@@ -184,37 +189,45 @@ def _digested_in_passing(
 class _Captured:
     """Which micro-batch the captures of this process have written under one step of a stream.
 
-    One call of foreachBatch has one session object (classic), or one process of a run has one (Connect), and a run
-    never repeats a micro-batch. So the same micro-batch twice with one session object is a second capture and no
-    repetition: its rows would be taken for those of the first.
+    A run of a query never repeats a micro-batch. So the same micro-batch twice by one run is a second capture and no
+    repetition: its rows would be taken for those of the first. A run is known by the id that classic Spark gives to the
+    jobs of its thread; and, in other threads and through Connect, by the session's object: one call of foreachBatch
+    has one (classic), or one process of a run has one (Connect).
     """
 
-    _done: ClassVar[WeakKeyDictionary[SparkSession, dict[tuple[str, str, str, int], int]]] = WeakKeyDictionary()
     _lock: ClassVar[threading.Lock] = threading.Lock()
+    _by_session: ClassVar[WeakKeyDictionary[SparkSession, dict[_Place, object]]] = WeakKeyDictionary()
+    _by_run: ClassVar[dict[_Place, object]] = {}
 
     def __init__(self, session: SparkSession, options: SinkOptions, ident: BatchId) -> None:
         self._session, self._options, self._ident = session, options, ident
         storage = open_storage(options.path, options.storage_options)
         place = os.path.realpath(storage.uri) if storage.local else storage.uri
         self._key = (place, options.stream, str(ident.query), ident.step)
-        self._before: int | None = None
+        self._run = _run_of(session)
+        self._before: list[object] = []
 
     def reserve(self) -> None:
         """Note the capture, as long as the session's object lives; raises `InvalidUsageError` for a second one."""
         with self._lock:
-            done = self._done.setdefault(self._session, {})
-            if done.get(self._key) == self._ident.batch:
+            known = self._known()
+            self._before = [done.get(self._key) for done, _ in known]
+            if any(before == made for before, (_, made) in zip(self._before, known, strict=True)):
                 raise self._refusal()
-            self._before = done.get(self._key)
-            done[self._key] = int(self._ident.batch or 0)
+            for done, made in known:
+                done[self._key] = made
 
     def release(self) -> None:
         """Forget a capture that failed."""
         with self._lock:
-            done = self._done[self._session]
-            del done[self._key]
-            if self._before is not None:
-                done[self._key] = self._before
+            for before, (done, _) in zip(self._before, self._known(), strict=True):
+                done[self._key] = before
+
+    def _known(self) -> list[tuple[dict[_Place, object], object]]:
+        """Return where captures are noted, and what is noted there of this one."""
+        batch = int(self._ident.batch or 0)
+        known: list[tuple[dict[_Place, object], object]] = [(self._by_session.setdefault(self._session, {}), batch)]
+        return known if self._run is None else [*known, (self._by_run, (self._run, batch))]
 
     def _refusal(self) -> InvalidUsageError:
         batch, step, stream = self._ident.batch, self._ident.step, self._options.stream
@@ -288,14 +301,28 @@ def _ident(df: DataFrame, batch_id: int, step: int, app_id: str | None, options:
     return BatchId(known.query, batch_id, step, planned)
 
 
+def _run_of(session: SparkSession) -> str | None:
+    """Return the id of the run of a query whose thread this is; None outside of one, and through Connect."""
+    group = _local_property(session, _GROUP_PROPERTY)
+    try:
+        # A run's id is one of these. Another text is a group that the user's function has made for its jobs.
+        return None if group is None else str(uuid.UUID(group))
+    except ValueError:
+        return None
+
+
 def _spark_query(df: DataFrame) -> str | None:
     """Return the id of the query whose micro-batch is captured, as the tasks of its jobs know it.
 
     None outside of a query, in threads that a foreachBatch function starts, and through Connect. There, tried with
     Spark 4.2, neither the session nor the tasks of a job know which query has called the function.
     """
+    return _local_property(df.sparkSession, QUERY_PROPERTY)
+
+
+def _local_property(session: SparkSession, name: str) -> str | None:
     try:
-        found = df.sparkSession.sparkContext.getLocalProperty(QUERY_PROPERTY)
+        found = session.sparkContext.getLocalProperty(name)
     except Exception:  # noqa: BLE001 - whatever a kind of session raises where it has no such thing
         return None
     return None if found is None else str(found)

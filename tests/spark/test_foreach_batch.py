@@ -293,7 +293,8 @@ def test_steps_of_one_micro_batch_are_repeated_together(spark: SparkSession, tmp
         capture(frame(spark, rows([7])), 0, path=path, app_id="a", step=0, **BOUNDED)
 
 
-def test_two_captures_of_one_call_need_two_steps(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("outside", [False, True], ids=["of the micro-batch", "of another session"])
+def test_two_captures_of_one_call_need_two_steps(spark: SparkSession, tmp_path: Path, outside: bool) -> None:
     """With one step the rows of the second were taken for a repetition of the first, and dropped."""
     (tmp_path / "in").mkdir()
     pq.write_table(rows([1, 2, 3, 4]), tmp_path / "in" / "a.parquet")
@@ -302,7 +303,10 @@ def test_two_captures_of_one_call_need_two_steps(spark: SparkSession, tmp_path: 
     def split(steps: tuple[int, int]) -> None:
         def into_log(df: DataFrame, batch_id: int) -> None:
             for step, condition in zip(steps, ("id < 2", "id >= 2"), strict=True):
-                capture(df.where(condition), batch_id, path=path, checkpoint=checkpoint, step=step, **HOLD)
+                part = df.where(condition)
+                if outside and condition == "id >= 2":
+                    part = spark.createDataFrame(part.collect(), part.schema)
+                capture(part, batch_id, path=path, checkpoint=checkpoint, step=step, **HOLD)
 
         stream = spark.readStream.schema("t LONG, id LONG").parquet(str(tmp_path / "in"))
         query = stream.writeStream.foreachBatch(into_log).option("checkpointLocation", checkpoint)
