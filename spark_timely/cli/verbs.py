@@ -11,7 +11,7 @@ import argparse
 import dataclasses
 import datetime as dt
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -235,9 +235,15 @@ def _oddities(state: StreamState) -> list[str]:
         owners = ", ".join(map(repr, state.note.former))
         found.append(f"taken over from {owners}: rows that the new owner's sources gave again are there twice")
     if state.note.gaps:
-        numbers = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in state.note.gaps)
-        found.append(f"micro-batches missing with consent (beginAt): {numbers}")
+        found.append(f"micro-batches missing with consent (beginAt): {_numbers(state.note.gaps)}")
+    for owner in dict.fromkeys(name for name, _, _ in state.note.lost):  # one turn per owner that lost some
+        numbers = _numbers([(a, b) for name, a, b in state.note.lost if name == owner])
+        found.append(f"micro-batches of {owner!r} missing with consent (beginAt): {numbers}")
     return found
+
+
+def _numbers(ranges: Iterable[tuple[int, int]]) -> str:
+    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in ranges)
 
 
 def _facts(log: DeltaLog) -> dict[str, object]:

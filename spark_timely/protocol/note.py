@@ -17,7 +17,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from spark_timely.errors import (
     DataLossError,
@@ -291,6 +291,8 @@ class Note:
         Who owned the stream before, in order. Lasts.
     gaps : tuple of (int, int)
         First and last number of micro-batches of the owner that are missing with consent. Lasts.
+    lost : tuple of (str, int, int)
+        The same of former owners, with their names. Lasts.
     differing : int
         How often a micro-batch was repeated with other rows than the log holds. Lasts.
     mark : ImportMark or None
@@ -314,6 +316,7 @@ class Note:
     greatest: int | None = None
     former: tuple[str, ...] = ()
     gaps: tuple[tuple[int, int], ...] = ()
+    lost: tuple[tuple[str, int, int], ...] = ()
     differing: int = 0
     mark: ImportMark | None = None
     output: OutputNote | None = None
@@ -335,19 +338,21 @@ class Note:
         >>> Note(greatest=5).following(first) == first
         True
         >>> Note().following(first, owner="q1")
-        Note(opening=None, claimed=None, batch=None, greatest=7, former=('q1',), gaps=(), differing=0, mark=None, \
-output=None, statements=None)
+        Note(opening=None, claimed=None, batch=None, greatest=7, former=('q1',), gaps=(), lost=(), differing=0, \
+mark=None, output=None, statements=None)
         """
         seen = [top for top in (before.greatest, self.greatest) if top is not None]
         kept = replace(
             self,
             greatest=max(seen, default=None),
             former=before.former,
+            lost=before.lost,
             output=_restated(before.output) if self.output is None else self.output,
             statements=before.statements if self.statements is None else self.statements,
         )
         if owner is not None:
-            return replace(kept, former=(*(name for name in before.former if name != owner), owner))
+            former = (*(name for name in before.former if name != owner), owner)
+            return replace(kept, former=former, lost=(*before.lost, *((owner, a, b) for a, b in before.gaps)))
         return replace(
             kept,
             batch=before.batch if self.batch is None else self.batch,
@@ -419,6 +424,7 @@ output=None, statements=None)
                 greatest=cast("int | None", facts.get("greatest")),
                 former=tuple(cast("list[str]", facts.get("former", ()))),
                 gaps=tuple((int(a), int(b)) for a, b in cast("list[list[int]]", facts.get("gaps", ()))),
+                lost=tuple((str(name), int(a), int(b)) for name, a, b in cast("list[Any]", facts.get("lost", ()))),
                 differing=cast("int", facts.get("differing", 0)),
                 mark=_part(ImportMark, facts.get("mark")),
                 output=_output(facts.get("output")),

@@ -133,6 +133,11 @@ def test_stats_tell_of_missing_micro_batches_and_of_repetitions_with_other_rows(
     text = run("stats", str(driver.log_path))[1]
     assert "stream main: 1 repetition of a micro-batch with other rows than the log holds; the log's stand" in text
     assert "stream main: micro-batches missing with consent (beginAt): 1 to 3" in text
+    owner = stream["owner"]
+    other = SinkDriver(tmp_path, query="query-b", checkpoint="other", **BOUNDED, takeover="true")
+    other.run([rows([30])])
+    text = run("stats", str(driver.log_path))[1]
+    assert f"stream main: micro-batches of {owner!r} missing with consent (beginAt): 1 to 3" in text
 
 
 def test_stats_of_an_empty_log_says_what_it_waits_for(run: Run, log_path: str) -> None:

@@ -27,6 +27,7 @@ NOTES = st.builds(
     greatest=st.none() | NUMBER,
     former=st.lists(TEXT, max_size=3, unique=True).map(tuple),
     gaps=st.lists(st.tuples(NUMBER, NUMBER), max_size=2).map(tuple),
+    lost=st.lists(st.tuples(TEXT, NUMBER, NUMBER), max_size=2).map(tuple),
     differing=st.integers(0, 9),
     mark=st.none() | st.builds(ImportMark, TEXT, NUMBER, NUMBER, NUMBER),
     output=st.none()
@@ -58,6 +59,7 @@ def test_what_lasts_is_restated_and_what_passes_is_not(first: Note, second: Note
     assert after.mark == (second.mark or first.mark)
     assert after.differing == first.differing + second.differing
     assert after.gaps == first.gaps + second.gaps
+    assert after.lost == first.lost
     assert after.greatest == max((x for x in (first.greatest, second.greatest) if x is not None), default=None)
     made = second.output or first.output
     assert after.output is None if made is None else (after.output.inputs, after.output.step) == (made.inputs, None)
@@ -68,6 +70,7 @@ def test_stream_that_changes_hands_keeps_no_micro_batch_of_the_owner_before(note
     after = Note().following(note, owner="before")
     assert (after.batch, after.mark, after.gaps, after.differing) == (None, None, (), 0)
     assert after.former[-1] == "before"
+    assert after.lost == (*note.lost, *(("before", first, last) for first, last in note.gaps))
     assert set(after.former) == {*note.former, "before"}
 
 
