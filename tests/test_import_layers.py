@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -57,9 +58,18 @@ def _name_of(function: ast.expr) -> str | None:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", None)
 
 
-def imports_of(module: str, file: Path) -> list[tuple[int, str]]:
+class WithoutTypes(ast.NodeTransformer):
+    """Takes away what only type checkers import."""
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        return None if _name_of(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
+
+
+def imports_of(module: str, file: Path, *, types: bool = True) -> list[tuple[int, str]]:
     """Return line and dotted name of every import of a file, those inside functions included."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree: ast.AST = ast.parse(file.read_text(encoding="utf-8"))
+    if not types:
+        tree = WithoutTypes().visit(tree)
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     found: list[tuple[int, str]] = []
     for node in ast.walk(tree):
@@ -104,6 +114,12 @@ def test_imports_point_down(module: str) -> None:
         elif not (down or public or beside):
             wrong.append(f"line {line}: {part!r} must not import {name}")
     assert not wrong, f"{LIBRARY[module]}:\n" + "\n".join(wrong)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {name: {other for _, other in imports_of(name, file, types=False)} for name, file in LIBRARY.items()}
+    # Names of a package are lazy: what they lead to is imported when somebody asks.
+    TopologicalSorter({name: others & set(LIBRARY) - {name} for name, others in graph.items()}).prepare()
 
 
 @pytest.mark.parametrize("module", [*LIBRARY, "spark_timely"])

@@ -21,6 +21,7 @@ from spark_timely.interop.chunk import CaptureChunk
 from spark_timely.interop.fit import fitted
 from spark_timely.interop.nested import layout_of
 from spark_timely.interop.places import Offsets, Places
+from spark_timely.interop.records import rows_to_records
 from spark_timely.interop.schema import Type, arrow_schema, columns_of, parse_type
 from spark_timely.interop.times import TimeLayout, time_layout
 from spark_timely.time.arrays import as_times
@@ -178,8 +179,6 @@ def build_chunk(
     >>> chunk.n_events, chunk.records.to_pylist()
     (2, [{'f0': 'a', 'f1': 1}])
     """
-    from spark_timely.interop.jsonl import rows_to_records
-
     layout = time_layout(time)
     type_ = parse_type(record) if isinstance(record, str) else record
     kinds: list[bool] = []

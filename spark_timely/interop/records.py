@@ -1,0 +1,176 @@
+"""Records as plain Python or JSON values, and as Arrow's columns.
+
+Integers are plain and may reach 2^64 − 1; tuples are lists, structs objects, durations ``[seconds, nanoseconds]``; a
+missing option and the unit are null; of enums, a variant that holds nothing is its name, any other an object of its
+name and what it holds; byte strings are base64; floats that JSON lacks are ``"NaN"``, ``"Infinity"`` and
+``"-Infinity"``.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from spark_timely.errors import shown
+from spark_timely.interop.schema import UNIT, Choice, Option, Record, Scalar, Type, Vec, arrow_schema, columns_of
+
+__all__ = ["Value", "is_integer", "json_value", "records_to_rows", "rows_to_records"]
+
+Value: TypeAlias = object
+_MOST_F32 = float(np.finfo(np.float32).max)
+_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def json_value(value: Value, type_: Type) -> Value:
+    """Return what Arrow's `to_pylist` gives for a value of a type, as JSON writes it.
+
+    Examples
+    --------
+    >>> json_value({"f0": "a", "f1": b"xy"}, _parse_type("(string, bytes)"))
+    ['a', 'eHk=']
+    """
+    if value is None:
+        return None
+    if isinstance(type_, Option):
+        return json_value(value, type_.item)
+    if isinstance(type_, Vec):
+        assert isinstance(value, list)
+        return [json_value(item, type_.item) for item in value]
+    if isinstance(type_, Record):
+        assert isinstance(value, dict)
+        items = [json_value(value[name], item) for name, item in zip(type_.names, type_.items, strict=True)]
+        return dict(zip(type_.names, items, strict=True)) if type_.kind == "struct" else items
+    if isinstance(type_, Choice):
+        assert isinstance(value, dict)
+        name = value["variant"]
+        item = type_.items[type_.names.index(name)]
+        return name if item == UNIT else {name: json_value(value[name], item)}
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return value
+
+
+def arrow_value(value: Value, type_: Type) -> Value:
+    """Return what JSON, or plain Python, gives for a value of a type, as `pyarrow.array` takes it.
+
+    Raises
+    ------
+    ValueError
+        If it is no value of the type.
+    """
+    if isinstance(type_, Option):
+        return None if value is None else arrow_value(value, type_.item)
+    if isinstance(type_, Vec) and isinstance(value, list | tuple):
+        return [arrow_value(item, type_.item) for item in value]
+    if isinstance(type_, Record):
+        if isinstance(value, Mapping) and set(value) == set(type_.names):
+            value = [value[name] for name in type_.names]
+        if isinstance(value, list | tuple) and len(value) == len(type_.items):
+            return {
+                name: arrow_value(item, inner)
+                for name, item, inner in zip(type_.names, value, type_.items, strict=True)
+            }
+    if isinstance(type_, Choice):
+        return _arrow_variant(value, type_)
+    if isinstance(type_, Scalar) and _SCALAR[type_.kind](value):
+        if type_.kind in ("f32", "f64") and isinstance(value, str):
+            return _FLOATS[value]
+        if type_.kind == "bytes" and isinstance(value, str):
+            return base64.b64decode(value, validate=True)
+        return value
+    msg = f"found {shown(value)}"
+    raise ValueError(msg)
+
+
+def _arrow_variant(value: Value, type_: Choice) -> dict[str, Value]:
+    if isinstance(value, str) and value in type_.names and type_.items[type_.names.index(value)] == UNIT:
+        return {"variant": value}
+    if isinstance(value, Mapping) and len(value) == 1:
+        name = next(iter(value))
+        if name in type_.names:
+            return {"variant": name, name: arrow_value(value[name], type_.items[type_.names.index(name)])}
+    msg = f"found {shown(value)} where an enum of {', '.join(type_.names)} was declared"
+    raise ValueError(msg)
+
+
+def is_integer(value: Value) -> bool:
+    """Return whether a value is an integer; a boolean is none.
+
+    Examples
+    --------
+    >>> is_integer(1), is_integer(True)
+    (True, False)
+    """
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_float(value: Value) -> bool:
+    return (isinstance(value, int | float) and not isinstance(value, bool)) or value in list(_FLOATS)
+
+
+def _is_f32(value: Value) -> bool:
+    return _is_float(value) and not (isinstance(value, int | float) and abs(value) > _MOST_F32)
+
+
+_SCALAR: dict[str, Callable[[Value], bool]] = {
+    **{f"{sign}{bits}": is_integer for sign in "ui" for bits in (8, 16, 32, 64)},
+    "bool": lambda value: isinstance(value, bool),
+    "f32": _is_f32,
+    "f64": _is_float,
+    "string": lambda value: isinstance(value, str),
+    "bytes": lambda value: isinstance(value, str | bytes),
+    "unit": lambda value: value is None,
+}
+
+
+def rows_to_records(rows: Sequence[Value], type_: Type) -> pa.RecordBatch:
+    """Put records that are plain Python or JSON values into columns.
+
+    Raises
+    ------
+    ValueError
+        If one is no value of the type (pyarrow's own errors are of this class).
+
+    Examples
+    --------
+    >>> rows_to_records([("a", 1)], _parse_type("(string, u64)")).num_columns
+    2
+    """
+    schema = arrow_schema(type_)
+    columns = columns_of(type_)
+    whole = len(columns) == 1 and not (isinstance(type_, Record) and type_.kind in ("tuple", "struct"))
+    values = [arrow_value(row, type_) for row in rows]
+    arrays = []
+    for name, item in columns:
+        column = values if whole else [value[name] for value in values]  # type: ignore[index]
+        try:
+            array = pa.array(column, schema.field(name).type)
+        except (pa.ArrowException, OverflowError) as error:
+            msg = f"found {shown(str(error))}"
+            raise ValueError(msg) from error
+        if array.null_count and not isinstance(item, Option) and item != UNIT:
+            msg = "found null"
+            raise ValueError(msg)
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def records_to_rows(records: pa.RecordBatch, type_: Type) -> list[Value]:
+    """Return records as JSON values.
+
+    Examples
+    --------
+    >>> type_ = _parse_type("(string, u64)")
+    >>> records_to_rows(rows_to_records([("a", 1)], type_), type_)
+    [['a', 1]]
+    """
+    if isinstance(type_, Record) and type_.kind in ("tuple", "struct"):
+        return [json_value(row, type_) for row in records.to_pylist()]
+    return [json_value(value, type_) for value in records.column(0).to_pylist()]
