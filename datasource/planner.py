@@ -546,7 +546,7 @@ class ReplayPlanner:
         )
         raise DataLossError(
             msg,
-            hint="the log was deleted and made anew; begin with a new checkpoint",
+            hint="the log was deleted and created again; begin with a new checkpoint",
             context={"path": self._log.path},
         )
 

@@ -5,12 +5,12 @@ Exit codes, for scripts:
 ===  ==========================================================================================
   0  done; or: yes
   1  no: what was asked is false (`verify` found a violation or another hash, `frontier` has not passed,
-     `wait` has waited in vain)
+     `wait` has waited as long as it may)
   2  the command line is wrong: unknown verb, option, stream, or a value that cannot be read
   3  the log could not be read or written: no log there, newer format, lost file, storage failed
   4  refused, and nothing was done: the log's state or another writer is against it, or the answer at a
      terminal was not yes
- 70  a mistake of ours; the traceback is on standard error
+ 70  a bug in spark-timely; the traceback is on standard error
 130  interrupted
 ===  ==========================================================================================
 
@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Notes
     -----
-    Errors are written to standard error, never raised; a mistake of ours ends in `SystemExit`.
+    Errors are written to standard error, never raised; a bug in spark-timely ends in `SystemExit`.
 
     Examples
     --------

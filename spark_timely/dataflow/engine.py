@@ -165,9 +165,9 @@ class Engine:
         return list(self._outputs.failures.values())
 
     @property
-    def untold(self) -> list[Exception]:
+    def unreported_failures(self) -> list[Exception]:
         """Those of the failures that could not be written into their output's log, and do not pass."""
-        return self._outputs.untold
+        return self._outputs.unreported_failures
 
     @property
     def dropped(self) -> bool:

@@ -7,7 +7,7 @@ Invariants
    is appended any more.
 2. An output whose function failed is left alone for the rest of the run, unless another copy gets past. Other
    failures may pass by themselves: they are tried again after pauses that grow, whether or not an input moves.
-3. No failure stays untold: one that cannot be written into the output's log ends the query, after some tries.
+3. No failure goes unreported: one that cannot be written into the output's log ends the query, after some tries.
 4. An output is written by one plan, whose fingerprint its notes have; commits are refused where they have another. A
    plan that replaces another writes its own first, so that whoever has the old one is refused from then on. Whether
    the code is another is asked with the inputs that the output was made from; whether these changed, apart from it.
@@ -126,7 +126,7 @@ class Outputs:
         self._plans = plans_of(sinks, inputs.ids())
         self._standing: dict[Sink, Antichain] = {}
         self.failures: dict[Sink, Exception] = {}
-        self._untold: set[Sink] = set()
+        self._unreported: set[Sink] = set()
         self._most, self._now = tries, now
         # Failures in a row of each output, and when it is tried again.
         self._tries: dict[Sink, int] = {}
@@ -134,9 +134,9 @@ class Outputs:
         self.dropped = False
 
     @property
-    def untold(self) -> list[Exception]:
+    def unreported_failures(self) -> list[Exception]:
         """Failures that could not be written into their output's log, and will not pass or were tried often enough."""
-        return [self.failures[sink] for sink in self._untold if self._is_final(sink)]
+        return [self.failures[sink] for sink in self._unreported if self._is_final(sink)]
 
     def _is_final(self, sink: Sink) -> bool:
         return not passes(type(self.failures[sink]).__name__) or self._tries[sink] >= self._most
@@ -166,7 +166,7 @@ class Outputs:
     def _forget(self, sink: Sink) -> None:
         self.failures.pop(sink, None)
         self._due.pop(sink, None)
-        self._untold.discard(sink)
+        self._unreported.discard(sink)
 
     def claim(self) -> None:
         """Write this plan into the outputs that have the plan, or are in the state, which it replaces.
@@ -309,7 +309,7 @@ class Outputs:
             self._due[sink] = self._now() + pause_s(self._tries[sink])
         # The log of an output that this plan does not write stays as it is.
         if state is None or isinstance(error, OwnershipError) or not self._tell(sink, state, error):
-            self._untold.add(sink)
+            self._unreported.add(sink)
 
     def _tell(self, sink: Sink, state: StreamState, error: Exception) -> bool:
         """Write a failure into the log of its output; return whether everybody can see it, or need not."""

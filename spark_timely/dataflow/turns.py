@@ -119,7 +119,7 @@ def advance_all(
         pause(rest)
     kept = [engine for engine in engines if not engine.dropped]
     failures = [*broken.values(), *(error for engine in kept for error in engine.failures)]
-    ends = broken or any(engine.untold for engine in kept) or not any(engine.goes_on for engine in kept)
+    ends = broken or any(engine.unreported_failures for engine in kept) or not any(engine.goes_on for engine in kept)
     if failures and (ends or not lives):
         first, *others = failures
         for other in others:

@@ -141,7 +141,7 @@ class Cut:
         if wanted is not None:
             msg = f"could not read log {log.path!r} at a cut: found id={found!r}, the cut has id={wanted!r}"
             raise DataLossError(
-                msg, hint="the log was deleted and made anew; make a new cut", context={"path": log.path}
+                msg, hint="the log was deleted and created again; make a new cut", context={"path": log.path}
             )
         paths = [entry.path for entry in self.logs]
         msg = f"could not read log {log.path!r} at a cut: found logs={shown(paths)}, this one is not among them"

@@ -61,7 +61,7 @@ def test_cut_reads_several_logs_as_of_one_frontier(spark: SparkSession, tmp_path
     shutil.rmtree(orders.path)
     make_orders(orders.path)
     for use in (made.count, lambda: spark_timely.snapshot_at(spark, text)):
-        with pytest.raises(Exception, match="the log was deleted and made anew"):
+        with pytest.raises(Exception, match="the log was deleted and created again"):
             use()
 
 

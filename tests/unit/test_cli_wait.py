@@ -105,7 +105,7 @@ def test_replaced_log_and_damaged_cut_are_errors(
     file.write_text(text.replace(log.log_id, "another"), encoding="utf-8")
     code, _, err = run(capsys, "--cut", str(file))
     assert code == 3
-    assert "the log was deleted and made anew" in err
+    assert "the log was deleted and created again" in err
 
 
 def test_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

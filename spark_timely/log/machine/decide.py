@@ -1,6 +1,6 @@
 """Decisions about commits, as functions of plain values: what to write, or why not.
 
-A decision holds for the snapshot it was made from. A lost race throws it away, and it is made anew.
+A decision holds for the snapshot it was made from. A lost race throws it away, and it is made again.
 
 Invariants
 ----------

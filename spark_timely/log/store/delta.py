@@ -470,7 +470,7 @@ class DeltaStore:
         if str(table.metadata().id) != self._id:
             msg = f"could not read log {self.path!r}: found another table in its place"
             raise LogMissingError(
-                msg, hint="the log was deleted and made anew; open it again", context={"path": self.path}
+                msg, hint="the log was deleted and created again; open it again", context={"path": self.path}
             )
         if (table.version(), self._mark) != (self._version, None):
             self._load(table)

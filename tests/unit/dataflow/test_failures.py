@@ -415,7 +415,7 @@ def test_failure_beside_another_copy_that_commits_is_still_told(tmp_path: Path, 
     made._outputs._tell = raced  # type: ignore[method-assign, assignment]
     advance_all([made], runner(scope.storage), lives=True)
     assert failure_of(open_log(str(tmp_path / "bad")), scope.sinks[0], run="run") is not None
-    assert made.untold == []
+    assert made.unreported_failures == []
 
 
 def test_dropped_dataflow_appends_nothing_more_and_the_others_go_on(tmp_path: Path, log: DeltaLog) -> None:

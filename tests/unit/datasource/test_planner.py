@@ -347,7 +347,7 @@ def test_log_made_anew_at_the_same_place_is_refused() -> None:
     checkpoint = Checkpoint()
     drive(log, checkpoint=checkpoint).run_one()
     driver = drive(other, checkpoint=checkpoint)
-    with pytest.raises(DataLossError, match=r"begun with log id=.* — hint: the log was deleted and made anew"):
+    with pytest.raises(DataLossError, match=r"begun with log id=.* — hint: the log was deleted and created again"):
         driver.run_one()
     checkpoint.n_committed = 0
     with pytest.raises(DataLossError, match="begun with log id="):
