@@ -31,7 +31,8 @@ def json_value(value: Value, type_: Type) -> Value:
 
     Examples
     --------
-    >>> json_value({"f0": "a", "f1": b"xy"}, _parse_type("(string, bytes)"))
+    >>> from spark_timely.interop.schema import parse_type
+    >>> json_value({"f0": "a", "f1": b"xy"}, parse_type("(string, bytes)"))
     ['a', 'eHk=']
     """
     if value is None:
@@ -140,7 +141,8 @@ def rows_to_records(rows: Sequence[Value], type_: Type) -> pa.RecordBatch:
 
     Examples
     --------
-    >>> rows_to_records([("a", 1)], _parse_type("(string, u64)")).num_columns
+    >>> from spark_timely.interop.schema import parse_type
+    >>> rows_to_records([("a", 1)], parse_type("(string, u64)")).num_columns
     2
     """
     schema = arrow_schema(type_)
@@ -167,7 +169,8 @@ def records_to_rows(records: pa.RecordBatch, type_: Type) -> list[Value]:
 
     Examples
     --------
-    >>> type_ = _parse_type("(string, u64)")
+    >>> from spark_timely.interop.schema import parse_type
+    >>> type_ = parse_type("(string, u64)")
     >>> records_to_rows(rows_to_records([("a", 1)], type_), type_)
     [['a', 1]]
     """
