@@ -41,7 +41,7 @@ from spark_timely.datasource.partitions import FilePiece, Layout, Split, make_la
 from spark_timely.errors import DataLossError, NotBeyondError, SinceViolationError
 from spark_timely.log.cut import Cut
 from spark_timely.log.machine.decide import missing_stream
-from spark_timely.log.seen import made_last, other_commits, told_of_others
+from spark_timely.log.seen import newest_commits, other_commits, told_of_others
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Admission, Limits, admit, may_hold
 from spark_timely.protocol.splits import cut_bytes, default_splits
@@ -356,8 +356,7 @@ class ReplayPlanner:
         ends = self._log.ends()
         every = streams is None or any(name not in ends for name in streams)
         chosen = {name: state for name, state in ends.items() if every or name in (streams or ())}
-        names = made_last({name: state.at for name, state in chosen.items()}, _COMMITS_BYTES)
-        return {name: (chosen[name].seq, chosen[name].identity) for name in names}
+        return newest_commits(chosen, _COMMITS_BYTES)
 
     def _pinned_seqs(self) -> dict[str, int] | None:
         return None if self._pinned is None else self._pinned.seqs

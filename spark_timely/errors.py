@@ -36,6 +36,7 @@ __all__ = [
     "LogFormatError",
     "LogMissingError",
     "MissingError",
+    "MultiplicityOverflowError",
     "NegativeCountError",
     "NegativeMultiplicityError",
     "NotBeyondError",
@@ -482,6 +483,16 @@ class CaptureFormatError(TimelyError):
 
 class NegativeMultiplicityError(TimelyError):
     """A collection would contain a row fewer than zero times: what was captured retracts what it never added.
+
+    Correct what produces the changes. The context names the row.
+    """
+
+    data = _Value("Row concerned.")
+    diff = _Value("Its multiplicity.")
+
+
+class MultiplicityOverflowError(TimelyError, OverflowError):
+    """A collection would contain a row more often than 64 bits count.
 
     Correct what produces the changes. The context names the row.
     """

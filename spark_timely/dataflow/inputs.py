@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from spark_timely.dataflow.view import leaves_of
-from spark_timely.log.seen import made_last, other_commits, told_of_others
+from spark_timely.log.seen import newest_commits, other_commits, told_of_others
 from spark_timely.protocol.note import InputNote
 
 if TYPE_CHECKING:
@@ -120,10 +120,7 @@ class Inputs:
         snapshot = log.generation, log.version
         known = self._newest.get(path)
         if known is None or known[0] != snapshot:
-            ends = log.ends()
-            names = made_last({stream: state.at for stream, state in ends.items()}, self._room)
-            found = {name: (ends[name].seq, ends[name].identity) for name in names}
-            known = self._newest[path] = snapshot, found
+            known = self._newest[path] = snapshot, newest_commits(log.ends(), self._room)
         return known[1]
 
     def ids(self) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 Invariants
 ----------
-1. A cut names its logs by identity: another log at the same path is refused.
+1. A cut names its logs by identity, and their newest commits: another log at the same path is refused, and one that
+   was put back to an earlier state, also where it has grown again.
 2. What lies at times not beyond the cut's frontier is complete in each of its logs once they have
    reached it, and never changes again: not by later writes, not by compaction.
 """
@@ -12,10 +13,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 from spark_timely.errors import DataLossError, InvalidUsageError, LogFormatError, NotBeyondError, TimelyError, shown
+from spark_timely.log.seen import Commits, newest_commits, other_commits, told_of_others
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Cut", "CutLog", "cut", "open_cut"]
 
-_VERSION = 1
+_VERSION: Final = 2
+# Of the commits of one log, about: a cut is an option of a query, and is kept in files.
+_COMMITS_BYTES: Final = 4 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +46,31 @@ class CutLog:
         Where it is.
     frontier : Antichain
         How far it was when the cut was made.
+    commits : mapping of str to (int, str)
+        The newest commits that it had then, as `spark_timely.log.seen.Commits`.
     """
 
     log_id: str
     path: str
     frontier: Antichain
+    commits: Commits = field(default_factory=dict, hash=False)
+
+    def check_commits(self, log: CaptureLog, /) -> None:
+        """Refuse a log without the commits that it had when the cut was made; raises `DataLossError`."""
+        others = other_commits(log, self.commits)
+        if others:
+            log.refresh()
+            others = other_commits(log, self.commits)
+        if not others:
+            return
+        found = told_of_others(log.path, others, "the cut was made of")
+        msg = f"could not read log {log.path!r} at a cut: {found}"
+        raise DataLossError(
+            msg,
+            hint="the log was restored to an earlier state: put back the one that the cut was made of, or make a new"
+            " cut and make again what was made of this one",
+            context={"path": log.path, "stream": next(iter(others))},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +88,10 @@ class Cut:
 
     Examples
     --------
-    >>> entry = CutLog("a1", "/orders", Antichain.of(7))
+    >>> entry = CutLog("a1", "/orders", Antichain.of(7), {"main": (3, "9f")})
     >>> made = Cut(TimeDomain(("long",)), Antichain.of(5), (entry,))
-    >>> str(made)
-    '{"version": 1, "times": ["long"], "frontier": [5], "logs": [{"id": "a1", "path": "/orders", "frontier": [7]}]}'
+    >>> made.to_json()["logs"]
+    [{'id': 'a1', 'path': '/orders', 'frontier': [7], 'commits': {'main': [3, '9f']}}]
     >>> Cut.from_json(str(made)) == made
     True
     """
@@ -83,7 +107,12 @@ class Cut:
             "times": [type_.value for type_ in self.domain.types],
             "frontier": self.domain.frontier_to_json(self.frontier),
             "logs": [
-                {"id": log.log_id, "path": log.path, "frontier": self.domain.frontier_to_json(log.frontier)}
+                {
+                    "id": log.log_id,
+                    "path": log.path,
+                    "frontier": self.domain.frontier_to_json(log.frontier),
+                    "commits": {stream: list(commit) for stream, commit in log.commits.items()},
+                }
                 for log in self.logs
             ],
         }
@@ -100,19 +129,30 @@ class Cut:
         InvalidUsageError
             If it is no cut.
         LogFormatError
-            If a newer version of the library wrote it.
+            If another version of the library wrote it.
         """
         found: object = value
         try:
             found = json.loads(value) if isinstance(value, str) else value
             if not isinstance(found, Mapping) or not isinstance(found.get("version"), int):
                 raise _unreadable(value)
-            if found["version"] > _VERSION:
+            if found["version"] != _VERSION:
                 msg = f"could not read a cut: found version={found['version']!r}, known is {_VERSION}"
-                raise LogFormatError(msg, hint="a newer spark-timely wrote it; upgrade")
+                newer = found["version"] > _VERSION
+                raise LogFormatError(
+                    msg,
+                    hint="a newer spark-timely wrote it; upgrade"
+                    if newer
+                    else "an older spark-timely wrote it, without the commits of its logs; make a new cut",
+                )
             domain = TimeDomain(tuple(found["times"]))
             logs = tuple(
-                CutLog(str(log["id"]), str(log["path"]), domain.frontier_from_json(list(log["frontier"])))
+                CutLog(
+                    str(log["id"]),
+                    str(log["path"]),
+                    domain.frontier_from_json(list(log["frontier"])),
+                    {str(stream): (int(seq), str(identity)) for stream, (seq, identity) in log["commits"].items()},
+                )
                 for log in found["logs"]
             )
             frontier = domain.frontier_from_json(list(found["frontier"]))
@@ -130,12 +170,19 @@ class Cut:
         Raises
         ------
         DataLossError
-            If another log is in the place of one of the cut's.
+            If another log is in the place of one of the cut's, or it was put back to an earlier state.
         InvalidUsageError
             If the cut has no log there at all.
+
+        Notes
+        -----
+        Cost: as `spark_timely.log.seen.other_commits`.
         """
         found = str(getattr(log, "log_id", ""))
-        if any(entry.log_id == found for entry in self.logs):
+        named = [entry for entry in self.logs if entry.log_id == found]
+        for entry in named:  # one turn, but where a log is named twice
+            entry.check_commits(log)
+        if named:
             return
         wanted = next((entry.log_id for entry in self.logs if entry.path == log.path), None)
         if wanted is not None:
@@ -228,7 +275,9 @@ def cut(
             found, wanted = ([t.value for t in each.domain.types] for each in (log, first))
             msg = f"could not make a cut: found times={found!r} in log {log.path!r}, times={wanted!r} in {first.path!r}"
             raise InvalidUsageError(msg, hint="only logs with times of the same types have a frontier in common")
-    entries = tuple(CutLog(log.log_id, log.path, log.frontier()) for log in opened)
+    entries = tuple(
+        CutLog(log.log_id, log.path, log.frontier(), newest_commits(log.ends(), _COMMITS_BYTES)) for log in opened
+    )
     common = entries[0].frontier
     for entry in entries[1:]:  # as many turns as logs
         common = common.meet(entry.frontier)
@@ -241,7 +290,7 @@ def open_cut(cut: Cut, /, *, storage_options: Mapping[str, str] | None = None) -
     Raises
     ------
     DataLossError
-        If another log is in the place of one of them.
+        If another log is in the place of one of them, or one was put back to an earlier state.
     LogMissingError
         If there is none.
     """

@@ -376,6 +376,8 @@ class ReadableLog(LogCore):
             If the time is still open.
         NegativeMultiplicityError
             If a row would be contained fewer than zero times.
+        MultiplicityOverflowError
+            If a row would be contained more than 2^63 − 1 times.
         """
         return snapshot_of(self, time)
 

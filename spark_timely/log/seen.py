@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from spark_timely.log.base import CaptureLog
+    from spark_timely.log.base import CaptureLog, StreamState
 
-__all__ = ["Commits", "made_last", "other_commits", "told_of_others"]
+__all__ = ["Commits", "made_last", "newest_commits", "other_commits", "told_of_others"]
 
 Commits = Mapping[str, tuple[int, str]]
 """By stream the number of a commit, and its identity as `spark_timely.log.base.StreamState.identity` has it."""
@@ -48,6 +48,20 @@ def made_last(moments: Mapping[str, int], n_bytes: int, /) -> list[str]:
             break
         found.append(name)
     return found
+
+
+def newest_commits(ends: Mapping[str, StreamState], n_bytes: int, /) -> Commits:
+    """Return the newest commits of streams; of too many those that were made last.
+
+    Parameters
+    ----------
+    ends : mapping of str to StreamState
+        As `CaptureLog.ends` gives them, or some of them.
+    n_bytes : int
+        Room for them as text, about.
+    """
+    names = made_last({name: state.at for name, state in ends.items()}, n_bytes)
+    return {name: (ends[name].seq, ends[name].identity) for name in names}
 
 
 def other_commits(log: CaptureLog, commits: Commits, /) -> dict[str, tuple[int, str]]:

@@ -4,7 +4,8 @@ Invariants
 ----------
 1. Rows are equal if their canonical hashes of 128 bits are: nulls are equal, −0.0 equals 0.0, columns may
    be nested.
-2. No row is contained fewer than zero times.
+2. No row is contained fewer than zero times, nor more than 2^63 − 1 times.
+3. Sums are exact: on the way they may be larger than 64 bits, so that it does not matter how the updates were cut.
 """
 
 from __future__ import annotations
@@ -16,10 +17,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.canonical.row_hash import RowHasher
-from spark_timely.errors import InvalidUsageError, NegativeMultiplicityError, NotBeyondError, shown
+from spark_timely.errors import (
+    InvalidUsageError,
+    MultiplicityOverflowError,
+    NegativeMultiplicityError,
+    NotBeyondError,
+    TimelyError,
+    shown,
+)
 from spark_timely.log.files.parquet import read_file
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from spark_timely.log.core import LogCore
 
 __all__ = ["consolidate_updates", "snapshot_of"]
@@ -40,7 +50,8 @@ def consolidate_updates(table: pa.Table, payload: pa.Schema, diff: str = "_diff"
     Returns
     -------
     pyarrow.Table
-        Payload columns and the summed diff, in no particular order.
+        Payload columns and the summed diff, in no particular order. A row whose sum is beyond 64 bits stays as
+        several.
 
     Notes
     -----
@@ -52,20 +63,38 @@ def consolidate_updates(table: pa.Table, payload: pa.Schema, diff: str = "_diff"
     >>> consolidate_updates(rows, pa.schema([("v", pa.string())])).to_pylist()
     [{'v': 'b', '_diff': 1}]
     """
-    names = [*payload.names, diff]
-    table = table.select(names)
+    summed, beyond = _consolidated(table.select([*payload.names, diff]), payload, diff)
+    return pa.concat_tables([summed, beyond]) if beyond.num_rows else summed
+
+
+def _consolidated(table: pa.Table, payload: pa.Schema, diff: str) -> tuple[pa.Table, pa.Table]:
+    """Return the rows with their sums, and the updates of those rows whose sum is beyond 64 bits."""
     if table.num_rows == 0:
-        return table
+        return table, table
     hashes = RowHasher(payload).hash(table)
     order = np.lexsort((hashes[:, 1], hashes[:, 0]))
     ordered = hashes[order]
     first = np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(axis=1)])
     starts = np.flatnonzero(first)
     diffs = np.asarray(table[diff].to_numpy(), np.int64)[order]
-    sums = np.add.reduceat(diffs, starts)
-    kept = sums != 0
+    sums, fits = _exact_sums(diffs, starts)
+    kept = fits & (sums != 0)
     rows = table.select(payload.names).take(pa.array(order[starts[kept]]))
-    return rows.append_column(diff, pa.array(sums[kept]))
+    rows = rows.append_column(table.schema.field(diff), pa.array(sums[kept], pa.int64()))
+    beyond = np.repeat(~fits, np.diff(starts, append=len(order)))
+    return rows, table.take(pa.array(order[beyond]))
+
+
+def _exact_sums(
+    diffs: npt.NDArray[np.int64], starts: npt.NDArray[np.intp]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return the sum of each group, and whether 64 bits hold it."""
+    # Neither sum of halves overflows before 2**31 rows.
+    high = np.add.reduceat(diffs >> 32, starts)
+    low = np.add.reduceat(diffs & 0xFFFFFFFF, starts)
+    carried = high + (low >> 32)
+    fits = (carried >= -(2**31)) & (carried < 2**31)
+    return (carried << 32) | (low & 0xFFFFFFFF), fits
 
 
 def snapshot_of(log: LogCore, time: object) -> pa.Table:
@@ -93,20 +122,35 @@ def snapshot_of(log: LogCore, time: object) -> pa.Table:
     reach = np.array(at, np.int64)
     chosen = ~index.known | (index.min_times <= reach).all(axis=1)
     found = pa.schema([needed.field(n).with_nullable(nullable=True) for n in names]).empty_table()
+    beyond = found
     for path in index.paths[chosen].tolist():
         table = read_file(log.storage, path, needed)
         keep = (log.domain.from_columns(table) <= reach).all(axis=1)
         # Consolidated file by file, so that memory holds the contents and one file.
-        found = consolidate_updates(pa.concat_tables([found, table.filter(pa.array(keep)).select(names)]), form.payload)
+        added = table.filter(pa.array(keep)).select(names)
+        found, beyond = _consolidated(pa.concat_tables([found, beyond, added]), form.payload, "_diff")
+    if beyond.num_rows:
+        raise _refused(log, beyond.slice(0, 1), _total(beyond, form.payload))
     negative = pc.less(found["_diff"], 0)
     if found.num_rows and pc.any(negative).as_py():
-        row = found.filter(negative).slice(0, 1).to_pylist()[0]
-        diff = row.pop("_diff")
-        msg = f"could not take a snapshot of log {log.path!r}: found row={shown(row)} with diff={diff}"
-        raise NegativeMultiplicityError(
-            msg,
-            hint="what was captured retracts a row that it never added; verify the capture",
-            data=shown(row),
-            diff=diff,
-        )
+        row = found.filter(negative).slice(0, 1)
+        raise _refused(log, row, row["_diff"][0].as_py())
     return found
+
+
+def _total(updates: pa.Table, payload: pa.Schema) -> int:
+    """Return the sum of the diffs of the first row and those equal to it, however large."""
+    hashes = RowHasher(payload).hash(updates)
+    equal = (hashes == hashes[0]).all(axis=1)
+    diffs = np.asarray(updates["_diff"].to_numpy(), np.int64)[equal]
+    return (int((diffs >> 32).sum()) << 32) + int((diffs & 0xFFFFFFFF).sum())
+
+
+def _refused(log: LogCore, row: pa.Table, diff: int) -> TimelyError:
+    (found,) = row.drop_columns(["_diff"]).to_pylist()
+    msg = f"could not take a snapshot of log {log.path!r}: found row={shown(found)} with diff={diff}"
+    if diff < 0:
+        hint = "what was captured retracts a row that it never added; verify the capture"
+        return NegativeMultiplicityError(msg, hint=hint, data=shown(found), diff=diff)
+    hint = "a row is contained at most 2^63 − 1 times; correct what was captured"
+    return MultiplicityOverflowError(msg, hint=hint, data=shown(found), diff=diff)

@@ -6,12 +6,12 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from spark_timely.errors import InvalidUsageError, NegativeMultiplicityError
+from spark_timely.errors import InvalidUsageError, MultiplicityOverflowError, NegativeMultiplicityError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
     from spark_timely.log.cut import Cut
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["consolidate", "has_map", "snapshot", "snapshot_at"]
 
 _DIFF = "_diff"
+_LOW = 0xFFFFFFFF
 
 
 def consolidate(df: DataFrame, /, *, diff: str = _DIFF) -> DataFrame:
@@ -38,7 +39,8 @@ def consolidate(df: DataFrame, /, *, diff: str = _DIFF) -> DataFrame:
     Returns
     -------
     pyspark.sql.DataFrame
-        Same columns in the same order.
+        Same columns in the same order. Sums of integers are exact; one beyond 64 bits fails the query with
+        `MultiplicityOverflowError` in its text.
 
     Raises
     ------
@@ -53,6 +55,7 @@ def consolidate(df: DataFrame, /, *, diff: str = _DIFF) -> DataFrame:
         contents = spark_timely.consolidate(updates)
     """
     from pyspark.sql import functions
+    from pyspark.sql.types import ByteType, IntegerType, LongType, ShortType
 
     if diff not in df.columns:
         msg = f"could not consolidate a DataFrame: found no column {diff!r} in {df.columns!r:.200}"
@@ -67,8 +70,43 @@ def consolidate(df: DataFrame, /, *, diff: str = _DIFF) -> DataFrame:
             context={"columns": maps},
         )
     others = [_quoted(name) for name in df.columns if name != diff]
-    summed = df.groupBy(*others).agg(functions.sum(_quoted(diff)).alias(diff))
-    return summed.where(functions.col(_quoted(diff)) != 0).select(*map(_quoted, df.columns))
+    column = functions.col(_quoted(diff))
+    integers = isinstance(df.schema[diff].dataType, ByteType | ShortType | IntegerType | LongType)
+    summed = df.groupBy(*others).agg((_sum_of_halves(column) if integers else functions.sum(column)).alias(diff))
+    if integers:
+        summed = summed.withColumn(diff, _whole_of(column))
+    return summed.where(column != 0).select(*map(_quoted, df.columns))
+
+
+def _sum_of_halves(diffs: Column) -> Column:
+    """Sum the upper and the lower half of integers.
+
+    Neither overflows before 2**31 rows. Spark's own sum wraps around, or fails under ANSI where the total is within 64
+    bits but a part of it is not.
+    """
+    from pyspark.sql import functions
+
+    whole = diffs.cast("long")
+    high, low = functions.shiftright(whole, 32), whole.bitwiseAND(functions.lit(_LOW))
+    return functions.struct(functions.sum(high).alias("high"), functions.sum(low).alias("low"))
+
+
+def _whole_of(halves: Column) -> Column:
+    """Return the sum of which these are the halves; fail the query where 64 bits do not hold it."""
+    from pyspark.sql import functions
+
+    low = halves.getField("low").bitwiseAND(functions.lit(_LOW))
+    high = halves.getField("high") + functions.shiftright(halves.getField("low"), 32)
+    message = functions.concat(
+        functions.lit(f"{MultiplicityOverflowError.__name__}: could not consolidate a DataFrame: found diff="),
+        (high.cast("decimal(38,0)") * functions.lit(2**32) + low).cast("string"),
+        functions.lit(" — hint: a sum of diffs has at most 64 bits; correct what was captured"),
+    )
+    # Null where a row has no diff but null: that is none.
+    fits = high.isNull() | high.between(-(2**31), 2**31 - 1)
+    return functions.when(fits, functions.shiftleft(high, 32).bitwiseOR(low)).otherwise(
+        functions.raise_error(message).cast("long")
+    )
 
 
 def snapshot(

@@ -296,6 +296,40 @@ def test_contents_that_are_negative_fail_the_query(spark: SparkSession, log_path
     assert "found a row with diff=-1 — hint: what was captured retracts" in str(caught.value)
 
 
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_sums_of_diffs_are_exact_or_fail_the_query(spark: SparkSession, log_path: str, ansi: str) -> None:
+    most = 2**63 - 1
+    log = spark_timely.create_log(log_path, PAYLOAD, minimum=(0,), kind="collection")
+    writer = log.writer(owner="o")
+    for time, diff in enumerate([most, 1, -5, 6]):
+        rows = pa.table({"_time": [time], "key": [1], "word": ["x"], "_diff": [diff]})
+        writer.append(rows, advance_to=time + 1)
+    fitting = [(1, most), (1, 1), (1, -5), (2, -most), (2, -2), (2, 1), (3, 2**32), (3, -(2**32)), (4, None)]
+    beyond = {most + 1: [(1, most), (1, 1)], -most - 2: [(2, -most), (2, -2)], 2 * most: [(3, most), (3, most)]}
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        found = spark_timely.consolidate(spark.createDataFrame(fitting, "key long, _diff long")).collect()
+        assert sorted(map(tuple, found)) == [(1, most - 4), (2, -most - 1)]
+        for total, rows in beyond.items():
+            with pytest.raises(Exception, match=f"MultiplicityOverflowError: .*found diff={total} — hint"):
+                spark_timely.consolidate(spark.createDataFrame(rows, "key long, _diff long")).collect()
+        assert spark_timely.snapshot(spark, log, 2, diffs=True).first().asDict()["_diff"] == most - 4
+        with pytest.raises(Exception, match=f"MultiplicityOverflowError: .*found diff={most + 2} — hint"):
+            spark_timely.snapshot(spark, log, 3).collect()
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", before)
+
+
+def test_consolidated_diffs_of_other_types(spark: SparkSession) -> None:
+    rows = spark.createDataFrame(
+        [("a", 1, 0.5), ("a", 2, 0.25), ("b", 3, None), ("c", None, 1.0)], "k string, n int, x double"
+    )
+    assert {r["k"]: r["n"] for r in spark_timely.consolidate(rows.drop("x"), diff="n").collect()} == {"a": 3, "b": 3}
+    found = spark_timely.consolidate(rows.drop("n"), diff="x").collect()
+    assert {r["k"]: r["x"] for r in found} == {"a": 0.75, "c": 1.0}
+
+
 ALL_TYPES = pa.schema(
     [
         ("bool", pa.bool_()),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import spark_timely
 from spark_timely.conf.options import SOURCE_OPTIONS, parse_options
 from spark_timely.datasource.partitions import restrict_layout, split_batch
 from spark_timely.datasource.planner import ReplayPlanner, layout_of
 from spark_timely.datasource.reader import read_split, read_splits
+from spark_timely.errors import MultiplicityOverflowError, NegativeMultiplicityError
 from spark_timely.log.memory import MemoryLog
 from spark_timely.log.snapshot import consolidate_updates
 from tests.unit.datasource.support import make_options, read_all
@@ -40,6 +44,53 @@ def test_contents_come_from_no_one_commit(metadata: str, workers: str) -> None:
     # However many splits: the same, once it is summed up.
     summed = consolidate_updates(found, PAYLOAD)
     assert summed.sort_by("v").to_pylist() == [{"v": 2, "_diff": 1}, {"v": 3, "_diff": 2}]
+
+
+def sums_of(rows: pa.Table) -> dict[object, int]:
+    """Sum in Python, whose integers have no end."""
+    found: Counter[object] = Counter()
+    for row in rows.to_pylist():
+        found[row["v"]] += row["_diff"]
+    return {value: diff for value, diff in found.items() if diff}
+
+
+HUGE = st.sampled_from([2**63 - 1, -(2**63), 2**62, -(2**62), 2**32, 2**32 - 1, -1, 0, 1]) | st.integers(-9, 9)
+
+
+@given(st.lists(st.tuples(st.none() | st.integers(0, 3), HUGE), max_size=30))
+def test_no_sum_of_diffs_wraps_around(updates: list[tuple[int | None, int]]) -> None:
+    """What does not fit into 64 bits stays as several rows; what does is one row."""
+    values, diffs = [v for v, _ in updates], [d for _, d in updates]
+    rows = pa.table({"v": pa.array(values, pa.int64()), "_diff": pa.array(diffs, pa.int64())})
+    found = consolidate_updates(rows, PAYLOAD)
+    wanted = sums_of(rows)
+    assert sums_of(found) == wanted
+    often = Counter(found["v"].to_pylist())
+    assert {v for v, n in often.items() if n == 1} == {v for v, d in wanted.items() if -(2**63) <= d < 2**63}
+
+
+def huge_log(*diffs: int) -> MemoryLog:
+    log = make_log(kind="collection", merge_every=None)
+    writer = log.writer(owner="w")
+    for time, diff in enumerate(diffs):
+        writer.append(pa.table({"_time": [time], "v": [7], "_diff": [diff]}), advance_to=time + 1)
+    return log
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_contents_beyond_64_bits_are_exact_or_refused(workers: str) -> None:
+    most = 2**63 - 1
+    log = huge_log(most, 1, -5, 6)
+    # On the way it is beyond; in the end it is not, however the files are cut.
+    assert log.snapshot(2).to_pylist() == [{"v": 7, "_diff": most - 4}]
+    for time, total in ((1, most + 1), (2, most - 4), (3, most + 2)):
+        assert sums_of(read_all(log, asOf=f"{time}", upTo=f"[{time + 1}]", workers=workers)) == {7: total}
+    for time, total in ((1, most + 1), (3, most + 2)):
+        with pytest.raises(MultiplicityOverflowError, match=f"v.*7.*diff={total}") as caught:
+            log.snapshot(time)
+        assert caught.value.diff == total
+    with pytest.raises(NegativeMultiplicityError, match=f"diff={-most - 2}"):
+        huge_log(-most, -2).snapshot(1)
 
 
 def test_changes_after_the_contents_have_their_commit() -> None:

@@ -115,6 +115,51 @@ def test_log_that_was_made_anew_is_refused(tmp_path: Path) -> None:
             use()
 
 
+def back_and_grown(log: spark_timely.Log, earlier: Path, *uppers: int) -> None:
+    """Put a log back to a copy and let it grow by other commits."""
+    shutil.rmtree(log.path)
+    shutil.copytree(earlier, log.path)
+    writer = spark_timely.open_log(log.path).writer(owner="o")
+    for upper in uppers:
+        writer.append(pa.table({"_time": [upper - 1], "v": [1000 + upper]}), advance_to=upper)
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("uppers", [(), (7,), (8, 9), (5, 6, 7, 8)])
+def test_log_that_was_put_back_is_refused_though_it_has_grown(
+    tmp_path: Path, uppers: tuple[int, ...], compacted: bool
+) -> None:
+    log = make(tmp_path / "a", 4)
+    shutil.copytree(log.path, tmp_path / "earlier")
+    log.writer(owner="o").append(pa.table({"_time": [5], "v": [100]}), advance_to=7)
+    cut = Cut.from_json(str(spark_timely.cut([log])))
+    assert cut.frontier == Antichain.of(7)
+    back_and_grown(log, tmp_path / "earlier", *uppers)
+    if compacted:
+        spark_timely.open_log(log.path).compact()
+    found = f"another commit 2 of stream 'main' in log '{log.path}' than" if uppers else "without commit 2 of stream"
+    for use in (lambda: read(log, cut), lambda: open_cut(cut), lambda: spark_timely.wait(cut, timeout=0)):
+        with pytest.raises(DataLossError, match=found) as told:
+            use()
+        assert "hint: the log was restored to an earlier state" in str(told.value)
+    # What it is now can be read.
+    assert len(read(log, spark_timely.cut([spark_timely.open_log(log.path)]))) >= 4
+
+
+def test_cut_of_very_many_streams_keeps_the_commits_that_were_made_last(tmp_path: Path) -> None:
+    log = make(tmp_path / "a", 4)
+    for number in range(300):
+        log.open_stream(f"s{number:03}", owner="o", donor="main")
+    cut = Cut.from_json(str(spark_timely.cut([log])))
+    assert 2 < len(cut.logs[0].commits) < 300
+    assert len(str(cut)) < 16 * 1024
+    assert read(log, cut) == [0, 1, 2, 3]
+    # A handle that is behind what the cut was made of looks again.
+    behind = spark_timely.open_log(log.path)
+    spark_timely.open_log(log.path).advance("main", 6)
+    spark_timely.cut([log]).check_log(behind)
+
+
 def test_log_that_is_not_of_the_cut_is_refused(tmp_path: Path) -> None:
     log, other = make(tmp_path / "a", 4), make(tmp_path / "b", 8)
     with pytest.raises(InvalidUsageError, match="this one is not among them"):
@@ -172,7 +217,13 @@ CUTS = st.sampled_from(["long", "date", "timestamp"]).flatmap(
         lambda frontier, logs: Cut(TimeDomain((kind,)), frontier, tuple(logs)),
         st.lists(st.integers(0, 2**20), max_size=1).map(lambda times: Antichain.from_times([[t] for t in times], 1)),
         st.lists(
-            st.builds(CutLog, st.text(max_size=5), st.text(max_size=9), st.integers(0, 99).map(Antichain.of)),
+            st.builds(
+                CutLog,
+                st.text(max_size=5),
+                st.text(max_size=9),
+                st.integers(0, 99).map(Antichain.of),
+                st.dictionaries(st.text(max_size=3), st.tuples(st.integers(0, 2**63), st.text(max_size=4)), max_size=3),
+            ),
             min_size=1,
             max_size=3,
         ),
@@ -186,22 +237,38 @@ def test_cut_through_json_is_the_same(cut: Cut) -> None:
     assert Cut.from_json(cut.to_json()) == cut
 
 
+def text_of(**other: object) -> str:
+    """Return a cut as JSON, with something else in it."""
+    entry = {"id": "a", "path": "p", "frontier": [1], "commits": {"main": [1, "9f"]}}
+    entry.update({name: value for name, value in other.items() if name in entry and name != "frontier"})
+    whole = {"version": 2, "times": ["long"], "frontier": [1], "logs": [entry]}
+    return json.dumps({**whole, **{name: value for name, value in other.items() if name in whole}})
+
+
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "7", '"a"', "{}", '{"version": 1}',
-     '{"version": 0.5, "times": ["long"], "frontier": [1], "logs": [{"id": "a", "path": "p", "frontier": [1]}]}',
-     '{"version": 1, "times": ["long"], "frontier": [1], "logs": []}',
-     '{"version": 1, "times": ["long"], "frontier": ["x"], "logs": [{"id": "a", "path": "p", "frontier": [1]}]}',
-     '{"version": 1, "times": ["far"], "frontier": [1], "logs": [{"id": "a", "path": "p", "frontier": [1]}]}',
-     '{"version": 1, "times": ["long"], "frontier": [1], "logs": [7]}',
-     '{"version": 1, "times": ["long"], "frontier": 1, "logs": [{"id": "a", "path": "p", "frontier": [1]}]}'],
-)  # fmt: skip
+    [
+        *("", "{", "[]", "7", '"a"', "{}", '{"version": 2}'),
+        text_of(version=0.5),
+        text_of(logs=[]),
+        text_of(logs=[7]),
+        text_of(logs=[{"id": "a", "path": "p", "frontier": [1]}]),
+        text_of(frontier=["x"]),
+        text_of(frontier=1),
+        text_of(times=["far"]),
+        text_of(commits=None),
+        text_of(commits={"main": 3}),
+        text_of(commits={"main": ["x", "9f"]}),
+    ],
+)
 def test_what_is_no_cut_is_refused(text: str) -> None:
+    assert Cut.from_json(text_of()).logs[0].commits == {"main": (1, "9f")}
     with pytest.raises(InvalidUsageError, match="could not read a cut: found") as told:
         Cut.from_json(text)
     assert "\n" not in str(told.value)
 
 
-def test_cut_of_a_later_version_is_refused() -> None:
-    with pytest.raises(LogFormatError, match="found version=2, known is 1"):
-        Cut.from_json('{"version": 2}')
+@pytest.mark.parametrize(("version", "hint"), [(3, "a newer .* upgrade"), (1, "an older .* make a new cut")])
+def test_cut_of_another_version_is_refused(version: int, hint: str) -> None:
+    with pytest.raises(LogFormatError, match=f"found version={version}, known is 2 — hint: {hint}"):
+        Cut.from_json(text_of(version=version))
