@@ -16,7 +16,6 @@ import contextlib
 import importlib
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import tests.mutants.equivalents as known
-from tests.mutants.changes import Change, changes_of
+from tests.mutants.changes import Change, changes_of, drawn
 from tests.mutants.lines import Lines, note
 from tests.mutants.trial import trial
 
@@ -100,7 +99,6 @@ class Run:
         changes = [change for path in paths for change in changes_of(self.root, path)]
         for change in changes:
             self.counts[_folder(change)]["there are"] += 1
-        random.Random(self.given.seed).shuffle(changes)
         found = note(self.root, self.build, FOLDERS)
         for name in found.failed:
             say(f"not used, it fails without any change: {name}")
@@ -110,7 +108,7 @@ class Run:
         self.proof(found)
         start = time.monotonic()
         with (self.build / "trials.jsonl").open("w", encoding="utf-8") as report:
-            for change in changes:
+            for change in drawn(changes, self.given.seed):
                 if time.monotonic() - start > self.given.minutes * 60:
                     break
                 began = time.monotonic()

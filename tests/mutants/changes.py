@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import difflib
+import hashlib
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,6 +118,20 @@ def changes_of(root: Path, path: str) -> list[Change]:
         if change is not None:
             found.setdefault(change.key, change)
     return list(found.values())
+
+
+def drawn(changes: Iterable[Change], seed: int) -> list[Change]:
+    """Return changes in an order that the seed draws.
+
+    Each has its place by what it is, wherever its file is, and whatever else there is to change: after a correction
+    elsewhere the same seed tries the same ones again.
+    """
+
+    def place(change: Change) -> tuple[bytes, str]:
+        text = "\0".join([str(seed), change.where, change.was, change.becomes])
+        return hashlib.sha256(text.encode()).digest(), change.path
+
+    return sorted(changes, key=place)
 
 
 def _change(path: str, source: bytes, place: tuple[str, bool], splice: tuple[int, int, bytes]) -> Change | None:

@@ -13,7 +13,7 @@ import pytest
 from tests.modules import ROOT
 from tests.mutants import equivalents
 from tests.mutants.__main__ import FOLDERS, copy_tree
-from tests.mutants.changes import changes_of
+from tests.mutants.changes import changes_of, drawn
 from tests.mutants.lines import Lines
 
 
@@ -130,6 +130,21 @@ def test_run_shows_what_no_test_notices_and_fails(tmp_path: Path) -> None:
     test.write_text(text + "\ndef test_high():\n    assert [inside(8), inside(9), inside(-5)] == [1, 0, 0]\n")
     assert run() == (0, [])
     assert (project / "spark_timely" / "log" / "small.py").read_text().endswith("x > 0 and x < 9\n")
+
+
+def test_order_depends_on_the_seed_and_on_nothing_else_that_changes(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    one.write_text("def f(x):\n    return x + 1 < 9 or x - 3 > 20\n")
+    alone = drawn(changes_of(tmp_path, "one.py"), 1)
+    assert [each.key for each in drawn(reversed(alone), 1)] == [each.key for each in alone]
+    assert {tuple(each.key for each in drawn(alone, seed)) for seed in range(9)} > {tuple(each.key for each in alone)}
+    one.write_text("import os\n\n\n" + one.read_text())
+    other.write_text("def g(x):\n    return x * 2\n")
+    found = drawn([*changes_of(tmp_path, "other.py"), *changes_of(tmp_path, "one.py")], 1)
+    assert [each.key for each in found if each.path == "one.py"] == [each.key for each in alone]
+    one.rename(tmp_path / "moved.py")
+    moved = drawn(changes_of(tmp_path, "moved.py"), 1)
+    assert [each.key[1:] for each in moved] == [each.key[1:] for each in alone]
 
 
 def test_copy_has_the_packages_under_their_names(tmp_path: Path) -> None:

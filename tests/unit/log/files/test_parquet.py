@@ -254,6 +254,17 @@ def test_statistics_are_those_of_delta() -> None:
     }
 
 
+def test_the_first_32_columns_have_statistics() -> None:
+    """As in Delta: `dataSkippingNumIndexedCols` is 32 unless set."""
+    form = LogFormat.build(pa.schema([(f"c{number}", pa.int64()) for number in range(40)]))
+    storage, times = MemoryStorage(), np.zeros((1, 1), np.int64)
+    table = message_table(form, pa.table({f"c{n}": [n] for n in range(40)}), times, "main", 3)
+    (file,) = write_data_files(storage, table, times, stream="main", seq=3, domain=form.domain)
+    stats = json.loads(file.stats)
+    assert list(stats["nullCount"]) == form.data_schema.names[:32]
+    assert stats["minValues"] == {"_stream": "main", "_seq": 3, "_time": 0, **{f"c{n}": n for n in range(29)}}
+
+
 @pytest.mark.parametrize("arity", [1, 2])
 def test_files_of_other_writers_are_described(arity: int) -> None:
     form = LogFormat.build(pa.schema([("v", pa.int64())]), times=("long",) * arity)
