@@ -1,5 +1,5 @@
 # Everything is run by `make`; `make help` lists what there is. Each target makes the environment ready
-# first, works from any working directory (make -C, make -f), and bears spaces in the path.
+# first, works from any working directory (make -C, make -f), also where the path has spaces.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -13,7 +13,7 @@ PYTEST := $(RUN) -m pytest
 # More arguments for pytest: make test ARGS="-k frontier -x"
 ARGS ?=
 
-.PHONY: help setup env fmt lint types layers unit check test test-spark long fuzz golden-update mutants bench demo across-runs handover late-data docs clean
+.PHONY: help setup env fmt lint types layers unit check test test-spark long fuzz golden-update mutants bench demo across-runs handover late-data docs changelog clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' "$(ROOT)/Makefile" | column -t -s '|' 2>/dev/null || \
@@ -42,7 +42,8 @@ layers: env ## check which module imports which
 unit: env ## tests that need neither a JVM nor more than moments
 	@$(PYTEST) -q -n auto -m "not spark and not connect and not faults and not long and not bench" tests/unit tests/test_import_layers.py tests/test_public_api.py $(ARGS)
 
-check: lint types unit ## format, lint, types, import layers, unit tests; under two minutes
+# `make check test` does not run the unit tests twice.
+check: lint types $(if $(filter test,$(MAKECMDGOALS)),,unit) ## format, lint, types, import layers, unit tests; two minutes
 
 test: setup ## the whole suite except what is marked long: runs in CI on each push
 	@bash "$(ROOT)/scripts/test.sh" $(ARGS)
@@ -63,7 +64,7 @@ mutants: env ## change the code in small ways in a copy: does a test notice? 20 
 	@nice -n 10 $(RUN) -m tests.mutants $(ARGS)
 
 bench: setup ## measure against the peers; writes build/bench.jsonl
-	@$(RUN) -m tests.bench $(ARGS)
+	@$(RUN) -m benchmarks $(ARGS)
 
 demo: setup ## capture and replay of a year of flights
 	@$(RUN) examples/flights.py $(ARGS)
@@ -79,6 +80,9 @@ late-data: setup ## the same late rows in batches of other sizes: Spark's counts
 
 docs: env ## the documentation as a site in build/docs; renews its generated pages first
 	@bash "$(ROOT)/scripts/docs.sh"
+
+changelog: env ## put the entries of changelog.d into CHANGELOG.md, for a release: VERSION=0.2.0
+	@cd "$(ROOT)" && $(RUN) -m towncrier build --yes --version "$(VERSION)"
 
 clean: ## remove what was built, the environment excepted
 	@rm -rf "$(ROOT)"/build "$(ROOT)"/spark-warehouse "$(ROOT)"/metastore_db "$(ROOT)"/derby.log "$(ROOT)"/.mypy_cache "$(ROOT)"/.ruff_cache

@@ -17,7 +17,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from spark_timely.errors import (
     DataLossError,
@@ -424,7 +424,10 @@ mark=None, output=None, statements=None)
                 greatest=cast("int | None", facts.get("greatest")),
                 former=tuple(cast("list[str]", facts.get("former", ()))),
                 gaps=tuple((int(a), int(b)) for a, b in cast("list[list[int]]", facts.get("gaps", ()))),
-                lost=tuple((str(name), int(a), int(b)) for name, a, b in cast("list[Any]", facts.get("lost", ()))),
+                lost=tuple(
+                    (str(name), int(a), int(b))
+                    for name, a, b in cast("list[tuple[str, int, int]]", facts.get("lost", ()))
+                ),
                 differing=cast("int", facts.get("differing", 0)),
                 mark=_part(ImportMark, facts.get("mark")),
                 output=_output(facts.get("output")),

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
+from pathlib import Path
 
 import pytest
+import yaml
 
 import spark_timely
 from tests.modules import ROOT, modules
@@ -68,6 +72,44 @@ def test_make_help_lists_every_target(extra: str) -> None:
     )
     assert {line.split()[0] for line in run.stdout.splitlines()} == targets
     assert {"setup", "fmt", "lint", "types", "test", "test-spark", "golden-update", "bench", "docs", "check"} <= targets
+
+
+def test_ci_checks_format_lint_and_types_too() -> None:
+    planned = subprocess.run(
+        ["make", "-n", "check", "test"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    assert "check test </dev/null" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    for part in ("ruff format --check", "ruff check", "scripts/types.sh", "scripts/test.sh"):
+        assert part in planned
+    assert "tests/unit" not in planned, "the unit tests are part of the suite: once is enough"
+
+
+def test_news_become_a_section_of_the_changelog(tmp_path: Path) -> None:
+    kinds = {each["directory"] for each in PROJECT["tool"]["towncrier"]["type"]}
+    news = {file.name for file in (ROOT / "changelog.d").iterdir()} - {"README.md", "template.md"}
+    assert all(re.fullmatch(rf"[a-z0-9-]+\.({'|'.join(kinds)})\.md", name) for name in news)
+    shutil.copytree(ROOT / "changelog.d", tmp_path / "changelog.d")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n<!-- releases, the newest first -->\n\n## [0.1.0]\n")
+    (tmp_path / "changelog.d" / "a-thing.added.md").write_text("Something new.\n")
+    subprocess.run(
+        [sys.executable, "-m", "towncrier", "build", "--yes", "--version", "0.2.0", "--date", "2026-01-02"],
+        cwd=tmp_path,
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    text = (tmp_path / "CHANGELOG.md").read_text()
+    assert "## [0.2.0] - 2026-01-02" in text
+    assert "### Added\n\n- Something new.\n" in text
+    assert text.index("[0.2.0]") < text.index("[0.1.0]")
+    assert {file.name for file in (tmp_path / "changelog.d").iterdir()} == {"README.md", "template.md"}
+
+
+def test_hooks_run_what_ci_runs() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
+    for hook in hooks:
+        assert all((ROOT / word).exists() for word in hook["entry"].split() if "/" in word)
 
 
 @pytest.mark.parametrize(

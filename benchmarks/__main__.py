@@ -1,4 +1,4 @@
-"""Run the benchmarks: `python -m tests.bench [--rows N] [--repeats N] [--only NAME]...`."""
+"""Run the benchmarks: `python -m benchmarks [--rows N] [--repeats N] [--only NAME]...`."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from .dataflow_cases import DataflowCases
 from .report import Case, table, write_jsonl
 from .spark_cases import NAMES, PEER_SETTINGS, SparkCases
 
-BUILD = Path(__file__).resolve().parents[2] / "build"
+BUILD = Path(__file__).resolve().parents[1] / "build"
 
 
 def main() -> int:
     """Measure what is asked for, write `build/bench.jsonl`, say a table; 0 when every aim was reached."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=main.__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", action="append", default=[], help="a part of a case's name")
