@@ -349,23 +349,23 @@ class SourceOptions(Options):
         "maxTimesPerTrigger",
         "int",
         None,
-        "At most so many times in a micro-batch. All four limits may be given; none cuts inside one time.",
+        "The most times in a micro-batch. All four limits may be given; none cuts inside one time.",
         unit="times",
         minimum=1,
     )
     max_files_per_trigger: int | None = _source(
-        "maxFilesPerTrigger", "int", None, "At most so many files in a micro-batch.", unit="files", minimum=1
+        "maxFilesPerTrigger", "int", None, "The most files in a micro-batch.", unit="files", minimum=1
     )
     max_bytes_per_trigger: int | None = _source(
         "maxBytesPerTrigger",
         "bytes",
         None,
-        "At most about so many compressed bytes in a micro-batch.",
+        "The most compressed bytes in a micro-batch, about.",
         unit="bytes",
         minimum=1,
     )
     max_rows_per_trigger: int | None = _source(
-        "maxRowsPerTrigger", "int", None, "At most so many rows in a micro-batch.", unit="rows", minimum=1
+        "maxRowsPerTrigger", "int", None, "The most rows in a micro-batch.", unit="rows", minimum=1
     )
     align_to: Duration | None = _source(
         "alignTo",

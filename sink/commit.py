@@ -134,7 +134,7 @@ def merge_reports(reports: Sequence[TaskReport], /) -> TaskReport:
     """
     if not reports:
         msg = "could not commit a micro-batch: found no report of any task"
-        raise TimelyInternalError(msg, hint="this is a bug of spark-timely, please report it (sink invariant 2)")
+        raise TimelyInternalError(msg, hint="report this bug of spark-timely, with this message (sink invariant 2)")
     first = reports[0]
     mixed = {(r.ident, r.seq, r.repeated, r.form, r.at, r.base) for r in reports}
     if len(mixed) > 1:

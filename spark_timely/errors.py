@@ -234,7 +234,7 @@ def _rebuild(kind: type[TimelyError], message: str, hint: str | None, context: d
 
 
 class TimelyInternalError(TimelyError):
-    """A mistake of this library: an invariant that it keeps by itself is broken. Please report it.
+    """An internal error: an invariant of the library is broken. Please report it.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ class TimelyInternalError(TimelyError):
     ) -> None:
         super().__init__(
             message,
-            hint=hint or "this is a mistake in spark-timely: please report it with this message",
+            hint=hint or "report this bug of spark-timely, with this message",
             context=context,
         )
 
@@ -459,7 +459,7 @@ class StorageError(TimelyError):
 class DataLossError(StorageError):
     """A file that the log names is missing or corrupt.
 
-    Restore the file. A read that shall go on without it says so with ``failOnDataLoss=false``.
+    Restore the file. To read without it, set ``failOnDataLoss=false``.
     """
 
 
@@ -504,7 +504,7 @@ class MultiplicityOverflowError(TimelyError, OverflowError):
 class OperatorError(TimelyError):
     """A function given to a dataflow failed, or gave back what it must not. Nothing of these times was written.
 
-    Correct the function; the dataflow goes on from where its outputs are when it is started again.
+    Correct the function; started again, the dataflow continues where its outputs are.
     """
 
     operator = _Value("Name of the operator.")

@@ -93,7 +93,7 @@ class _Parser(argparse.ArgumentParser):
             names = [word.partition("=")[0] for word in given.split() if word.startswith("-")]
             message = f"{what}{unknown}{', '.join(names) or 'more words than the verb takes'}"
         msg = f"could not read the command line: {message}"
-        raise InvalidUsageError(msg, hint=f"`{self.prog} --help` tells what it takes")
+        raise InvalidUsageError(msg, hint=f"see `{self.prog} --help`")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

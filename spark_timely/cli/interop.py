@@ -369,7 +369,7 @@ class _Listeners:
             raise
 
     def check(self) -> None:
-        """Raise what they raised; the first of it, which tells of the others."""
+        """Raise what they raised; the first of it, which names the others."""
         if not self._errors:
             return
         first, *others = self._errors
@@ -489,8 +489,8 @@ IMPORT = Verb(
     "import",
     "captures of the real timely into a log",
     "Import captures that timely's EventWriter wrote, from files or sockets: one stream of the log for each. The"
-    " protocol is checked. What the log has already is not added again: an import can be repeated, and goes on where"
-    " it was when files have grown.",
+    " protocol is checked. What the log has already is not added again: an import can be repeated, and continues"
+    " where it was when files have grown.",
     _import_arguments,
     _import,
 )

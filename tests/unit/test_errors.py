@@ -82,7 +82,7 @@ def test_without_hint_there_is_none_in_the_text() -> None:
 
 
 def test_internal_error_asks_for_a_report() -> None:
-    assert "please report it" in str(errors.TimelyInternalError("could not count: found invariant 2 broken"))
+    assert "report this bug" in str(errors.TimelyInternalError("could not count: found invariant 2 broken"))
 
 
 def test_context_is_copied() -> None:

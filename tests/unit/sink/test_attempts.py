@@ -201,7 +201,7 @@ def test_tasks_are_told_the_micro_batch_where_the_checkpoint_cannot_be_read(
 
 
 def test_reports_without_any_task_are_our_bug() -> None:
-    with pytest.raises(errors.TimelyInternalError, match="please report it"):
+    with pytest.raises(errors.TimelyInternalError, match="report this bug"):
         sink_commit.merge_reports([])
 
 
