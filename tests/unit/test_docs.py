@@ -101,3 +101,18 @@ def test_python_page_names_every_public_name() -> None:
         re.findall(r"^\.\. auto\w+:: spark_timely\.(\w+)$", text, re.MULTILINE)
     )
     assert named >= {name for name in spark_timely.__all__ if not inspect.ismodule(getattr(spark_timely, name))}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        ROOT / "ARCHITECTURE.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "tests" / "README.md",
+        *sorted((ROOT / "docs" / "internals").rglob("*.md")),
+    ],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_files_that_internals_name_are_there(page: Path) -> None:
+    for name in re.findall(r"`((?:\w+/)+\w+\.\w+)`", page.read_text(encoding="utf-8")):
+        assert (ROOT / name).exists() or (ROOT / "spark_timely" / name).exists(), name
