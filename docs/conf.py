@@ -42,9 +42,9 @@ html_theme_options = {
 spark_timely.Log.__name__ = "Log"
 
 
-def _lead_to_pages(_app: Sphinx, _page: str, parent: str, text: list[str]) -> None:
+def _lead_to_pages(_app: Sphinx, _page: str, _parent: str, text: list[str]) -> None:
     """Let links of files that lie outside of this folder, and are shown here, lead to pages."""
-    text[0] = text[0].replace("](README.md)", "](../index.md)").replace("](docs/", "](" + "../" * parent.count("/"))
+    text[0] = text[0].replace("](README.md)", "](../index.md)").replace("](docs/", "](/")
 
 
 def setup(app: Sphinx) -> None:

@@ -328,6 +328,8 @@ def test_consolidated_diffs_of_other_types(spark: SparkSession) -> None:
     assert {r["k"]: r["n"] for r in spark_timely.consolidate(rows.drop("x"), diff="n").collect()} == {"a": 3, "b": 3}
     found = spark_timely.consolidate(rows.drop("n"), diff="x").collect()
     assert {r["k"]: r["x"] for r in found} == {"a": 0.75, "c": 1.0}
+    quoted = spark.createDataFrame([("p", 1), ("p", 2)], "`a``b` string, `d``.e` long")
+    assert [tuple(row) for row in spark_timely.consolidate(quoted, diff="d`.e").collect()] == [("p", 3)]
 
 
 ALL_TYPES = pa.schema(
