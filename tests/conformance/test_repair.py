@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,30 @@ def test_opening_of_a_stream_is_rebuilt(path: Path, kind: str) -> None:
     again = open_log(path)
     assert sorted(again.streams()) == ["a", "b"]
     assert again.verify().legal
+
+
+def test_commit_beside_that_of_an_opening_is_not_taken_for_the_stream_it_opens(path: Path) -> None:
+    """One of two attempts at the version won; which one cannot be told from what is left."""
+    log = create_log(path, VALUES, minimum=(0,), streams=2)
+    log.open_stream("a", owner="a")
+    before = tree(path)
+    log.writer("a", owner="a").append(pa.table({"_time": [1], "v": [1]}), advance_to=2)
+    lost = {name: data for name, data in tree(path).items() if name not in before and name.startswith("_event")}
+    shutil.rmtree(path)
+    for name, data in before.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(data)
+    again = open_log(path)
+    again.open_stream("b", owner="b")
+    (opened,) = (path / "_event=progress").glob("b-*")
+    opened.unlink()
+    for name, data in lost.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(data)
+    entry(path, again.version).write_bytes(b"")
+    step = only(look(path))
+    assert step.action == "empty"
+    assert "2 commits that may come next have left files" in step.says
 
 
 def broken_data(path: Path, log: DeltaLog, what: str) -> None:

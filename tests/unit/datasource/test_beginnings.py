@@ -80,6 +80,17 @@ def test_moment_that_never_comes_delivers_nothing() -> None:
         assert next(query) == []
 
 
+def test_rows_before_the_beginning_do_not_count_for_a_limit() -> None:
+    log = make_log(streams=2, merge_every=None)
+    put(log, [0], 1, "a")
+    driver = drive(log, delivery="arrival", startingVersion="5", maxRowsPerTrigger="1", includeMetadata="true")
+    driver.run_one()
+    for i in range(1, 7):  # the stream's first four commits are before the beginning
+        put(log, [i, i], i + 1, "a")
+    found = [commits([batch.rows]) for batch in driver.available_now()]
+    assert found == [[], [("a", 5)] * 2, [("a", 6)] * 2, [("a", 7)] * 2]
+
+
 @pytest.mark.parametrize("content", ["messages", "events"])
 @pytest.mark.parametrize("delivery", ["complete", "arrival"])
 def test_version_of_streams_that_lag_or_open_later(delivery: str, content: str) -> None:

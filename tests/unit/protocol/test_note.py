@@ -105,6 +105,13 @@ def test_failures_are_kept_by_run() -> None:
     assert isinstance(note.failures[0].error, OperatorError)
 
 
+def test_runs_that_were_dropped_are_kept_each_once() -> None:
+    note = OutputNote()
+    for run in ("a", "b", "a", "c", "c"):
+        note = note.without(run)
+    assert note.dropped == ("b", "a", "c")
+
+
 def test_advance_and_takeover_restate_what_lasts_and_the_reason_is_for_people() -> None:
     log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
     log.writer(owner="me").append(pa.table({"_time": [3], "v": [1]}), reason='{"v": 1, "greatest": 99}')
