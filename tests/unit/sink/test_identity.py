@@ -12,6 +12,7 @@ import pytest
 from spark_timely import errors
 from spark_timely.log.machine.repetition import Repetition, judge_repetition
 from spark_timely.protocol.note import MicroBatch
+from spark_timely.spark.arrow import spark_schema
 from tests.unit.sink.driver import BOUNDED, SinkDriver, refused, rows
 
 POLICIES: dict[str, dict[str, str]] = {
@@ -98,6 +99,24 @@ def test_repetition_with_other_rows_goes_on_and_is_counted(
     assert (state.note.differing, state.batch) == (2, 1)
     assert ids(driver) == [0, 1]
     assert driver.log().verify().legal
+
+
+@policies
+def test_repetition_by_a_former_owner_stands_and_writes_nothing_into_the_stream_of_another(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    former = SinkDriver(tmp_path, **options)
+    former.run([rows([9])], crash="after commit")
+    others = rows([9, 9], 40)
+    writer = former.writer(spark_schema(others.schema))
+    message = writer.write(iter(others.to_batches()))
+    # Between the tasks of the repetition and its commit.
+    SinkDriver(tmp_path, query="query-b", checkpoint="other", takeover="true", **options).run([rows([10], 1)])
+    version = former.log().version
+    writer.commit([message], 0)
+    assert former.log().version == version
+    assert former.log().stream("main").owner == "query-b"
+    assert ids(former) == [0, 1]
 
 
 @policies
