@@ -122,6 +122,16 @@ def test_join_copies_a_capability_at_a_time_that_is_held(maker: LogMaker) -> Non
     assert log.verify().legal
 
 
+def test_join_without_a_donor_is_from_the_stream_that_is_behind(maker: LogMaker) -> None:
+    log = maker.create(streams=2)
+    log.writer("a", owner="a").advance(7)
+    log.writer("b", owner="b").advance(5)
+    assert log.unclaimed == 0
+    joined = log.open_stream("c", owner="c")
+    assert joined.frontier == Antichain.of(5)
+    assert joined.note.opening.source == "b"
+
+
 def test_join_from_a_donor_leaves_what_is_unclaimed(maker: LogMaker) -> None:
     log = maker.create(streams=2)
     log.writer("a", owner="a").advance(5)

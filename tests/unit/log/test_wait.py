@@ -114,6 +114,12 @@ def test_wait_returns_the_frontier_or_says_how_far_it_was(tmp_path: Path) -> Non
     assert spark_timely.wait(log, frontier=Antichain.of(5)) == Antichain.of(7)
 
 
+def test_without_a_timeout_what_is_reached_is_returned(tmp_path: Path) -> None:
+    log = spark_timely.create_log(tmp_path / "log", pa.schema([("v", pa.int64())]), minimum=(0,))
+    log.writer(owner="me").advance(5)
+    assert spark_timely.wait(log, time=4, timeout=None) == Antichain.of(5)
+
+
 def test_wait_for_a_cut_waits_for_all_its_logs(tmp_path: Path) -> None:
     logs = [spark_timely.create_log(tmp_path / name, SCHEMA, minimum=(0,)) for name in "ab"]
     for log in logs:
