@@ -128,6 +128,17 @@ def test_script_is_valid_bash(script: str) -> None:
     subprocess.run(["bash", "-n", str(ROOT / script)], check=True, timeout=60)
 
 
+def test_walk_counts_files_and_moves() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "walk.py")], capture_output=True, text=True, check=True, timeout=300
+    )
+    found = {
+        name: int(files) for name, files in re.findall(r"^(.*): (\d+) files, \d+ moves$", done.stdout, re.MULTILINE)
+    }
+    assert len(found) == 6
+    assert all(files > 5 for files in found.values())
+
+
 def test_every_logger_keeps_secrets_back() -> None:
     import logging
 
