@@ -207,6 +207,12 @@ def test_stream_taken_over_goes_on_where_it_was_and_its_owner_before_is_refused(
     assert log.verify().legal
 
 
+def test_stream_that_is_not_there_is_opened_by_a_takeover(maker: LogMaker) -> None:
+    log = maker.create()
+    writer = log.writer(owner="new", takeover=True)
+    assert (writer.state.owner, writer.state.epoch) == ("new", 0)
+
+
 def test_micro_batches_of_another_owner_are_not_taken_for_repeated_ones(maker: LogMaker) -> None:
     log = maker.create()
     log.open_stream("main", owner="old")
