@@ -112,6 +112,20 @@ def test_other_plan_is_refused_by_the_commit_however_late_the_first_one_comes(
     )
 
 
+def test_commit_that_is_refused_is_the_failure_of_its_step(tmp_path: Path, log: DeltaLog) -> None:
+    first, second = kept(log, tmp_path, "n < 15"), kept(log, tmp_path, "n >= 15")
+    run = runner(second.storage)
+
+    def beaten(plans: Sequence[OutputPlan], tasks: Sequence[Task]) -> list[TaskResult]:
+        found: list[TaskResult] = run(plans, tasks)
+        step_of(engine(first), first)
+        return found
+
+    made = engine(second)
+    made.step(beaten)
+    assert [type(error) for error in made.failures] == [PlanMismatchError]
+
+
 def test_change_that_is_meant_replaces_the_plan_and_the_old_copy_is_refused_from_then_on(
     tmp_path: Path, log: DeltaLog
 ) -> None:

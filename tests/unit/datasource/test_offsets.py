@@ -92,7 +92,9 @@ def test_offset_of_a_newer_version_is_refused() -> None:
        for commits in ([], {"a": 1}, {"a": [1]}, {"a": [1, 2]}, {"a": ["1", "x"]}, {"a": [True, "x"]}, {"a": "1x"})),
      {"version": 1, "delivery": "complete", "begin": {"somewhere": 1}},
      {"version": 1, "delivery": "complete", "begin": {"version": "one"}},
-     {"version": 1, "delivery": "complete", "begin": {"frontier": [1]}, "until": {"never": 1}}],
+     *({"version": 1, "delivery": "complete", "begin": {"frontier": [1]}, "until": until}
+       for until in ({"never": 1}, {}, [], 7, "up", {"upTo": [1], "version": 2}, {"version": "two"})),
+     *({"version": 1, "delivery": "complete", "begin": begin} for begin in ({}, [], 7, {"version": 1, "latest": 2}))],
 )  # fmt: skip
 def test_offset_of_something_else_is_refused(found: Any) -> None:
     with pytest.raises(InvalidUsageError, match="which is no offset of this log — hint: the checkpoint belongs to"):

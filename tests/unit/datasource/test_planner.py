@@ -198,6 +198,9 @@ def test_starting_and_ending_timestamp_follow_the_wall_clock_of_the_commits() ->
     assert values(drive(log, startingTimestamp=texts[1], endingTimestamp=texts[1]).available_now()) == [[], [2]]
     assert values(drive(log, startingTimestamp="1970-01-01").available_now()) == [[], [1, 2, 3]]
     assert values(drive(log, endingTimestamp="1970-01-01").available_now()) == [[]]
+    # No stream has begun by then: there is no position to move to.
+    (batch,) = drive(log, delivery="arrival", endingTimestamp="1970-01-01").available_now()
+    assert (batch.start, batch.rows.num_rows) == (batch.end, 0)
     for delivery in ("complete", "arrival"):
         found = read_all(log, delivery=delivery, startingTimestamp=texts[1], endingTimestamp=texts[1])
         assert found.column("v").to_pylist() == [2]
