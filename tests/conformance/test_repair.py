@@ -239,6 +239,16 @@ def test_entry_that_a_checkpoint_covers_loses_nothing(path: Path) -> None:
     assert open_log(path).verify() == before
 
 
+def test_damage_behind_a_whole_checkpoint_is_nothing_to_repair(path: Path) -> None:
+    log = filled(path)
+    log.tidy()
+    log.writer(owner="me").append(pa.table({"_time": [9], "v": [9]}), advance_to=10)
+    before = log.verify()
+    entry(path, 1).write_bytes(b"")
+    assert look(path, apply=True).steps == ()
+    assert open_log(path).verify() == before
+
+
 def test_entry_that_is_being_written_is_left_alone(path: Path) -> None:
     log = filled(path)
     whole = entry(path, log.version).read_bytes()

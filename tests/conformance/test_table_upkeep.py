@@ -385,7 +385,7 @@ def newest_engine(path: Path) -> str:
     ],
 )
 def test_own_entries_are_written_only_where_every_property_is_known(
-    path: Path, name: str, value: str, engine: str
+    path: Path, name: str, value: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(path)
     DeltaTable(path).alter.set_table_properties({name: value}, raise_if_not_exists=False)
@@ -393,6 +393,13 @@ def test_own_entries_are_written_only_where_every_property_is_known(
     log.writer(owner="me").append(rows(9), advance_to=10)
     assert newest_engine(path).startswith(engine)
     assert log.verify().legal
+    # So are checkpoints.
+    own: list[int] = []
+    put = delta_upkeep.put_checkpoint
+    monkeypatch.setattr(delta_upkeep, "put_checkpoint", lambda *of: own.append(of[1]) or put(*of))
+    log.tidy()
+    assert own == ([log.version] if engine == "spark-timely" else [])
+    assert (path / "_delta_log" / f"{log.version:020d}.checkpoint.parquet").exists()
 
 
 def with_metadata(path: Path, edit: Callable[[dict[str, Any]], None]) -> None:

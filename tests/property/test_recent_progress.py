@@ -21,6 +21,7 @@ from spark_timely.log.base import OPEN_STREAM
 from spark_timely.log.machine.history import history_of
 from spark_timely.log.memory import MemoryLog
 from spark_timely.testing.driver import MicroBatch
+from spark_timely.time.antichain import Antichain
 from tests.unit.datasource.support import drive
 
 PAYLOAD = pa.schema([("v", pa.int64())])
@@ -204,6 +205,18 @@ def test_an_end_that_lies_ahead_costs_what_is_new(monkeypatch: pytest.MonkeyPatc
             read.clear()
             driver.run_one()
             assert len(read) == 1
+
+
+def test_a_bound_that_was_reached_costs_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = MemoryLog.create(PAYLOAD, minimum=(0,))
+    writer = log.writer(owner="main")
+    for upper in (3, 5, 7):
+        writer.advance(upper)
+    followed = CommitBound(log, "version", 2, None)
+    assert (followed.reached(), followed.frontier()) == (True, Antichain.of(3))
+    monkeypatch.setattr(recent.RecentProgress, "since", lambda *_, **__: pytest.fail("looked again"))
+    writer.advance(9)
+    assert (followed.reached(), followed.frontier()) == (True, Antichain.of(3))
 
 
 def test_while_the_log_stays_as_it_is_nothing_is_computed_again() -> None:
