@@ -13,47 +13,60 @@ Invariants
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_timely.errors import StorageError, shown
-from spark_timely.log.store.base import LostRaceError
+from spark_timely.log.machine.commit_loop import Settled, commit_loop
 
 if TYPE_CHECKING:
     from spark_timely.log.core import LogCore
+    from spark_timely.log.store.base import Store
 
 __all__ = ["add_columns"]
 
-_MAX_ATTEMPTS = 100
-_MAX_UNCLEAR = 3
+
+@dataclass(frozen=True, slots=True)
+class _NewColumns:
+    """Columns that a log does not have yet."""
+
+    store: Store
+    columns: pa.Schema
+
+    def put(self) -> None:
+        self.store.add_columns(self.columns)
+
+    def is_shown(self) -> bool:
+        return self.has_landed()
+
+    def has_landed(self) -> bool:
+        payload = self.store.format.payload
+        return all(column.name in payload.names and payload.field(column.name) == column for column in self.columns)
+
+    def is_overtaken(self) -> bool:
+        return any(name in self.store.format.payload.names for name in self.columns.names)
+
+    def discard(self) -> None:
+        """Do nothing: there are no files."""
 
 
 def add_columns(log: LogCore, columns: pa.Schema) -> None:
     """Add those of the columns that a log does not have. See `ReadableLog.add_columns`."""
-    last: StorageError | None = None
-    unclear = 0
-    for _ in range(_MAX_ATTEMPTS):
-        log.store.refresh()
+
+    def decide(_: object) -> Settled[None] | _NewColumns:
         present = log.store.format
         wanted = present.extended(columns)
         names = wanted.merged[len(present.merged) :]
         if not names:
-            return
+            return Settled(None)
         log.check_writable()
-        try:
-            log.store.add_columns(pa.schema([wanted.payload.field(name) for name in names]))
-        except LostRaceError as error:
-            last = error
-        except StorageError as error:
-            last = error
-            unclear += 1
-            if unclear >= _MAX_UNCLEAR:
-                raise
-        else:
-            log.store.refresh()
-    found = "" if last is None else f", the last: {shown(str(last.__cause__ or last))}"
-    msg = f"could not add columns to log {log.path!r}: found {_MAX_ATTEMPTS} lost races{found}"
-    raise StorageError(
-        msg, hint="too many others commit at once; try again", context={"path": log.path}, determinate=False
+        return _NewColumns(log.store, pa.schema([wanted.payload.field(name) for name in names]))
+
+    commit_loop(
+        f"add columns to log {log.path!r}",
+        context={"path": log.path},
+        store=log.store,
+        decide=decide,
+        done=lambda: None,
     )

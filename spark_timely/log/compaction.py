@@ -24,14 +24,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.errors import InvalidUsageError, LogDamagedError, LogFormatError, StorageError
+from spark_timely.errors import InvalidUsageError, LogDamagedError, LogFormatError
 from spark_timely.log.base import DataFile
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES, read_file, write_data_files, write_progress_file
+from spark_timely.log.machine.commit_loop import Settled, commit_loop
 from spark_timely.log.machine.state import distinct_rows
-from spark_timely.log.store.base import LostRaceError
 from spark_timely.masking import masked_logger
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from spark_timely.log.core import LogCore
     from spark_timely.log.files.index import FileIndex
     from spark_timely.time.antichain import Antichain
@@ -40,14 +42,14 @@ __all__ = ["CompactionReport", "compact", "merge_progress_files", "merge_small_f
 
 logger = masked_logger(__name__)
 
-_ATTEMPTS = 20
-_MAX_UNCLEAR = 3
+# How often a merge is tried while others commit: nobody waits for it.
+_PATIENCE = 20
 # What a commit may merge by the way: so little that it is hardly noticed. Sizes of files, and how many times
 # fewer of them are enough than of the smallest.
 _SMALL_TIERS = ((256 * 1024, 1), (2 * 1024 * 1024, 8))
 _MERGE_BYTES = 16 * 1024 * 1024
 _MERGE_ROWS = 2_000_000
-_INLINE_ATTEMPTS = 3
+_INLINE_PATIENCE = 3
 # How many times more files there must be before those of open times are merged.
 _HELD = 4
 _PROGRESS_TIERS = ((1_000, 1), (100_000, 3))
@@ -155,7 +157,7 @@ def merge_small_files(log: LogCore, stream: str, every: int) -> None:
         )
         chosen = _due(mine, log.frontier(), every)
         if chosen is not None:
-            _merge_data(log, chosen, event, TARGET_FILE_BYTES, attempts=_INLINE_ATTEMPTS)
+            _merge_data(log, chosen, event, TARGET_FILE_BYTES, patience=_INLINE_PATIENCE)
             return
 
 
@@ -198,7 +200,7 @@ def _sources(index: FileIndex) -> list[DataFile]:
     return [DataFile(path, size, n, event, "{}", none, None) for path, size, n, event in rows]
 
 
-def _merge_data(log: LogCore, index: FileIndex, event: str, target: int, *, attempts: int = _ATTEMPTS) -> bool:
+def _merge_data(log: LogCore, index: FileIndex, event: str, target: int, *, patience: int = _PATIENCE) -> bool:
     form = log.format
     schema = form.data_schema if event == "message" else form.dead_schema
     table = pa.concat_tables([_read_known(log, path, schema) for path in index.paths.tolist()])
@@ -217,7 +219,7 @@ def _merge_data(log: LogCore, index: FileIndex, event: str, target: int, *, atte
         target_file_size=2 * target,
         narrow=False,
     )
-    return _replace(log, index, new, attempts)
+    return _replace(log, index, new, patience)
 
 
 def _read_known(log: LogCore, path: str, schema: pa.Schema) -> pa.Table:
@@ -251,34 +253,55 @@ def _merge_progress(log: LogCore, index: FileIndex, stream: str) -> bool:
     return done
 
 
-def _replace(log: LogCore, index: FileIndex, new: list[DataFile], attempts: int = _ATTEMPTS) -> bool:
-    """Put new files in the place of old ones; return False if the old ones are gone already."""
-    sources = _sources(index)
-    event = sources[0].event
-    wanted = {f.path for f in sources}
-    unclear = 0
-    for _ in range(attempts):
-        log.store.refresh()
-        if new[0].path in log.store.live:
-            return True
-        if not all(path in log.store.live for path in wanted):
-            if not unclear:
+@dataclass(frozen=True, slots=True)
+class _Merge:
+    """New files in the place of old ones."""
+
+    log: LogCore
+    new: Sequence[DataFile]
+    sources: Sequence[DataFile]
+
+    def put(self) -> None:
+        changes = self.sources[0].event != "progress"
+        self.log.store.transact(self.new, [], removes=self.sources, data_change=changes, exclusive=True)
+
+    def is_shown(self) -> bool:
+        return self.has_landed()
+
+    def has_landed(self) -> bool:
+        return self.new[0].path in self.log.store.live
+
+    def is_overtaken(self) -> bool:
+        """Never: it may have landed, and been merged by another since. Readers that planned before want the files."""
+        return False
+
+    def discard(self) -> None:
+        """Do nothing: the next attempt is at the same files."""
+
+
+def _replace(log: LogCore, index: FileIndex, new: list[DataFile], patience: int = _PATIENCE) -> bool:
+    """Put new files in the place of old ones; return False if the old ones are gone already, or others do not stop."""
+    merge = _Merge(log, new, _sources(index))
+    turns = iter(range(patience))
+
+    def decide(pending: Sequence[_Merge]) -> Settled[bool] | _Merge:
+        if not all(file.path in log.store.live for file in merge.sources):
+            if not pending:
                 log._discard(new)
-            # Else it may have landed, and been merged by another since: readers that planned before want the files.
-            return False
-        try:
-            log.store.transact(new, [], removes=sources, data_change=event != "progress", exclusive=True)
-        except LogFormatError:
-            log._discard(new)
-            raise
-        except LostRaceError:
-            continue
-        except StorageError:
-            unclear += 1
-            if unclear == _MAX_UNCLEAR:
-                raise
-    log.store.refresh()
-    if new[0].path in log.store.live:
-        return True
-    logger.warning("log %r: a merge was put off, others commit all the time", log.path)
-    return False
+            return Settled(answer=False)
+        if next(turns, None) is None:
+            logger.warning("log %r: a merge was put off, others commit all the time", log.path)
+            return Settled(answer=False)
+        return merge
+
+    try:
+        return commit_loop(
+            f"merge files of log {log.path!r}",
+            context={"path": log.path},
+            store=log.store,
+            decide=decide,
+            done=lambda: True,
+        )
+    except LogFormatError:
+        log._discard(new)
+        raise

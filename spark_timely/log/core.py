@@ -1,9 +1,8 @@
-"""The log over any store: commits, and the way back from a lost race.
+"""The log over any store: commits, and their upkeep.
 
-Every commit goes the same way: refresh the snapshot, decide from it, write the progress file, commit
-from that same snapshot. A lost race throws the decision away and begins again. Whether an attempt that
-reported an error happened all the same is found out by looking for its progress file, whose name no
-other attempt has.
+Every commit goes through `commit_loop`: refresh the snapshot, decide from it, write the progress file, commit from
+that same snapshot. Whether an attempt that reported an error happened all the same is found out by looking for its
+progress file, whose name no other attempt has.
 
 Invariants
 ----------
@@ -15,29 +14,32 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
-from spark_timely.errors import LogFormatError, StorageError, TimelyError, shown
+from spark_timely.errors import StorageError, TimelyError, shown
 from spark_timely.log.base import OPEN_STREAM, CommitOutcome, CommitRequest, DataFile, StreamState
 from spark_timely.log.facts import LogFacts
 from spark_timely.log.files.parquet import write_progress_file
+from spark_timely.log.machine.commit_loop import Settled, commit_loop
 from spark_timely.log.machine.decide import decide_commit, decide_open
 from spark_timely.log.machine.state import batch_rows, next_state
-from spark_timely.log.store.base import App, LostRaceError, Store
+from spark_timely.log.store.base import App, Store
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.note import Note
 from spark_timely.protocol.rules import StreamCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import pyarrow as pa
 
 __all__ = ["LogCore"]
 
 logger = masked_logger(__name__)
 
-_MAX_ATTEMPTS = 100
-_MAX_UNCLEAR = 3
+R = TypeVar("R")
+
 _TIDYING, _MERGING = "tidying the table's log", "merging small files"
 
 
@@ -46,21 +48,45 @@ def app_id(stream: str) -> str:
     return f"timely/{stream}"
 
 
-@dataclass(slots=True)
-class _Attempts:
-    """What one call has tried so far and may have landed: progress file and state of each try."""
+@dataclass(frozen=True, slots=True)
+class _StreamAttempt:
+    """A commit to one stream, and `#open` or another with it: new states, their progress files, and the messages."""
 
-    tried: list[tuple[str, StreamState]] = field(default_factory=list)
-    unclear: int = 0
-    last: StorageError | None = None
+    log: LogCore
+    states: Sequence[StreamState]
+    batches: Sequence[pa.Table]
+    progress: Sequence[DataFile]
+    files: Sequence[DataFile]
+    apps: Sequence[App]
+    snapshot: tuple[int, int]
 
-    def forget_overtaken(self, states: Mapping[str, StreamState]) -> None:
-        """Forget tries that did not land, and cannot any more: their number in the stream is another's."""
-        self.tried = [
-            (path, state)
-            for path, state in self.tried
-            if (at := states.get(state.stream)) is None or at.seq < state.seq
-        ]
+    def put(self) -> None:
+        self.log.store.transact([*self.progress, *self.files], self.apps)
+
+    def is_shown(self) -> bool:
+        """Whether the snapshot has it: then its states are known without reading them."""
+        log, path = self.log, self.progress[0].path
+        if path not in log.store.live:
+            return False
+        log._remember(self)
+        return True
+
+    def has_landed(self) -> bool:
+        """Whether the snapshot has it, and the disk."""
+        # Somebody may have merged the file meanwhile; its rows then say whose commit it was.
+        landed = self.progress[0].path in self.log.store.live or self.log._is_written(self.states[-1])
+        if landed:
+            self.log.store.flush()
+        return landed
+
+    def is_overtaken(self) -> bool:
+        """Whether its number in the stream is another commit's."""
+        mine = self.states[-1]
+        newest = self.log._all_states().get(mine.stream)
+        return newest is not None and newest.seq >= mine.seq
+
+    def discard(self) -> None:
+        self.log._discard(self.progress)
 
 
 class LogCore(LogFacts):
@@ -148,20 +174,16 @@ class LogCore(LogFacts):
             If the log cannot be written.
         """
         time_ = None if at is None else self.domain.parse_time(at)
-        attempts = _Attempts()
-        with self._lock, self._told_truly(attempts):
+        with self._lock:
             clock = self._now()
-            for _ in range(_MAX_ATTEMPTS):
-                self.store.refresh()
+
+            def decide(_: object) -> Settled[StreamState] | _StreamAttempt:
                 states = self._all_states()
-                if attempts.tried and self._landed(attempts):
-                    return states[name]
-                attempts.forget_overtaken(states)
                 plan = decide_open(
                     self.path, self.domain, states, name, owner=owner, at=time_, donor=donor, clock=clock
                 )
                 if isinstance(plan, StreamState):
-                    return plan
+                    return Settled(plan)
                 new = [plan.state]
                 apps: list[App] = [(app_id(name), 0)]
                 if plan.open_state is not None:
@@ -169,9 +191,9 @@ class LogCore(LogFacts):
                     apps.append((app_id(OPEN_STREAM), plan.open_state.seq))
                 if plan.donor is not None:
                     apps.append((app_id(plan.donor.stream), plan.donor.seq))
-                if self._try(attempts, new, (), apps):
-                    return self._all_states()[name]
-        raise self._exhausted(name, attempts)
+                return self._written(new, (), apps)
+
+            return self._commit(name, decide, lambda: self._all_states()[name])
 
     def commit(self, request: CommitRequest) -> CommitOutcome:
         """Append files and progress to a stream, all or nothing.
@@ -203,25 +225,23 @@ class LogCore(LogFacts):
         -----
         Cost: one small file and one commit of the table, whatever the history.
         """
-        attempts = _Attempts()
-        with self._lock, self._told_truly(attempts):
+        stream = request.stream
+        with self._lock:
             clock = self._now()
-            for _ in range(_MAX_ATTEMPTS):
-                self.store.refresh()
+
+            def decide(_: object) -> Settled[CommitOutcome] | _StreamAttempt:
                 states = self._all_states()
-                if attempts.tried and self._landed(attempts):
-                    return CommitOutcome(committed=True, state=states[request.stream])
-                attempts.forget_overtaken(states)
                 after = decide_commit(self.path, self.domain, states, request, self.recorded, clock, owners=self.owners)
                 if after is None:
-                    return self._duplicate(request)
-                if self._try(attempts, [after], request.files, [(app_id(request.stream), after.seq)]):
-                    outcome = CommitOutcome(committed=True, state=self._all_states()[request.stream])
-                    break
-            else:
-                raise self._exhausted(request.stream, attempts)
-        # Apart: whatever comes of it, the commit has happened.
-        self._maintain(after)
+                    return Settled(self._duplicate(request))
+                return self._written([after], request.files, [(app_id(stream), after.seq)])
+
+            outcome = self._commit(
+                stream, decide, lambda: CommitOutcome(committed=True, state=self._all_states()[stream])
+            )
+        if outcome.committed:
+            # Apart: whatever comes of it, the commit has happened.
+            self._maintain(outcome.state)
         return outcome
 
     def _duplicate(self, request: CommitRequest) -> CommitOutcome:
@@ -232,98 +252,38 @@ class LogCore(LogFacts):
         mine = bool(request.files) and all(f.path in self.store.live for f in request.files)
         return CommitOutcome(committed=mine, state=state)
 
-    @contextmanager
-    def _told_truly(self, attempts: _Attempts) -> Iterator[None]:
-        """Let no error claim that nothing happened, once a commit was tried that may have happened.
+    def _commit(self, stream: str, decide: Callable[[object], Settled[R] | _StreamAttempt], done: Callable[[], R]) -> R:
+        return commit_loop(
+            f"commit to stream {stream!r} of log {self.path!r}",
+            context={"path": self.path, "stream": stream},
+            store=self.store,
+            decide=decide,
+            done=done,
+        )
 
-        Any error of a library or of a look at the log may come after the commit; by its type callers
-        would take it for a refusal, and delete files that are part of the log (invariant 2).
-        """
-        try:
-            yield
-        except Exception as error:
-            stored = error if isinstance(error, StorageError) else None
-            if not attempts.tried or (stored is not None and not stored.determinate):
-                raise
-            found = f"could not tell whether a commit to log {self.path!r} happened: found {shown(str(error))}"
-            raise StorageError(
-                found if stored is None else stored.message,
-                hint="read the log to see whether the commit happened",
-                context={"path": self.path},
-            ) from error
-
-    def _try(
-        self, attempts: _Attempts, states: Sequence[StreamState], files: Sequence[DataFile], apps: Sequence[App]
-    ) -> bool:
-        """Commit states and files from the present snapshot; return False if it must be decided anew.
-
-        Raises
-        ------
-        LogFormatError
-            If the log cannot be written. Nothing happened.
-        StorageError
-            If it is unclear, after several tries, whether the commit will have happened.
-        """
+    def _written(self, states: Sequence[StreamState], files: Sequence[DataFile], apps: Sequence[App]) -> _StreamAttempt:
+        """Write the progress of a commit, and return what commits it from the present snapshot."""
         self.check_writable()
         batches = [batch_rows(self.format, s) for s in states]
         progress = [
             write_progress_file(self.storage, rows, s.stream, s.seq, self.domain)
             for s, rows in zip(states, batches, strict=True)
         ]
-        attempts.tried.append((progress[0].path, states[-1]))
-        before = self._snapshot
-        try:
-            self.store.transact([*progress, *files], apps)
-        except LogFormatError:
-            attempts.tried.pop()
-            self._discard(progress)
-            raise
-        except LostRaceError as error:
-            attempts.last = error
-            self.store.refresh()
-            if self._landed(attempts):
-                return True
-            attempts.tried.pop()
-            self._discard(progress)
-            return False
-        except StorageError as error:
-            if error.determinate:
-                attempts.tried.pop()
-                self._discard(progress)
-                raise
-            attempts.last = error
-            # Unclear. A write that is still under way may yet land: nothing is deleted. To try again
-            # is safe, because both attempts carry the same app ids.
-            self.store.refresh()
-            if self._landed(attempts):
-                return True
-            attempts.unclear += 1
-            if attempts.unclear >= _MAX_UNCLEAR:
-                raise
-            return False
-        self.store.refresh()
-        if progress[0].path not in self.store.live:
-            # Reported as done, and not there: merged meanwhile, or a store that lies.
-            return self._landed(attempts)
-        self._known.update({s.stream: (s, frozenset({f.path})) for f, s in zip(progress, states, strict=True)})
+        return _StreamAttempt(self, states, batches, progress, files, apps, self._snapshot)
+
+    def _remember(self, attempt: _StreamAttempt) -> None:
+        """Keep what a commit of this handle says, now that the snapshot has it."""
+        states = {state.stream: state for state in attempt.states}
+        paths = {state.stream: file.path for state, file in zip(attempt.states, attempt.progress, strict=True)}
+        self._known.update({name: (state, frozenset({paths[name]})) for name, state in states.items()})
         if self.merge_every is not None:  # they are read again when files are merged
-            self._rows_by_path.update(zip((f.path for f in progress), batches, strict=True))
+            self._rows_by_path.update(zip(paths.values(), attempt.batches, strict=True))
+        before = attempt.snapshot
         if self._snapshot == (before[0], before[1] + 1) and self._states_at == before:
             # Nobody else committed: the new states are known without reading them.
-            self._states = {**self._states, **{s.stream: s for s in states}}
+            self._states = {**self._states, **states}
             self._states_at = self._snapshot
-            self._newest_by_path.update({f.path: {s.stream: s} for f, s in zip(progress, states, strict=True)})
-        return True
-
-    def _landed(self, attempts: _Attempts) -> bool:
-        """Whether an attempt of this call, whatever was reported about it, is in the snapshot, and on the disk."""
-        # Somebody may have merged the file meanwhile; its rows then say whose commit it was.
-        landed = any(path in self.store.live for path, _ in attempts.tried) or any(
-            self._is_written(state) for _, state in attempts.tried
-        )
-        if landed:
-            self.store.flush()
-        return landed
+            self._newest_by_path.update({paths[name]: {name: state} for name, state in states.items()})
 
     def _is_written(self, wanted: StreamState) -> bool:
         found = self.commit_of(wanted.stream, wanted.seq)
@@ -348,30 +308,20 @@ class LogCore(LogFacts):
             return
         self._discard(file for file in files if file.path not in live)
 
-    def _exhausted(self, stream: str, attempts: _Attempts) -> StorageError:
-        last = "" if attempts.last is None else f", the last: {shown(str(attempts.last.__cause__ or attempts.last))}"
-        return StorageError(
-            f"could not commit to stream {stream!r} of log {self.path!r}: found {_MAX_ATTEMPTS} lost races{last}",
-            hint="too many others commit at once; try again",
-            context={"path": self.path, "stream": stream},
-            determinate=not attempts.tried,
-        )
-
     def _drop_unclaimed(self, reason: str) -> None:
         """Give up the capabilities that no stream has claimed."""
-        attempts = _Attempts()
-        with self._lock, self._told_truly(attempts):
+        with self._lock:
             clock = self._now()
-            for _ in range(_MAX_ATTEMPTS):
-                self.store.refresh()
+
+            def decide(_: object) -> Settled[None] | _StreamAttempt:
                 opened = self._all_states().get(OPEN_STREAM)
                 if opened is None or opened.closed:
-                    return
+                    return Settled(None)
                 nothing = StreamCounts.empty(self.domain.arity)
                 after = next_state(opened, nothing, at=max(clock, opened.at + 1), reason=reason, note=Note())
-                if self._try(attempts, [after], (), [(app_id(OPEN_STREAM), after.seq)]):
-                    return
-        raise self._exhausted(OPEN_STREAM, attempts)
+                return self._written([after], (), [(app_id(OPEN_STREAM), after.seq)])
+
+            self._commit(OPEN_STREAM, decide, lambda: None)
 
     # Upkeep --------------------------------------------------------------------------------------
 

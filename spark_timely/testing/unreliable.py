@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from spark_timely.errors import StorageError
 from spark_timely.log.base import DataFile
 from spark_timely.log.core import LogCore
-from spark_timely.log.store.base import App, LostRaceError, Store
+from spark_timely.log.machine.commit_loop import LostRaceError
+from spark_timely.log.store.base import App, Store
 
 if TYPE_CHECKING:
     import pyarrow as pa

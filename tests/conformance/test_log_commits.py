@@ -26,8 +26,8 @@ from spark_timely.errors import (
     UpperMismatchError,
 )
 from spark_timely.log.base import CommitRequest
+from spark_timely.log.machine.commit_loop import LostRaceError
 from spark_timely.log.reading import ReadableLog
-from spark_timely.log.store.base import LostRaceError
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import NOTHING, LogMaker, batch, frozen, rows, stored, written

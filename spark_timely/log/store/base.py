@@ -16,10 +16,10 @@ import threading
 import uuid
 from typing import TYPE_CHECKING, Protocol
 
-from spark_timely.errors import StorageError
 from spark_timely.log.files.format import EVENTS
 from spark_timely.log.files.index import index_adds
 from spark_timely.log.files.live_files import LiveFiles
+from spark_timely.log.machine.commit_loop import LostRaceError
 from spark_timely.log.store.storage import MemoryStorage, Storage
 
 if TYPE_CHECKING:
@@ -30,19 +30,12 @@ if TYPE_CHECKING:
     from spark_timely.log.base import DataFile
     from spark_timely.log.files.format import LogFormat
 
-__all__ = ["LostRaceError", "MemoryStore", "MemoryTable", "Store"]
+__all__ = ["MemoryStore", "MemoryTable", "Store"]
 
 App = tuple[str, int]
 
 _COLUMNS = "#columns"
 """Marks a commit that added columns; no app id has such a name."""
-
-
-class LostRaceError(StorageError):
-    """A commit was not accepted from this snapshot. Refresh, decide anew, commit again.
-
-    Never seen by callers of a log.
-    """
 
 
 class Store(Protocol):

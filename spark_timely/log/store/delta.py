@@ -52,7 +52,8 @@ from spark_timely.errors import (
 from spark_timely.log.files.format import LogFormat
 from spark_timely.log.files.index import index_adds, index_files
 from spark_timely.log.files.live_files import LiveFiles
-from spark_timely.log.store.base import App, LostRaceError
+from spark_timely.log.machine.commit_loop import MOST_ATTEMPTS, LostRaceError
+from spark_timely.log.store.base import App
 from spark_timely.log.store.checkpoints import lost_checkpoint
 from spark_timely.log.store.create import NO_LINKS, add_action, no_links
 from spark_timely.log.store.delta_calls import DeltaTable, delta_call
@@ -105,7 +106,6 @@ _WRITTEN_FEATURES = frozenset(
 )
 # Who has not looked for so long opens the table anew: others clean up by age, an hour at the least, and not in order.
 _LONG_S = 1200.0
-_COMMIT_RETRIES = 30
 _OPEN_TRIES = 3
 # Seconds between looks at an entry that cannot be understood: somebody may be writing it in its place.
 LOOKS_S = (0.1, 0.2, 0.4, 0.8, 1.6)
@@ -559,7 +559,7 @@ class DeltaStore:
         """
         if self._entry_mark() != self._mark:
             raise self._lost(found="another entry in place of the snapshot's")
-        for version in range(self._version + 1, self._version + 2 + _COMMIT_RETRIES):
+        for version in range(self._version + 1, self._version + 2 + MOST_ATTEMPTS):
             try:
                 done = put_entry(self._storage, version, render(version))
             except OSError as error:
@@ -600,7 +600,7 @@ class DeltaStore:
                 ["_event"],
                 commit_properties=CommitProperties(
                     app_transactions=[Transaction(app, number) for app, number in apps],
-                    max_commit_retries=0 if exclusive else _COMMIT_RETRIES,
+                    max_commit_retries=0 if exclusive else MOST_ATTEMPTS,
                 ),
                 post_commithook_properties=NO_HOOKS,
             )
