@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from spark_timely.datasource.columns import conform_array
 from spark_timely.datasource.partitions import Layout, Split
 from spark_timely.errors import DataLossError, InvalidUsageError
-from spark_timely.log.snapshot import consolidate_updates
+from spark_timely.log.reader import consolidate_updates
 from spark_timely.log.store.storage import open_storage
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import lexicographically_below, surely_holds, within

@@ -45,8 +45,8 @@ from spark_timely.time.consolidation import consolidate_rows
 from spark_timely.time.order import minimal
 
 if TYPE_CHECKING:
+    from spark_timely.log import Log
     from spark_timely.log.base import StreamState
-    from spark_timely.log.reading import ReadableLog
 
 _log = masked_logger("spark_timely.sink")
 
@@ -184,7 +184,7 @@ def commit_reports(
     reports: Sequence[TaskReport],
     /,
     *,
-    find: Callable[[str, dict[str, str]], ReadableLog | None] = find_log,
+    find: Callable[[str, dict[str, str]], Log | None] = find_log,
 ) -> CommitOutcome:
     """Append a micro-batch to the log, once.
 
@@ -351,7 +351,7 @@ def delete_files(
     reports: Iterable[TaskReport],
     /,
     *,
-    find: Callable[[str, dict[str, str]], ReadableLog | None] = find_log,
+    find: Callable[[str, dict[str, str]], Log | None] = find_log,
 ) -> None:
     """Delete files of tasks, but for those that the log knows; where that cannot be told, none.
 
@@ -419,7 +419,7 @@ def _named(ident: BatchId, told: BatchId) -> BatchId:
     return replace(ident, query=query)
 
 
-def _create(plan: CapturePlan) -> ReadableLog:
+def _create(plan: CapturePlan) -> Log:
     from spark_timely.log.delta import create_log
 
     form, options = plan.layout.form, plan.options
@@ -453,7 +453,7 @@ def _check_visible(plan: CapturePlan, whole: TaskReport) -> None:
             )
 
 
-def _state(log: ReadableLog, plan: CapturePlan, ident: BatchId, whole: TaskReport) -> StreamState:
+def _state(log: Log, plan: CapturePlan, ident: BatchId, whole: TaskReport) -> StreamState:
     """Return the stream's state, opening it if need be; refuse one that is not what the tasks knew."""
     stream = plan.options.stream
     state = log.stream(stream)
@@ -476,7 +476,7 @@ def _confirm(
     ident: BatchId,
     recorded: StreamState,
     whole: TaskReport,
-    find: Callable[[str, dict[str, str]], ReadableLog | None],
+    find: Callable[[str, dict[str, str]], Log | None],
 ) -> CommitOutcome:
     """Compare a repeated micro-batch with what is in the log."""
     repeated = ident.micro_batch(whole.digest)
@@ -515,7 +515,7 @@ def _confirm(
 def _amend(
     plan: CapturePlan,
     ident: BatchId,
-    find: Callable[[str, dict[str, str]], ReadableLog | None],
+    find: Callable[[str, dict[str, str]], Log | None],
     note: Note,
     reason: str,
 ) -> None:

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
     from spark_timely.canonical.digest import RowsDigest
     from spark_timely.conf.options import SinkOptions
+    from spark_timely.log import Log
     from spark_timely.log.base import StreamState
-    from spark_timely.log.reading import ReadableLog
 
 _log = masked_logger("spark_timely.sink")
 
@@ -306,7 +306,7 @@ class CapturePlan:
             raise _closed(self.options.path, state.stream)
 
 
-def find_log(path: str, storage_options: dict[str, str]) -> ReadableLog | None:
+def find_log(path: str, storage_options: dict[str, str]) -> Log | None:
     """Open the log of a sink, None if the path is empty.
 
     Parameters
@@ -318,7 +318,7 @@ def find_log(path: str, storage_options: dict[str, str]) -> ReadableLog | None:
 
     Returns
     -------
-    ReadableLog or None
+    Log or None
 
     Raises
     ------
@@ -341,7 +341,7 @@ def make_plan(
     /,
     *,
     clock: Callable[[], int] = now_us,
-    find: Callable[[str, dict[str, str]], ReadableLog | None] = find_log,
+    find: Callable[[str, dict[str, str]], Log | None] = find_log,
     gapless: bool = False,
 ) -> CapturePlan:
     """Read the stream's state and plan a micro-batch of it.
@@ -432,7 +432,7 @@ def _entry_of_newest(options: SinkOptions, state: StreamState | None, ident: Bat
     return None if found is None else found.hash
 
 
-def look_around(options: SinkOptions, query: str | None, log: ReadableLog | None, /, *, gapless: bool = False) -> Place:
+def look_around(options: SinkOptions, query: str | None, log: Log | None, /, *, gapless: bool = False) -> Place:
     """Return what there is where a query writes, and what it wrote down of it in its checkpoint.
 
     Parameters
@@ -440,7 +440,7 @@ def look_around(options: SinkOptions, query: str | None, log: ReadableLog | None
     options : SinkOptions
     query : str or None
         Id of the query.
-    log : ReadableLog or None
+    log : Log or None
         The log that was found.
     gapless : bool
         As in `make_plan`.
@@ -465,13 +465,13 @@ def look_around(options: SinkOptions, query: str | None, log: ReadableLog | None
     )
 
 
-def check_unbroken(options: SinkOptions, log: ReadableLog | None, query: str, /) -> None:
+def check_unbroken(options: SinkOptions, log: Log | None, query: str, /) -> None:
     """Refuse a log that lost something, where its frontier is to be moved and no micro-batch comes.
 
     Parameters
     ----------
     options : SinkOptions
-    log : ReadableLog or None
+    log : Log or None
         The log that was found.
     query : str
         Id of the query.
@@ -492,7 +492,7 @@ def check_unbroken(options: SinkOptions, log: ReadableLog | None, query: str, /)
         raise RolledBackError(msg, hint=finding.hint, context={"path": place.path, "stream": place.stream})
 
 
-def _recorded(log: ReadableLog, state: StreamState, ident: BatchId) -> StreamState | None:
+def _recorded(log: Log, state: StreamState, ident: BatchId) -> StreamState | None:
     """Return the state after the commit of the micro-batch, where it may be a repeated one."""
     if state.batch is None or state.step is None:
         return None
@@ -531,7 +531,7 @@ def check_owner(state: StreamState, query: str | None) -> None:
     )
 
 
-def _first_counts(log: ReadableLog, options: SinkOptions) -> StreamCounts:
+def _first_counts(log: Log, options: SinkOptions) -> StreamCounts:
     """Return what a stream that is still to be opened will hold: a claim, or a copy of a live stream's."""
     if log.frontier().is_empty:
         raise _closed(options.path, None)
@@ -542,7 +542,7 @@ def _first_counts(log: ReadableLog, options: SinkOptions) -> StreamCounts:
     return StreamCounts.initial(min(state.frontier.elements[0] for state in live))
 
 
-def _warn_of_streams(log: ReadableLog, options: SinkOptions) -> None:
+def _warn_of_streams(log: Log, options: SinkOptions) -> None:
     """Tell whoever joins a log that it does not wait for as many streams as the option says."""
     claimed = len(log.streams())
     waits_for = log.unclaimed + claimed

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from spark_timely.datasource.reader import read_splits as read_splits
     from spark_timely.log.cut import Cut as Cut
     from spark_timely.log.cut import cut as cut
-    from spark_timely.log.delta import DeltaLog as Log
     from spark_timely.log.delta import create_log as create_log
     from spark_timely.log.delta import open_log as open_log
+    from spark_timely.log.log import Log as Log
     from spark_timely.log.wait import wait as wait
     from spark_timely.progress.frontier import Antichain as Antichain
     from spark_timely.spark.collection import consolidate as consolidate
@@ -60,7 +60,7 @@ _EXPORTS: dict[str, str] = {
     "Cut": "spark_timely.log.cut",
     "Dataflow": "spark_timely.spark.dataflow",
     "DataflowQuery": "spark_timely.spark.dataflow_query",
-    "Log": "spark_timely.log.delta:DeltaLog",
+    "Log": "spark_timely.log.log",
     "batch_frontier": "spark_timely.spark.source_frontier",
     "capture": "spark_timely.spark.foreach_batch",
     "ceil_to": "spark_timely.dataflow.delays",

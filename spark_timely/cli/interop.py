@@ -35,7 +35,8 @@ from spark_timely.interop.jsonl import JsonLines
 from spark_timely.interop.lines import Line, Lines
 from spark_timely.interop.reader import Source
 from spark_timely.interop.sockets import Address, Producers, import_socket, is_address
-from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log import Log
+from spark_timely.log.delta import create_log, open_log
 
 __all__ = ["EXPORT", "IMPORT"]
 
@@ -250,7 +251,7 @@ class _Target:
         self._kind = "collection" if options.format == "cdcv2" else "stream"
         captures = len(options.captures) if self._kind == "stream" else 1
         self._streams = options.streams or captures
-        self.log: DeltaLog | None
+        self.log: Log | None
         try:
             self.log = open_log(options.log, storage_options=self._storage)
         except LogMissingError:
@@ -260,16 +261,16 @@ class _Target:
                 msg = f"could not read the command line: found --streams {self._streams} for {captures} captures"
                 raise InvalidOptionError(msg, hint="it is the number of all captures that the log will get") from None
 
-    def source(self, *, own: bool = False) -> DeltaLog | Callable[[], DeltaLog]:
+    def source(self, *, own: bool = False) -> Log | Callable[[], Log]:
         """Return the log, or what makes it; a handle of its `own` for another thread."""
         if self.log is None:
             return self._own if own else self._made
         return self._own() if own else self.log
 
-    def _own(self) -> DeltaLog:
+    def _own(self) -> Log:
         return open_log(self._made().path, storage_options=self._storage)
 
-    def _made(self) -> DeltaLog:
+    def _made(self) -> Log:
         with self._lock:
             if self.log is None:
                 domain = self._types.layout.domain
@@ -379,7 +380,7 @@ class _Listeners:
         raise first
 
 
-def _say(log: DeltaLog | None, types: CaptureTypes, results: list[Imported], console: Console) -> None:
+def _say(log: Log | None, types: CaptureTypes, results: list[Imported], console: Console) -> None:
     if log is None:  # nobody came
         domain = types.layout.domain
         frontier = domain.minimum_frontier

@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 from spark_timely.cli.output import Console, count_text, printable, size_text
 from spark_timely.conf import parse_bytes
 from spark_timely.errors import InvalidOptionError, StreamMissingError, TimelyError, shown
+from spark_timely.log import Log
 from spark_timely.log.base import StreamState
-from spark_timely.log.delta import DeltaLog, open_log
+from spark_timely.log.delta import open_log
 from spark_timely.log.files.index import FileIndex
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES
 from spark_timely.log.store.single_writer import promised
@@ -58,7 +59,7 @@ class Verb:
     log_needed: bool = True
 
 
-def asked_log(options: argparse.Namespace) -> DeltaLog:
+def asked_log(options: argparse.Namespace) -> Log:
     """Open the log that was named."""
     return open_log(options.log, storage_options=storage_options(options))
 
@@ -76,7 +77,7 @@ def storage_options(options: argparse.Namespace) -> dict[str, str] | None:
     return promised(storage, single_writer=options.single_writer) or None
 
 
-def _stream(log: DeltaLog, name: str) -> StreamState:
+def _stream(log: Log, name: str) -> StreamState:
     state = log.stream(name)
     if state is None:
         streams = ", ".join(repr(stream) for stream in sorted(log.streams())) or "none yet"
@@ -144,7 +145,7 @@ def _head(options: argparse.Namespace, console: Console) -> bool:
     return True
 
 
-def _chosen_columns(log: DeltaLog, names: str | None) -> list[str]:
+def _chosen_columns(log: Log, names: str | None) -> list[str]:
     known = log.schema.names
     if names is None:
         return list(known)
@@ -156,7 +157,7 @@ def _chosen_columns(log: DeltaLog, names: str | None) -> list[str]:
     return chosen
 
 
-def _rows(log: DeltaLog, options: argparse.Namespace) -> Iterator[dict[str, object]]:
+def _rows(log: Log, options: argparse.Namespace) -> Iterator[dict[str, object]]:
     """Yield rows in the order in which they were captured, at most as many as are asked for, by commit."""
     if options.dead:
         dead = log.dead()
@@ -246,7 +247,7 @@ def _numbers(ranges: Iterable[tuple[int, int]]) -> str:
     return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in ranges)
 
 
-def _facts(log: DeltaLog) -> dict[str, object]:
+def _facts(log: Log) -> dict[str, object]:
     domain, frontier = log.domain, log.frontier()
     return {
         "path": log.path,
@@ -328,7 +329,7 @@ def _frontier(options: argparse.Namespace, console: Console) -> bool:
     return answer
 
 
-def _asked_frontier(log: DeltaLog, options: argparse.Namespace) -> Antichain:
+def _asked_frontier(log: Log, options: argparse.Namespace) -> Antichain:
     if options.stream is not None:
         state = _stream(log, options.stream)
         if options.at is None:
@@ -450,7 +451,7 @@ def _close(options: argparse.Namespace, console: Console) -> bool:
     return True
 
 
-def _frontier_after(log: DeltaLog, after: Sequence[StreamState]) -> Antichain:
+def _frontier_after(log: Log, after: Sequence[StreamState]) -> Antichain:
     """Return the frontier that the log would have with other states of some streams."""
     now = log.counts()
     # What the streams hold now, given up, and what they would hold instead: as many parts as streams.

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from spark_timely.cli.output import Console
 from spark_timely.cli.verbs import Verb, asked_log, frontier_text, storage_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, shown
+from spark_timely.log import Log
 from spark_timely.log.cut import Cut, open_cut
-from spark_timely.log.delta import DeltaLog
 from spark_timely.log.wait import passes, wait_for
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.text import Duration, parse_duration
@@ -84,7 +84,7 @@ def _wait(
     return answer
 
 
-def _asked(options: argparse.Namespace) -> tuple[list[DeltaLog], Callable[[Antichain], bool]]:
+def _asked(options: argparse.Namespace) -> tuple[list[Log], Callable[[Antichain], bool]]:
     if options.cut is None:
         if options.log is None:
             msg = "could not read the command line: found no LOG"

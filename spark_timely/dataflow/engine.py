@@ -35,7 +35,9 @@ from spark_timely.dataflow.tracking import Tracking
 from spark_timely.dataflow.turns import advance_all, is_cancelled
 from spark_timely.dataflow.view import leaves_of
 from spark_timely.errors import DataLossError, LogMissingError, RolledBackError, TimelyError
-from spark_timely.log.delta import DeltaLog, open_log
+from spark_timely.log import Log
+from spark_timely.log.commit import discard_refused
+from spark_timely.log.delta import open_log
 from spark_timely.protocol.note import OutputNote
 from spark_timely.protocol.replay import Limits
 from spark_timely.time.antichain import Antichain
@@ -124,7 +126,7 @@ class Engine:
         sinks: Sequence[Sink],
         storage: Mapping[str, dict[str, str]],
         *,
-        files_of: Callable[[DeltaLog], Callable[[], Files]],
+        files_of: Callable[[Log], Callable[[], Files]],
         limits: Limits | None = None,
         workers: int | None = None,
         twice: bool = False,
@@ -407,7 +409,7 @@ class Engine:
             files = [file for result in mine for file in result.files]
             failed = next((result.error for result in mine if result.error is not None), None)
             if failed is not None:
-                self._logs[sink.path]._discard_refused(files)
+                discard_refused(self._logs[sink.path], files)
                 self._outputs.fail(sink, state, failed)
                 continue
             won = self._append(sink, state, files, end, OutputNote(inputs[sink], self._told(mine)))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from spark_timely.dataflow.scope import Sink
-    from spark_timely.log.delta import DeltaLog
+    from spark_timely.log import Log
     from spark_timely.log.seen import Commits
     from spark_timely.protocol.note import OutputNote
 
@@ -39,11 +39,11 @@ class Inputs:
     Parameters
     ----------
     sinks : sequence of Sink
-    logs : mapping of str to DeltaLog
+    logs : mapping of str to Log
         By path: all that are read or written.
     """
 
-    def __init__(self, sinks: Sequence[Sink], logs: Mapping[str, DeltaLog]) -> None:
+    def __init__(self, sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
         self._logs = logs
         self._owned = {(sink.path, sink.stream) for sink in sinks}
         by_path: dict[str, list[Sink]] = {}

@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from spark_timely.dataflow.view import leaves_of
 from spark_timely.errors import InvalidUsageError, LogMissingError, NotBeyondError, SchemaMismatchError, shown
-from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log import Log
+from spark_timely.log.delta import create_log, open_log
 from spark_timely.log.files.format import LogFormat
 from spark_timely.log.store.storage import open_storage
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["open_logs"]
 
 
-def open_logs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) -> dict[str, DeltaLog]:
+def open_logs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) -> dict[str, Log]:
     """Open the logs that outputs are made from, and their own, made if they are not there, and their streams in them.
 
     A log is made with a capability for each of its outputs, at the least time that any of them may give.
@@ -62,7 +63,7 @@ def open_logs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) -> d
     NotBeyondError
         If a log begins behind times that the output has rows of: they would be lost.
     """
-    logs: dict[str, DeltaLog] = {}
+    logs: dict[str, Log] = {}
     written = {sink.path: sink for sink in sinks}
     for path in [*written, *(leaf.path for sink in sinks for leaf in leaves_of(sink.view))]:  # one turn per log
         try:
@@ -81,7 +82,7 @@ def open_logs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) -> d
     return logs
 
 
-def _check_paths(sinks: Sequence[Sink], logs: Mapping[str, DeltaLog]) -> None:
+def _check_paths(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
     """Refuse a log that is written and has two paths (invariant 1)."""
     users: dict[str, tuple[str, str]] = {}
     for sink in sinks:
@@ -103,14 +104,14 @@ def _check_paths(sinks: Sequence[Sink], logs: Mapping[str, DeltaLog]) -> None:
             )
 
 
-def _identity(path: str, logs: Mapping[str, DeltaLog]) -> str:
+def _identity(path: str, logs: Mapping[str, Log]) -> str:
     """Return what two paths of one log have in common."""
     if path in logs:
         return logs[path].log_id
     return os.path.realpath(path) if open_storage(path).local else path
 
 
-def _create_log(sink: Sink, beside: Sequence[Sink], storage_options: dict[str, str]) -> DeltaLog:
+def _create_log(sink: Sink, beside: Sequence[Sink], storage_options: dict[str, str]) -> Log:
     view = sink.view
     return create_log(
         sink.path,
@@ -129,7 +130,7 @@ def _least(view: View) -> tuple[int, ...]:
     return tuple(min(column) for column in zip(*start, strict=True)) if start else view.domain.minimum
 
 
-def _open_stream(log: DeltaLog, sink: Sink) -> None:
+def _open_stream(log: Log, sink: Sink) -> None:
     types = sink.view.domain.types
     if log.domain.types != types or log.kind != "stream" or not _same_columns(log, sink):
         msg = f"could not start operator {sink.name!r}: found log {sink.path!r} with other columns or times"
@@ -157,11 +158,11 @@ def _open_stream(log: DeltaLog, sink: Sink) -> None:
         ) from error
 
 
-def _same_columns(log: DeltaLog, sink: Sink) -> bool:
+def _same_columns(log: Log, sink: Sink) -> bool:
     return bool(log.schema.equals(_wanted(sink)))
 
 
-def _gained(log: DeltaLog, sink: Sink) -> list[str]:
+def _gained(log: Log, sink: Sink) -> list[str]:
     """Return the columns that an output has more than its log; none if anything else differs as well."""
     wanted = _wanted(sink)
     more = [name for name in wanted.names if name not in log.schema.names]

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spark_timely.dataflow.scope import Sink
+    from spark_timely.log import Log
     from spark_timely.log.base import StreamState
-    from spark_timely.log.core import LogCore
     from spark_timely.protocol.note import OutputFailure
 
 __all__ = ["failure_of", "newest_note", "note_of", "steps_of"]
 
 
-def steps_of(log: LogCore, sink: Sink) -> list[Mapping[str, object]]:
+def steps_of(log: Log, sink: Sink) -> list[Mapping[str, object]]:
     """Return the numbers of the steps of an output, the oldest first.
 
     Notes
@@ -32,7 +32,7 @@ def steps_of(log: LogCore, sink: Sink) -> list[Mapping[str, object]]:
     return [note.step for note in notes if note is not None and note.step is not None]
 
 
-def newest_note(log: LogCore, sink: Sink) -> OutputNote:
+def newest_note(log: Log, sink: Sink) -> OutputNote:
     """Return the newest note of an output; an empty one where there is none."""
     return note_of(log.stream(sink.stream), sink)
 
@@ -43,12 +43,12 @@ def note_of(state: StreamState | None, sink: Sink) -> OutputNote:
     return OutputNote() if note is None else note
 
 
-def failure_of(log: LogCore, sink: Sink, *, run: str | None = None) -> OutputFailure | None:
+def failure_of(log: Log, sink: Sink, *, run: str | None = None) -> OutputFailure | None:
     """Return why an output waits; None where it does not, as far as its log says.
 
     Parameters
     ----------
-    log : LogCore
+    log : Log
     sink : Sink
     run : str, optional
         The run of a query that is asked for; any unless given.

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
     from spark_timely.dataflow.fingerprint import Plan
     from spark_timely.dataflow.scope import Sink
+    from spark_timely.log import Log
     from spark_timely.log.base import DataFile, StreamState
-    from spark_timely.log.delta import DeltaLog
 
 __all__ = ["TRIES", "Outputs", "check_plans", "drop_output", "passes", "pause_s"]
 
@@ -93,7 +93,7 @@ class Outputs:
     Parameters
     ----------
     sinks : sequence of Sink
-    logs : mapping of str to DeltaLog
+    logs : mapping of str to Log
         By path: all that are read or written.
     inputs : Inputs
         Of the same outputs and logs.
@@ -115,7 +115,7 @@ class Outputs:
     def __init__(
         self,
         sinks: Sequence[Sink],
-        logs: Mapping[str, DeltaLog],
+        logs: Mapping[str, Log],
         inputs: Inputs,
         run: str,
         *,
@@ -347,7 +347,7 @@ def _is_like(before: OutputFailure, failure: OutputFailure) -> bool:
 
 
 def _append(
-    log: DeltaLog,
+    log: Log,
     sink: Sink,
     state: StreamState,
     note: OutputNote,
@@ -367,7 +367,7 @@ def _append(
     )
 
 
-def _say(log: DeltaLog, sink: Sink, state: StreamState, note: OutputNote, reason: str) -> bool:
+def _say(log: Log, sink: Sink, state: StreamState, note: OutputNote, reason: str) -> bool:
     """Write a note that moves nothing; return False if somebody else was first."""
     try:
         _append(log, sink, state, note, reason)
@@ -376,7 +376,7 @@ def _say(log: DeltaLog, sink: Sink, state: StreamState, note: OutputNote, reason
     return True
 
 
-def check_plans(sinks: Sequence[Sink], logs: Mapping[str, DeltaLog]) -> None:
+def check_plans(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
     """Refuse outputs that were made by other plans, and not by those that they are to replace.
 
     A look, to refuse early: what counts is what a commit finds. Whether inputs were replaced or put back, or others
@@ -385,7 +385,7 @@ def check_plans(sinks: Sequence[Sink], logs: Mapping[str, DeltaLog]) -> None:
     Parameters
     ----------
     sinks : sequence of Sink
-    logs : mapping of str to DeltaLog
+    logs : mapping of str to Log
         By path: all that are read or written.
 
     Raises
@@ -416,7 +416,7 @@ def _allowed(sink: Sink, plan: Plan) -> tuple[str, ...]:
     return (plan.fingerprint,) if sink.replaces is None else (plan.fingerprint, sink.replaces)
 
 
-def drop_output(log: DeltaLog, sink: Sink, run: str) -> None:
+def drop_output(log: Log, sink: Sink, run: str) -> None:
     """Let no run of a query of this name append to an output any more (invariant 1). Its frontier stays where it is."""
     while True:  # as many turns as others commit meanwhile
         log.refresh()

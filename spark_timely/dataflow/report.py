@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from spark_timely.dataflow.cutting import Files
     from spark_timely.dataflow.scope import Scope, Sink
-    from spark_timely.log.delta import DeltaLog
+    from spark_timely.log import Log
 
 __all__ = ["OperatorMetrics", "OutputProgress", "OutputState", "explain", "metrics", "outputs", "progress"]
 
@@ -252,13 +252,13 @@ def _rows(files: Files, upper: Antichain) -> int:
     return found
 
 
-def _inputs(scope: Scope) -> dict[str, DeltaLog | None]:
+def _inputs(scope: Scope) -> dict[str, Log | None]:
     """Return the logs that are read, by path; None for one that is missing."""
     paths = {leaf.path: None for sink in scope.sinks for leaf in leaves_of(sink.view)}
     return {path: _opened(scope, path) for path in paths}
 
 
-def _frontiers(scope: Scope, logs: Mapping[str, DeltaLog | None]) -> Mapping[str, Antichain]:
+def _frontiers(scope: Scope, logs: Mapping[str, Log | None]) -> Mapping[str, Antichain]:
     found = {}
     for sink in scope.sinks:  # one turn per output
         for leaf in leaves_of(sink.view):
@@ -268,14 +268,14 @@ def _frontiers(scope: Scope, logs: Mapping[str, DeltaLog | None]) -> Mapping[str
     return found
 
 
-def _upper(log: DeltaLog | None, sink: Sink) -> Antichain:
+def _upper(log: Log | None, sink: Sink) -> Antichain:
     state = None if log is None else log.stream(sink.stream)
     if state is not None:
         return state.frontier
     return sink.view.front({leaf: leaf.domain.minimum_frontier for leaf in leaves_of(sink.view)})
 
 
-def _opened(scope: Scope, path: str) -> DeltaLog | None:
+def _opened(scope: Scope, path: str) -> Log | None:
     try:
         return open_log(path, storage_options=scope.storage[path] or None)
     except LogMissingError:

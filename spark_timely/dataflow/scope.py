@@ -22,7 +22,8 @@ from spark_timely.errors import (
     LogMissingError,
     shown,
 )
-from spark_timely.log.delta import DeltaLog, open_log
+from spark_timely.log import Log
+from spark_timely.log.delta import open_log
 from spark_timely.log.files.format import LogFormat, check_stream_name
 from spark_timely.log.store.storage import normal_path
 from spark_timely.time.antichain import Antichain
@@ -98,7 +99,7 @@ class Scope:
         self._operators += 1
         return f"{kind}_{self._operators}"
 
-    def replay(self, log: str | os.PathLike[str] | DeltaLog, /) -> Stream:
+    def replay(self, log: str | os.PathLike[str] | Log, /) -> Stream:
         """Read a log: its messages, and its frontier.
 
         Parameters
@@ -118,7 +119,7 @@ class Scope:
             collection.
         """
         name = self.next_name("replay")
-        opened = log if isinstance(log, DeltaLog) else open_log(log)
+        opened = log if isinstance(log, Log) else open_log(log)
         if opened.kind != "stream":
             msg = f"could not add operator {name!r}: found log {opened.path!r} of kind={opened.kind!r}"
             raise InvalidUsageError(msg, hint="dataflows read streams; updates of collections cannot be aggregated yet")
@@ -132,12 +133,10 @@ class Scope:
             self.storage[opened.path] = dict(opened.storage_options)
         return Stream(self, self._leaves[opened.path])
 
-    def add_sink(
-        self, view: View, log: str | os.PathLike[str] | DeltaLog, stream: str, replaces: str | None = None
-    ) -> None:
+    def add_sink(self, view: View, log: str | os.PathLike[str] | Log, stream: str, replaces: str | None = None) -> None:
         """Capture a view into a stream of a log. See `Stream.capture`."""
         name = self.next_name("capture")
-        path = log.path if isinstance(log, DeltaLog) else normal_path(log)
+        path = log.path if isinstance(log, Log) else normal_path(log)
         check_stream_name(stream)
         LogFormat.build(view.schema, times=[kind.value for kind in view.domain.types])
         if replaces is not None and not (isinstance(replaces, str) and FINGERPRINT.fullmatch(replaces)):
@@ -156,11 +155,9 @@ class Scope:
                 path=route,
             )
         self.sinks.append(Sink(name, view, path, stream, f"dataflow {self.name}", replaces))
-        self.storage.setdefault(path, dict(log.storage_options) if isinstance(log, DeltaLog) else {})
+        self.storage.setdefault(path, dict(log.storage_options) if isinstance(log, Log) else {})
 
-    def spool(
-        self, view: View, log: str | os.PathLike[str] | DeltaLog, stream: str, replaces: str | None = None
-    ) -> Stream:
+    def spool(self, view: View, log: str | os.PathLike[str] | Log, stream: str, replaces: str | None = None) -> Stream:
         """Capture a view, and replay the log that it is captured into. See `Stream.spool`."""
         self.add_sink(view, log, stream, replaces)
         sink = self.sinks[-1]
@@ -197,7 +194,7 @@ class Probe:
     def __init__(self, scope: Scope, view: View) -> None:
         self._scope = scope
         self._view = view
-        self._opened: dict[str, DeltaLog] = {}
+        self._opened: dict[str, Log] = {}
 
     @property
     def frontier(self) -> Antichain:

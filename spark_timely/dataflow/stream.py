@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import os
 
     from spark_timely.dataflow.scope import Probe
-    from spark_timely.log.delta import DeltaLog
+    from spark_timely.log import Log
 
 __all__ = ["Stream"]
 
@@ -31,7 +31,7 @@ class Stream(RowOperators, TimeOperators):
     """
 
     def capture(
-        self, log: str | os.PathLike[str] | DeltaLog, /, *, stream: str = "main", replaces: str | None = None
+        self, log: str | os.PathLike[str] | Log, /, *, stream: str = "main", replaces: str | None = None
     ) -> None:
         """Append the rows of complete times to a log, exactly once, and move its frontier along.
 
@@ -74,7 +74,7 @@ class Stream(RowOperators, TimeOperators):
         self._scope.add_sink(self.view, log, stream, replaces)
 
     def spool(
-        self, log: str | os.PathLike[str] | DeltaLog, /, *, stream: str = "main", replaces: str | None = None
+        self, log: str | os.PathLike[str] | Log, /, *, stream: str = "main", replaces: str | None = None
     ) -> Stream:
         """Capture into a log of its own, and go on with what is replayed from it, in the same dataflow.
 

@@ -31,10 +31,10 @@ from spark_timely.interop.exporting import (
 from spark_timely.interop.schema import type_text
 from spark_timely.interop.whole_files import WholeFiles
 from spark_timely.interop.writer import CaptureEncoder
+from spark_timely.log import Log
 from spark_timely.log.base import CommitOutcome
 from spark_timely.log.files.format import check_stream_name
 from spark_timely.log.machine.decide import decide_open
-from spark_timely.log.reading import ReadableLog
 from spark_timely.log.writer import StreamWriter
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray, as_times
@@ -45,7 +45,7 @@ _MESSAGE_UPDATES = 8192
 
 
 def collection_messages(
-    log: ReadableLog,
+    log: Log,
     *,
     types: CaptureTypes | None = None,
     up_to: object | None = None,
@@ -55,7 +55,7 @@ def collection_messages(
 
     Parameters
     ----------
-    log : ReadableLog
+    log : Log
         A collection log.
     types : CaptureTypes, optional
         Types of times and records; what the log's columns are unless given.
@@ -124,7 +124,7 @@ def _consolidated(rows: pa.Table, times: IntArray, encoder: CaptureEncoder) -> U
 
 
 def export_collection(
-    log: ReadableLog,
+    log: Log,
     folder: str | os.PathLike[str],
     *,
     files: int = 1,
@@ -177,7 +177,7 @@ class CdcImport:
 
     Parameters
     ----------
-    log : ReadableLog or callable
+    log : Log or callable
         A collection log; or what gives one, where there is none yet: called once there is something to write.
     stream : str
         Opened, if it is not there yet, with the first commit; see `open`.
@@ -206,23 +206,23 @@ class CdcImport:
     (True, 1)
     """
 
-    def __init__(self, log: ReadableLog | Callable[[], ReadableLog], stream: str, types: CaptureTypes) -> None:
+    def __init__(self, log: Log | Callable[[], Log], stream: str, types: CaptureTypes) -> None:
         self._types = types
         self._stream = stream
         self._owner = f"cdcv2 {types.owner}"
-        self._log: ReadableLog | None = None
-        self._make: Callable[[], ReadableLog] | None = None
+        self._log: Log | None = None
+        self._make: Callable[[], Log] | None = None
         self._writer: StreamWriter | None = None
         self.added = 0
         """Updates that were added."""
         check_stream_name(stream)
-        if isinstance(log, ReadableLog):
+        if isinstance(log, Log):
             self._attach(log)
         else:
             self._make = log
         self._reader = CdcReader(time=types.time, record=types.record, frontier=self.frontier)
 
-    def _attach(self, log: ReadableLog) -> ReadableLog:
+    def _attach(self, log: Log) -> Log:
         """Check that messages can go to a stream of the log."""
         if log.kind != "collection":
             msg = f"could not import CDCv2 into log {log.path!r}: found kind={log.kind!r}"
@@ -238,7 +238,7 @@ class CdcImport:
         log.check_writable()
         log.refresh()
         minimum = log.domain.minimum
-        states = log._all_states()
+        states = log.ends()
         decide_open(log.path, log.domain, states, self._stream, owner=self._owner, at=minimum, donor=None, clock=0)
         self._log = log
         if self._stream in states:

@@ -9,8 +9,8 @@ import pyarrow as pa
 from spark_timely.errors import InvalidUsageError, LogFormatError, SchemaMismatchError, shown
 from spark_timely.interop.schema import Type, arrow_schema, parse_type, type_text
 from spark_timely.interop.times import TimeLayout
+from spark_timely.log import Log
 from spark_timely.log.base import StreamState
-from spark_timely.log.core import LogCore
 from spark_timely.log.files.format import canonical_type
 
 __all__ = ["CaptureTypes", "check_log", "import_owner"]
@@ -84,7 +84,7 @@ def import_owner(state: StreamState) -> CaptureTypes | None:
     return None
 
 
-def check_log(log: LogCore, types: CaptureTypes) -> None:
+def check_log(log: Log, types: CaptureTypes) -> None:
     """Refuse a log of another kind, with other columns or other times, for imports of these types.
 
     Raises

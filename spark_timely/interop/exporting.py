@@ -32,8 +32,8 @@ from spark_timely.interop.schema import Record, columns_of, parse_type, type_of_
 from spark_timely.interop.times import TimeLayout, time_text_of
 from spark_timely.interop.whole_files import WholeFiles
 from spark_timely.interop.writer import CaptureEncoder
+from spark_timely.log import Log
 from spark_timely.log.files.parquet import file_times, open_parquet, read_file
-from spark_timely.log.reading import ReadableLog
 from spark_timely.protocol.replay import lexicographically_below
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import DiffArray, IntArray
@@ -71,7 +71,7 @@ class Exported:
     size_bytes: int
 
 
-def default_types(log: ReadableLog) -> CaptureTypes:
+def default_types(log: Log) -> CaptureTypes:
     """Return the types in which a log is exported: those of its imports, else what its columns are.
 
     Raises
@@ -99,7 +99,7 @@ def default_types(log: ReadableLog) -> CaptureTypes:
 
 
 def export_log(
-    log: ReadableLog,
+    log: Log,
     folder: str | os.PathLike[str],
     *,
     files: int = 1,
@@ -115,7 +115,7 @@ def export_log(
 
     Parameters
     ----------
-    log : ReadableLog
+    log : Log
         A stream log. Dead letters are left out.
     folder : path
         Made, if it is not there.
@@ -184,28 +184,28 @@ def export_log(
     return [output.written() for output in outputs]
 
 
-def _check(log: ReadableLog, files: int) -> None:
+def _check(log: Log, files: int) -> None:
     if log.kind != "stream":
         msg = f"could not export log {log.path!r} as captures: found kind={log.kind!r}"
         raise InvalidUsageError(msg, hint="a collection is exported as CDCv2")
     check_files(log, files)
 
 
-def check_files(log: ReadableLog, files: int) -> None:
+def check_files(log: Log, files: int) -> None:
     """Refuse what is no number of files; raises `InvalidUsageError`."""
     if isinstance(files, bool) or not isinstance(files, int) or not 1 <= files <= 10_000:
         msg = f"could not export log {log.path!r}: found files={files!r}"
         raise InvalidUsageError(msg, hint="give a number of files from 1 to 10,000")
 
 
-def _check_times(log: ReadableLog, layout: TimeLayout) -> None:
+def _check_times(log: Log, layout: TimeLayout) -> None:
     # What lies outside of the type, such as times before its least one, is refused when it is written.
     if layout.arity != log.domain.arity:
         msg = f"could not export log {log.path!r} with times {layout.text}: found {log.domain.arity} coordinates"
         raise SchemaMismatchError(msg, hint=f"times of type {layout.text} have {layout.arity}; declare others")
 
 
-def _left(log: ReadableLog, stream: str | None, upper: Antichain | None) -> Antichain:
+def _left(log: Log, stream: str | None, upper: Antichain | None) -> Antichain:
     """Return what is still open of what is exported."""
     if stream is None:
         frontier = log.frontier()
@@ -222,9 +222,7 @@ def _left(log: ReadableLog, stream: str | None, upper: Antichain | None) -> Anti
     return Antichain([time for time in frontier if not upper.less_equal(time)], log.domain.arity)
 
 
-def _wanted(
-    log: ReadableLog, table: pa.Table, stream: str | None, upper: Antichain | None
-) -> tuple[pa.Table, IntArray]:
+def _wanted(log: Log, table: pa.Table, stream: str | None, upper: Antichain | None) -> tuple[pa.Table, IntArray]:
     """Return those rows of a file that are exported, and their times."""
     if stream is not None:
         table = table.filter(pc.equal(table["_stream"], stream))
@@ -235,7 +233,7 @@ def _wanted(
     return table, times
 
 
-def times_of(log: ReadableLog, stream: str | None, upper: Antichain | None) -> tuple[IntArray, DiffArray]:
+def times_of(log: Log, stream: str | None, upper: Antichain | None) -> tuple[IntArray, DiffArray]:
     """Return the distinct times in lexicographic order, and how many rows each has."""
     index = log.files()
     schema = pa.schema([log.format.data_schema.field(name) for name in ("_stream", *log.domain.columns)])
@@ -285,7 +283,7 @@ def stretches(counts: IntArray, stretch_rows: int) -> Iterator[tuple[int, int]]:
 
 
 def rows_between(
-    log: ReadableLog,
+    log: Log,
     columns: list[str],
     stream: str | None,
     upper: Antichain | None,

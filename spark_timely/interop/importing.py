@@ -41,8 +41,9 @@ from spark_timely.interop.jsonl import JsonLines
 from spark_timely.interop.judge import judge_chunk
 from spark_timely.interop.marks import all_marks, newest_mark
 from spark_timely.interop.reader import CaptureReader, Source
+from spark_timely.log import Log
 from spark_timely.log.base import CommitRequest, DataFile, StreamState
-from spark_timely.log.core import LogCore
+from spark_timely.log.commit import discard_refused
 from spark_timely.log.files.format import check_stream_name
 from spark_timely.log.files.parquet import conform, message_table, write_data_files
 from spark_timely.log.machine.decide import decide_open
@@ -103,7 +104,7 @@ class StreamImport:
 
     Parameters
     ----------
-    log : LogCore or callable
+    log : Log or callable
         What gives the log, where there is none yet: called once there is something to write.
     stream : str
         If it is not there yet, it is opened with a capability at the minimum; see `open`.
@@ -145,7 +146,7 @@ class StreamImport:
 
     def __init__(
         self,
-        log: LogCore | Callable[[], LogCore],
+        log: Log | Callable[[], Log],
         stream: str,
         types: CaptureTypes,
         *,
@@ -162,12 +163,12 @@ class StreamImport:
         self._max_delay_s = max_delay_s
         self._tell = tell
         self._clock = clock
-        self._log: LogCore | None = None
-        self._make: Callable[[], LogCore] | None = None
+        self._log: Log | None = None
+        self._make: Callable[[], Log] | None = None
         self._state: StreamState | None = None
         self._mark = ImportMark()
         check_stream_name(stream)
-        if isinstance(log, LogCore):
+        if isinstance(log, Log):
             self._attach(log)
         else:
             self._make = log
@@ -191,12 +192,12 @@ class StreamImport:
         """Whether the log has the stream."""
         return self._state is not None
 
-    def _attach(self, log: LogCore) -> LogCore:
+    def _attach(self, log: Log) -> Log:
         """Check that the capture can become a stream of the log, and find how far it has come."""
         check_log(log, self.types)
         log.check_writable()
         log.refresh()
-        states = log._all_states()
+        states = log.ends()
         minimum = log.domain.minimum
         found = decide_open(
             log.path, log.domain, states, self.stream, owner=self.types.owner, at=minimum, donor=None, clock=0
@@ -440,7 +441,7 @@ class StreamImport:
             outcome = log.commit(request)
         except TimelyError as error:
             if not isinstance(error, StorageError) or error.determinate:
-                log._discard_refused(files)
+                discard_refused(log, files)
             if isinstance(error, RolledBackError | UpperMismatchError):
                 raise self._overtaken(state.seq, error.context.get("current")) from error
             raise
@@ -448,7 +449,7 @@ class StreamImport:
         self._counts = outcome.state.counts
         if outcome.duplicate:
             # Another import of the stream came first. As many rows at the same times need not be the same ones.
-            log._discard_refused(files)
+            discard_refused(log, files)
             recorded = log.recorded(self.stream, high)
             theirs = None if recorded is None else recorded.note.mark
             if theirs is None or replace(theirs, name=name) != mark:

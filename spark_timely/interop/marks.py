@@ -5,14 +5,14 @@ from __future__ import annotations
 import pyarrow.compute as pc
 
 from spark_timely.errors import TimelyInternalError
+from spark_timely.log import Log
 from spark_timely.log.base import StreamState
-from spark_timely.log.core import LogCore
 from spark_timely.protocol.note import ImportMark, Note
 
 __all__ = ["all_marks", "newest_mark"]
 
 
-def newest_mark(log: LogCore, state: StreamState) -> ImportMark:
+def newest_mark(log: Log, state: StreamState) -> ImportMark:
     """Return how far the log has the capture that became a stream.
 
     Raises
@@ -29,7 +29,7 @@ def newest_mark(log: LogCore, state: StreamState) -> ImportMark:
     return mark
 
 
-def all_marks(log: LogCore, stream: str) -> list[ImportMark]:
+def all_marks(log: Log, stream: str) -> list[ImportMark]:
     """Return the marks of all commits of a stream, by position; as many turns as commits."""
     rows = log.progress()
     notes = pc.unique(rows.filter(pc.equal(rows["_stream"], stream))["_note"]).drop_null().to_pylist()

@@ -286,7 +286,7 @@ class CommitOutcome:
 
 
 class CaptureLog(Protocol):
-    """The operations of a capture log; `DeltaLog` keeps one in a table, `MemoryLog` in a process."""
+    """The operations of a capture log; `spark_timely.log.log.Log` has them, and more."""
 
     @property
     def path(self) -> str:
@@ -358,6 +358,12 @@ class CaptureLog(Protocol):
     def add_columns(self, columns: pa.Schema) -> None:
         """Add payload columns that may be null, where they are not there yet."""
 
+    def flush(self) -> None:
+        """Make the commits of the snapshot outlast a power cut, whoever made them."""
+
+    def check_writable(self) -> None:
+        """Refuse a log that can be read only, where that is known beforehand; raises `LogFormatError`."""
+
     def live_paths(self, paths: Iterable[str]) -> set[str]:
         """Return those of the paths that are part of the log, after a refresh."""
 
@@ -369,6 +375,9 @@ class CaptureLog(Protocol):
 
     def files(self) -> FileIndex:
         """Return the files of messages, with bounds of what is in each."""
+
+    def dead_files(self) -> FileIndex:
+        """Return the files of dead letters."""
 
     def positions(self) -> Mapping[str, int]:
         """Return the number of the next commit of each stream, `#open` included."""

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from spark_timely.errors import InvalidUsageError, LogDamagedError, LogFormatError
 from spark_timely.log.base import DataFile
+from spark_timely.log.commit import discard
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES, read_file, write_data_files, write_progress_file
 from spark_timely.log.machine.commit_loop import Settled, commit_loop
 from spark_timely.log.machine.state import distinct_rows
@@ -34,8 +35,9 @@ from spark_timely.masking import masked_logger
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spark_timely.log.core import LogCore
     from spark_timely.log.files.index import FileIndex
+    from spark_timely.log.store.base import Store
+    from spark_timely.log.streams import StreamStates
     from spark_timely.time.antichain import Antichain
 
 __all__ = ["CompactionReport", "compact", "merge_progress_files", "merge_small_files"]
@@ -77,12 +79,12 @@ class CompactionReport:
     lost: int
 
 
-def compact(log: LogCore, *, target_file_size: int = TARGET_FILE_BYTES, min_files: int = 2) -> CompactionReport:
+def compact(states: StreamStates, *, target_file_size: int = TARGET_FILE_BYTES, min_files: int = 2) -> CompactionReport:
     """Merge small files of a log, messages ordered by time, and progress per stream.
 
     Parameters
     ----------
-    log : LogCore
+    states : StreamStates
     target_file_size : int
         Bytes of a file that is large enough; files are merged up to about this size.
     min_files : int
@@ -91,73 +93,72 @@ def compact(log: LogCore, *, target_file_size: int = TARGET_FILE_BYTES, min_file
     Notes
     -----
     Refused by `LogDamagedError` where a file has columns that the log lacks.
-    The table's own log is tidied too: a checkpoint is written, and entries far behind it are deleted.
     Cost: reads and writes what it merges, one group of up to `target_file_size` bytes at a time.
     """
+    store = states.store
     if target_file_size < 1 or min_files < 2:
-        msg = f"could not compact log {log.path!r}: found target_file_size={target_file_size} min_files={min_files}"
+        msg = f"could not compact log {store.path!r}: found target_file_size={target_file_size} min_files={min_files}"
         raise InvalidUsageError(
             msg,
             hint="target_file_size is at least 1 byte, min_files at least 2",
         )
-    log.refresh()
-    log.check_writable()
-    if log.store.append_only:
-        msg = f"could not compact log {log.path!r}: found the table property delta.appendOnly=true"
+    states.refresh()
+    store.check_writable()
+    if store.append_only:
+        msg = f"could not compact log {store.path!r}: found the table property delta.appendOnly=true"
         raise InvalidUsageError(msg, hint="unset the property; it forbids that files are replaced")
-    before = len(log.store.live)
+    before = len(store.live)
     merged = rewritten = lost = 0
     for event in ("message", "dead"):
-        index = log._index(event)
+        index = states.files(event)
         for group in _groups(index, target_file_size, min_files):
-            done = _merge_data(log, index.select(group), event, target_file_size)
+            done = _merge_data(states, index.select(group), event, target_file_size)
             merged, lost = merged + done, lost + (not done)
             rewritten += int(index.sizes[group].sum()) if done else 0
-    index = log.progress_files()
+    index = states.files("progress")
     for stream in sorted({*index.stream_lo.tolist()} & {*index.stream_hi.tolist()}):
         mine = index.select((index.stream_lo == stream) & (index.stream_hi == stream))
         if len(mine) >= min_files:
-            done = _merge_progress(log, mine, stream)
+            done = _merge_progress(states, mine, stream)
             merged, lost = merged + done, lost + (not done)
             rewritten += int(mine.sizes.sum()) if done else 0
-    log.refresh()
-    log.tidy()
-    return CompactionReport(before, len(log.store.live), rewritten, merged, lost)
+    states.refresh()
+    return CompactionReport(before, len(store.live), rewritten, merged, lost)
 
 
-def merge_progress_files(log: LogCore, stream: str, every: int) -> None:
+def merge_progress_files(states: StreamStates, stream: str, every: int) -> None:
     """Merge the small files of progress that the commits of a stream leave behind, once there are enough.
 
     Called at every `every`-th commit of a stream. They are merged by a hundred, and again when many merged
     ones have come together, so that their number grows with the logarithm of the history.
     """
-    index = log.progress_files()
+    index = states.files("progress")
     mine = index.select((index.stream_lo == stream) & (index.stream_hi == stream))
     if len(mine) * 2 >= every:
         for n_rows, share in _PROGRESS_TIERS:
             small = mine.select((mine.rows >= 0) & (mine.rows < n_rows))
             if len(small) * share * 2 >= every:
-                _merge_progress(log, small, stream)
+                _merge_progress(states, small, stream)
                 break
 
 
-def merge_small_files(log: LogCore, stream: str, every: int) -> None:
+def merge_small_files(states: StreamStates, stream: str, every: int) -> None:
     """Merge small files of messages and dead letters of a stream, once there are enough; at most one merge.
 
     Called at every `every`-th commit of a stream. Files of complete times are merged: a replay that keeps
     up has read them, and will not have to read the others with them. Where the frontier is held and they
     are many, the earliest commits are merged, complete or not.
     """
-    if log.store.append_only:
+    if states.store.append_only:
         return
     for event in ("message", "dead"):
-        index = log._index(event)
+        index = states.files(event)
         mine = index.select(
             (index.stream_lo == stream) & (index.stream_hi == stream) & (index.sizes < _SMALL_TIERS[-1][0])
         )
-        chosen = _due(mine, log.frontier(), every)
+        chosen = _due(mine, states.counts().frontier, every)
         if chosen is not None:
-            _merge_data(log, chosen, event, TARGET_FILE_BYTES, patience=_INLINE_PATIENCE)
+            _merge_data(states, chosen, event, TARGET_FILE_BYTES, patience=_INLINE_PATIENCE)
             return
 
 
@@ -200,16 +201,16 @@ def _sources(index: FileIndex) -> list[DataFile]:
     return [DataFile(path, size, n, event, "{}", none, None) for path, size, n, event in rows]
 
 
-def _merge_data(log: LogCore, index: FileIndex, event: str, target: int, *, patience: int = _PATIENCE) -> bool:
-    form = log.format
+def _merge_data(states: StreamStates, index: FileIndex, event: str, target: int, *, patience: int = _PATIENCE) -> bool:
+    form = states.store.format
     schema = form.data_schema if event == "message" else form.dead_schema
-    table = pa.concat_tables([_read_known(log, path, schema) for path in index.paths.tolist()])
+    table = pa.concat_tables([_read_known(states.store, path, schema) for path in index.paths.tolist()])
     times = form.domain.from_columns(table)
     streams = set(index.stream_lo.tolist()) | set(index.stream_hi.tolist())
     # The dot keeps the name apart from that of any stream.
     stream = streams.pop() if len(streams) == 1 else "merged."
     new = write_data_files(
-        log.storage,
+        states.store.storage,
         table,
         times,
         stream=stream,
@@ -219,37 +220,35 @@ def _merge_data(log: LogCore, index: FileIndex, event: str, target: int, *, pati
         target_file_size=2 * target,
         narrow=False,
     )
-    return _replace(log, index, new, patience)
+    return _replace(states.store, index, new, patience)
 
 
-def _read_known(log: LogCore, path: str, schema: pa.Schema) -> pa.Table:
+def _read_known(store: Store, path: str, schema: pa.Schema) -> pa.Table:
     """Read a file of messages or dead letters of which the log has all columns (invariant 3)."""
 
-    def check(found: pa.Schema) -> None:
-        unknown = log.format.unknown_columns(found)
+    def check(schema: pa.Schema) -> None:
+        unknown = list(store.format.unknown_columns(schema))
         if unknown:
-            msg = (
-                f"could not merge file {path!r} of log {log.path!r}: found columns={list(unknown)!r} that the log lacks"
-            )
+            msg = f"could not merge file {path!r} of log {store.path!r}: found columns={unknown!r} that the log lacks"
             raise LogDamagedError(
                 msg,
                 hint="the entry that added them was lost: add them again, with their types, by log.add_columns; the"
                 " values are in the file, and come back",
-                context={"path": log.path, "file": path},
+                context={"path": store.path, "file": path},
                 determinate=True,
             )
 
-    return read_file(log.storage, path, schema, check=check)
+    return read_file(store.storage, path, schema, check=check)
 
 
-def _merge_progress(log: LogCore, index: FileIndex, stream: str) -> bool:
-    rows = pa.concat_tables([log._progress_rows(path) for path in index.paths.tolist()])
-    rows = distinct_rows(log.format, rows)
-    new = write_progress_file(log.storage, rows, stream, int(index.seq_hi.max()), log.domain)
-    done = _replace(log, index, [new])
+def _merge_progress(states: StreamStates, index: FileIndex, stream: str) -> bool:
+    store = states.store
+    rows = pa.concat_tables([states.rows_in(path) for path in index.paths.tolist()])
+    rows = distinct_rows(store.format, rows)
+    new = write_progress_file(store.storage, rows, stream, int(index.seq_hi.max()), store.format.domain)
+    done = _replace(store, index, [new])
     if done:
-        for path in index.paths.tolist():
-            log._rows_by_path.pop(path, None)
+        states.forget_rows(index.paths.tolist())
     return done
 
 
@@ -257,19 +256,19 @@ def _merge_progress(log: LogCore, index: FileIndex, stream: str) -> bool:
 class _Merge:
     """New files in the place of old ones."""
 
-    log: LogCore
+    store: Store
     new: Sequence[DataFile]
     sources: Sequence[DataFile]
 
     def put(self) -> None:
         changes = self.sources[0].event != "progress"
-        self.log.store.transact(self.new, [], removes=self.sources, data_change=changes, exclusive=True)
+        self.store.transact(self.new, [], removes=self.sources, data_change=changes, exclusive=True)
 
     def is_shown(self) -> bool:
         return self.has_landed()
 
     def has_landed(self) -> bool:
-        return self.new[0].path in self.log.store.live
+        return self.new[0].path in self.store.live
 
     def is_overtaken(self) -> bool:
         """Never: it may have landed, and been merged by another since. Readers that planned before want the files."""
@@ -279,29 +278,29 @@ class _Merge:
         """Do nothing: the next attempt is at the same files."""
 
 
-def _replace(log: LogCore, index: FileIndex, new: list[DataFile], patience: int = _PATIENCE) -> bool:
+def _replace(store: Store, index: FileIndex, new: list[DataFile], patience: int = _PATIENCE) -> bool:
     """Put new files in the place of old ones; return False if the old ones are gone already, or others do not stop."""
-    merge = _Merge(log, new, _sources(index))
+    merge = _Merge(store, new, _sources(index))
     turns = iter(range(patience))
 
     def decide(pending: Sequence[_Merge]) -> Settled[bool] | _Merge:
-        if not all(file.path in log.store.live for file in merge.sources):
+        if not all(file.path in store.live for file in merge.sources):
             if not pending:
-                log._discard(new)
+                discard(store.storage, new)
             return Settled(answer=False)
         if next(turns, None) is None:
-            logger.warning("log %r: a merge was put off, others commit all the time", log.path)
+            logger.warning("log %r: a merge was put off, others commit all the time", store.path)
             return Settled(answer=False)
         return merge
 
     try:
         return commit_loop(
-            f"merge files of log {log.path!r}",
-            context={"path": log.path},
-            store=log.store,
+            f"merge files of log {store.path!r}",
+            context={"path": store.path},
+            store=store,
             decide=decide,
             done=lambda: True,
         )
     except LogFormatError:
-        log._discard(new)
+        discard(store.storage, new)
         raise

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from spark_timely.log.base import CaptureLog
-    from spark_timely.log.delta import DeltaLog
+    from spark_timely.log.log import Log
 
 __all__ = ["Cut", "CutLog", "cut", "open_cut"]
 
@@ -213,7 +213,7 @@ class Cut:
 
 
 def cut(
-    logs: Iterable[str | os.PathLike[str] | DeltaLog],
+    logs: Iterable[str | os.PathLike[str] | Log],
     /,
     *,
     frontier: object | None = None,
@@ -255,16 +255,17 @@ def cut(
     >>> cut(logs).frontier
     Antichain.of(5)
     """
-    from spark_timely.log.delta import DeltaLog, open_log
+    from spark_timely.log.delta import open_log
+    from spark_timely.log.log import Log
 
-    if isinstance(logs, (str, os.PathLike, DeltaLog)):
+    if isinstance(logs, (str, os.PathLike, Log)):
         msg = f"could not make a cut: found {shown(getattr(logs, 'path', logs))}, one log that is in no list"
         raise InvalidUsageError(msg, hint="give a list of logs")
-    opened: list[DeltaLog] = []
+    opened: list[Log] = []
     for log in logs:  # as many turns as logs
-        if isinstance(log, DeltaLog):
+        if isinstance(log, Log):
             log.refresh()
-        opened.append(log if isinstance(log, DeltaLog) else open_log(log, storage_options=storage_options))
+        opened.append(log if isinstance(log, Log) else open_log(log, storage_options=storage_options))
     if not opened:
         msg = "could not make a cut: found no logs"
         raise InvalidUsageError(msg, hint="give a list of one log or more")
@@ -284,7 +285,7 @@ def cut(
     return Cut(domain, common if frontier is None else domain.parse_frontier(frontier), entries)
 
 
-def open_cut(cut: Cut, /, *, storage_options: Mapping[str, str] | None = None) -> list[DeltaLog]:
+def open_cut(cut: Cut, /, *, storage_options: Mapping[str, str] | None = None) -> list[Log]:
     """Open the logs of a cut.
 
     Raises

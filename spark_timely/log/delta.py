@@ -11,14 +11,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spark_timely.errors import InvalidUsageError, LogMissingError, SchemaMismatchError, StorageError, TimelyError
 from spark_timely.log.base import OPEN_STREAM
 from spark_timely.log.files.format import LogFormat
 from spark_timely.log.files.parquet import write_progress_file
+from spark_timely.log.log import Log
 from spark_timely.log.machine.state import batch_rows, initial_state
-from spark_timely.log.reading import ReadableLog
 from spark_timely.log.store.create import create_table
 from spark_timely.log.store.delta import DeltaStore
 from spark_timely.log.store.single_writer import check_place, promised
@@ -31,40 +31,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["DeltaLog", "create_log", "forget_logs", "keep_log", "open_log"]
-
-
-class DeltaLog(ReadableLog):
-    """A capture log in a Delta table. Made by `create_log` and `open_log`.
-
-    Picklable: a copy opens the log again, where it is used.
-
-    Examples
-    --------
-    >>> import tempfile, pyarrow as pa
-    >>> log = create_log(tempfile.mkdtemp() + "/log", pa.schema([("v", pa.string())]), minimum=(0,))
-    >>> state = log.writer(owner="me").append(pa.table({"_time": [3], "v": ["a"]}), advance_to=4).state
-    >>> log.frontier(), log.messages().column("v").to_pylist()
-    (Antichain.of(4), ['a'])
-    """
-
-    storage_options: dict[str, str]
-
-    def has_news(self) -> bool:
-        """Return whether others have committed, where that can be told at no cost: on a local disk."""
-        return isinstance(self.store, DeltaStore) and self.storage.local and self.store.has_later()
-
-    def check_writable(self) -> None:
-        """Refuse a table with features that cannot be written; raises `LogFormatError`."""
-        if isinstance(self.store, DeltaStore):
-            self.store.check_writable()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.path, self.storage_options, self.merge_every, self.auto_compact)
-
-
-def _reopen(path: str, storage_options: dict[str, str], merge_every: int | None, auto_compact: bool) -> DeltaLog:  # noqa: FBT001 - as pickle passes it
-    return open_log(path, storage_options=storage_options, merge_every=merge_every, auto_compact=auto_compact)
+__all__ = ["create_log", "forget_logs", "keep_log", "open_log"]
 
 
 def create_log(
@@ -82,7 +49,7 @@ def create_log(
     clock: Callable[[], float] = time.time,
     merge_every: int | None = 100,
     auto_compact: bool = True,
-) -> DeltaLog:
+) -> Log:
     """Create a capture log.
 
     Parameters
@@ -121,7 +88,7 @@ def create_log(
 
     Returns
     -------
-    DeltaLog
+    Log
 
     Raises
     ------
@@ -241,7 +208,7 @@ def open_log(
     clock: Callable[[], float] = time.time,
     merge_every: int | None = 100,
     auto_compact: bool = True,
-) -> DeltaLog:
+) -> Log:
     """Open a capture log.
 
     Parameters
@@ -264,7 +231,7 @@ def open_log(
 
     Returns
     -------
-    DeltaLog
+    Log
 
     Raises
     ------
@@ -293,9 +260,8 @@ def open_log(
             hint="check the path; create_log or a capture makes a new log",
             context={"path": where},
         )
-    log = DeltaLog(DeltaStore(where, storage_options), clock=clock, merge_every=merge_every, auto_compact=auto_compact)
-    log.storage_options = dict(storage_options or {})
-    return log
+    store = DeltaStore(where, storage_options)
+    return Log(store, clock=clock, merge_every=merge_every, auto_compact=auto_compact)
 
 
 _MOST_KEPT = 8
@@ -305,13 +271,13 @@ class _Kept(threading.local):
     """Logs that a thread has opened, the latest last."""
 
     def __init__(self) -> None:
-        self.logs: dict[tuple[object, ...], DeltaLog] = {}
+        self.logs: dict[tuple[object, ...], Log] = {}
 
 
 _kept = _Kept()
 
 
-def keep_log(path: str | os.PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> DeltaLog:
+def keep_log(path: str | os.PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> Log:
     """Open a capture log, or take up the handle that this thread opened before, brought up to date.
 
     For what is done anew for each micro-batch by a process that lives longer: to follow a log costs what is
@@ -324,7 +290,7 @@ def keep_log(path: str | os.PathLike[str], *, storage_options: Mapping[str, str]
 
     Returns
     -------
-    DeltaLog
+    Log
 
     Raises
     ------

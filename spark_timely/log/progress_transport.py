@@ -24,7 +24,7 @@ from spark_timely.progress.transport import ChannelTable, ProgressBatch
 from spark_timely.time.arrays import IntArray
 
 if TYPE_CHECKING:
-    from spark_timely.log.reading import ReadableLog
+    from spark_timely.log import Log
 
 __all__ = ["PROGRESS_SCHEMA", "LogTransport"]
 
@@ -49,7 +49,7 @@ class LogTransport:
 
     Parameters
     ----------
-    log : ReadableLog
+    log : Log
         Created with `PROGRESS_SCHEMA`, ``times=("long",)``, ``minimum=(0,)`` and one stream per worker. Each
         worker has its own handle.
     index, peers : int
@@ -82,7 +82,7 @@ class LogTransport:
     [[[2, 0, 1, 7]]]
     """
 
-    def __init__(self, log: ReadableLog, index: int, peers: int, *, name: str = "progress") -> None:
+    def __init__(self, log: Log, index: int, peers: int, *, name: str = "progress") -> None:
         if not 0 <= index < peers:
             msg = f"could not connect worker {index!r}: found peers={peers!r}"
             raise InvalidUsageError(msg, hint="workers are numbered from 0")

@@ -32,7 +32,7 @@ from spark_timely.time.order import minimal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from spark_timely.log.core import LogCore
+    from spark_timely.log.base import CaptureLog
     from spark_timely.time.antichain import Antichain
 
 __all__ = ["VerifyReport", "verify_log"]
@@ -109,12 +109,12 @@ class _Tally:
             self.bounds[key], self.minima[key] = bounds, least
 
 
-def verify_log(log: LogCore) -> VerifyReport:
+def verify_log(log: CaptureLog) -> VerifyReport:
     """Check a log as a whole, and compute its canonical hash.
 
     Parameters
     ----------
-    log : LogCore
+    log : CaptureLog
 
     Returns
     -------
@@ -168,7 +168,7 @@ def verify_log(log: LogCore) -> VerifyReport:
     )
 
 
-def row_groups(log: LogCore, path: str, schema: pa.Schema) -> Iterator[pa.Table]:
+def row_groups(log: CaptureLog, path: str, schema: pa.Schema) -> Iterator[pa.Table]:
     """Iterate over the row groups of a file of the log, in a schema.
 
     Raises
@@ -183,7 +183,7 @@ def row_groups(log: LogCore, path: str, schema: pa.Schema) -> Iterator[pa.Table]
             yield in_schema(_row_group(file, group, names, log, path), schema)
 
 
-def _row_group(file: pq.ParquetFile, group: int, names: list[str], log: LogCore, path: str) -> pa.Table:
+def _row_group(file: pq.ParquetFile, group: int, names: list[str], log: CaptureLog, path: str) -> pa.Table:
     try:
         return file.read_row_group(group, columns=names)
     except (pa.ArrowInvalid, OSError) as error:
@@ -191,7 +191,7 @@ def _row_group(file: pq.ParquetFile, group: int, names: list[str], log: LogCore,
 
 
 def _check_stream(
-    log: LogCore,
+    log: CaptureLog,
     name: str,
     commits: list[StreamState],
     tally: _Tally,
@@ -249,7 +249,9 @@ def _check_stream(
     return problems
 
 
-def _check_opening(log: LogCore, name: str, first: StreamState, by_stream: dict[str, list[StreamState]]) -> list[str]:
+def _check_opening(
+    log: CaptureLog, name: str, first: StreamState, by_stream: dict[str, list[StreamState]]
+) -> list[str]:
     """Return what is wrong with how a stream came to be."""
     if name == OPEN_STREAM:
         expected = StreamCounts.initial(log.domain.minimum, first.counts.total)

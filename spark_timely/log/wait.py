@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from spark_timely.log.base import CaptureLog
-    from spark_timely.log.delta import DeltaLog
+    from spark_timely.log.log import Log
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.domain import TimeDomain
 
@@ -109,7 +109,7 @@ def wait_for(
 
 
 def wait(
-    target: str | os.PathLike[str] | DeltaLog | Cut,
+    target: str | os.PathLike[str] | Log | Cut,
     /,
     *,
     time: object | None = None,
@@ -168,7 +168,8 @@ def wait(
     ...
     spark_timely.errors.WaitTimeoutError: could not wait for log ...: found frontier=[5] after 0 seconds — hint: ...
     """
-    from spark_timely.log.delta import DeltaLog, open_log
+    from spark_timely.log.delta import open_log
+    from spark_timely.log.log import Log
 
     limit = None if timeout is None else _duration("timeout", timeout)
     pause = _duration("poll", poll)
@@ -179,7 +180,7 @@ def wait(
         logs, reached = open_cut(target, storage_options=storage_options), target.reached_by
         what = f"{len(logs)} logs at a cut of frontier={target.domain.render_frontier(target.frontier)}"
     else:
-        log = target if isinstance(target, DeltaLog) else open_log(target, storage_options=storage_options)
+        log = target if isinstance(target, Log) else open_log(target, storage_options=storage_options)
         logs, reached = [log], passes(log.domain, time=time, frontier=frontier)
         wanted = (
             f"time={shown(log.domain.render_time(log.domain.parse_time(time)))}"

@@ -28,6 +28,7 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.base import CommitOutcome, CommitRequest, DataFile, StreamState
+from spark_timely.log.commit import discard_refused
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES, conform, message_table, write_data_files
 from spark_timely.log.machine.decide import closed_stream, missing_stream
 from spark_timely.log.machine.repetition import Repetition, judge_repetition
@@ -40,7 +41,7 @@ from spark_timely.time.consolidation import consolidate_rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spark_timely.log.core import LogCore
+    from spark_timely.log.base import CaptureLog
     from spark_timely.log.files.format import LogFormat
 
 __all__ = ["StreamWriter", "downgrade_to"]
@@ -65,11 +66,11 @@ def downgrade_to(counts: StreamCounts, frontier: Antichain) -> tuple[IntArray, n
 
 
 class StreamWriter:
-    """Appends to one stream as its owner. Made by `DeltaLog.writer`.
+    """Appends to one stream as its owner. Made by `Log.writer`.
 
     Parameters
     ----------
-    log : LogCore
+    log : CaptureLog
     stream, owner : str
     target_file_size : int
         Bytes after which a new file is begun.
@@ -84,7 +85,7 @@ class StreamWriter:
 
     def __init__(
         self,
-        log: LogCore,
+        log: CaptureLog,
         stream: str,
         owner: str,
         *,
@@ -157,7 +158,7 @@ class StreamWriter:
         RolledBackError
             If the stream has a greater `batch` and not this one, or has this one with other rows or other progress.
         ClosedError, OwnershipError, StorageError
-            As `LogCore.commit`.
+            As `CaptureLog.commit`.
 
         Examples
         --------
@@ -491,10 +492,10 @@ class StreamWriter:
             outcome = log.commit(request)
         except TimelyError as error:
             if not isinstance(error, StorageError) or error.determinate:
-                log._discard_refused(files)
+                discard_refused(log, files)
             raise
         if not outcome.committed:
-            log._discard_refused(files)
+            discard_refused(log, files)
         self._seq = max(self._seq, outcome.state.seq)
         return outcome
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
+    from spark_timely.log import Log
     from spark_timely.log.cut import Cut
-    from spark_timely.log.delta import DeltaLog
 
 __all__ = ["consolidate", "has_map", "snapshot", "snapshot_at"]
 
@@ -111,7 +111,7 @@ def _whole_of(halves: Column) -> Column:
 
 def snapshot(
     spark: SparkSession,
-    log: str | os.PathLike[str] | DeltaLog,
+    log: str | os.PathLike[str] | Log,
     time: object,
     /,
     *,
@@ -123,7 +123,7 @@ def snapshot(
     ----------
     spark : pyspark.sql.SparkSession
         Classic or Connect; the data source must be known to it (`register`).
-    log : path or DeltaLog
+    log : path or Log
     time : time
         As `TimeDomain.parse_time` takes it; not beyond the log's frontier.
     diffs : bool
@@ -146,9 +146,10 @@ def snapshot(
 
         spark_timely.snapshot(spark, "/data/accounts", 7).show()
     """
-    from spark_timely.log.delta import DeltaLog, open_log
+    from spark_timely.log import Log
+    from spark_timely.log.delta import open_log
 
-    opened = log if isinstance(log, DeltaLog) else open_log(log)
+    opened = log if isinstance(log, Log) else open_log(log)
     at = opened.domain.parse_time(time)
     # Up to the times right after it: the contents, and none of the changes that follow.
     up_to = opened.domain.successors(at)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from spark_timely.dataflow.view import Replay
     from spark_timely.datasource.catalog import FileView
-    from spark_timely.log.delta import DeltaLog
+    from spark_timely.log import Log
 
 
 __all__ = ["Dataflow"]
@@ -78,7 +78,7 @@ class Dataflow(Scope):
             msg = f"could not begin dataflow {name!r}: found checkpoint={shown(checkpoint)}"
             raise InvalidUsageError(msg, hint="give the location of the query's checkpoint")
         self.checkpoint = checkpoint
-        self._watched: dict[str, tuple[DeltaLog, Callable[[], FileView]]] = {}
+        self._watched: dict[str, tuple[Log, Callable[[], FileView]]] = {}
 
     def start(
         self,
@@ -226,7 +226,7 @@ class Dataflow(Scope):
 
         return report.progress(self, files_of)
 
-    def _watch(self, path: str) -> tuple[DeltaLog, Callable[[], FileView]]:
+    def _watch(self, path: str) -> tuple[Log, Callable[[], FileView]]:
         log = open_log(path, storage_options=self.storage[path] or None)
         self._watched[path] = log, catalog_of(log)
         return self._watched[path]

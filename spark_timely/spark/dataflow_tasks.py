@@ -26,7 +26,7 @@ from spark_timely.time.antichain import Antichain
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_timely.log.delta import DeltaLog
+    from spark_timely.log import Log
 
 __all__ = ["SparkTasks", "buckets_of", "catalog_of", "pieces_of", "reader_of", "run_one"]
 
@@ -42,7 +42,7 @@ _BUCKETS: Final = StructType(
 )
 
 
-def catalog_of(log: DeltaLog, /) -> Callable[[], FileView]:
+def catalog_of(log: Log, /) -> Callable[[], FileView]:
     """Return what gives the files of a log's present snapshot; what was learnt of them is kept."""
     catalog = Catalog(log)
     return lambda: catalog.files(None, None)

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from spark_timely.conf.options import SinkOptions
+    from spark_timely.log import Log
     from spark_timely.log.base import StreamState
-    from spark_timely.log.reading import ReadableLog
 
 __all__ = ["IdleWatch", "check_idle_options", "greatest_seen"]
 
@@ -91,12 +91,12 @@ def check_idle_options(options: SinkOptions, /) -> float:
     return timeout.seconds
 
 
-def greatest_seen(log: ReadableLog, stream: str, /) -> int | None:
+def greatest_seen(log: Log, stream: str, /) -> int | None:
     """Return the greatest time of a stream's messages, those left out that lay too far in the future.
 
     Parameters
     ----------
-    log : ReadableLog
+    log : Log
         With times of one coordinate.
     stream : str
 
@@ -146,13 +146,13 @@ class IdleWatch:
         query: StreamingQuery,
         options: SinkOptions,
         *,
-        find: Callable[[str, dict[str, str]], ReadableLog | None] = find_log,
+        find: Callable[[str, dict[str, str]], Log | None] = find_log,
     ) -> None:
         self._query = query
         self._options = options
         self._timeout_us = round(check_idle_options(options) * 1_000_000)
         self._find = find
-        self._opened: ReadableLog | None = None
+        self._opened: Log | None = None
         self._committed = 0
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -246,7 +246,7 @@ class IdleWatch:
             return False
         return self._advance(log, state)
 
-    def _log(self) -> ReadableLog | None:
+    def _log(self) -> Log | None:
         if self._opened is None:
             self._opened = self._find(self._options.path, self._options.storage_options)
             return self._opened
@@ -257,7 +257,7 @@ class IdleWatch:
             self._opened = self._find(self._options.path, self._options.storage_options)
         return self._opened
 
-    def _advance(self, log: ReadableLog, state: StreamState) -> bool:
+    def _advance(self, log: Log, state: StreamState) -> bool:
         greatest = greatest_seen(log, state.stream)
         if greatest is None:
             return False
@@ -295,7 +295,7 @@ def _failing_s(pause: float, failures: int) -> float:
     return min(pause * 2.0 ** min(failures, 30), max(pause, _FAILING_S))
 
 
-def _committed_at(log: ReadableLog, state: StreamState) -> int:
+def _committed_at(log: Log, state: StreamState) -> int:
     """Return when the newest commit of a stream was made, in microseconds; later where files were merged.
 
     Not the clock recorded with it, which a micro-batch takes when it is planned.

@@ -9,12 +9,12 @@ Invariants
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_timely.errors import StorageError
+from spark_timely.log import Log
 from spark_timely.log.base import DataFile
-from spark_timely.log.core import LogCore
 from spark_timely.log.machine.commit_loop import LostRaceError
 from spark_timely.log.store.base import App, Store
 
@@ -94,6 +94,11 @@ class UnreliableStore:
         return self.inner.storage
 
     @property
+    def storage_options(self) -> Mapping[str, str]:
+        """Settings of the storage."""
+        return self.inner.storage_options
+
+    @property
     def format(self) -> LogFormat:
         """Format of the log."""
         return self.inner.format
@@ -117,6 +122,14 @@ class UnreliableStore:
     def live(self) -> LiveFiles:
         """The live files of the snapshot."""
         return self.inner.live
+
+    def has_news(self) -> bool:
+        """Pass on."""
+        return self.inner.has_news()
+
+    def check_writable(self) -> None:
+        """Pass on."""
+        self.inner.check_writable()
 
     def refresh(self) -> bool:
         """Move the snapshot to the newest version. A late commit may land after it."""
@@ -187,7 +200,7 @@ def _land(handle: Store, adds: Sequence[DataFile], apps: Sequence[App], removes:
         return
 
 
-def make_unreliable(log: LogCore, **coins: object) -> UnreliableStore:
+def make_unreliable(log: Log, **coins: object) -> UnreliableStore:
     """Put an unreliable store under a log, in place, and return it.
 
     Examples

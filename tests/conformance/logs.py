@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spark_timely.log import Log
 from spark_timely.log.base import CommitRequest, DataFile
-from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log.delta import create_log, open_log
 from spark_timely.log.files.parquet import message_table, write_data_files
-from spark_timely.log.memory import MemoryLog
-from spark_timely.log.reading import ReadableLog
-from spark_timely.log.store.base import MemoryStore
+from spark_timely.log.memory import MemoryLog, MemoryStore
 from spark_timely.testing import ManualClock
 from spark_timely.testing.unreliable import UnreliableStore
 
@@ -33,23 +32,23 @@ class LogMaker:
     seed: int = 0
     made: int = 0
 
-    def create(self, schema: pa.Schema = VALUES, **options: Any) -> ReadableLog:
+    def create(self, schema: pa.Schema = VALUES, **options: Any) -> Log:
         options.setdefault("minimum", (0,) * len(options.get("times", ("long",))))
         self.made += 1
         if self.kind.endswith("memory"):
-            log: ReadableLog = MemoryLog.create(schema, **options)
+            log: Log = MemoryLog.create(schema, **options)
         else:
             log = create_log(self.directory / f"log {self.made}", schema, **options)
         return self._wrapped(log)
 
-    def another(self, log: ReadableLog) -> ReadableLog:
+    def another(self, log: Log) -> Log:
         """Return a second handle on the same log, as another process would have."""
         store = log.store.inner if isinstance(log.store, UnreliableStore) else log.store
         if isinstance(store, MemoryStore):
             return self._wrapped(MemoryLog(MemoryStore(store.table), clock=log._clock, merge_every=log.merge_every))
         return self._wrapped(open_log(log.path, clock=log._clock, merge_every=log.merge_every))
 
-    def _wrapped(self, log: ReadableLog) -> ReadableLog:
+    def _wrapped(self, log: Log) -> Log:
         if self.kind.startswith("unreliable"):
             self.seed += 1
             # Failures that are reported are tried again three times; more would be the caller's.
@@ -68,25 +67,25 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def stored(log: ReadableLog) -> set[str]:
+def stored(log: Log) -> set[str]:
     """All files below the log that are not the table's own."""
     names = [n for n in log.storage.names() if n.startswith("_event=")]
     return {f"{d}/{n}" for d in names for n in log.storage.names(d)}
 
 
-def frozen(log: ReadableLog) -> tuple[Any, ...]:
+def frozen(log: Log) -> tuple[Any, ...]:
     log.refresh()
     return log.version, stored(log), log.frontier(), log.counts()
 
 
-def written(log: ReadableLog, pairs: list[tuple[int, int]], seq: int, stream: str = "main") -> list[DataFile]:
+def written(log: Log, pairs: list[tuple[int, int]], seq: int, stream: str = "main") -> list[DataFile]:
     table = rows(*pairs)
     times = log.domain.from_columns(table)
     whole = message_table(log.format, table.select(["v"]), times, stream, seq)
     return write_data_files(log.storage, whole, times, stream=stream, seq=seq, domain=log.domain)
 
 
-def batch(log: ReadableLog, number: int | None, pairs: list[tuple[int, int]], to: int | None, **more: Any) -> Any:
+def batch(log: Log, number: int | None, pairs: list[tuple[int, int]], to: int | None, **more: Any) -> Any:
     """Commit a micro-batch: messages, then one capability moved from where it is to `to`."""
     state = log.stream("main")
     assert state is not None
@@ -99,7 +98,7 @@ def batch(log: ReadableLog, number: int | None, pairs: list[tuple[int, int]], to
     )
 
 
-def filled(path: Path, **options: Any) -> DeltaLog:
+def filled(path: Path, **options: Any) -> Log:
     """Return a table of three commits of two rows each."""
     log = create_log(path, VALUES, minimum=(0,), merge_every=None, **options)
     writer = log.writer(owner="me")

@@ -15,10 +15,9 @@ from spark_timely.conf.options import SOURCE_OPTIONS, parse_options
 from spark_timely.datasource.planner import ReplayPlanner
 from spark_timely.datasource.reader import read_split
 from spark_timely.errors import DataLossError, LogDamagedError, StorageError
-from spark_timely.log import compaction
+from spark_timely.log import Log, compaction
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.files.parquet import message_table, write_data_files
-from spark_timely.log.reading import ReadableLog
 from tests.conformance.logs import NOTHING, LogMaker, frozen, rows
 from tests.unit.sink.driver import SinkDriver
 from tests.unit.sink.driver import rows as sink_rows
@@ -29,7 +28,7 @@ def maker(request: pytest.FixtureRequest, tmp_path: Path) -> LogMaker:
     return LogMaker(request.param, tmp_path)
 
 
-def trickle(log: ReadableLog, commits: int, *, lateness: int = 5) -> None:
+def trickle(log: Log, commits: int, *, lateness: int = 5) -> None:
     writer = log.writer(owner="me")
     for i in range(1, commits + 1):
         at = i + lateness
@@ -179,7 +178,7 @@ def test_replay_in_flight_survives_a_merge_and_a_vacuum_makes_it_plan_anew(tmp_p
 # Columns that the log lacks -----------------------------------------------------------------------
 
 
-def strange(log: ReadableLog, columns: pa.Schema, value: Any, at: int) -> None:
+def strange(log: Log, columns: pa.Schema, value: Any, at: int) -> None:
     """Commit a file with a column that the log lacks, as one is left behind where the entry of a column was lost."""
     state = log.stream("main")
     assert state is not None

@@ -16,9 +16,9 @@ from spark_timely.errors import (
     RolledBackError,
     SchemaMismatchError,
 )
+from spark_timely.log import Log
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.delta import create_log
-from spark_timely.log.reading import ReadableLog
 from tests.conformance.logs import NOTHING, LogMaker, rows
 
 NOTE = pa.schema([("note", pa.string())])
@@ -28,7 +28,7 @@ def noted(time: int, value: int, note: str) -> pa.Table:
     return rows((time, value)).append_column("note", pa.array([note]))
 
 
-def contents(log: ReadableLog) -> list[tuple[int, int, str | None]]:
+def contents(log: Log) -> list[tuple[int, int, str | None]]:
     log.refresh()
     found = log.messages(columns=["_time", "v", "note"]).to_pylist()
     return [(row["_time"], row["v"], row["note"]) for row in found]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from spark_timely.log import Log
 from spark_timely.log.base import OPEN_STREAM, CommitRequest
-from spark_timely.log.reading import ReadableLog
 from spark_timely.log.writer import downgrade_to
 from spark_timely.protocol.note import Note, OutputNote
 from spark_timely.time.antichain import Antichain
@@ -16,7 +16,7 @@ def rows(*times: int) -> pa.Table:
     return pa.table({"_time": list(times), "v": list(times)})
 
 
-def identities(log: ReadableLog, stream: str, newest: int) -> list[str]:
+def identities(log: Log, stream: str, newest: int) -> list[str]:
     found = [log.commit_of(stream, seq) for seq in range(newest + 1)]
     assert [state and (state.stream, state.seq) for state in found] == [(stream, seq) for seq in range(newest + 1)]
     return [state.identity for state in found if state is not None]

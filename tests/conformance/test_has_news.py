@@ -8,17 +8,18 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log import Log
+from spark_timely.log.delta import create_log, open_log
 
 
 @pytest.fixture
-def log(log_path: str) -> DeltaLog:
+def log(log_path: str) -> Log:
     made = create_log(log_path, pa.schema([("v", pa.int64())]), minimum=(0,), merge_every=None)
     made.writer(owner="me").append(pa.table({"_time": [1], "v": [1]}), advance_to=2)
     return made
 
 
-def test_news_are_seen_however_far_behind_a_handle_is(log: DeltaLog) -> None:
+def test_news_are_seen_however_far_behind_a_handle_is(log: Log) -> None:
     reader, version = open_log(log.path), log.version
     assert not reader.has_news()
     for time in range(3, 90):
@@ -36,6 +37,6 @@ def test_news_are_seen_however_far_behind_a_handle_is(log: DeltaLog) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"size": 1}', '{"version": null}'])
-def test_damaged_pointer_to_the_checkpoint_tells_no_news(log: DeltaLog, content: str) -> None:
+def test_damaged_pointer_to_the_checkpoint_tells_no_news(log: Log, content: str) -> None:
     Path(log.path, "_delta_log", "_last_checkpoint").write_text(content)
     assert not log.has_news()

@@ -25,9 +25,9 @@ from spark_timely.errors import (
     UnheldCapabilityError,
     UpperMismatchError,
 )
+from spark_timely.log import Log
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.machine.commit_loop import LostRaceError
-from spark_timely.log.reading import ReadableLog
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import NOTHING, LogMaker, batch, frozen, rows, stored, written
@@ -48,7 +48,7 @@ def sound(request: pytest.FixtureRequest, tmp_path: Path) -> LogMaker:
     return LogMaker(request.param, tmp_path)
 
 
-def blinded(log: ReadableLog, error: Exception, *, happens: bool = True) -> Callable[[], None]:
+def blinded(log: Log, error: Exception, *, happens: bool = True) -> Callable[[], None]:
     """Let each look at the log fail once a commit was tried; return what gives back sight."""
     store, transact, refresh = log.store, log.store.transact, log.store.refresh
 

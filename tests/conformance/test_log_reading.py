@@ -18,9 +18,10 @@ from spark_timely.errors import (
     SchemaMismatchError,
     StreamMissingError,
 )
+from spark_timely.log import Log
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.files.parquet import message_table, write_data_files
-from spark_timely.log.reading import ReadableLog
+from spark_timely.log.streams import StreamStates
 from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import NOTHING, LogMaker, clock, frozen, rows
 
@@ -109,8 +110,8 @@ def test_states_of_streams_are_read_from_what_is_new_alone(maker: LogMaker, monk
     follower = maker.another(log)
     assert set(follower.streams()) == set(names)
     read: list[str] = []
-    rows_of = type(follower)._progress_rows
-    monkeypatch.setattr(type(follower), "_progress_rows", lambda log, path: rows_of(log, read.append(path) or path))
+    rows_of = StreamStates.rows_in
+    monkeypatch.setattr(StreamStates, "rows_in", lambda states, path: rows_of(states, read.append(path) or path))
     log.writer("b", owner="b").advance(2)
     read.clear()
     follower.refresh()
@@ -173,7 +174,7 @@ def test_snapshot_of_a_stream_is_refused(maker: LogMaker) -> None:
 # Compaction ---------------------------------------------------------------------------------------
 
 
-def facts(log: ReadableLog) -> tuple[Any, ...]:
+def facts(log: Log) -> tuple[Any, ...]:
     report = log.verify()
     assert report.legal, report.problems
     return (
@@ -236,7 +237,7 @@ def test_compaction_loses_to_another_cleanly(maker: LogMaker) -> None:
     from spark_timely.log.compaction import _merge_data
 
     log.compact()
-    assert not _merge_data(other, index, "message", 1 << 20)
+    assert not _merge_data(other._states, index, "message", 1 << 20)
     assert facts(log) == before
 
 

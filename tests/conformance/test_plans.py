@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from spark_timely.errors import PlanMismatchError, UpperMismatchError
+from spark_timely.log import Log
 from spark_timely.log.base import CommitRequest
-from spark_timely.log.reading import ReadableLog
 from spark_timely.protocol.note import Note, OutputNote
 from tests.conformance.logs import LogMaker
 
 
-def step(log: ReadableLog, plans: tuple[str, ...], *, names: str | None = None, seq: int | None = None) -> Any:
+def step(log: Log, plans: tuple[str, ...], *, names: str | None = None, seq: int | None = None) -> Any:
     """Commit what moves nothing, with a note that names a plan."""
     note = Note(output=OutputNote(plan=names, outline=None if names is None else f"filter {names}"))
     nothing = np.empty((0, 1), np.int64), np.empty(0, np.int64)

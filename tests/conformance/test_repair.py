@@ -15,7 +15,8 @@ import pytest
 
 from spark_timely.cli import main
 from spark_timely.errors import InvalidUsageError, LogDamagedError, LogMissingError, RolledBackError
-from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log import Log
+from spark_timely.log.delta import create_log, open_log
 from spark_timely.log.store import delta as delta_store
 from spark_timely.log.store.delta import DeltaStore
 from spark_timely.log.store.entries import entry_path, parse_entry
@@ -130,7 +131,7 @@ def test_commit_beside_that_of_an_opening_is_not_taken_for_the_stream_it_opens(p
     assert "2 commits that may come next have left files" in step.says
 
 
-def broken_data(path: Path, log: DeltaLog, what: str) -> None:
+def broken_data(path: Path, log: Log, what: str) -> None:
     names = {kind: path / f"_event={kind}" for kind in ("message", "progress")}
     newest = {kind: next(folder.glob("main-000000000003-*")) for kind, folder in names.items()}
     if what == "message cut":
@@ -274,7 +275,7 @@ def test_micro_batch_with_dead_letters_is_rebuilt(tmp_path: Path) -> None:
     assert driver.log().verify() == before
 
 
-def checkpointed(path: Path, more: int = 1) -> DeltaLog:
+def checkpointed(path: Path, more: int = 1) -> Log:
     """Return a log with a checkpoint, and commits behind it."""
     log = filled(path)
     log.tidy()
@@ -415,7 +416,7 @@ NOTE = pa.schema([("note", pa.string())])
 OTHER = pa.schema([("other", pa.list_(pa.struct([("x", pa.int16()), ("y", pa.decimal128(9, 2))])))])
 
 
-def widened(path: Path, columns: pa.Schema = NOTE) -> tuple[DeltaLog, int]:
+def widened(path: Path, columns: pa.Schema = NOTE) -> tuple[Log, int]:
     """Return a log with a column that came later, three commits behind it that have it, and its version."""
     log = filled(path)
     log.add_columns(columns)

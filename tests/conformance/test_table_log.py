@@ -13,7 +13,8 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_timely.errors import LogMissingError
-from spark_timely.log.delta import DeltaLog, create_log, keep_log, open_log
+from spark_timely.log import Log
+from spark_timely.log.delta import create_log, keep_log, open_log
 from spark_timely.log.files.index import FileIndex
 from spark_timely.log.store import delta as delta_store
 from spark_timely.log.store.entries import read_entry
@@ -190,7 +191,7 @@ def test_kept_log_is_brought_up_to_date_and_replaced_with_its_table(path: Path, 
     path.rename(tmp_path / "again")
     with pytest.raises(LogMissingError):
         keep_log(path)
-    logs: list[DeltaLog] = []
+    logs: list[Log] = []
     for number in range(12):
         create_log(tmp_path / str(number), VALUES, minimum=(0,))
         logs.append(keep_log(tmp_path / str(number)))

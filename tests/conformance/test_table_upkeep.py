@@ -19,8 +19,9 @@ from deltalake.exceptions import DeltaError
 
 from spark_timely.cli import main
 from spark_timely.errors import LogDamagedError, LogFormatError, RolledBackError, StorageError
+from spark_timely.log import Log
 from spark_timely.log.compaction import merge_progress_files
-from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log.delta import create_log, open_log
 from spark_timely.log.memory import MemoryLog
 from spark_timely.log.store import create as delta_create
 from spark_timely.log.store import delta as delta_store
@@ -726,7 +727,7 @@ def test_disk_that_fails_to_flush_rows_refuses_the_append(path: Path, monkeypatc
 def test_disk_that_fails_to_flush_the_name_of_an_entry_leaves_the_commit_unclear(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log: DeltaLog = filled(path)
+    log: Log = filled(path)
     flush = os.fsync
 
     def fail(descriptor: int) -> None:

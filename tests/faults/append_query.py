@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.errors import StorageError
+from spark_timely.log import Log
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.files.parquet import message_table, write_data_files
-from spark_timely.log.reading import ReadableLog
 from spark_timely.testing.unreliable import UnreliableStore
 from spark_timely.time.antichain import Antichain
 
 VALUES = pa.schema([("v", pa.int64())])
 
 
-def run_batch(log: ReadableLog, batch: int) -> None:
+def run_batch(log: Log, batch: int) -> None:
     """Append micro-batch `batch` as a query would, that may have been restarted: rows (b, b), (b + 2, b)."""
     log.refresh()
     state = log.open_stream("main", owner="query")
@@ -39,7 +39,7 @@ def run_batch(log: ReadableLog, batch: int) -> None:
             log.storage.delete(file.path)
 
 
-def run_query(make: Callable[[], ReadableLog], n_batches: int, done: list[int] | None = None) -> None:
+def run_query(make: Callable[[], Log], n_batches: int, done: list[int] | None = None) -> None:
     """Run micro-batches as Spark does: one that failed is repeated by a new process.
 
     `done` is Spark's checkpoint: the batches that it knows to be committed.
@@ -56,7 +56,7 @@ def run_query(make: Callable[[], ReadableLog], n_batches: int, done: list[int] |
             log = make()
 
 
-def assert_exactly_once(log: ReadableLog, n_batches: int) -> None:
+def assert_exactly_once(log: Log, n_batches: int) -> None:
     report = log.verify()
     assert report.legal, report.problems
     assert Counter(log.messages()["v"].to_pylist()) == dict.fromkeys(range(n_batches), 2)
@@ -66,7 +66,7 @@ def assert_exactly_once(log: ReadableLog, n_batches: int) -> None:
     assert (state.seq, state.batch) == (n_batches, n_batches - 1)
 
 
-def racing(log: ReadableLog, act: Callable[[], None], times: int = 1) -> None:
+def racing(log: Log, act: Callable[[], None], times: int = 1) -> None:
     """Let somebody else act right before the next commits of a log: after its decision."""
     left = [times]
 

@@ -16,10 +16,9 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.errors import StorageError
+from spark_timely.log import Log
 from spark_timely.log.delta import create_log, open_log
-from spark_timely.log.memory import MemoryLog
-from spark_timely.log.reading import ReadableLog
-from spark_timely.log.store.base import MemoryStore
+from spark_timely.log.memory import MemoryLog, MemoryStore
 from spark_timely.testing.unreliable import UnreliableStore, make_unreliable
 from tests.faults.append_query import VALUES, assert_exactly_once, run_query
 
@@ -35,7 +34,7 @@ def test_store_fails_in_all_four_ways_under_every_commit(seed: int) -> None:
     ways: Counter[tuple[bool, bool]] = Counter()
     stores: list[UnreliableStore] = []
 
-    def make() -> ReadableLog:
+    def make() -> Log:
         log = plain.another()
         stores.append(
             make_unreliable(
@@ -62,7 +61,7 @@ def test_store_fails_in_all_four_ways_over_a_table(seed: int, tmp_path: Path) ->
     plain = create_log(tmp_path / "log", VALUES, minimum=(0,), merge_every=5)
     stores: list[UnreliableStore] = []
 
-    def make() -> ReadableLog:
+    def make() -> Log:
         log = open_log(tmp_path / "log", merge_every=5)
         stores.append(make_unreliable(log, seed=100 * seed + len(stores), happens=0.5, reports_failure=0.5))
         return log
@@ -168,13 +167,13 @@ def test_process_dies_between_any_two_steps(kind: str, tmp_path: Path) -> None:
     finished, at = False, 0
     while not finished:
         if kind == "memory":
-            plain: ReadableLog = MemoryLog.create(VALUES, minimum=(0,), merge_every=2)
+            plain: Log = MemoryLog.create(VALUES, minimum=(0,), merge_every=2)
         else:
             plain = create_log(tmp_path / str(at), VALUES, minimum=(0,), merge_every=2)
         steps = iter(range(1 << 30))
         first = True
 
-        def make(plain: ReadableLog = plain, steps: Iterator[int] = steps, at: int = at) -> ReadableLog:
+        def make(plain: Log = plain, steps: Iterator[int] = steps, at: int = at) -> Log:
             nonlocal first
             log = plain.another() if isinstance(plain, MemoryLog) else open_log(plain.path, merge_every=2)
             if first:

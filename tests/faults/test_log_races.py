@@ -14,9 +14,9 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_timely.errors import NotBeyondError, RolledBackError, UpperMismatchError
+from spark_timely.log import Log
 from spark_timely.log.delta import create_log, open_log
 from spark_timely.log.memory import MemoryLog
-from spark_timely.log.reading import ReadableLog
 from spark_timely.time.antichain import Antichain
 from tests.faults.append_query import VALUES, assert_exactly_once, racing, run_batch
 
@@ -29,17 +29,17 @@ DEADLINE_S = 240
 
 
 @pytest.fixture(params=["memory", "delta"])
-def log(request: pytest.FixtureRequest, tmp_path: Path) -> ReadableLog:
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Log:
     if request.param == "memory":
         return MemoryLog.create(VALUES, minimum=(0,), merge_every=None)
     return create_log(tmp_path / "log", VALUES, minimum=(0,), merge_every=None)
 
 
-def another(log: ReadableLog) -> ReadableLog:
+def another(log: Log) -> Log:
     return log.another() if isinstance(log, MemoryLog) else open_log(log.path, merge_every=None)
 
 
-def test_two_restarts_of_one_query_commit_a_batch_once(log: ReadableLog) -> None:
+def test_two_restarts_of_one_query_commit_a_batch_once(log: Log) -> None:
     zombie = another(log)
     run_batch(log, 0)
     racing(zombie, lambda: run_batch(log, 1))
@@ -48,7 +48,7 @@ def test_two_restarts_of_one_query_commit_a_batch_once(log: ReadableLog) -> None
     assert_exactly_once(log, 2)
 
 
-def test_zombie_that_is_ahead_is_caught_up_with(log: ReadableLog) -> None:
+def test_zombie_that_is_ahead_is_caught_up_with(log: Log) -> None:
     zombie = another(log)
     run_batch(log, 0)
 
@@ -63,7 +63,7 @@ def test_zombie_that_is_ahead_is_caught_up_with(log: ReadableLog) -> None:
     assert_exactly_once(log, 3)
 
 
-def test_writer_that_lost_a_race_does_not_append_on_changed_grounds(log: ReadableLog) -> None:
+def test_writer_that_lost_a_race_does_not_append_on_changed_grounds(log: Log) -> None:
     mine = log.writer(owner="me")
     theirs = another(log).writer(owner="me")
     racing(log, lambda: theirs.append(pa.table({"_time": [0], "v": [1]}), advance_to=9))
@@ -73,7 +73,7 @@ def test_writer_that_lost_a_race_does_not_append_on_changed_grounds(log: Readabl
     assert theirs.log.messages()["v"].to_pylist() == [1]
 
 
-def test_joiner_races_its_donor_at_the_commit(log: ReadableLog) -> None:
+def test_joiner_races_its_donor_at_the_commit(log: Log) -> None:
     donor = log.writer("a", owner="a")
     joining = another(log)
     racing(joining, lambda: donor.advance(7))
@@ -93,7 +93,7 @@ def test_joiner_races_its_donor_at_the_commit(log: ReadableLog) -> None:
     assert log.verify().legal
 
 
-def test_donor_races_a_joiner_at_the_commit(log: ReadableLog) -> None:
+def test_donor_races_a_joiner_at_the_commit(log: Log) -> None:
     donor = log.writer("a", owner="a")
     racing(log, lambda: another(log).open_stream("b", owner="b") and None)
     donor.advance(7)
@@ -103,7 +103,7 @@ def test_donor_races_a_joiner_at_the_commit(log: ReadableLog) -> None:
     assert log.verify().legal
 
 
-def test_two_openers_race_for_one_capability_at_the_commit(log: ReadableLog) -> None:
+def test_two_openers_race_for_one_capability_at_the_commit(log: Log) -> None:
     other = another(log)
     racing(log, lambda: other.open_stream("b", owner="b") and None)
     state = log.open_stream("a", owner="a")
@@ -123,7 +123,7 @@ def test_appends_to_other_streams_do_not_disturb(tmp_path: Path) -> None:
     assert log.verify().messages == 2
 
 
-def test_compaction_races_an_append(log: ReadableLog) -> None:
+def test_compaction_races_an_append(log: Log) -> None:
     writer = log.writer(owner="me")
     for i in range(5):
         writer.append(pa.table({"_time": [i], "v": [i]}), advance_to=i)
@@ -142,7 +142,7 @@ def test_compaction_races_an_append(log: ReadableLog) -> None:
     assert log.verify().legal
 
 
-def test_append_races_a_compaction(log: ReadableLog) -> None:
+def test_append_races_a_compaction(log: Log) -> None:
     writer = log.writer(owner="me")
     for i in range(5):
         writer.append(pa.table({"_time": [i], "v": [i]}), advance_to=i)
@@ -153,7 +153,7 @@ def test_append_races_a_compaction(log: ReadableLog) -> None:
     assert log.verify().legal
 
 
-def test_two_compactions_race_and_one_loses(log: ReadableLog) -> None:
+def test_two_compactions_race_and_one_loses(log: Log) -> None:
     writer = log.writer(owner="me")
     for i in range(5):
         writer.append(pa.table({"_time": [i], "v": [i]}), advance_to=i)

@@ -13,11 +13,12 @@ from deltalake.exceptions import CommitFailedError
 
 from spark_timely.conf import SOURCE_OPTIONS, parse_options
 from spark_timely.datasource.planner import ReplayPlanner
+from spark_timely.log import Log
 from spark_timely.log.base import OPEN_STREAM
 from spark_timely.log.compaction import _merge_progress
-from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log.delta import create_log, open_log
 from spark_timely.log.files.parquet import read_file
-from spark_timely.log.reading import ReadableLog
+from spark_timely.log.streams import StreamStates
 from spark_timely.time.antichain import Antichain
 from tests.faults.append_query import VALUES, racing
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.faults
 
 
 @pytest.fixture
-def table_log(tmp_path: Path) -> DeltaLog:
+def table_log(tmp_path: Path) -> Log:
     log = create_log(tmp_path / "log", VALUES, minimum=(0,), streams=2, merge_every=None)
     for name in ("a", "b"):
         writer = log.writer(name, owner=name)
@@ -34,13 +35,13 @@ def table_log(tmp_path: Path) -> DeltaLog:
     return log
 
 
-def facts(log: ReadableLog) -> tuple[Any, ...]:
+def facts(log: Log) -> tuple[Any, ...]:
     report = log.verify()
     assert report.legal, report.problems
     return report.digest, report.commits, log.counts(), dict(log.streams())
 
 
-def test_optimize_of_delta_rs_changes_no_answer(table_log: DeltaLog) -> None:
+def test_optimize_of_delta_rs_changes_no_answer(table_log: Log) -> None:
     before = facts(table_log)
     table = DeltaTable(table_log.path)
     table.optimize.compact()
@@ -61,7 +62,7 @@ def test_optimize_of_delta_rs_changes_no_answer(table_log: DeltaLog) -> None:
 
 
 def test_commits_that_optimize_put_into_one_file_are_found_by_one_read(
-    table_log: DeltaLog, monkeypatch: pytest.MonkeyPatch
+    table_log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So a replay that was stopped meanwhile finds the commits that its offset names."""
     options = parse_options(SOURCE_OPTIONS, {"path": table_log.path})
@@ -74,13 +75,13 @@ def test_commits_that_optimize_put_into_one_file_are_found_by_one_read(
     log = open_log(table_log.path)
     assert log.frontier() == Antichain.of(9)
     read: list[str] = []
-    look = DeltaLog._progress_rows
+    look = StreamStates.rows_in
 
-    def noted(self: DeltaLog, path: str) -> pa.Table:
+    def noted(self: StreamStates, path: str) -> pa.Table:
         read.append(path)
         return look(self, path)
 
-    monkeypatch.setattr(DeltaLog, "_progress_rows", noted)
+    monkeypatch.setattr(StreamStates, "rows_in", noted)
     assert log.commits_of({name: state.seq for name, state in before.items()}) == before
     assert len(read) == 1
     following = ReplayPlanner(log, options).latest(offset)
@@ -88,7 +89,7 @@ def test_commits_that_optimize_put_into_one_file_are_found_by_one_read(
     assert len(read) == 2
 
 
-def test_optimize_of_delta_rs_races_a_compaction(table_log: DeltaLog) -> None:
+def test_optimize_of_delta_rs_races_a_compaction(table_log: Log) -> None:
     before = facts(table_log)
 
     def optimize() -> None:
@@ -100,7 +101,7 @@ def test_optimize_of_delta_rs_races_a_compaction(table_log: DeltaLog) -> None:
     assert facts(open_log(table_log.path)) == before
 
 
-def test_compaction_races_an_optimize_of_delta_rs(table_log: DeltaLog) -> None:
+def test_compaction_races_an_optimize_of_delta_rs(table_log: Log) -> None:
     """It read the files before they were merged, and commits after."""
     before = facts(table_log)
     late = [DeltaTable(table_log.path), DeltaTable(table_log.path)]
@@ -112,7 +113,7 @@ def test_compaction_races_an_optimize_of_delta_rs(table_log: DeltaLog) -> None:
     assert facts(open_log(table_log.path)) == before
 
 
-def test_merge_of_progress_races_an_optimize_of_delta_rs(table_log: DeltaLog) -> None:
+def test_merge_of_progress_races_an_optimize_of_delta_rs(table_log: Log) -> None:
     """Nothing stops it here; progress rows that are there twice count once."""
     before = facts(table_log)
     late = DeltaTable(table_log.path)
@@ -133,7 +134,7 @@ def test_merge_of_progress_races_an_optimize_of_delta_rs(table_log: DeltaLog) ->
     assert open_log(table_log.path).verify().legal
 
 
-def test_optimize_of_delta_rs_races_an_append(table_log: DeltaLog) -> None:
+def test_optimize_of_delta_rs_races_an_append(table_log: Log) -> None:
     def optimize() -> None:
         DeltaTable(table_log.path).optimize.compact()
 
@@ -144,7 +145,7 @@ def test_optimize_of_delta_rs_races_an_append(table_log: DeltaLog) -> None:
     assert report.messages == 21
 
 
-def test_change_of_the_metadata_races_an_append(table_log: DeltaLog) -> None:
+def test_change_of_the_metadata_races_an_append(table_log: Log) -> None:
     def alter() -> None:
         table = DeltaTable(table_log.path)
         table.alter.set_table_description("seen by people")
@@ -157,7 +158,7 @@ def test_change_of_the_metadata_races_an_append(table_log: DeltaLog) -> None:
     assert facts(open_log(table_log.path)) == facts(table_log)
 
 
-def test_vacuum_deletes_only_what_is_not_part_of_the_log(table_log: DeltaLog) -> None:
+def test_vacuum_deletes_only_what_is_not_part_of_the_log(table_log: Log) -> None:
     before = facts(table_log)
     table_log.compact()
     orphan = "_event=message/a-000000000099-00.parquet"
@@ -185,7 +186,7 @@ def test_log_of_the_table_is_kept_short_and_stale_handles_recover(tmp_path: Path
     assert log.verify().legal
 
 
-def test_cleanup_of_delta_rs_keeps_the_state(table_log: DeltaLog) -> None:
+def test_cleanup_of_delta_rs_keeps_the_state(table_log: Log) -> None:
     before = facts(table_log)
     table = DeltaTable(table_log.path)
     table.create_checkpoint()

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_timely.log import writer
+from spark_timely.log import Log, writer
 from spark_timely.log.machine import decide
-from spark_timely.log.reading import ReadableLog
 from spark_timely.protocol import event as capture_event
 from spark_timely.protocol import rules as protocol
 from spark_timely.protocol.event import StreamEvents
@@ -278,12 +277,12 @@ def columns(change: Callable[[Any], Any]) -> Mutate:
 
 
 def backwards(patch: Patch) -> None:
-    events = ReadableLog.events
+    events = Log.events
 
     def mutant(self: Any, *args: Any, **more: Any) -> Iterator[Any]:
         return iter(list(events(self, *args, **more))[::-1])
 
-    patch.setattr(ReadableLog, "events", mutant)
+    patch.setattr(Log, "events", mutant)
 
 
 # A replay that breaks a rule ----------------------------------------------------------------------

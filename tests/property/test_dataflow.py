@@ -37,7 +37,8 @@ from spark_timely.dataflow.tracking import Tracking
 from spark_timely.dataflow.turns import Bounds, advance_all, rest_of
 from spark_timely.dataflow.view import leaves_of
 from spark_timely.errors import TimelyError
-from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log import Log
+from spark_timely.log.delta import create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import buckets_of, catalog_of, pieces_of, reader_of, run_one
 from spark_timely.testing import ManualClock
@@ -55,7 +56,7 @@ class KilledError(Exception):
     """Stands for the death of the process."""
 
 
-def built(scope: Scope, spec: Spec, logs: Sequence[DeltaLog]) -> Stream:
+def built(scope: Scope, spec: Spec, logs: Sequence[Log]) -> Stream:
     kind, *rest = spec
     if kind == "replay":
         return scope.replay(logs[rest[0]])

@@ -20,10 +20,9 @@ import pyarrow as pa
 import pytest
 
 from spark_timely import errors
+from spark_timely.log import Log
 from spark_timely.log.delta import create_log, open_log
-from spark_timely.log.memory import MemoryLog
-from spark_timely.log.reading import ReadableLog
-from spark_timely.log.store.base import MemoryStore, MemoryTable
+from spark_timely.log.memory import MemoryLog, MemoryStore, MemoryTable
 from spark_timely.log.store.storage import MemoryStorage
 from spark_timely.sink import commit as sink_commit
 from spark_timely.sink import plan as sink_plan
@@ -52,14 +51,14 @@ class Place:
     def __init__(self) -> None:
         self.unclear: random.Random | None = None
 
-    def find(self, path: str, options: dict[str, str] | None = None) -> ReadableLog | None:
+    def find(self, path: str, options: dict[str, str] | None = None) -> Log | None:
         """Open a log as the sink does; now and then its store fails, or says so."""
         log = self.look(path)
         if log is not None and self.unclear is not None and self.unclear.random() < 0.15:
             make_unreliable(log, seed=self.unclear.randrange(2**32), happens=0.7, reports_failure=0.5)
         return log
 
-    def look(self, path: str) -> ReadableLog | None:
+    def look(self, path: str) -> Log | None:
         raise NotImplementedError
 
     def keep(self, path: str, folder: Path) -> PutBack:
@@ -68,7 +67,7 @@ class Place:
     def delete(self, path: str) -> None:
         raise NotImplementedError
 
-    def create(self, path: str, schema: pa.Schema, **facts: object) -> ReadableLog:
+    def create(self, path: str, schema: pa.Schema, **facts: object) -> Log:
         raise NotImplementedError
 
     @contextmanager
@@ -92,11 +91,11 @@ class InMemory(Place):
         self.tables: dict[str, MemoryTable] = {}
         self.files: dict[str, MemoryStorage] = {}
 
-    def look(self, path: str) -> ReadableLog | None:
+    def look(self, path: str) -> Log | None:
         table = self.tables.get(path)
         return None if table is None else MemoryLog(MemoryStore(table), merge_every=4)
 
-    def create(self, path: str, schema: pa.Schema, **facts: object) -> ReadableLog:
+    def create(self, path: str, schema: pa.Schema, **facts: object) -> Log:
         wanted = {name: facts[name] for name in ("times", "minimum", "kind", "streams")}
         store = MemoryLog.create(schema, **wanted).store  # type: ignore[arg-type]
         assert isinstance(store, MemoryStore)
@@ -140,7 +139,7 @@ class InMemory(Place):
 class OnDisk(Place):
     """Delta tables."""
 
-    def look(self, path: str) -> ReadableLog | None:
+    def look(self, path: str) -> Log | None:
         try:
             return open_log(path, merge_every=4)
         except errors.LogMissingError:
@@ -159,7 +158,7 @@ class OnDisk(Place):
     def delete(self, path: str) -> None:
         shutil.rmtree(path)
 
-    def create(self, path: str, schema: pa.Schema, **facts: object) -> ReadableLog:
+    def create(self, path: str, schema: pa.Schema, **facts: object) -> Log:
         return create_log(path, schema, exist_ok=True, **facts)  # type: ignore[arg-type]
 
 

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.errors import UnheldCapabilityError
+from spark_timely.log import Log
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.delta import create_log, open_log
 from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.memory import MemoryLog
-from spark_timely.log.reading import ReadableLog
 from spark_timely.protocol.event import Event, Messages
 from spark_timely.spark.arrow import arrow_schema
 from spark_timely.testing.driver import Checkpoint, MicroBatch, StreamDriver
@@ -80,7 +80,7 @@ def rows_at(domain: TimeDomain, times: Iterable[model.Time], values: Iterator[in
     return pa.table({**domain.to_columns(rows), "v": pa.array(numbers, pa.int64())})
 
 
-def put(log: ReadableLog, stream: str, event: Event, values: Iterator[int]) -> None:
+def put(log: Log, stream: str, event: Event, values: Iterator[int]) -> None:
     """Append one event as one commit of its own."""
     writer = log.writer(stream, owner=stream)
     if isinstance(event, Messages):
@@ -89,7 +89,7 @@ def put(log: ReadableLog, stream: str, event: Event, values: Iterator[int]) -> N
         writer.append(rows_at(log.domain, [], values), progress=(event.times, event.deltas))
 
 
-def commit_directly(log: ReadableLog, stream: str, event: model.Event, values: Iterator[int]) -> None:
+def commit_directly(log: Log, stream: str, event: model.Event, values: Iterator[int]) -> None:
     """Append as a producer of another kind does: its own files, its own request, no writer."""
     state = log.stream(stream) or log.open_stream(stream, owner="another kind")
     kind, content = event
@@ -400,7 +400,7 @@ def test_rule_003_10_captured_streams_replayed_together_move_the_frontier_as_in_
 # Captured again: 003.09, 003.10, 003.11 -----------------------------------------------------------
 
 
-def changes_of(log: ReadableLog, stream: str) -> list[tuple[Sent, Changes]]:
+def changes_of(log: Log, stream: str) -> list[tuple[Sent, Changes]]:
     """Return what each commit of a stream recorded, its opening left out."""
     found = []
     for state, rows in list(log.events(stream))[1:]:

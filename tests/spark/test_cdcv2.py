@@ -15,7 +15,8 @@ import pytest
 import spark_timely
 from spark_timely import errors
 from spark_timely.interop.cdcv2 import CdcReader, read_message
-from spark_timely.log.delta import DeltaLog, open_log
+from spark_timely.log import Log
+from spark_timely.log.delta import open_log
 from spark_timely.spark import cdcv2
 from spark_timely.spark.foreach_batch import capture
 from tests.golden.test_cdcv2 import CASES, TIMES, plain
@@ -59,7 +60,7 @@ def frame(spark: SparkSession, messages: list[Any], arity: int = 1) -> DataFrame
     return spark.createDataFrame(rows_of(messages, arity), schema=schema_of(arity)).repartition(2)
 
 
-def contents(log: DeltaLog) -> list[tuple[Any, ...]]:
+def contents(log: Log) -> list[tuple[Any, ...]]:
     """Return the messages of a log, open ones too."""
     log.refresh()
     table = log.messages()

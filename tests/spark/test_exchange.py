@@ -11,13 +11,14 @@ import spark_timely
 from spark_timely.interop.declared import CaptureTypes
 from spark_timely.interop.exporting import export_log
 from spark_timely.interop.importing import StreamImport
-from spark_timely.log.delta import DeltaLog, create_log
+from spark_timely.log import Log
+from spark_timely.log.delta import create_log
 from tests.oracles.golden import captures, golden_bytes, types_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.golden]
 
 
-def imported(path: str, types: CaptureTypes, files: list[Path]) -> DeltaLog:
+def imported(path: str, types: CaptureTypes, files: list[Path]) -> Log:
     domain = types.layout.domain
     times = [type_.value for type_ in domain.types]
     log = create_log(path, types.payload, times=times, minimum=domain.minimum, streams=len(files))

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_timely import errors
-from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log import Log
+from spark_timely.log.delta import create_log, open_log
 from spark_timely.log.store.storage import FileStorage
 from spark_timely.spark.foreach_batch import capture
 from spark_timely.time.types import TimeType
@@ -45,7 +46,7 @@ def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     return session_of_a_call(spark).createDataFrame(table, schema=spark_schema(table.schema)).repartition(2)
 
 
-def contents(log: DeltaLog) -> dict[str, object]:
+def contents(log: Log) -> dict[str, object]:
     """Return all that a log says, but for names of files, owners and wall clocks."""
     log.refresh()
     progress = log.progress()

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_timely.errors import LogFormatError
+from spark_timely.log import Log
 from spark_timely.log.delta import create_log, open_log
-from spark_timely.log.reading import ReadableLog
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ PAYLOAD = pa.schema([("v", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("tag
 LONG_NAMES = ("x" * 40 + "a", "x" * 40 + "b")
 
 
-def facts(log: ReadableLog) -> tuple[Any, ...]:
+def facts(log: Log) -> tuple[Any, ...]:
     report = log.verify()
     assert report.legal, report.problems
     states = [

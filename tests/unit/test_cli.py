@@ -17,7 +17,8 @@ import pytest
 from spark_timely.cli import main
 from spark_timely.cli.command import build_parser
 from spark_timely.cli.output import Console, cell_text, cut, display_width, plain_value, printable, size_text, to_json
-from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log import Log
+from spark_timely.log.delta import create_log, open_log
 from tests.unit.sink.driver import BOUNDED, SinkDriver, rows
 
 SCHEMA = pa.schema([("v", pa.int64()), ("名", pa.string())])
@@ -35,7 +36,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture
-def log(log_path: str) -> DeltaLog:
+def log(log_path: str) -> Log:
     """Return a log of one stream, with times 0 and 1 complete."""
     log = create_log(log_path, SCHEMA, minimum=(0,))
     append(log, [0, 1, 1], advance_to=2)
@@ -43,7 +44,7 @@ def log(log_path: str) -> DeltaLog:
     return log
 
 
-def append(log: DeltaLog, times: Sequence[int], *, advance_to: int, stream: str = "main") -> None:
+def append(log: Log, times: Sequence[int], *, advance_to: int, stream: str = "main") -> None:
     rows = pa.table({"_time": pa.array(times, pa.int64()), "v": times, "名": [f"日{t}" for t in times]})
     log.writer(stream, owner="test").append(rows, advance_to=advance_to)
 
@@ -57,7 +58,7 @@ def verify(run: Run, path: str) -> str:
 # --- each verb ---------------------------------------------------------------------------------
 
 
-def test_head_shows_first_messages_in_order_captured(run: Run, log: DeltaLog) -> None:
+def test_head_shows_first_messages_in_order_captured(run: Run, log: Log) -> None:
     code, out, err = run("head", log.path, "-n", "4")
     lines = [line.split() for line in out.splitlines()]
     assert (code, err) == (0, "")
@@ -70,14 +71,14 @@ def test_head_shows_first_messages_in_order_captured(run: Run, log: DeltaLog) ->
     ]
 
 
-def test_head_json_is_one_object_per_row(run: Run, log: DeltaLog) -> None:
+def test_head_json_is_one_object_per_row(run: Run, log: Log) -> None:
     _, out, _ = run("head", log.path, "--json", "--columns", "名")
     rows = [json.loads(line) for line in out.splitlines()]
     assert len(rows) == 5
     assert rows[0] == {"_stream": "main", "_seq": 1, "_time": 0, "名": "日0"}
 
 
-def test_head_events_puts_progress_after_the_messages_of_its_commit(run: Run, log: DeltaLog) -> None:
+def test_head_events_puts_progress_after_the_messages_of_its_commit(run: Run, log: Log) -> None:
     _, out, _ = run("head", log.path, "--json", "--events", "--stream", "main", "-n", "100")
     rows = [json.loads(line) for line in out.splitlines()]
     assert [(row["_event"], row["_seq"]) for row in rows] == [
@@ -98,11 +99,11 @@ def test_head_of_nothing_says_so(run: Run, log_path: str) -> None:
     assert run("head", log_path, "--json")[:2] == (0, "")
 
 
-def test_head_of_zero_rows_prints_none(run: Run, log: DeltaLog) -> None:
+def test_head_of_zero_rows_prints_none(run: Run, log: Log) -> None:
     assert run("head", log.path, "--json", "-n", "0")[:2] == (0, "")
 
 
-def test_stats_of_a_log_tells_frontier_sizes_and_streams(run: Run, log: DeltaLog) -> None:
+def test_stats_of_a_log_tells_frontier_sizes_and_streams(run: Run, log: Log) -> None:
     code, out, _ = run("stats", log.path, "--json")
     facts = json.loads(out)
     assert code == 0
@@ -184,7 +185,7 @@ def test_frontier_of_a_product_order_lists_all_its_elements(run: Run, log_path: 
     assert run("frontier", log.path, "--passed", "[3, 1]")[0] == 1
 
 
-def test_frontier_passed_and_complete_answer_by_exit_code(run: Run, log: DeltaLog) -> None:
+def test_frontier_passed_and_complete_answer_by_exit_code(run: Run, log: Log) -> None:
     assert run("frontier", log.path, "--passed", "2")[0] == 0
     assert run("frontier", log.path, "--passed", "3")[0] == 1
     assert json.loads(run("frontier", log.path, "--passed", "3", "--json")[1])["answer"] is False
@@ -205,7 +206,7 @@ def test_frontier_at_looks_back(run: Run, log_path: str) -> None:
     assert run("frontier", log.path)[1] == "9\n"
 
 
-def test_verify_of_a_sound_log_prints_its_hash(run: Run, log: DeltaLog) -> None:
+def test_verify_of_a_sound_log_prints_its_hash(run: Run, log: Log) -> None:
     code, out, _ = run("verify", log.path)
     assert code == 0
     assert "5 messages, 0 dead letters" in out
@@ -217,7 +218,7 @@ def test_verify_of_a_sound_log_prints_its_hash(run: Run, log: DeltaLog) -> None:
     assert run("verify", log.path, "--expect", "0" * 64)[0] == 1
 
 
-def test_verify_of_a_log_with_a_lost_file_says_no_and_which(run: Run, log: DeltaLog) -> None:
+def test_verify_of_a_log_with_a_lost_file_says_no_and_which(run: Run, log: Log) -> None:
     lost = log.files().paths[0]
     (Path(log.path) / lost).unlink()
     code, out, _ = run("verify", log.path)
@@ -227,7 +228,7 @@ def test_verify_of_a_log_with_a_lost_file_says_no_and_which(run: Run, log: Delta
     assert json.loads(run("verify", log.path, "--json")[1])["legal"] is False
 
 
-def test_advance_moves_one_stream_and_says_from_where(run: Run, log: DeltaLog) -> None:
+def test_advance_moves_one_stream_and_says_from_where(run: Run, log: Log) -> None:
     code, out, _ = run("advance", log.path, "10", "--reason", "nothing came all day")
     assert code == 0
     assert out.splitlines() == ["main: 3 → 10", "frontier of the log: 10"]
@@ -266,7 +267,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize("answer", ["y\n", "YES\n"])
 def test_issue_14_advance_and_close_ask_at_a_terminal(
-    run: Run, log: DeltaLog, monkeypatch: pytest.MonkeyPatch, answer: str
+    run: Run, log: Log, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(answer))
     code, out, err = run("advance", log.path, "10")
@@ -283,7 +284,7 @@ def test_issue_14_advance_and_close_ask_at_a_terminal(
 @pytest.mark.parametrize("answer", ["", "\n", "n\n", "yep\n"])
 @pytest.mark.parametrize("arguments", [("advance", "LOG", "10"), ("close", "LOG")])
 def test_what_is_not_agreed_to_is_not_done(
-    run: Run, log: DeltaLog, monkeypatch: pytest.MonkeyPatch, answer: str, arguments: tuple[str, ...]
+    run: Run, log: Log, monkeypatch: pytest.MonkeyPatch, answer: str, arguments: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(answer))
     code, out, err = run(*(log.path if word == "LOG" else word for word in arguments))
@@ -294,9 +295,7 @@ def test_what_is_not_agreed_to_is_not_done(
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_yes_and_scripts_are_not_asked(
-    run: Run, log: DeltaLog, monkeypatch: pytest.MonkeyPatch, *, terminal: bool
-) -> None:
+def test_yes_and_scripts_are_not_asked(run: Run, log: Log, monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> None:
     monkeypatch.setattr("sys.stdin", Terminal("no\n") if terminal else io.StringIO("no\n"))
     yes = ["--yes"] if terminal else []
     assert run("advance", log.path, "10", *yes)[::2] == (0, "")
@@ -360,7 +359,7 @@ def test_issue_14_bare_numbers_are_no_timestamps(
     assert run("frontier", log_path, "--passed", "2013-06-12")[0] == 1
 
 
-def test_compact_changes_files_and_no_answer(run: Run, log: DeltaLog) -> None:
+def test_compact_changes_files_and_no_answer(run: Run, log: Log) -> None:
     before, rows = verify(run, log.path), run("head", log.path)[1]
     report = json.loads(run("compact", log.path, "--json")[1])
     assert report["files_after"] < report["files_before"]
@@ -406,7 +405,7 @@ def test_every_verb_works_on_an_empty_log(run: Run, log_path: str, verb: str, mo
     ],
 )
 def test_error_is_one_line_with_a_hint_and_leaves_the_log(
-    run: Run, log: DeltaLog, arguments: list[str], code: int, words: str
+    run: Run, log: Log, arguments: list[str], code: int, words: str
 ) -> None:
     version = log.version
     arguments = [log.path if argument == "LOG" else argument for argument in arguments]
@@ -425,7 +424,7 @@ def test_error_is_one_line_with_a_hint_and_leaves_the_log(
     assert log.version == version
 
 
-def test_advance_of_a_closed_log_is_refused(run: Run, log: DeltaLog) -> None:
+def test_advance_of_a_closed_log_is_refused(run: Run, log: Log) -> None:
     run("close", log.path)
     code, _, err = run("advance", log.path, "99")
     assert code == 4
@@ -477,7 +476,7 @@ def program(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
-def test_program_escapes_what_the_terminal_cannot_show(log: DeltaLog) -> None:
+def test_program_escapes_what_the_terminal_cannot_show(log: Log) -> None:
     done = program("head", log.path, PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")
     assert (done.returncode, done.stderr) == (0, b"")
     assert rb"\u65e50" in done.stdout
@@ -486,7 +485,7 @@ def test_program_escapes_what_the_terminal_cannot_show(log: DeltaLog) -> None:
     assert done.stderr.isascii()
 
 
-def test_program_whose_reader_leaves_is_silent(log: DeltaLog) -> None:
+def test_program_whose_reader_leaves_is_silent(log: Log) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as pipe:
@@ -500,7 +499,7 @@ def test_program_whose_reader_leaves_is_silent(log: DeltaLog) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_program_needs_no_spark(log: DeltaLog) -> None:
+def test_program_needs_no_spark(log: Log) -> None:
     code = (
         "import sys; from spark_timely.cli import main; "
         f"main(['verify', {log.path!r}]); sys.exit('pyspark' in sys.modules)"

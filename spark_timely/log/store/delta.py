@@ -147,6 +147,7 @@ class DeltaStore:
         pause: Callable[[float], None] | None = None,
     ) -> None:
         self.path = path
+        self.storage_options = dict(storage_options or {})
         self.options = delta_options(storage_options)
         self._pause = pause or _pause
         self._generation = 0
@@ -156,6 +157,9 @@ class DeltaStore:
         self._looked_at = time.time()
         self._upkeep = TableUpkeep(self._storage, self._opened)
         self._load(self._opened())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return DeltaStore, (self.path, self.storage_options)
 
     @property
     def table_id(self) -> str:
@@ -475,12 +479,14 @@ class DeltaStore:
         if (table.version(), self._mark) != (self._version, None):
             self._load(table)
 
-    def has_later(self) -> bool:
-        """Return whether there is a later version, however far behind the snapshot is.
+    def has_news(self) -> bool:
+        """Return whether there is a later version on a local disk, however far behind the snapshot is.
 
         The version after the snapshot's may have been tidied away: then the snapshot's own entry was before.
         Two looks at one file each.
         """
+        if not self._storage.local:
+            return False
         return self._storage.exists(entry_path(self._version + 1)) or self._entry_mark() != self._mark
 
     def transact(

@@ -35,7 +35,7 @@ from deltalake.exceptions import DeltaError
 
 from spark_timely.errors import InvalidUsageError, LogDamagedError, LogMissingError, TimelyError
 from spark_timely.log.base import OPEN_STREAM, DataFile, StreamState
-from spark_timely.log.core import app_id
+from spark_timely.log.commit import app_id
 from spark_timely.log.files.format import LogFormat
 from spark_timely.log.files.parquet import describe_file, describe_progress, open_parquet, read_file
 from spark_timely.log.machine.state import newest_states, states_by_seq

@@ -141,7 +141,7 @@ def _kill_inside(where: str, marker: str) -> None:
     def die(*_: object, **__: object) -> None:
         strike(marker, DRIVER_GROUP)
 
-    delta.DeltaLog.commit = die
+    delta.Log.commit = die
 
 
 def main(spec: dict[str, Any]) -> None:

@@ -8,11 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_timely.log.delta import DeltaLog, create_log
+from spark_timely.log import Log
+from spark_timely.log.delta import create_log
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> DeltaLog:
+def log(tmp_path: Path) -> Log:
     """Return a log of the times 0 to 29, three rows at each, in three commits."""
     made = create_log(str(tmp_path / "in"), pa.schema([("n", pa.int64())]), minimum=(0,))
     writer = made.writer(owner="test")

@@ -16,7 +16,8 @@ from spark_timely.dataflow.delays import plus
 from spark_timely.dataflow.engine import Engine
 from spark_timely.dataflow.scope import Scope
 from spark_timely.errors import OperatorError, OwnershipError, SchemaMismatchError
-from spark_timely.log.delta import DeltaLog, open_log
+from spark_timely.log import Log
+from spark_timely.log.delta import open_log
 from spark_timely.protocol.replay import FileBounds, Limits, TimeCounts
 from spark_timely.protocol.splits import WHOLE
 from spark_timely.spark.dataflow_tasks import catalog_of
@@ -37,7 +38,7 @@ def broken(rows: pa.Table) -> pa.Table:
     return rows.select(["n"])
 
 
-def test_failure_stops_its_output_alone_and_leaves_no_file(tmp_path: Path, log: DeltaLog) -> None:
+def test_failure_stops_its_output_alone_and_leaves_no_file(tmp_path: Path, log: Log) -> None:
     scope = Scope("flow")
     rows = scope.replay(log)
     rows.map(broken).capture(str(tmp_path / "bad"))
@@ -53,7 +54,7 @@ def test_failure_stops_its_output_alone_and_leaves_no_file(tmp_path: Path, log: 
     assert on_disk == set(bad.files().paths.tolist())
 
 
-def test_who_loses_a_race_deletes_its_files_and_goes_on(tmp_path: Path, log: DeltaLog) -> None:
+def test_who_loses_a_race_deletes_its_files_and_goes_on(tmp_path: Path, log: Log) -> None:
     scope = Scope("flow")
     scope.replay(log).filter(pc.field("n") >= 0).capture(str(tmp_path / "out"))
     first, second = engine(scope, limits=Limits(times=10)), engine(scope)
@@ -71,7 +72,7 @@ def test_who_loses_a_race_deletes_its_files_and_goes_on(tmp_path: Path, log: Del
     assert on_disk == set(out.files().paths.tolist())
 
 
-def test_steps_take_what_the_limits_allow(tmp_path: Path, log: DeltaLog) -> None:
+def test_steps_take_what_the_limits_allow(tmp_path: Path, log: Log) -> None:
     scope = Scope("flow")
     scope.replay(log).capture(str(tmp_path / "out"))
     done = engine(scope, limits=Limits(times=12)).advance(runner(scope.storage))
@@ -80,7 +81,7 @@ def test_steps_take_what_the_limits_allow(tmp_path: Path, log: DeltaLog) -> None
     assert engine(scope).advance(runner(scope.storage)) == []
 
 
-def test_output_of_another_dataflow_and_with_other_columns_is_refused(tmp_path: Path, log: DeltaLog) -> None:
+def test_output_of_another_dataflow_and_with_other_columns_is_refused(tmp_path: Path, log: Log) -> None:
     mine, other, changed = Scope("mine"), Scope("other"), Scope("mine")
     mine.replay(log).capture(str(tmp_path / "out"))
     other.replay(log).capture(str(tmp_path / "out"))
@@ -93,7 +94,7 @@ def test_output_of_another_dataflow_and_with_other_columns_is_refused(tmp_path: 
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
-def test_whole_times_are_cut_into_ranges_that_follow_each_other(log: DeltaLog, workers: int) -> None:
+def test_whole_times_are_cut_into_ranges_that_follow_each_other(log: Log, workers: int) -> None:
     view = Scope("flow").replay(log).aggregate(n=count()).view
     files = catalog_of(log)
     lo, hi = Antichain.of(2), Antichain.of(27)
@@ -105,7 +106,7 @@ def test_whole_times_are_cut_into_ranges_that_follow_each_other(log: DeltaLog, w
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
-def test_rows_are_cut_by_bytes_and_each_share_of_a_file_is_read_once(log: DeltaLog, workers: int) -> None:
+def test_rows_are_cut_by_bytes_and_each_share_of_a_file_is_read_once(log: Log, workers: int) -> None:
     view = Scope("flow").replay(log).view
     files = catalog_of(log)
     _, tasks = cut_range(
@@ -125,7 +126,7 @@ def test_rows_are_cut_by_bytes_and_each_share_of_a_file_is_read_once(log: DeltaL
 
 
 @pytest.mark.parametrize("rowwise", [True, False])
-def test_files_of_a_log_that_is_read_by_two_paths_are_those_of_either(log: DeltaLog, rowwise: bool) -> None:
+def test_files_of_a_log_that_is_read_by_two_paths_are_those_of_either(log: Log, rowwise: bool) -> None:
     """By the first path the range needs one of the two files, by the second path, which is delayed, the other."""
 
     class Two:
@@ -140,7 +141,7 @@ def test_files_of_a_log_that_is_read_by_two_paths_are_those_of_either(log: Delta
     assert [[share.path for share in task.shares[log.path]] for task in tasks] == [["early", "late"]]
 
 
-def test_range_within_a_limit_of_bytes_is_taken_without_opening_a_file(log: DeltaLog) -> None:
+def test_range_within_a_limit_of_bytes_is_taken_without_opening_a_file(log: Log) -> None:
     view = Scope("flow").replay(log).view
     files = catalog_of(log)()
 
@@ -170,7 +171,7 @@ def test_range_within_a_limit_of_bytes_is_taken_without_opening_a_file(log: Delt
 
 @pytest.mark.parametrize(("n_times", "pieces"), [(10, [None] * 5), (1, [0] * 3)])
 def test_tasks_that_would_be_too_large_are_more_or_put_together_by_key(
-    log: DeltaLog, n_times: int, pieces: list[int | None]
+    log: Log, n_times: int, pieces: list[int | None]
 ) -> None:
     """Ten files of 64 MB: with a time each there are more tasks than were asked for; with one time in all, by key."""
     times = np.arange(10)[:, None] % n_times

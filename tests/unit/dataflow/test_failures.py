@@ -22,7 +22,8 @@ from spark_timely.dataflow.scope import Scope
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.turns import advance_all, rest_of
 from spark_timely.errors import LogMissingError, OperatorError, StorageError
-from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log import Log
+from spark_timely.log.delta import create_log, open_log
 from spark_timely.protocol.note import OutputFailure
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of, run_one
@@ -38,7 +39,7 @@ def engine(scope: Scope, run: str = "run", **settings: Any) -> Engine:
     return Engine(scope.name, scope.sinks, scope.storage, files_of=catalog_of, run=run, **settings)
 
 
-def more(log: DeltaLog, upper: int | None) -> None:
+def more(log: Log, upper: int | None) -> None:
     """Let the input go on by a row, and close it if no upper is given."""
     at = log.frontier().elements[0][0]
     log.refresh()
@@ -79,9 +80,7 @@ def in_process(scope: Scope) -> Callable[[Sequence[OutputPlan], Sequence[Task]],
     return lambda plans, tasks: [run_one(task, plans[task.output], scope.storage) for task in tasks]
 
 
-def test_others_go_on_as_long_as_the_query_lives_and_what_failed_is_not_tried_again(
-    tmp_path: Path, log: DeltaLog
-) -> None:
+def test_others_go_on_as_long_as_the_query_lives_and_what_failed_is_not_tried_again(tmp_path: Path, log: Log) -> None:
     function = Broken()
     scope = flow_of(log.path, tmp_path, function)
     made = engine(scope)
@@ -127,7 +126,7 @@ def test_row_that_cannot_be_delayed_is_refused_however_late_it_comes(tmp_path: P
     assert out.frontier() == Antichain.of(high)
 
 
-def test_failure_is_told_in_plan_and_numbers_from_any_process(tmp_path: Path, log: DeltaLog) -> None:
+def test_failure_is_told_in_plan_and_numbers_from_any_process(tmp_path: Path, log: Log) -> None:
     scope = flow_of(log.path, tmp_path, Broken())
     with pytest.raises(OperatorError, match=r"'map_2' at times from \[0\] to \[30\]: found ValueError: fifteen"):
         engine(scope).advance(runner(scope.storage))
@@ -151,7 +150,7 @@ class Frozen(Exception):
     why: str
 
 
-def test_function_may_raise_an_exception_that_cannot_be_changed(tmp_path: Path, log: DeltaLog) -> None:
+def test_function_may_raise_an_exception_that_cannot_be_changed(tmp_path: Path, log: Log) -> None:
     def fail(rows: pa.Table) -> pa.Table:
         if rows.num_rows:
             raise Frozen("row 7 has no colour")
@@ -174,7 +173,7 @@ class Mute(Exception):
     __repr__ = __str__
 
 
-def test_exception_whose_text_cannot_be_made_is_named_by_its_type(tmp_path: Path, log: DeltaLog) -> None:
+def test_exception_whose_text_cannot_be_made_is_named_by_its_type(tmp_path: Path, log: Log) -> None:
     def fail(rows: pa.Table) -> pa.Table:
         if rows.num_rows:
             raise Mute
@@ -188,7 +187,7 @@ def test_exception_whose_text_cannot_be_made_is_named_by_its_type(tmp_path: Path
     assert "Mute" in failure.message
 
 
-def test_query_ends_where_nothing_is_left_that_could_go_on(tmp_path: Path, log: DeltaLog) -> None:
+def test_query_ends_where_nothing_is_left_that_could_go_on(tmp_path: Path, log: Log) -> None:
     function = Broken()
     scope = flow_of(log.path, tmp_path, function)
     made = engine(scope)
@@ -201,7 +200,7 @@ def test_query_ends_where_nothing_is_left_that_could_go_on(tmp_path: Path, log: 
     assert frontier(tmp_path / "good").is_empty
 
 
-def test_other_dataflows_of_the_query_go_on_and_one_that_gets_past_is_followed(tmp_path: Path, log: DeltaLog) -> None:
+def test_other_dataflows_of_the_query_go_on_and_one_that_gets_past_is_followed(tmp_path: Path, log: Log) -> None:
     broken, fine = Scope("broken"), Scope("fine")
     function = Broken()
     broken.replay(log).map(function).capture(str(tmp_path / "bad"))
@@ -226,7 +225,7 @@ def test_other_dataflows_of_the_query_go_on_and_one_that_gets_past_is_followed(t
     assert engines[0].failures == []
 
 
-def test_two_copies_that_fail_are_told_each(tmp_path: Path, log: DeltaLog) -> None:
+def test_two_copies_that_fail_are_told_each(tmp_path: Path, log: Log) -> None:
     scope = flow_of(log.path, tmp_path, Broken())
     for run in ("one", "two"):
         with pytest.raises(OperatorError):
@@ -252,7 +251,7 @@ class Dying:
         return found
 
 
-def good_and_bad(log: DeltaLog, folder: Path) -> Scope:
+def good_and_bad(log: Log, folder: Path) -> Scope:
     scope = Scope("flow")
     rows = scope.replay(log)
     rows.filter("n >= 0").capture(str(folder / "bad"))
@@ -260,7 +259,7 @@ def good_and_bad(log: DeltaLog, folder: Path) -> Scope:
     return scope
 
 
-def test_failure_of_a_job_is_tried_again_after_growing_pauses_and_told_once(tmp_path: Path, log: DeltaLog) -> None:
+def test_failure_of_a_job_is_tried_again_after_growing_pauses_and_told_once(tmp_path: Path, log: Log) -> None:
     scope, clock = good_and_bad(log, tmp_path), ManualClock()
     mended: list[bool] = []
     dying = Dying(scope, "capture_3", lambda: bool(mended))
@@ -299,7 +298,7 @@ def test_failure_of_a_job_is_tried_again_after_growing_pauses_and_told_once(tmp_
     assert rest_of([made]) == 0.5
 
 
-def test_query_whose_only_output_fails_for_a_moment_lives_on(tmp_path: Path, log: DeltaLog) -> None:
+def test_query_whose_only_output_fails_for_a_moment_lives_on(tmp_path: Path, log: Log) -> None:
     scope, clock = Scope("flow"), ManualClock()
     scope.replay(log).capture(str(tmp_path / "out"))
     dying = Dying(scope, "capture_2", lambda: clock() >= 0.5)
@@ -315,7 +314,7 @@ def test_pauses_are_bounded(tmp_path: Path) -> None:
     assert [pause_s(tries) for tries in (1, 5, 9, 10_000)] == [0.5, 8.0, 60.0, 60.0]
 
 
-def test_query_that_ends_tries_again_while_the_others_work_and_then_fails(tmp_path: Path, log: DeltaLog) -> None:
+def test_query_that_ends_tries_again_while_the_others_work_and_then_fails(tmp_path: Path, log: Log) -> None:
     scope, clock = good_and_bad(log, tmp_path), ManualClock()
     good: list[Antichain] = []
 
@@ -335,7 +334,7 @@ def test_query_that_ends_tries_again_while_the_others_work_and_then_fails(tmp_pa
     assert failure_of(open_log(str(tmp_path / "bad")), scope.sinks[0]) is None
 
 
-def test_failure_of_a_function_is_waited_for_by_nobody(tmp_path: Path, log: DeltaLog) -> None:
+def test_failure_of_a_function_is_waited_for_by_nobody(tmp_path: Path, log: Log) -> None:
     scope = flow_of(log.path, tmp_path, Broken())
 
     def pause(seconds: float) -> None:
@@ -346,7 +345,7 @@ def test_failure_of_a_function_is_waited_for_by_nobody(tmp_path: Path, log: Delt
 
 
 def test_input_that_cannot_be_read_for_a_moment_is_looked_at_again(
-    tmp_path: Path, log: DeltaLog, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scope, clock = good_and_bad(log, tmp_path), ManualClock()
     made = engine(scope, now=clock)
@@ -374,7 +373,7 @@ def test_input_that_cannot_be_read_for_a_moment_is_looked_at_again(
 
 
 def test_output_that_cannot_be_reached_for_a_moment_ends_the_query_after_some_tries(
-    tmp_path: Path, log: DeltaLog, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scope, clock = good_and_bad(log, tmp_path), ManualClock()
     made = engine(scope, now=clock, tries=3)
@@ -392,7 +391,7 @@ def test_output_that_cannot_be_reached_for_a_moment_ends_the_query_after_some_tr
         advance_all([made], runner(scope.storage), lives=True, now=clock)
 
 
-def test_failure_that_cannot_be_told_ends_the_query(tmp_path: Path, log: DeltaLog) -> None:
+def test_failure_that_cannot_be_told_ends_the_query(tmp_path: Path, log: Log) -> None:
     scope = flow_of(log.path, tmp_path, lambda rows: rows.select(["n"]))
     made = engine(scope)
     advance_all([made], runner(scope.storage), lives=True)
@@ -403,7 +402,7 @@ def test_failure_that_cannot_be_told_ends_the_query(tmp_path: Path, log: DeltaLo
     assert frontier(tmp_path / "good") == frontier(tmp_path / "bad") == Antichain.of(31)
 
 
-def test_failure_beside_another_copy_that_commits_is_still_told(tmp_path: Path, log: DeltaLog) -> None:
+def test_failure_beside_another_copy_that_commits_is_still_told(tmp_path: Path, log: Log) -> None:
     scope = flow_of(log.path, tmp_path, Broken())
     made = engine(scope)
     append = made._outputs._tell
@@ -418,7 +417,7 @@ def test_failure_beside_another_copy_that_commits_is_still_told(tmp_path: Path, 
     assert made.unreported_failures == []
 
 
-def test_dropped_dataflow_appends_nothing_more_and_the_others_go_on(tmp_path: Path, log: DeltaLog) -> None:
+def test_dropped_dataflow_appends_nothing_more_and_the_others_go_on(tmp_path: Path, log: Log) -> None:
     gone, stays = Scope("gone"), Scope("stays")
     for name in ("one", "two"):
         gone.replay(log).capture(str(tmp_path / name))
@@ -448,7 +447,7 @@ def test_dropped_dataflow_appends_nothing_more_and_the_others_go_on(tmp_path: Pa
     assert frontier(tmp_path / "other") == Antichain.of(32)
 
 
-def test_drop_is_seen_behind_commits_of_another_run(tmp_path: Path, log: DeltaLog) -> None:
+def test_drop_is_seen_behind_commits_of_another_run(tmp_path: Path, log: Log) -> None:
     gone = Scope("gone")
     gone.replay(log).capture(str(tmp_path / "one"))
     made = engine(gone)

@@ -14,7 +14,8 @@ from spark_timely.dataflow.notes import newest_note
 from spark_timely.dataflow.report import metrics
 from spark_timely.dataflow.scope import Scope, Sink
 from spark_timely.errors import DataLossError
-from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log import Log
+from spark_timely.log.delta import create_log, open_log
 from spark_timely.spark.dataflow_tasks import catalog_of
 from spark_timely.time.antichain import Antichain
 from tests.property.test_dataflow import runner
@@ -36,7 +37,7 @@ def ids_of(folder: Path, sink: Sink) -> dict[str, str]:
     return {path: each.id for path, each in newest_note(open_log(str(folder / "out")), sink).inputs.items()}
 
 
-def remade(path: str, upper: int, n: int = 40) -> DeltaLog:
+def remade(path: str, upper: int, n: int = 40) -> Log:
     """Put another log in the place of one."""
     shutil.rmtree(path)
     made = create_log(path, SCHEMA, minimum=(0,))
@@ -48,7 +49,7 @@ def remade(path: str, upper: int, n: int = 40) -> DeltaLog:
 
 @pytest.mark.parametrize(("running", "upper"), [(False, 40), (True, 30), (False, -1)])
 def test_input_that_was_replaced_is_refused_however_far_the_new_one_is(
-    tmp_path: Path, log: DeltaLog, running: bool, upper: int
+    tmp_path: Path, log: Log, running: bool, upper: int
 ) -> None:
     scope = counts(log.path, tmp_path / "out")
     made = engine(scope)
@@ -74,7 +75,7 @@ def test_input_that_was_replaced_is_refused_however_far_the_new_one_is(
 
 
 def test_input_replaced_before_the_first_commit_is_refused_by_who_runs_and_taken_by_who_starts(
-    tmp_path: Path, log: DeltaLog
+    tmp_path: Path, log: Log
 ) -> None:
     scope = counts(log.path, tmp_path / "out")
     made = engine(scope)
@@ -85,7 +86,7 @@ def test_input_replaced_before_the_first_commit_is_refused_by_who_runs_and_taken
     assert open_log(str(tmp_path / "out")).frontier() == Antichain.of(40)
 
 
-def test_ids_are_found_behind_a_commit_that_somebody_else_made(tmp_path: Path, log: DeltaLog) -> None:
+def test_ids_are_found_behind_a_commit_that_somebody_else_made(tmp_path: Path, log: Log) -> None:
     scope = counts(log.path, tmp_path / "out")
     engine(scope).advance(runner(scope.storage))
     open_log(str(tmp_path / "out")).advance("main", [30], reason="by hand")
@@ -100,7 +101,7 @@ def spooled(log: str, folder: Path) -> Scope:
     return scope
 
 
-def test_spool_is_made_anew_from_the_same_input_but_not_from_another(tmp_path: Path, log: DeltaLog) -> None:
+def test_spool_is_made_anew_from_the_same_input_but_not_from_another(tmp_path: Path, log: Log) -> None:
     scope = spooled(log.path, tmp_path)
     engine(scope).advance(runner(scope.storage))
     assert ids_of(tmp_path, scope.sinks[1]) == {log.path: log.log_id}
@@ -119,7 +120,7 @@ def test_spool_is_made_anew_from_the_same_input_but_not_from_another(tmp_path: P
     assert open_log(str(tmp_path / "out")).frontier() == Antichain.of(31)
 
 
-def test_spool_that_others_write_too_is_an_input_like_any(tmp_path: Path, log: DeltaLog) -> None:
+def test_spool_that_others_write_too_is_an_input_like_any(tmp_path: Path, log: Log) -> None:
     create_log(str(tmp_path / "spool"), SCHEMA, minimum=(0,), streams=2).writer(owner="me", stream="theirs").append(
         pa.table({"_time": [3], "n": [1000]}), advance_to=100
     )
@@ -134,7 +135,7 @@ def test_spool_that_others_write_too_is_an_input_like_any(tmp_path: Path, log: D
         engine(scope).advance(runner(scope.storage))
 
 
-def test_numbers_are_told_of_a_dataflow_whose_name_looks_like_numbers(tmp_path: Path, log: DeltaLog) -> None:
+def test_numbers_are_told_of_a_dataflow_whose_name_looks_like_numbers(tmp_path: Path, log: Log) -> None:
     scope = counts(log.path, tmp_path / "out", name='a {"b": 1} c')
     engine(scope).advance(runner(scope.storage))
     assert {each.operator: each.rows for each in metrics(scope)}["capture_3"] == 30

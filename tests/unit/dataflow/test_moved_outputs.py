@@ -17,7 +17,8 @@ from spark_timely.dataflow.scope import Scope
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.turns import advance_all
 from spark_timely.errors import DataLossError, OwnershipError, PlanMismatchError
-from spark_timely.log.delta import DeltaLog, open_log
+from spark_timely.log import Log
+from spark_timely.log.delta import open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of
 from spark_timely.time.antichain import Antichain
@@ -28,7 +29,7 @@ def engine(scope: Scope, run: str = "run", **settings: object) -> Engine:
     return Engine(scope.name, scope.sinks, scope.storage, files_of=catalog_of, run=run, **settings)  # type: ignore[arg-type]
 
 
-def counts(log: DeltaLog, folder: Path, replaces: str | None = None, more: str = "n >= 0") -> Scope:
+def counts(log: Log, folder: Path, replaces: str | None = None, more: str = "n >= 0") -> Scope:
     scope = Scope("flow")
     scope.replay(log).filter(more).aggregate(n=count()).capture(str(folder / "out"), replaces=replaces)
     return scope
@@ -38,11 +39,11 @@ def run(scope: Scope) -> None:
     engine(scope).advance(runner(scope.storage))
 
 
-def out_of(folder: Path) -> DeltaLog:
+def out_of(folder: Path) -> Log:
     return open_log(str(folder / "out"))
 
 
-def grow(log: DeltaLog, upper: int | None) -> None:
+def grow(log: Log, upper: int | None) -> None:
     """Append one row at each time up to another frontier, or close."""
     first = log.frontier().elements[0][0]
     times = list(range(first, first + 1 if upper is None else upper))
@@ -81,7 +82,7 @@ MOVES = {
 @pytest.mark.parametrize("grown", [False, True], ids=["input behind", "input past it"])
 @pytest.mark.parametrize("what", MOVES)
 def test_output_that_somebody_moved_is_refused_by_name_by_a_second_run(
-    tmp_path: Path, log: DeltaLog, what: str, grown: bool
+    tmp_path: Path, log: Log, what: str, grown: bool
 ) -> None:
     move, found = MOVES[what]
     scope = counts(log, tmp_path)
@@ -102,7 +103,7 @@ def test_output_that_somebody_moved_is_refused_by_name_by_a_second_run(
 
 @pytest.mark.parametrize("what", MOVES)
 def test_output_that_somebody_moved_is_refused_by_who_runs_and_the_others_continue(
-    tmp_path: Path, log: DeltaLog, what: str
+    tmp_path: Path, log: Log, what: str
 ) -> None:
     move, found = MOVES[what]
     scope = counts(log, tmp_path)
@@ -124,9 +125,7 @@ def test_output_that_somebody_moved_is_refused_by_who_runs_and_the_others_contin
 
 
 @pytest.mark.parametrize("lives", [False, True])
-def test_output_closed_by_hand_is_refused_also_where_its_input_closes(
-    tmp_path: Path, log: DeltaLog, lives: bool
-) -> None:
+def test_output_closed_by_hand_is_refused_also_where_its_input_closes(tmp_path: Path, log: Log, lives: bool) -> None:
     scope = counts(log, tmp_path)
     made = engine(scope)
     made.advance(runner(scope.storage))
@@ -148,7 +147,7 @@ def test_output_closed_by_hand_is_refused_also_where_its_input_closes(
     assert out_of(tmp_path).frontier().is_empty
 
 
-def test_hand_that_comes_between_the_look_and_the_append_is_noticed(tmp_path: Path, log: DeltaLog) -> None:
+def test_hand_that_comes_between_the_look_and_the_append_is_noticed(tmp_path: Path, log: Log) -> None:
     scope = counts(log, tmp_path)
     job = runner(scope.storage)
     left = [hand_advanced]
@@ -171,7 +170,7 @@ def test_hand_that_comes_between_the_look_and_the_append_is_noticed(tmp_path: Pa
 
 
 def test_stream_taken_over_is_refused_by_the_name_of_its_owner_before_anything_is_computed(
-    tmp_path: Path, log: DeltaLog
+    tmp_path: Path, log: Log
 ) -> None:
     scope = counts(log, tmp_path)
     made = engine(scope)
@@ -190,7 +189,7 @@ def test_stream_taken_over_is_refused_by_the_name_of_its_owner_before_anything_i
     assert out_of(tmp_path).version == version
 
 
-def test_output_advanced_before_its_first_step_begins_there(tmp_path: Path, log: DeltaLog) -> None:
+def test_output_advanced_before_its_first_step_begins_there(tmp_path: Path, log: Log) -> None:
     scope = counts(log, tmp_path)
     engine(scope)  # makes the log
     out_of(tmp_path).advance("main", [20], reason="history is not wanted")
@@ -214,7 +213,7 @@ def test_output_advanced_before_its_first_step_begins_there(tmp_path: Path, log:
         run(scope)
 
 
-def test_commit_by_others_that_changes_nothing_is_none_to_speak_of(tmp_path: Path, log: DeltaLog) -> None:
+def test_commit_by_others_that_changes_nothing_is_none_to_speak_of(tmp_path: Path, log: Log) -> None:
     run(counts(log, tmp_path))
     for upper in (35, 40):
         out_of(tmp_path).advance("main", out_of(tmp_path).frontier(), reason="by hand, to where it is")
@@ -225,7 +224,7 @@ def test_commit_by_others_that_changes_nothing_is_none_to_speak_of(tmp_path: Pat
 
 
 @pytest.mark.parametrize("what", MOVES)
-def test_consent_holds_for_one_state_of_the_output_alone(tmp_path: Path, log: DeltaLog, what: str) -> None:
+def test_consent_holds_for_one_state_of_the_output_alone(tmp_path: Path, log: Log, what: str) -> None:
     move, _ = MOVES[what]
     run(counts(log, tmp_path))
     move(tmp_path)
@@ -249,7 +248,7 @@ def test_consent_holds_for_one_state_of_the_output_alone(tmp_path: Path, log: De
 
 
 @pytest.mark.parametrize("what", ["advanced", "appended", "closed"])
-def test_consent_is_none_to_a_move_that_comes_before_the_next_step(tmp_path: Path, log: DeltaLog, what: str) -> None:
+def test_consent_is_none_to_a_move_that_comes_before_the_next_step(tmp_path: Path, log: Log, what: str) -> None:
     run(counts(log, tmp_path))
     hand_advanced(tmp_path)
     with pytest.raises(DataLossError) as caught:
@@ -272,7 +271,7 @@ def test_consent_is_none_to_a_move_that_comes_before_the_next_step(tmp_path: Pat
     assert times_in(tmp_path) == [*range(30), *([45] if what == "appended" else [])]
 
 
-def test_change_of_the_plan_is_no_consent_to_a_move(tmp_path: Path, log: DeltaLog) -> None:
+def test_change_of_the_plan_is_no_consent_to_a_move(tmp_path: Path, log: Log) -> None:
     first = counts(log, tmp_path)
     run(first)
     hand_advanced(tmp_path)
@@ -286,7 +285,7 @@ def test_change_of_the_plan_is_no_consent_to_a_move(tmp_path: Path, log: DeltaLo
     assert times_in(tmp_path) == [*range(30), *range(40, 50)]
 
 
-def test_spool_that_somebody_moved_stops_with_all_that_is_made_from_it(tmp_path: Path, log: DeltaLog) -> None:
+def test_spool_that_somebody_moved_stops_with_all_that_is_made_from_it(tmp_path: Path, log: Log) -> None:
     def both(*names: str) -> Scope:
         scope = Scope("flow")
         rows = scope.replay(log).filter("n >= 0").spool(tmp_path / "spool")

@@ -13,7 +13,8 @@ from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.engine import Engine
 from spark_timely.dataflow.scope import Scope
 from spark_timely.errors import InvalidUsageError
-from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log import Log
+from spark_timely.log.delta import create_log, open_log
 from spark_timely.spark.dataflow_tasks import catalog_of
 from tests.property.test_dataflow import runner
 
@@ -55,7 +56,7 @@ ALIASES: dict[str, tuple[Callable[[Path], str], bool]] = {
 @pytest.mark.parametrize("there", [False, True], ids=["new", "there"])
 @pytest.mark.parametrize("what", ALIASES)
 def test_two_outputs_in_one_stream_under_two_paths_are_refused(
-    tmp_path: Path, log: DeltaLog, what: str, there: bool
+    tmp_path: Path, log: Log, what: str, there: bool
 ) -> None:
     (tmp_path / "deep").mkdir()
     out = tmp_path / "deep" / "out"
@@ -98,9 +99,7 @@ def test_output_that_is_its_own_input_under_another_path_is_refused(tmp_path: Pa
     assert set(made.streams()) == {"theirs"}
 
 
-def test_output_read_again_under_another_path_is_refused_and_under_its_own_is_a_spool(
-    tmp_path: Path, log: DeltaLog
-) -> None:
+def test_output_read_again_under_another_path_is_refused_and_under_its_own_is_a_spool(tmp_path: Path, log: Log) -> None:
     out = tmp_path / "out"
     create_log(str(out), SCHEMA, minimum=(0,))
     for other in (link_to(out), str(out)):
@@ -118,9 +117,7 @@ def test_output_read_again_under_another_path_is_refused_and_under_its_own_is_a_
     assert open_log(str(tmp_path / "counts")).messages().num_rows == 15
 
 
-def test_two_streams_of_one_log_under_two_paths_are_refused_and_under_one_are_not(
-    tmp_path: Path, log: DeltaLog
-) -> None:
+def test_two_streams_of_one_log_under_two_paths_are_refused_and_under_one_are_not(tmp_path: Path, log: Log) -> None:
     out = tmp_path / "out"
     create_log(str(out), SCHEMA, minimum=(0,), streams=2)
     link = link_to(out)
@@ -137,7 +134,7 @@ def test_two_streams_of_one_log_under_two_paths_are_refused_and_under_one_are_no
 
 
 def test_path_that_leads_to_a_log_and_does_not_show_it_is_refused_when_the_log_is_there(
-    tmp_path: Path, log: DeltaLog, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A directory that is mounted twice: neither path is a link."""
     monkeypatch.setattr("os.path.realpath", lambda path: path)
@@ -149,7 +146,7 @@ def test_path_that_leads_to_a_log_and_does_not_show_it_is_refused_when_the_log_i
     assert not open_log(str(tmp_path / "out")).streams()
 
 
-def test_input_under_two_paths_is_one_input_read_twice(tmp_path: Path, log: DeltaLog) -> None:
+def test_input_under_two_paths_is_one_input_read_twice(tmp_path: Path, log: Log) -> None:
     scope = Scope("flow")
     link = link_to(Path(log.path))
     scope.replay(log).filter("n < 15").concat(scope.replay(link).filter("n >= 15")).capture(str(tmp_path / "out"))

@@ -25,7 +25,8 @@ from spark_timely.errors import (
     PlanMismatchError,
     SchemaMismatchError,
 )
-from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log import Log
+from spark_timely.log.delta import create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of
 from spark_timely.time.antichain import Antichain
@@ -42,7 +43,7 @@ def times_of(path: Path) -> list[int]:
     return sorted(open_log(str(path)).messages()["_time"].to_pylist())
 
 
-def test_two_outputs_in_one_log_begin_where_both_have_their_first_rows(tmp_path: Path, log: DeltaLog) -> None:
+def test_two_outputs_in_one_log_begin_where_both_have_their_first_rows(tmp_path: Path, log: Log) -> None:
     scope = Scope("flow")
     rows = scope.replay(log)
     rows.delay(plus(10)).capture(str(tmp_path / "out"), stream="late")
@@ -53,7 +54,7 @@ def test_two_outputs_in_one_log_begin_where_both_have_their_first_rows(tmp_path:
     assert open_log(str(tmp_path / "out")).frontier() == Antichain.of(30)
 
 
-def test_spool_is_read_again_in_the_same_advance_and_keeps_rows_until_their_time(tmp_path: Path, log: DeltaLog) -> None:
+def test_spool_is_read_again_in_the_same_advance_and_keeps_rows_until_their_time(tmp_path: Path, log: Log) -> None:
     def in_five(time: int, rows: pa.Table) -> pa.Table:
         return rows.append_column("_time", pa.array([time + 5] * rows.num_rows, pa.int64()))
 
@@ -75,7 +76,7 @@ def test_spool_is_read_again_in_the_same_advance_and_keeps_rows_until_their_time
         Scope("other").replay(log).spool(tmp_path / "spool")
 
 
-def test_log_that_begins_behind_the_first_rows_is_refused(tmp_path: Path, log: DeltaLog) -> None:
+def test_log_that_begins_behind_the_first_rows_is_refused(tmp_path: Path, log: Log) -> None:
     create_log(str(tmp_path / "out"), SCHEMA, minimum=(5,))
     scope = Scope("flow")
     scope.replay(log).capture(str(tmp_path / "out"))
@@ -92,7 +93,7 @@ def test_log_that_begins_behind_the_first_rows_is_refused(tmp_path: Path, log: D
     assert set(other.streams()) == {"theirs"}
 
 
-def test_output_past_what_it_captures_is_refused(tmp_path: Path, log: DeltaLog) -> None:
+def test_output_past_what_it_captures_is_refused(tmp_path: Path, log: Log) -> None:
     scope = Scope("flow")
     scope.replay(log).capture(str(tmp_path / "out"))
     engine(scope).advance(runner(scope.storage))
@@ -103,7 +104,7 @@ def test_output_past_what_it_captures_is_refused(tmp_path: Path, log: DeltaLog) 
         engine(scope).advance(runner(scope.storage))
 
 
-def test_dataflow_that_was_changed_so_that_rows_would_be_missed_is_refused(tmp_path: Path, log: DeltaLog) -> None:
+def test_dataflow_that_was_changed_so_that_rows_would_be_missed_is_refused(tmp_path: Path, log: Log) -> None:
     """Also where the change is meant: to replace a plan makes no rows anew."""
     replaces = None
     for shift, refused in ((10, False), (4, True)):
@@ -119,7 +120,7 @@ def test_dataflow_that_was_changed_so_that_rows_would_be_missed_is_refused(tmp_p
 
 @pytest.mark.parametrize("way", ["select", "add the column"])
 def test_input_that_gained_a_column_is_refused_after_a_restart_and_its_hint_leads_on(
-    tmp_path: Path, log: DeltaLog, way: str
+    tmp_path: Path, log: Log, way: str
 ) -> None:
     def flow(*columns: str, replaces: str | None = None) -> Scope:
         scope = Scope("flow")
@@ -154,7 +155,7 @@ def test_input_that_gained_a_column_is_refused_after_a_restart_and_its_hint_lead
         assert made.messages()["late"].to_pylist()[-2:] == [None, "x"]
 
 
-def test_job_that_fails_is_run_apart_for_each_output(tmp_path: Path, log: DeltaLog) -> None:
+def test_job_that_fails_is_run_apart_for_each_output(tmp_path: Path, log: Log) -> None:
     scope = Scope("flow")
     rows = scope.replay(log)
     rows.filter("n >= 0").capture(str(tmp_path / "bad"))
@@ -184,7 +185,7 @@ def test_job_that_fails_is_run_apart_for_each_output(tmp_path: Path, log: DeltaL
         "An error occurred while calling o9.collectToPython.\n: java.lang.InterruptedException\n\tat java.base",
     ],
 )
-def test_job_that_was_cancelled_is_not_tried_again(tmp_path: Path, log: DeltaLog, msg: str) -> None:
+def test_job_that_was_cancelled_is_not_tried_again(tmp_path: Path, log: Log, msg: str) -> None:
     scope = Scope("flow")
     for name in ("one", "two"):
         scope.replay(log).capture(str(tmp_path / name))
@@ -202,7 +203,7 @@ def test_job_that_was_cancelled_is_not_tried_again(tmp_path: Path, log: DeltaLog
     assert state.seq == 0, "who is stopped has not failed"
 
 
-def test_job_that_failed_over_a_column_named_cancelled_is_run_apart(tmp_path: Path, log: DeltaLog) -> None:
+def test_job_that_failed_over_a_column_named_cancelled_is_run_apart(tmp_path: Path, log: Log) -> None:
     scope = Scope("flow")
     for name in ("one", "two"):
         scope.replay(log).capture(str(tmp_path / name))
@@ -219,9 +220,7 @@ def test_job_that_failed_over_a_column_named_cancelled_is_run_apart(tmp_path: Pa
     assert jobs == [2, 1, 1]
 
 
-def test_rule_001_16_inputs_left_open_at_the_end_complete_nothing_and_lose_nothing(
-    tmp_path: Path, log: DeltaLog
-) -> None:
+def test_rule_001_16_inputs_left_open_at_the_end_complete_nothing_and_lose_nothing(tmp_path: Path, log: Log) -> None:
     """A program that ends without advancing its inputs: times that are not complete wait, in every run."""
     writer = log.writer(owner="test")
     writer.append(pa.table({"_time": [30, 31], "n": [1, 2]}))
@@ -239,7 +238,7 @@ def test_rule_001_16_inputs_left_open_at_the_end_complete_nothing_and_lose_nothi
     assert times_of(tmp_path / "out") == [*range(30), 30, 31]
 
 
-def test_dataflows_of_a_query_take_turns_and_fail_apart(tmp_path: Path, log: DeltaLog) -> None:
+def test_dataflows_of_a_query_take_turns_and_fail_apart(tmp_path: Path, log: Log) -> None:
     scopes = {name: Scope(name) for name in ("large", "small", "broken")}
     for name, scope in scopes.items():
         scope.replay(log).map(lambda rows, name=name: check(rows, name)).capture(str(tmp_path / name))
@@ -291,7 +290,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("what", FUNCTIONS)
-def test_function_that_is_not_deterministic_is_found_and_named(tmp_path: Path, log: DeltaLog, what: str) -> None:
+def test_function_that_is_not_deterministic_is_found_and_named(tmp_path: Path, log: Log, what: str) -> None:
     writer = log.writer(owner="test")
     writer.append(pa.table({"_time": [30, 30, 30], "n": [1, 2, 3]}), advance_to=31)
     scope = Scope("flow")
@@ -308,7 +307,7 @@ def done_of(scope: Scope, catalogs: dict[str, Callable[[], FileView]]) -> list[t
     return [(each.operator, each.done, each.total) for each in found]
 
 
-def test_plan_and_numbers_are_told_from_the_logs(tmp_path: Path, log: DeltaLog) -> None:
+def test_plan_and_numbers_are_told_from_the_logs(tmp_path: Path, log: Log) -> None:
     other = create_log(str(tmp_path / "other"), SCHEMA, minimum=(0,))
     other.writer(owner="test").append(pa.table({"_time": [2, 3], "n": [2, 3]}), advance_to=20)
     scope = Scope("flow")

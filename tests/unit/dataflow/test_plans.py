@@ -20,7 +20,8 @@ from spark_timely.dataflow.report import explain, outputs
 from spark_timely.dataflow.scope import Scope
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.errors import DataLossError, InvalidUsageError, OperatorError, OwnershipError, PlanMismatchError
-from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log import Log
+from spark_timely.log.delta import create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of
 from spark_timely.time.antichain import Antichain
@@ -38,7 +39,7 @@ def step_of(made: Engine, scope: Scope) -> None:
     made.step(runner(scope.storage))
 
 
-def kept(log: DeltaLog, folder: Path, condition: str, replaces: str | None = None) -> Scope:
+def kept(log: Log, folder: Path, condition: str, replaces: str | None = None) -> Scope:
     scope = Scope("flow")
     scope.replay(log).filter(condition).capture(str(folder / "out"), replaces=replaces)
     return scope
@@ -57,7 +58,7 @@ def content(folder: Path, name: str = "out") -> tuple[int, int, list[str]]:
     return state.seq, log.version, sorted(str(path) for path in (folder / name).rglob("*.parquet"))
 
 
-def more(log: DeltaLog, frontier: int | None) -> None:
+def more(log: Log, frontier: int | None) -> None:
     at = log.frontier().elements[0][0]
     log.writer(owner="test").append(
         pa.table({"_time": [at], "n": [at]}), advance_to=[] if frontier is None else frontier
@@ -65,7 +66,7 @@ def more(log: DeltaLog, frontier: int | None) -> None:
 
 
 def test_two_dataflows_of_one_name_and_other_operators_the_second_is_refused_and_writes_nothing(
-    tmp_path: Path, log: DeltaLog
+    tmp_path: Path, log: Log
 ) -> None:
     first, second = kept(log, tmp_path, "n < 15"), kept(log, tmp_path, "n >= 15")
     engines = [engine(first), engine(second)]  # both begin before either has written
@@ -90,7 +91,7 @@ def test_two_dataflows_of_one_name_and_other_operators_the_second_is_refused_and
 
 
 def test_other_plan_is_refused_by_the_commit_however_late_the_first_one_comes(
-    tmp_path: Path, log: DeltaLog, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The look finds no plan, the rows are computed, and only then the other dataflow appends."""
     first, second = kept(log, tmp_path, "n < 15"), kept(log, tmp_path, "n >= 15")
@@ -112,7 +113,7 @@ def test_other_plan_is_refused_by_the_commit_however_late_the_first_one_comes(
     )
 
 
-def test_commit_that_is_refused_is_the_failure_of_its_step(tmp_path: Path, log: DeltaLog) -> None:
+def test_commit_that_is_refused_is_the_failure_of_its_step(tmp_path: Path, log: Log) -> None:
     first, second = kept(log, tmp_path, "n < 15"), kept(log, tmp_path, "n >= 15")
     run = runner(second.storage)
 
@@ -127,7 +128,7 @@ def test_commit_that_is_refused_is_the_failure_of_its_step(tmp_path: Path, log: 
 
 
 def test_change_that_is_meant_replaces_the_plan_and_the_old_copy_is_refused_from_then_on(
-    tmp_path: Path, log: DeltaLog
+    tmp_path: Path, log: Log
 ) -> None:
     old = kept(log, tmp_path, "n < 15")
     running = engine(old, "old")
@@ -152,7 +153,7 @@ def test_change_that_is_meant_replaces_the_plan_and_the_old_copy_is_refused_from
     assert sorted(rows) == [n for n in range(15) for _ in range(3)] + [30, 31]
 
 
-def test_plan_that_was_taken_back_is_lost_to_a_copy_that_runs(tmp_path: Path, log: DeltaLog) -> None:
+def test_plan_that_was_taken_back_is_lost_to_a_copy_that_runs(tmp_path: Path, log: Log) -> None:
     """Consent is given when a dataflow begins, not for as long as it runs."""
     old = kept(log, tmp_path, "n < 15")
     engine(old).advance(runner(old.storage))
@@ -163,7 +164,7 @@ def test_plan_that_was_taken_back_is_lost_to_a_copy_that_runs(tmp_path: Path, lo
         made.advance(runner(new.storage))
 
 
-def test_plan_that_replaces_itself_writes_nothing(tmp_path: Path, log: DeltaLog) -> None:
+def test_plan_that_replaces_itself_writes_nothing(tmp_path: Path, log: Log) -> None:
     scope = kept(log, tmp_path, "n < 15")
     engine(scope).advance(runner(scope.storage))
     before = content(tmp_path)
@@ -172,7 +173,7 @@ def test_plan_that_replaces_itself_writes_nothing(tmp_path: Path, log: DeltaLog)
 
 
 def test_plan_is_replaced_although_the_old_copy_appends_at_that_moment(
-    tmp_path: Path, log: DeltaLog, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = kept(log, tmp_path, "n < 15")
     running = engine(old)
@@ -195,7 +196,7 @@ def test_plan_is_replaced_although_the_old_copy_appends_at_that_moment(
     assert open_log(str(tmp_path / "out")).frontier() == Antichain.of(32)
 
 
-def test_failure_of_the_plan_before_is_not_one_of_the_plan_that_replaces_it(tmp_path: Path, log: DeltaLog) -> None:
+def test_failure_of_the_plan_before_is_not_one_of_the_plan_that_replaces_it(tmp_path: Path, log: Log) -> None:
     def failing(rows: pa.Table) -> pa.Table:
         if rows.num_rows and pc.max(rows["n"]).as_py() >= 15:
             raise ValueError(rows.num_rows)
@@ -211,7 +212,7 @@ def test_failure_of_the_plan_before_is_not_one_of_the_plan_that_replaces_it(tmp_
     assert open_log(str(tmp_path / "out")).frontier() == Antichain.of(10)
 
 
-def test_plan_that_replaces_another_than_the_one_in_the_log_is_refused(tmp_path: Path, log: DeltaLog) -> None:
+def test_plan_that_replaces_another_than_the_one_in_the_log_is_refused(tmp_path: Path, log: Log) -> None:
     first = kept(log, tmp_path, "n < 15")
     engine(first).advance(runner(first.storage))
     before = content(tmp_path)
@@ -230,12 +231,12 @@ def test_plan_that_replaces_another_than_the_one_in_the_log_is_refused(tmp_path:
 
 
 @pytest.mark.parametrize("replaces", ["", "2", "1:xyz", 7, "1:" + "0" * 33])
-def test_what_is_no_fingerprint_is_refused_at_once(tmp_path: Path, log: DeltaLog, replaces: str) -> None:
+def test_what_is_no_fingerprint_is_refused_at_once(tmp_path: Path, log: Log, replaces: str) -> None:
     with pytest.raises(InvalidUsageError, match="found replaces="):
         kept(log, tmp_path, "n < 15", replaces=replaces)
 
 
-def test_plan_survives_advance_by_hand_a_failure_and_a_takeover(tmp_path: Path, log: DeltaLog) -> None:
+def test_plan_survives_advance_by_hand_a_failure_and_a_takeover(tmp_path: Path, log: Log) -> None:
     first, second = kept(log, tmp_path, "n < 15"), kept(log, tmp_path, "n >= 15")
     engine(first).advance(runner(first.storage))
     mine = plan_of(first)
@@ -256,7 +257,7 @@ def test_plan_survives_advance_by_hand_a_failure_and_a_takeover(tmp_path: Path, 
     assert state.note.output.plan == mine
 
 
-def test_output_without_a_step_has_no_plan_yet_so_that_what_failed_can_be_mended(tmp_path: Path, log: DeltaLog) -> None:
+def test_output_without_a_step_has_no_plan_yet_so_that_what_failed_can_be_mended(tmp_path: Path, log: Log) -> None:
     def failing(rows: pa.Table) -> pa.Table:
         if rows.num_rows:
             raise ValueError(rows.num_rows)
@@ -271,7 +272,7 @@ def test_output_without_a_step_has_no_plan_yet_so_that_what_failed_can_be_mended
     assert open_log(str(tmp_path / "out")).messages().num_rows == 45
 
 
-def test_other_outputs_of_a_dataflow_go_on_beside_one_whose_plan_was_changed(tmp_path: Path, log: DeltaLog) -> None:
+def test_other_outputs_of_a_dataflow_go_on_beside_one_whose_plan_was_changed(tmp_path: Path, log: Log) -> None:
     for n, refused in ((15, False), (16, True)):
         scope = kept(log, tmp_path, f"n < {n}")
         scope.replay(log).aggregate(n=count()).capture(str(tmp_path / "counts"))
@@ -286,7 +287,7 @@ def test_other_outputs_of_a_dataflow_go_on_beside_one_whose_plan_was_changed(tmp
 
 
 def spooled(
-    log: DeltaLog, folder: Path, n: int, spool: str = "spool", replaces: Sequence[str | None] = (None, None)
+    log: Log, folder: Path, n: int, spool: str = "spool", replaces: Sequence[str | None] = (None, None)
 ) -> Scope:
     scope = Scope("flow")
     rows = scope.replay(log).filter(f"n < {n}").spool(folder / spool, replaces=replaces[0])
@@ -294,7 +295,7 @@ def spooled(
     return scope
 
 
-def test_spool_is_named_by_what_it_is_made_from(tmp_path: Path, log: DeltaLog) -> None:
+def test_spool_is_named_by_what_it_is_made_from(tmp_path: Path, log: Log) -> None:
     first = spooled(log, tmp_path, 15)
     engine(first).advance(runner(first.storage))
     # Another place for the same rows is the same plan; the spool is made anew, the output goes on.
@@ -314,7 +315,7 @@ def test_spool_is_named_by_what_it_is_made_from(tmp_path: Path, log: DeltaLog) -
     assert open_log(str(tmp_path / "out")).frontier() == Antichain.of(32)
 
 
-def test_spool_that_others_write_too_may_not_be_another_one(tmp_path: Path, log: DeltaLog) -> None:
+def test_spool_that_others_write_too_may_not_be_another_one(tmp_path: Path, log: Log) -> None:
     for name in ("spool", "elsewhere"):
         create_log(str(tmp_path / name), SCHEMA, minimum=(0,), streams=2).writer(owner="me", stream="theirs").append(
             pa.table({"_time": [3], "n": [1000]}), advance_to=100
@@ -337,7 +338,7 @@ def test_spool_that_others_write_too_may_not_be_another_one(tmp_path: Path, log:
     assert open_log(str(tmp_path / "out")).frontier() == Antichain.of(35)
 
 
-def test_input_replaced_on_purpose_is_consented_to_by_what_its_error_names(tmp_path: Path, log: DeltaLog) -> None:
+def test_input_replaced_on_purpose_is_consented_to_by_what_its_error_names(tmp_path: Path, log: Log) -> None:
     first = kept(log, tmp_path, "n < 15")
     engine(first).advance(runner(first.storage))
     mine = plan_of(first)
@@ -369,7 +370,7 @@ def test_input_replaced_on_purpose_is_consented_to_by_what_its_error_names(tmp_p
     assert newest_note(out, meant.sinks[0]).inputs[log.path].id == made.log_id
 
 
-def test_complete_output_is_as_it_is_whatever_replaces_it(tmp_path: Path, log: DeltaLog) -> None:
+def test_complete_output_is_as_it_is_whatever_replaces_it(tmp_path: Path, log: Log) -> None:
     first = kept(log, tmp_path, "n < 15")
     more(log, None)
     engine(first).advance(runner(first.storage))
@@ -379,7 +380,7 @@ def test_complete_output_is_as_it_is_whatever_replaces_it(tmp_path: Path, log: D
     assert content(tmp_path) == before
 
 
-def test_log_that_gains_a_column_leaves_plans_that_do_not_name_it_as_they_are(tmp_path: Path, log: DeltaLog) -> None:
+def test_log_that_gains_a_column_leaves_plans_that_do_not_name_it_as_they_are(tmp_path: Path, log: Log) -> None:
     def both(scope: Scope) -> Scope:
         scope.replay(log.path).aggregate(n=count()).capture(str(tmp_path / "counts"))
         scope.replay(log.path).map(lambda rows: rows.select(["n"])).capture(str(tmp_path / "rows"))
@@ -395,7 +396,7 @@ def test_log_that_gains_a_column_leaves_plans_that_do_not_name_it_as_they_are(tm
     assert [each.plan for each in outputs(after)] == [each.made_by for each in outputs(after)]
 
 
-def test_plan_is_shown_and_so_is_another_one_in_the_log(tmp_path: Path, log: DeltaLog) -> None:
+def test_plan_is_shown_and_so_is_another_one_in_the_log(tmp_path: Path, log: Log) -> None:
     first, second = kept(log, tmp_path, "n < 15"), kept(log, tmp_path, "n >= 15")
     assert f"| plan {plan_of(first)} | upper [0]" in explain(first)
     engine(first).advance(runner(first.storage))
@@ -406,7 +407,7 @@ def test_plan_is_shown_and_so_is_another_one_in_the_log(tmp_path: Path, log: Del
     assert f"| plan unknown: an input is missing, its log was made by {made_by} | upper [30]" in explain(first)
 
 
-def test_outline_in_the_note_is_short_whatever_the_plan(tmp_path: Path, log: DeltaLog) -> None:
+def test_outline_in_the_note_is_short_whatever_the_plan(tmp_path: Path, log: Log) -> None:
     scope = Scope("flow")
     rows = scope.replay(log)
     for number in range(40):

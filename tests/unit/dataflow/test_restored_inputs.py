@@ -18,8 +18,8 @@ from spark_timely.dataflow.outputs import check_plans
 from spark_timely.dataflow.report import outputs
 from spark_timely.dataflow.scope import Scope
 from spark_timely.errors import DataLossError, PlanMismatchError
-from spark_timely.log.delta import DeltaLog, create_log, open_log
-from spark_timely.log.reading import ReadableLog
+from spark_timely.log import Log
+from spark_timely.log.delta import create_log, open_log
 from spark_timely.protocol.note import InputNote
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of
@@ -83,7 +83,7 @@ OTHER = r"found another commit \d+ of stream 'main' in log '.*in'"
     ids=["not grown", "behind", "past", "many commits", "closed"],
 )
 def test_input_put_back_is_refused_however_far_it_grew_since(
-    tmp_path: Path, log: DeltaLog, uppers: tuple[int | None, ...], what: str, running: bool
+    tmp_path: Path, log: Log, uppers: tuple[int | None, ...], what: str, running: bool
 ) -> None:
     put_back = saved(log.path)
     grow(log.path, 40, n=1)
@@ -112,7 +112,7 @@ def test_input_put_back_is_refused_however_far_it_grew_since(
     assert [state.failure is None for state in outputs(both)] == [False, True]
 
 
-def test_input_put_back_and_grown_while_the_query_lives_is_noticed_at_each_step(tmp_path: Path, log: DeltaLog) -> None:
+def test_input_put_back_and_grown_while_the_query_lives_is_noticed_at_each_step(tmp_path: Path, log: Log) -> None:
     put_back = saved(log.path)
     grow(log.path, 40, n=1)
     scope = rows_of(tmp_path, log.path)
@@ -130,7 +130,7 @@ def test_input_put_back_and_grown_while_the_query_lives_is_noticed_at_each_step(
 
 
 @pytest.mark.parametrize("running", [False, True])
-def test_input_restored_by_delta_is_one_that_was_put_back(tmp_path: Path, log: DeltaLog, running: bool) -> None:
+def test_input_restored_by_delta_is_one_that_was_put_back(tmp_path: Path, log: Log, running: bool) -> None:
     """RESTORE is a version of the table like any other: whoever follows the log is not loaded again."""
     version = log.version
     grow(log.path, 40, n=1)
@@ -148,7 +148,7 @@ def test_input_restored_by_delta_is_one_that_was_put_back(tmp_path: Path, log: D
     assert state_of(tmp_path) == before
 
 
-def test_diverged_copy_swapped_in_and_back_is_noticed_by_what_was_read_of_it(tmp_path: Path, log: DeltaLog) -> None:
+def test_diverged_copy_swapped_in_and_back_is_noticed_by_what_was_read_of_it(tmp_path: Path, log: Log) -> None:
     put_other = saved(log.path)
     grow(log.path, 40, n=1)
     put_first = saved(log.path, "first")
@@ -167,7 +167,7 @@ def test_diverged_copy_swapped_in_and_back_is_noticed_by_what_was_read_of_it(tmp
     assert state_of(tmp_path) == before
 
 
-def test_copy_that_has_all_that_was_read_is_the_log_itself(tmp_path: Path, log: DeltaLog) -> None:
+def test_copy_that_has_all_that_was_read_is_the_log_itself(tmp_path: Path, log: Log) -> None:
     run(rows_of(tmp_path, log.path))
     put_back = saved(log.path)
     grow(log.path, 40, n=1)
@@ -180,7 +180,7 @@ def test_copy_that_has_all_that_was_read_is_the_log_itself(tmp_path: Path, log: 
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_one_of_several_inputs_put_back_is_named(tmp_path: Path, log: DeltaLog, which: int) -> None:
+def test_one_of_several_inputs_put_back_is_named(tmp_path: Path, log: Log, which: int) -> None:
     other = create_log(str(tmp_path / "other"), SCHEMA, minimum=(0,))
     grow(other.path, 30)
     paths = [log.path, other.path]
@@ -214,7 +214,7 @@ def test_each_stream_of_an_input_counts(tmp_path: Path, lost: str) -> None:
         run(rows_of(tmp_path, path))
 
 
-def test_input_that_is_the_output_of_another_dataflow_is_one_like_any(tmp_path: Path, log: DeltaLog) -> None:
+def test_input_that_is_the_output_of_another_dataflow_is_one_like_any(tmp_path: Path, log: Log) -> None:
     def made_first() -> None:
         run(rows_of(tmp_path, log.path, name="between"))
 
@@ -243,7 +243,7 @@ def second_of(folder: Path, between: str) -> Scope:
     return scope
 
 
-def test_spool_put_back_is_made_again_from_what_it_was_made_from(tmp_path: Path, log: DeltaLog) -> None:
+def test_spool_put_back_is_made_again_from_what_it_was_made_from(tmp_path: Path, log: Log) -> None:
     def both() -> Scope:
         scope = Scope("flow")
         scope.replay(log).filter("n >= 0").spool(tmp_path / "spool").aggregate(n=count()).capture(str(tmp_path / "out"))
@@ -293,15 +293,15 @@ def test_input_without_rows_that_was_put_back_is_refused_all_the_same(tmp_path: 
         run(rows_of(tmp_path, path))
 
 
-def compacted(log: ReadableLog) -> None:
+def compacted(log: Log) -> None:
     log.compact()
 
 
-def tidied(log: ReadableLog) -> None:
+def tidied(log: Log) -> None:
     log.tidy()
 
 
-def merged(log: ReadableLog) -> None:
+def merged(log: Log) -> None:
     """By commits alone, as a writer does it by the way."""
     writer = log.writer(owner="test")
     log.merge_every = 4
@@ -310,14 +310,14 @@ def merged(log: ReadableLog) -> None:
         writer.append(pa.table({"_time": [at], "n": [at]}), advance_to=at + 1)
 
 
-def widened(log: ReadableLog) -> None:
+def widened(log: Log) -> None:
     log.add_columns(pa.schema([("late", pa.bool_())]))
 
 
 @pytest.mark.parametrize("running", [False, True])
 @pytest.mark.parametrize("upkeep", [compacted, tidied, merged, widened, lambda log: None])
 def test_upkeep_of_an_input_and_further_commits_change_nothing(
-    tmp_path: Path, log: DeltaLog, upkeep: Callable[[ReadableLog], None], running: bool
+    tmp_path: Path, log: Log, upkeep: Callable[[Log], None], running: bool
 ) -> None:
     def flow() -> Scope:
         scope = Scope("flow")
@@ -340,20 +340,18 @@ def test_upkeep_of_an_input_and_further_commits_change_nothing(
     assert times == list(range(len(times)))
 
 
-def test_step_looks_at_no_commit_that_it_has_seen(
-    tmp_path: Path, log: DeltaLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_step_looks_at_no_commit_that_it_has_seen(tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as its file is there, also where the handle was loaded again."""
     scope = rows_of(tmp_path, log.path)
     run(scope)
     looked: list[int] = []
-    look = ReadableLog.commits_of
+    look = Log.commits_of
 
-    def noted(self: ReadableLog, wanted: dict[str, int]) -> object:
+    def noted(self: Log, wanted: dict[str, int]) -> object:
         looked.extend(wanted.values())
         return look(self, wanted)
 
-    monkeypatch.setattr(ReadableLog, "commits_of", noted)
+    monkeypatch.setattr(Log, "commits_of", noted)
     made = engine(scope)
     for upper in (40, 50, 60):
         grow(log.path, upper)
@@ -369,7 +367,7 @@ def test_step_looks_at_no_commit_that_it_has_seen(
     assert looked == [6, 1], "found in the file that it was merged into"
 
 
-def test_another_copy_that_is_further_is_no_history_of_its_own(tmp_path: Path, log: DeltaLog) -> None:
+def test_another_copy_that_is_further_is_no_history_of_its_own(tmp_path: Path, log: Log) -> None:
     """Its note names commits that a copy whose inputs are pinned has not seen."""
     scope = rows_of(tmp_path, log.path)
     slow = engine(scope, limits=Limits(times=10))
@@ -387,7 +385,7 @@ def test_another_copy_that_is_further_is_no_history_of_its_own(tmp_path: Path, l
     assert state_of(tmp_path)[0] == Antichain.of(30)
 
 
-def test_consent_to_an_input_put_back_holds_for_that_state_alone(tmp_path: Path, log: DeltaLog) -> None:
+def test_consent_to_an_input_put_back_holds_for_that_state_alone(tmp_path: Path, log: Log) -> None:
     put_back = saved(log.path)
     grow(log.path, 40, n=1)
     run(rows_of(tmp_path, log.path))
@@ -431,7 +429,7 @@ def start(scope: Scope) -> None:
 REMADE = r"found log '.*in' of id='.*' where the output was made from id="
 
 
-def test_consent_to_an_input_made_again_holds_for_that_log_alone(tmp_path: Path, log: DeltaLog) -> None:
+def test_consent_to_an_input_made_again_holds_for_that_log_alone(tmp_path: Path, log: Log) -> None:
     run(rows_of(tmp_path, log.path))
     first_rows = state_of(tmp_path)[1].num_rows
     remade(log.path, 50, n=200)
@@ -461,7 +459,7 @@ def moved_by_hand(folder: Path) -> None:
 @pytest.mark.parametrize("then", ["made again", "put back", "another plan"])
 @pytest.mark.parametrize("what", ["output moved", "input put back"])
 def test_consent_to_one_thing_is_none_to_another_that_came_later(
-    tmp_path: Path, log: DeltaLog, what: str, then: str
+    tmp_path: Path, log: Log, what: str, then: str
 ) -> None:
     def flow(replaces: str | None = None, condition: str = "n >= 0") -> Scope:
         scope = Scope("flow")
@@ -499,7 +497,7 @@ def test_consent_to_one_thing_is_none_to_another_that_came_later(
         assert state_of(tmp_path)[0] == Antichain.of(70)
 
 
-def test_consent_to_one_input_put_back_is_none_to_a_second_one(tmp_path: Path, log: DeltaLog) -> None:
+def test_consent_to_one_input_put_back_is_none_to_a_second_one(tmp_path: Path, log: Log) -> None:
     other = create_log(str(tmp_path / "other"), SCHEMA, minimum=(0,))
     grow(other.path, 30)
     paths = [log.path, other.path]
@@ -522,7 +520,7 @@ def test_consent_to_one_input_put_back_is_none_to_a_second_one(tmp_path: Path, l
 
 
 @pytest.mark.parametrize("what", ["made again", "put back"])
-def test_consent_to_a_change_of_the_plan_is_none_to_another_input(tmp_path: Path, log: DeltaLog, what: str) -> None:
+def test_consent_to_a_change_of_the_plan_is_none_to_another_input(tmp_path: Path, log: Log, what: str) -> None:
     def flow(condition: str, replaces: str | None = None) -> Scope:
         scope = Scope("flow")
         scope.replay(log.path).filter(condition).capture(str(tmp_path / "out"), replaces=replaces)
@@ -554,7 +552,7 @@ def test_consent_to_a_change_of_the_plan_is_none_to_another_input(tmp_path: Path
 
 @pytest.mark.parametrize("what", ["made again", "put back"])
 def test_spool_of_another_history_gives_nothing_to_a_new_output_until_it_is_consented_to(
-    tmp_path: Path, log: DeltaLog, what: str
+    tmp_path: Path, log: Log, what: str
 ) -> None:
     def flow(*outs: str, replaces: tuple[str | None, ...] = (None, None)) -> Scope:
         scope = Scope("flow")
@@ -586,7 +584,7 @@ def test_spool_of_another_history_gives_nothing_to_a_new_output_until_it_is_cons
     assert state_of(tmp_path)[1].num_rows == state_of(tmp_path, "spool")[1].num_rows
 
 
-def test_input_of_another_path_is_a_change_of_the_plan_that_the_code_names(tmp_path: Path, log: DeltaLog) -> None:
+def test_input_of_another_path_is_a_change_of_the_plan_that_the_code_names(tmp_path: Path, log: Log) -> None:
     first = rows_of(tmp_path, log.path)
     run(first)
     other = create_log(str(tmp_path / "other"), SCHEMA, minimum=(0,))
@@ -597,7 +595,7 @@ def test_input_of_another_path_is_a_change_of_the_plan_that_the_code_names(tmp_p
     assert state_of(tmp_path)[0] == Antichain.of(50)
 
 
-def test_input_that_comes_back_needs_no_consent(tmp_path: Path, log: DeltaLog) -> None:
+def test_input_that_comes_back_needs_no_consent(tmp_path: Path, log: Log) -> None:
     """Also where another plan took over meanwhile: it is a change of the code, and the input was never accepted."""
     first = rows_of(tmp_path, log.path)
     run(first)
@@ -618,7 +616,7 @@ def test_input_that_comes_back_needs_no_consent(tmp_path: Path, log: DeltaLog) -
     assert set(state_of(tmp_path)[1]["n"].to_pylist()[-20:]) == {3}
 
 
-def test_input_that_was_moved_and_put_back_is_known_by_its_id(tmp_path: Path, log: DeltaLog) -> None:
+def test_input_that_was_moved_and_put_back_is_known_by_its_id(tmp_path: Path, log: Log) -> None:
     put_back = saved(log.path)
     grow(log.path, 40, n=1)
     run(rows_of(tmp_path, log.path))

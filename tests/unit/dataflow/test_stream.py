@@ -18,7 +18,8 @@ from spark_timely.dataflow.tasks import OutputPlan
 from spark_timely.dataflow.tracking import Tracking
 from spark_timely.dataflow.view import Replay, View, leaves_of, ordered
 from spark_timely.errors import CyclicSummaryError, InvalidUsageError, OperatorError, SchemaMismatchError
-from spark_timely.log.delta import DeltaLog, create_log
+from spark_timely.log import Log
+from spark_timely.log.delta import create_log
 from spark_timely.testing import rows_of, stream_of
 from spark_timely.time.antichain import Antichain
 
@@ -35,12 +36,12 @@ ROWS = pa.table(
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> DeltaLog:
+def log(tmp_path: Path) -> Log:
     return create_log(str(tmp_path / "log"), SCHEMA, minimum=(0,))
 
 
 @pytest.fixture
-def stream(log: DeltaLog) -> Stream:
+def stream(log: Log) -> Stream:
     return Scope("flow").replay(log)
 
 
@@ -114,7 +115,7 @@ def test_frontier_and_ranges_follow_the_delays(stream: Stream) -> None:
     assert stream.delay(ceil_to(10)).view.front({leaf: Antichain.empty()}).is_empty
 
 
-def test_the_progress_layer_sees_the_frontiers_that_views_say(log: DeltaLog, tmp_path: Path) -> None:
+def test_the_progress_layer_sees_the_frontiers_that_views_say(log: Log, tmp_path: Path) -> None:
     scope = Scope("flow")
     one = scope.replay(log)
     two = scope.replay(create_log(str(tmp_path / "two"), SCHEMA, minimum=(0,)))
@@ -193,7 +194,7 @@ def test_misuse_is_refused_before_anything_runs(stream: Stream, what: str) -> No
         make(stream)  # type: ignore[no-untyped-call]
 
 
-def test_capture_twice_and_into_what_it_is_made_from_is_refused(stream: Stream, tmp_path: Path, log: DeltaLog) -> None:
+def test_capture_twice_and_into_what_it_is_made_from_is_refused(stream: Stream, tmp_path: Path, log: Log) -> None:
     out = create_log(str(tmp_path / "out"), SCHEMA, minimum=(0,))
     stream.capture(out)
     with pytest.raises(InvalidUsageError, match="captured into already"):
@@ -252,7 +253,7 @@ def test_views_are_plain_values(stream: Stream) -> None:
     assert run(copy) == run(made.view)
 
 
-def test_a_thousand_operators_in_a_row_are_pickled_and_run(log: DeltaLog) -> None:
+def test_a_thousand_operators_in_a_row_are_pickled_and_run(log: Log) -> None:
     scope = Scope("deep")
     stream = scope.replay(log)
     for _ in range(1000):
@@ -286,7 +287,7 @@ def test_join_on_a_column_named_twice_is_a_join_on_it() -> None:
     ]
 
 
-def test_spark_tells_no_columns_apart_by_case(log: DeltaLog) -> None:
+def test_spark_tells_no_columns_apart_by_case(log: Log) -> None:
     assert Scope("flow").replay(log).select("n", N=pc.field("n")).schema.names == ["n", "N"]
     with pytest.raises(SchemaMismatchError, match=r"'select_2': found columns \['n', 'N'\]"):
         Scope("flow", evaluation="sql").replay(log).select("n", N=pc.field("n"))

@@ -13,7 +13,8 @@ from spark_timely.dataflow.engine import Engine
 from spark_timely.dataflow.scope import Scope
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.turns import Bounds, advance_all, rest_of
-from spark_timely.log.delta import DeltaLog, create_log, open_log
+from spark_timely.log import Log
+from spark_timely.log.delta import create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of
 from spark_timely.testing import ManualClock
@@ -26,7 +27,7 @@ SCHEMA = pa.schema([("n", pa.int64())])
 class Query:
     """A dataflow of thirty steps and a small one beside it; something happens before each step of the large one."""
 
-    def __init__(self, folder: Path, log: DeltaLog) -> None:
+    def __init__(self, folder: Path, log: Log) -> None:
         self.folder, self.clock = folder, ManualClock()
         self.news = create_log(str(folder / "news"), SCHEMA, minimum=(0,))
         self.writer = self.news.writer(owner="test")
@@ -69,7 +70,7 @@ class Query:
 
 @pytest.mark.parametrize("first", ["large", "small"])
 def test_news_during_a_backlog_is_answered_after_two_steps_of_the_other_at_most(
-    tmp_path: Path, log: DeltaLog, first: str
+    tmp_path: Path, log: Log, first: str
 ) -> None:
     query = Query(tmp_path, log)
     if first == "small":
@@ -88,7 +89,7 @@ def test_news_during_a_backlog_is_answered_after_two_steps_of_the_other_at_most(
     assert query.frontier("small") == Antichain.of(4)
 
 
-def test_query_that_ends_takes_inputs_as_they_are_at_its_start(tmp_path: Path, log: DeltaLog) -> None:
+def test_query_that_ends_takes_inputs_as_they_are_at_its_start(tmp_path: Path, log: Log) -> None:
     query = Query(tmp_path, log)
     query.tell(0)
     # The small one looks first when the large one has taken a step, but at what was there before.
@@ -99,7 +100,7 @@ def test_query_that_ends_takes_inputs_as_they_are_at_its_start(tmp_path: Path, l
     assert query.frontier("small") == Antichain.of(1)
 
 
-def test_call_comes_back_after_thirty_steps_or_ten_seconds_however_much_is_left(tmp_path: Path, log: DeltaLog) -> None:
+def test_call_comes_back_after_thirty_steps_or_ten_seconds_however_much_is_left(tmp_path: Path, log: Log) -> None:
     query = Query(tmp_path, log)
     query.before = query.tell  # news that never ends
     query.advance(lives=True)
@@ -116,7 +117,7 @@ def test_call_comes_back_after_thirty_steps_or_ten_seconds_however_much_is_left(
 
 
 def test_inputs_that_are_slow_to_look_at_take_a_tenth_of_the_time(
-    tmp_path: Path, log: DeltaLog, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = Query(tmp_path, log)
     small = query.engines[1]

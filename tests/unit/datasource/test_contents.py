@@ -17,7 +17,7 @@ from spark_timely.datasource.planner import ReplayPlanner, layout_of
 from spark_timely.datasource.reader import read_split, read_splits
 from spark_timely.errors import MultiplicityOverflowError, NegativeMultiplicityError
 from spark_timely.log.memory import MemoryLog
-from spark_timely.log.snapshot import consolidate_updates
+from spark_timely.log.reader import consolidate_updates
 from tests.unit.datasource.support import make_options, read_all
 from tests.unit.datasource.test_planner import PAYLOAD, make_log
 

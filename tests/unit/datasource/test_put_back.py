@@ -12,7 +12,7 @@ import pytest
 from spark_timely.datasource import planner
 from spark_timely.errors import DataLossError
 from spark_timely.log.memory import MemoryLog
-from spark_timely.log.reading import ReadableLog
+from spark_timely.log.streams import StreamStates
 from spark_timely.testing.driver import Checkpoint
 from tests.unit.datasource.support import copy_of, drive
 from tests.unit.datasource.test_planner import make_log, put, values
@@ -257,14 +257,14 @@ def test_commit_is_looked_for_once_per_run_and_not_per_micro_batch(
     drive(log, checkpoint=checkpoint, delivery=delivery).available_now()
     grown(log, 4)
     read: list[str] = []
-    look = ReadableLog._progress_rows
+    look = StreamStates.rows_in
 
-    def noted(self: ReadableLog, path: str) -> Any:
+    def noted(self: StreamStates, path: str) -> Any:
         read.append(path)
         return look(self, path)
 
     driver = drive(log, checkpoint=checkpoint, delivery=delivery)
-    monkeypatch.setattr(ReadableLog, "_progress_rows", noted)
+    monkeypatch.setattr(StreamStates, "rows_in", noted)
     (old,) = log.holders("main", 2)
     assert driver.run_one() is not None
     assert read.count(old) == (1 if delivery == "complete" else 2)  # `arrival` reads on from there

@@ -14,7 +14,8 @@ import pytest
 import spark_timely
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.datasource.stream import TimelyBatchReader
-from spark_timely.log.delta import DeltaLog, create_log
+from spark_timely.log import Log
+from spark_timely.log.delta import create_log
 from spark_timely.spark.arrow import arrow_schema, spark_schema
 from spark_timely.testing.driver import Checkpoint, MicroBatch, StreamDriver
 
@@ -26,7 +27,7 @@ class History:
 
     def __init__(self, folder: Path, kind: str = "stream") -> None:
         self.path = str(folder / "log")
-        self.log: DeltaLog = create_log(self.path, PAYLOAD, minimum=(0,), streams=2, kind=kind)
+        self.log: Log = create_log(self.path, PAYLOAD, minimum=(0,), streams=2, kind=kind)
         self.a, self.b = (self.log.writer(name, owner=name) for name in "ab")
 
     def put(self, time: int, note: str | None = None) -> None:

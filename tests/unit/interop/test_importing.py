@@ -24,8 +24,8 @@ from spark_timely.errors import (
 from spark_timely.interop.declared import CaptureTypes, import_owner
 from spark_timely.interop.importing import StreamImport
 from spark_timely.interop.writer import capture_bytes
+from spark_timely.log import Log
 from spark_timely.log.memory import MemoryLog
-from spark_timely.log.reading import ReadableLog
 from tests.oracles.golden import golden_bytes
 
 TYPES = CaptureTypes.parse("u64", "(string, u64)")
@@ -49,7 +49,7 @@ def log_of(types: CaptureTypes = TYPES, streams: int = 1) -> MemoryLog:
     )
 
 
-def digest(log: ReadableLog) -> str:
+def digest(log: Log) -> str:
     report = log.verify()
     assert report.legal, report.problems
     return report.digest

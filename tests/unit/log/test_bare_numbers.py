@@ -15,8 +15,9 @@ import spark_timely
 from spark_timely.datasource.offsets import first_offset
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, WaitTimeoutError
 from spark_timely.interop.exporting import export_log
+from spark_timely.log import Log
 from spark_timely.log.cut import Cut
-from spark_timely.log.delta import DeltaLog, create_log
+from spark_timely.log.delta import create_log
 from spark_timely.testing import stream_of
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
@@ -28,7 +29,7 @@ NOON_US = 1_371_038_400_000_000
 NO_ROWS = pa.table({"_time": pa.array([], pa.timestamp("us", "UTC")), "v": pa.array([], pa.int64())})
 
 # Each takes a time or a frontier of a log of timestamps.
-DOORS: dict[str, Callable[[DeltaLog, Any], object]] = {
+DOORS: dict[str, Callable[[Log, Any], object]] = {
     "advance": lambda log, time: log.advance("main", time),
     "dry run": lambda log, time: log.advance("main", time, dry_run=True),
     "writer": lambda log, time: log.writer(owner="o").advance(time),
@@ -56,14 +57,14 @@ OPTIONS = ("upTo", "startingFrontier", "asOf")
 BARE = (2027, 20270101, "2027", "20270101", 0, np.int64(2027), [2013], "[2013]")
 
 
-def make(path: str, *, kind: str = "stream") -> DeltaLog:
+def make(path: str, *, kind: str = "stream") -> Log:
     log = create_log(path, SCHEMA, times=("timestamp",), kind=kind)
     log.writer(owner="o").advance(NOON)
     return log
 
 
 @pytest.fixture
-def log(log_path: str) -> DeltaLog:
+def log(log_path: str) -> Log:
     return make(log_path)
 
 
@@ -106,12 +107,12 @@ def test_the_refusal_names_the_option(log_path: str, door: str) -> None:
         {"times": ["timestamp"], "frontier": [NOON_US]},
     ],
 )
-def test_every_written_form_is_the_same_time(log: DeltaLog, written: Any) -> None:
+def test_every_written_form_is_the_same_time(log: Log, written: Any) -> None:
     assert spark_timely.cut([log], frontier=written).frontier == Antichain.of(NOON_US)
     assert spark_timely.wait(log, frontier=written, timeout=0) == Antichain.of(NOON_US)
 
 
-def test_a_day_is_its_midnight_and_cuts_may_have_numbers(log: DeltaLog) -> None:
+def test_a_day_is_its_midnight_and_cuts_may_have_numbers(log: Log) -> None:
     midnight = NOON_US - 12 * 3_600_000_000
     made = spark_timely.cut([log], frontier="2013-06-12")
     assert made.frontier == Antichain.of(midnight)
@@ -120,13 +121,13 @@ def test_a_day_is_its_midnight_and_cuts_may_have_numbers(log: DeltaLog) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 60.0, "60", -1])
-def test_issue_14_a_limit_without_a_unit_is_refused(log: DeltaLog, limit: Any) -> None:
+def test_issue_14_a_limit_without_a_unit_is_refused(log: Log, limit: Any) -> None:
     for name in ("timeout", "poll"):
         with pytest.raises(InvalidUsageError, match=f"could not wait for a log: found {name}="):
             spark_timely.wait(log, time="2013-06-12", **{name: limit})
 
 
-def test_messages_show_times_and_limits_as_people_write_them(log: DeltaLog) -> None:
+def test_messages_show_times_and_limits_as_people_write_them(log: Log) -> None:
     with pytest.raises(WaitTimeoutError) as caught:
         spark_timely.wait(log, time=NOON, timeout=dt.timedelta(0))
     assert "to pass time='2013-06-12T12:00Z': found frontier=[\"2013-06-12T12:00Z\"] after 0 seconds" in str(

@@ -14,7 +14,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from spark_timely import errors
-from spark_timely.log.delta import DeltaLog, open_log
+from spark_timely.log import Log
+from spark_timely.log.delta import open_log
 from spark_timely.sink.writer import CaptureMessage, TimelyStreamWriter, make_stream_writer
 from spark_timely.spark.arrow import spark_schema
 
@@ -105,7 +106,7 @@ class SinkDriver:
         """Make a writer as a fresh process would: from pickled options."""
         return make_stream_writer(pickle.loads(pickle.dumps(self.options)), schema, overwrite)
 
-    def log(self) -> DeltaLog:
+    def log(self) -> Log:
         """Open the log."""
         return open_log(str(self.log_path))
 

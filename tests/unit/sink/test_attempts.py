@@ -153,7 +153,7 @@ def test_commit_that_may_have_happened_keeps_the_files(tmp_path: Path, monkeypat
         raise errors.StorageError("could not write: found nothing", hint="try", determinate=False)
 
     with monkeypatch.context() as patch:
-        patch.setattr("spark_timely.log.core.LogCore.commit", unclear)
+        patch.setattr("spark_timely.log.log.Log.commit", unclear)
         with pytest.raises(errors.StorageError):
             driver.writer(SCHEMA).commit([message], 0)
     assert any("_event=message" in name for name in driver.data_files())
@@ -248,21 +248,21 @@ def test_write_that_fails_in_the_middle_leaves_no_file(tmp_path: Path, monkeypat
 def test_attempt_that_lost_to_one_of_the_same_micro_batch_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spark_timely.log.delta import DeltaLog
+    from spark_timely.log import Log
 
     driver = SinkDriver(tmp_path, **BOUNDED)
     driver.run([rows([1])])
     (driver.checkpoint / "offsets" / "1").write_text("")
     winner, loser = driver.writer(SCHEMA), driver.writer(SCHEMA)
     kept, lost = (writer.write(iter(rows([5]).to_batches())) for writer in (winner, loser))
-    real = DeltaLog.commit
+    real = Log.commit
 
-    def commit(log: DeltaLog, request: object) -> object:
-        monkeypatch.setattr(DeltaLog, "commit", real)
+    def commit(log: Log, request: object) -> object:
+        monkeypatch.setattr(Log, "commit", real)
         winner.commit([kept], 1)
         return log.commit(request)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(DeltaLog, "commit", commit)
+    monkeypatch.setattr(Log, "commit", commit)
     loser.commit([lost], 1)
     assert driver.log().messages()["_time"].to_pylist() == [1, 5]
     assert kept.report.files[0].path in driver.data_files()

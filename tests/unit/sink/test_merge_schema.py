@@ -150,19 +150,19 @@ def test_column_added_at_once_with_another_type_is_refused_with_both(tmp_path: P
 
 
 def test_crash_between_the_new_column_and_the_rows_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_timely.log.core import LogCore
+    from spark_timely.log import Log
 
     driver = query(tmp_path, "a", mergeSchema="true")
     driver.run([rows([1])])
-    commit = LogCore.commit
+    commit = Log.commit
 
     def killed(*args: object, **more: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(LogCore, "commit", killed)
+    monkeypatch.setattr(Log, "commit", killed)
     with pytest.raises(KeyboardInterrupt):
         driver.run([noted([2], "x", 5)])
-    monkeypatch.setattr(LogCore, "commit", commit)
+    monkeypatch.setattr(Log, "commit", commit)
     assert driver.log().schema.names == ["t", "id", "note"]
     driver.run([noted([2], "x", 5)])
     (driver.checkpoint / "commits" / "1").unlink()

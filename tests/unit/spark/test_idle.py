@@ -16,10 +16,10 @@ from pyspark.sql import types as spark
 
 from spark_timely import errors
 from spark_timely.conf.options import SINK_OPTIONS, parse_options
+from spark_timely.log import Log
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.delta import create_log
 from spark_timely.log.memory import MemoryLog
-from spark_timely.log.reading import ReadableLog
 from spark_timely.protocol.note import MicroBatch, Note
 from spark_timely.spark import idle as idle_module
 from spark_timely.spark.checkpoint import checkpoint_state, gate
@@ -171,16 +171,16 @@ def test_micro_batch_that_begins_during_the_advance_is_planned_after_it(
     query, watch = watched(driver)
     query.looked(TIMEOUT_S + 1)
     begun = threading.Thread(target=lambda: driver.run([rows([45, 52], 10)]))
-    commit = ReadableLog.commit
+    commit = Log.commit
 
-    def first_the_other(self: ReadableLog, request: Any) -> Any:
+    def first_the_other(self: Log, request: Any) -> Any:
         if request.reason.startswith("idle"):
             begun.start()
             begun.join(0.3)  # long enough to plan, were it not for the gate
             assert begun.is_alive()
         return commit(self, request)
 
-    monkeypatch.setattr(ReadableLog, "commit", first_the_other)
+    monkeypatch.setattr(Log, "commit", first_the_other)
     assert watch.look()
     begun.join()
     log = driver.log()
@@ -198,10 +198,10 @@ def test_where_the_gate_fails_one_of_the_two_is_refused_and_no_row_is_lost(
     driver.run([rows([50])])
     query, watch = watched(driver)
     query.looked(TIMEOUT_S + 1)
-    commit = ReadableLog.commit
+    commit = Log.commit
     planned: list[Any] = []
 
-    def race(self: ReadableLog, request: Any) -> Any:
+    def race(self: Log, request: Any) -> Any:
         if request.reason.startswith("idle"):
             (driver.checkpoint / "timely-gate").unlink()  # as by hand, or on a store that lies
             (driver.checkpoint / "offsets" / "1").write_text("")
@@ -211,7 +211,7 @@ def test_where_the_gate_fails_one_of_the_two_is_refused_and_no_row_is_lost(
                 driver.writer(SCHEMA).commit(planned, 1)
         return commit(self, request)
 
-    monkeypatch.setattr(ReadableLog, "commit", race)
+    monkeypatch.setattr(Log, "commit", race)
     assert watch.look() == (winner == "the advance")
     if winner == "the advance":
         with pytest.raises(errors.UpperMismatchError, match="restart the query, which runs it again"):

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from spark_timely import errors
-from spark_timely.log.delta import DeltaLog, open_log
+from spark_timely.log import Log
+from spark_timely.log.delta import open_log
 from spark_timely.spark import foreach_batch
 from spark_timely.spark.idle import IdleWatch
 from spark_timely.spark.log_record import LogCommit, LogEntry, read_entries, write_entry
@@ -82,7 +83,7 @@ class Query:
             if int(file.name) > newest + 1:
                 file.unlink()
 
-    def log(self) -> DeltaLog:
+    def log(self) -> Log:
         return open_log(str(self.log_path))
 
     def ids(self) -> list[int]:

@@ -1,4 +1,7 @@
-"""What a log says: its facts, the files of its snapshot, and the states of its streams.
+"""The states of a log's streams, as the progress files of its snapshot say.
+
+Files read before are remembered, and so is the newest commit of each stream that was seen: a log that went back to an
+earlier state is refused.
 
 Invariants
 ----------
@@ -10,7 +13,6 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,22 +20,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.errors import RolledBackError, TimelyInternalError
-from spark_timely.log.base import OPEN_STREAM, StreamState
+from spark_timely.log.base import StreamState
 from spark_timely.log.files.parquet import read_file
 from spark_timely.log.machine.state import batch_state, distinct_rows, newest_states, owners_of, states_by_seq
 from spark_timely.protocol.rules import StreamCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from spark_timely.log.files.format import LogFormat
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.store.base import Store
-    from spark_timely.log.store.storage import Storage
-    from spark_timely.time.antichain import Antichain
-    from spark_timely.time.domain import TimeDomain
 
-__all__ = ["LogFacts"]
+__all__ = ["StreamStates"]
 
 
 def _is_its_own(state: StreamState) -> bool:
@@ -41,17 +39,21 @@ def _is_its_own(state: StreamState) -> bool:
     return state.note.batch is not None and state.note.batch.seq == state.seq
 
 
-class LogFacts:
-    """What a log on a store says; the part of `spark_timely.log.base.CaptureLog` that writes nothing.
+class StreamStates:
+    """The states of a log's streams, by one handle. Its methods are those of `spark_timely.log.base.CaptureLog`.
 
     Parameters
     ----------
     store : Store
+        Its snapshot is what the states are of.
+    keeps_rows : bool
+        Whether the rows of own commits are kept, for a merge to come.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, keeps_rows: bool = True) -> None:
         self.store = store
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        self._keeps_rows = keeps_rows
         self._states: dict[str, StreamState] = {}
         # Generation and version of the store: a version that was read anew may say something else.
         self._states_at = (-1, -1)
@@ -60,113 +62,39 @@ class LogFacts:
         # The newest commit of each stream that this handle has seen, and the progress files that may hold it.
         self._known: dict[str, tuple[StreamState, frozenset[str]]] = {}
 
-    # Facts ---------------------------------------------------------------------------------------
-
-    @property
-    def path(self) -> str:
-        """Where the log is."""
-        return self.store.path
-
-    @property
-    def log_id(self) -> str:
-        """Identity of the log: another one in its place has another."""
-        return self.store.table_id
-
-    @property
-    def storage(self) -> Storage:
-        """Access to the log's files."""
-        return self.store.storage
-
-    @property
-    def format(self) -> LogFormat:
-        """Columns and types of the log. Picklable."""
-        return self.store.format
-
-    @property
-    def domain(self) -> TimeDomain:
-        """Types of its times, and the minimum."""
-        return self.store.format.domain
-
-    @property
-    def kind(self) -> str:
-        """`stream`, or `collection` with a `_diff`."""
-        return self.store.format.kind
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Payload columns, with the nullability declared for messages."""
-        return self.store.format.payload
-
-    @property
-    def nullable(self) -> dict[str, bool]:
-        """Whether each payload column may be null in a message."""
-        return {f.name: f.nullable for f in self.schema}
-
-    @property
-    def version(self) -> int:
-        """Table version of the snapshot in use."""
-        return self.store.version
-
-    @property
-    def generation(self) -> int:
-        """How often everything was read anew: versions mean something else after that."""
-        return self.store.generation
-
     # Snapshot ------------------------------------------------------------------------------------
 
     def refresh(self) -> bool:
-        """Take notice of commits by others; return whether there were any.
-
-        Raises
-        ------
-        RolledBackError
-            If commits that this handle has seen are gone: the log was restored to an earlier state. Then the handle
-            says nothing any more; open the log again.
-        """
-        with self._lock:
+        """Take notice of commits by others; return whether there were any."""
+        with self.lock:
             moved = self.store.refresh()
-            self._all_states()
+            self.newest()
             return moved
 
     def begin_anew(self) -> None:
         """Forget what this handle has seen: for one that judges in another way whether a log was restored."""
-        with self._lock:
+        with self.lock:
             self._known, self._states, self._newest_by_path, self._rows_by_path = {}, {}, {}, {}
             self._states_at = (-1, -1)
 
     @contextmanager
     def as_it_is(self) -> Iterator[None]:
         """Read the log as it is, whatever this handle has seen of it before."""
-        with self._lock:
+        with self.lock:
             known = self._known
             self.begin_anew()
         try:
             yield
         finally:
-            with self._lock:
+            with self.lock:
                 self.begin_anew()
                 self._known = known
 
-    def has_news(self) -> bool:
-        """Return whether others have committed, where that can be told at no cost; else False."""
-        return False
-
-    def files(self) -> FileIndex:
-        """Return the files of messages in the snapshot, with bounds of what is in each."""
-        return self._index("message")
-
-    def dead_files(self) -> FileIndex:
-        """Return the files of dead letters in the snapshot."""
-        return self._index("dead")
-
-    def progress_files(self) -> FileIndex:
-        """Return the files of progress rows in the snapshot."""
-        return self._index("progress")
-
-    def _index(self, event: str) -> FileIndex:
-        with self._lock:
+    def files(self, event: str) -> FileIndex:
+        """Return the files of `message`, `dead` or `progress` rows in the snapshot."""
+        with self.lock:
             if self._known:
-                self._all_states()  # refuses a log that went back
+                self.newest()  # refuses a log that went back
             return self.store.live.index(event)
 
     def _check_kept(self, states: Mapping[str, StreamState]) -> None:
@@ -196,27 +124,53 @@ class LogFacts:
 
     def _went_back(self, stream: str, found: str) -> RolledBackError:
         return RolledBackError(
-            f"could not read log {self.path!r}: found {found}",
+            f"could not read log {self.store.path!r}: found {found}",
             hint="the log was restored to an earlier state: open it again; what was done with the commits that are"
             " gone, such as a frontier that was acted on or rows that were appended, is to be done again",
-            context={"path": self.path, "stream": stream},
+            context={"path": self.store.path, "stream": stream},
         )
 
-    def live_paths(self, paths: Iterable[str]) -> set[str]:
-        """Return those of the paths that are part of the log, after a refresh.
+    @property
+    def snapshot(self) -> tuple[int, int]:
+        """What tells the snapshot from any other that this handle has had."""
+        return self.store.generation, self.store.version
 
-        For who wants to delete files of a commit whose outcome is unclear: these must stay.
+    def remember(
+        self,
+        before: tuple[int, int],
+        states: Sequence[StreamState],
+        paths: Sequence[str],
+        batches: Sequence[pa.Table],
+    ) -> None:
+        """Keep what a commit of this handle says, now that the snapshot has it.
+
+        Parameters
+        ----------
+        before : tuple
+            The snapshot that it was decided from.
+        states, paths, batches : sequence
+            By stream the new state, its progress file, and the rows in it.
         """
-        with self._lock:
-            self.store.refresh()
-            return {path for path in paths if path in self.store.live}
+        self._known.update({s.stream: (s, frozenset({path})) for s, path in zip(states, paths, strict=True)})
+        if self._keeps_rows:  # they are read again when files are merged
+            self._rows_by_path.update(zip(paths, batches, strict=True))
+        if self.snapshot == (before[0], before[1] + 1) and self._states_at == before:
+            # Nobody else committed: the new states are known without reading them.
+            self._states = {**self._states, **{s.stream: s for s in states}}
+            self._states_at = self.snapshot
+            self._newest_by_path.update({path: {s.stream: s} for s, path in zip(states, paths, strict=True)})
+
+    def forget_rows(self, paths: Iterable[str]) -> None:
+        """Let go of the rows of progress files that were merged."""
+        for path in paths:
+            self._rows_by_path.pop(path, None)
 
     # States --------------------------------------------------------------------------------------
 
-    def _all_states(self) -> dict[str, StreamState]:
+    def newest(self) -> dict[str, StreamState]:
         """Return the newest state of each stream, `#open` included."""
-        with self._lock:
-            at = self._snapshot
+        with self.lock:
+            at = self.snapshot
             if self._states_at != at:
                 if self._states_at[0] != at[0]:
                     self._newest_by_path, self._rows_by_path = {}, {}
@@ -224,11 +178,6 @@ class LogFacts:
                 self._check_kept(states)
                 self._states, self._states_at = states, at
             return self._states
-
-    @property
-    def _snapshot(self) -> tuple[int, int]:
-        """What tells the snapshot from any other that this handle has had."""
-        return self.store.generation, self.store.version
 
     def _read_states(self) -> dict[str, StreamState]:
         """Find the newest progress batch of each stream; read only files that can hold one.
@@ -239,7 +188,7 @@ class LogFacts:
         """
         index = self.store.live.index("progress")
         if not len(index):
-            msg = f"could not read log {self.path!r}: found no progress rows, invariant 2"
+            msg = f"could not read log {self.store.path!r}: found no progress rows, invariant 2"
             raise TimelyInternalError(msg)
         newest: dict[str, int] = {}
         candidates: list[int] = []
@@ -256,7 +205,7 @@ class LogFacts:
             path = index.paths[i]
             found = self._newest_by_path.get(path)
             if found is None:
-                found = newest_states(self.format, self._progress_rows(path))
+                found = newest_states(self.store.format, self.rows_in(path))
             remembered[path] = found
             for stream, state in found.items():
                 if stream not in states or states[stream].seq < state.seq:
@@ -264,39 +213,12 @@ class LogFacts:
         self._newest_by_path = remembered
         return states
 
-    def _progress_rows(self, path: str) -> pa.Table:
+    def rows_in(self, path: str) -> pa.Table:
+        """Return the progress rows of a file."""
         rows = self._rows_by_path.get(path)
         if rows is None:
-            rows = read_file(self.storage, path, self.format.progress_schema)
+            rows = read_file(self.store.storage, path, self.store.format.progress_schema)
         return rows
-
-    def streams(self) -> MappingProxyType[str, StreamState]:
-        """Return the newest state of each stream in the snapshot."""
-        with self._lock:
-            return MappingProxyType({n: s for n, s in sorted(self._all_states().items()) if n != OPEN_STREAM})
-
-    def stream(self, name: str) -> StreamState | None:
-        """Return the newest state of one stream, None if there is none of that name."""
-        return None if name == OPEN_STREAM else self._all_states().get(name)
-
-    def ends(self) -> MappingProxyType[str, StreamState]:
-        """Return the newest state of each stream, `#open` included."""
-        return MappingProxyType(self._all_states())
-
-    def commit_of(self, stream: str, seq: int) -> StreamState | None:
-        """Return the state right after one commit of a stream, None if the snapshot does not have it.
-
-        Parameters
-        ----------
-        stream : str
-            `#open` too.
-        seq : int
-
-        Notes
-        -----
-        Free for the newest commit; for earlier ones the progress files that may hold it are read, mostly one.
-        """
-        return self.commits_of({stream: seq}).get(stream)
 
     def commits_of(self, wanted: Mapping[str, int]) -> dict[str, StreamState]:
         """Return the states right after one commit each of some streams, without those that the snapshot lacks.
@@ -310,8 +232,8 @@ class LogFacts:
         -----
         Free for the newest commits; for earlier ones the progress files that may hold them are read, once each.
         """
-        with self._lock:
-            newest = self._all_states()
+        with self.lock:
+            newest = self.newest()
             found = {name: newest[name] for name, seq in wanted.items() if name in newest and newest[name].seq == seq}
             earlier = {name: seq for name, seq in wanted.items() if name in newest and seq < newest[name].seq}
             return {**found, **self._earlier(earlier)}
@@ -324,13 +246,13 @@ class LogFacts:
                 holders.setdefault(path, []).append(name)
         parts: dict[str, list[pa.Table]] = {}
         for path, names in holders.items():  # one turn per file
-            rows = self._progress_rows(path)
+            rows = self.rows_in(path)
             for name in names:
                 mine = pc.and_(pc.equal(rows["_stream"], name), pc.equal(rows["_seq"], wanted[name]))
                 parts.setdefault(name, []).append(rows.filter(mine))
         tables = {name: pa.concat_tables(tables) for name, tables in parts.items()}
         return {
-            name: batch_state(self.format, distinct_rows(self.format, rows))
+            name: batch_state(self.store.format, distinct_rows(self.store.format, rows))
             for name, rows in tables.items()
             if rows.num_rows
         }
@@ -342,8 +264,8 @@ class LogFacts:
         -----
         Nothing is read.
         """
-        with self._lock:
-            self._all_states()
+        with self.lock:
+            self.newest()
             return self._holders(stream, seq)
 
     def _holders(self, stream: str, seq: int) -> list[str]:
@@ -351,26 +273,12 @@ class LogFacts:
         chosen = index.may_hold_stream(stream) & (index.seq_lo <= seq) & (index.seq_hi >= seq)
         return list(index.paths[chosen].tolist())
 
-    def positions(self) -> dict[str, int]:
-        """Return the number of the next commit of each stream, `#open` included."""
-        return {name: state.seq + 1 for name, state in sorted(self._all_states().items())}
-
-    @property
-    def unclaimed(self) -> int:
-        """Number of capabilities that wait for a stream."""
-        opened = self._all_states().get(OPEN_STREAM)
-        return 0 if opened is None else opened.counts.total
-
     def counts(self) -> StreamCounts:
         """Return the capabilities held by all streams together, unclaimed ones included."""
-        total = StreamCounts.empty(self.domain.arity)
-        for state in self._all_states().values():  # as many turns as streams
+        total = StreamCounts.empty(self.store.format.domain.arity)
+        for state in self.newest().values():  # as many turns as streams
             total = total.plus(state.counts)
         return total
-
-    def frontier(self) -> Antichain:
-        """Return the minimal times that any stream may still use; empty when the log is complete."""
-        return self.counts().frontier
 
     def progress(self) -> pa.Table:
         """Return all progress rows, sorted by stream, seq and time.
@@ -379,12 +287,12 @@ class LogFacts:
         -----
         Files read before are remembered: the cost is that of new ones, and one sort.
         """
-        with self._lock:
-            index = self.progress_files()
-            kept = {path: self._progress_rows(path) for path in index.paths.tolist()}
+        with self.lock:
+            index = self.files("progress")
+            kept = {path: self.rows_in(path) for path in index.paths.tolist()}
             self._rows_by_path = kept
-            rows = pa.concat_tables(kept.values()) if kept else self.format.progress_schema.empty_table()
-        return distinct_rows(self.format, rows)
+            rows = pa.concat_tables(kept.values()) if kept else self.store.format.progress_schema.empty_table()
+        return distinct_rows(self.store.format, rows)
 
     def recorded(self, stream: str, batch: int, step: int | None = None) -> StreamState | None:
         """Return the state right after the commit of a micro-batch, None if it is not in the log.
@@ -402,7 +310,7 @@ class LogFacts:
         -----
         Free for the newest commit; earlier ones are looked up among all progress rows.
         """
-        state = self._all_states().get(stream)
+        state = self.newest().get(stream)
         wanted = (batch, step or 0)
         if state is None or state.batch is None:
             return None
@@ -413,7 +321,7 @@ class LogFacts:
         mask = pc.and_(mask, pc.equal(pc.fill_null(rows["_step"], 0), wanted[1]))
         rows = rows.filter(pc.and_(mask, pc.equal(rows["_epoch"], state.epoch)))
         # One turn per commit since: those that belong to no micro-batch carry the numbers of the last one on.
-        return next((found for found in states_by_seq(self.format, rows) if _is_its_own(found)), None)
+        return next((found for found in states_by_seq(self.store.format, rows) if _is_its_own(found)), None)
 
     def owners(self, stream: str) -> frozenset[str]:
         """Return who owns a stream or has owned it."""

@@ -1,0 +1,794 @@
+"""A capture log: what a program reads from it and does to it.
+
+A `Log` is one handle. Its parts: a `Store` that keeps the table, with a snapshot of it; the `StreamStates` of that
+snapshot; and functions over both that commit (`commit`), read (`reader`), merge files (`compaction`) and check
+(`verify`). What a commit may do is decided by pure functions (`machine`).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_timely.errors import NotBeyondError, shown
+from spark_timely.log.base import OPEN_STREAM, CommitOutcome, CommitRequest, StreamState
+from spark_timely.log.commit import add_columns, append, drop_unclaimed, open_stream
+from spark_timely.log.compaction import CompactionReport, compact, merge_progress_files, merge_small_files
+from spark_timely.log.files.parquet import TARGET_FILE_BYTES
+from spark_timely.log.machine.decide import closed_stream, missing_stream
+from spark_timely.log.machine.state import distinct_rows, next_state
+from spark_timely.log.reader import events_of, frontier_at, read_rows, snapshot_of
+from spark_timely.log.streams import StreamStates
+from spark_timely.log.verify import VerifyReport, verify_log
+from spark_timely.log.writer import StreamWriter, downgrade_to
+from spark_timely.masking import masked_logger
+from spark_timely.protocol.rules import StreamCounts
+from spark_timely.time.antichain import Antichain
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from spark_timely.log.files.format import LogFormat
+    from spark_timely.log.files.index import FileIndex
+    from spark_timely.log.store.base import Store
+    from spark_timely.log.store.storage import Storage
+    from spark_timely.time.domain import TimeDomain
+
+__all__ = ["Log"]
+
+logger = masked_logger(__name__)
+
+_TIDYING, _MERGING = "tidying the table's log", "merging small files"
+
+
+class Log:
+    """A capture log. `create_log` and `open_log` return one on a Delta table, `MemoryLog.create` one in memory.
+
+    Picklable where its table is one that other processes see: a copy opens the log again, where it is used.
+
+    Parameters
+    ----------
+    store : Store
+    clock : callable
+        Wall clock in seconds since 1970.
+    merge_every : int or None
+        Number of small files of a stream that are merged into one, right after a commit; None leaves
+        them alone.
+    auto_compact : bool
+        Whether files of messages and dead letters are merged so too, not only those of progress.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from spark_timely.log.delta import create_log
+    >>> log = create_log(tempfile.mkdtemp() + "/log", pa.schema([("v", pa.string())]), minimum=(0,))
+    >>> state = log.writer(owner="me").append(pa.table({"_time": [3], "v": ["a"]}), advance_to=4).state
+    >>> log.frontier(), log.messages().column("v").to_pylist()
+    (Antichain.of(4), ['a'])
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Callable[[], float] = time.time,
+        merge_every: int | None = 100,
+        auto_compact: bool = True,
+    ) -> None:
+        self._states = StreamStates(store, keeps_rows=merge_every is not None)
+        self._lock = self._states.lock
+        self._clock = clock
+        self.merge_every = merge_every
+        self.auto_compact = auto_compact
+        self._put_off: dict[str, str] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (type(self), self.store, self.merge_every, self.auto_compact)
+
+    # Facts ---------------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> Store:
+        """The table that keeps the log, and the snapshot of it."""
+        return self._states.store
+
+    @store.setter
+    def store(self, store: Store) -> None:
+        self._states.store = store
+
+    @property
+    def storage_options(self) -> Mapping[str, str]:
+        """Credentials and settings for cloud URLs, as they were given."""
+        return self.store.storage_options
+
+    @property
+    def path(self) -> str:
+        """Where the log is."""
+        return self.store.path
+
+    @property
+    def log_id(self) -> str:
+        """Identity of the log: another one in its place has another."""
+        return self.store.table_id
+
+    @property
+    def storage(self) -> Storage:
+        """Access to the log's files."""
+        return self.store.storage
+
+    @property
+    def format(self) -> LogFormat:
+        """Columns and types of the log. Picklable."""
+        return self.store.format
+
+    @property
+    def domain(self) -> TimeDomain:
+        """Types of its times, and the minimum."""
+        return self.store.format.domain
+
+    @property
+    def kind(self) -> str:
+        """`stream`, or `collection` with a `_diff`."""
+        return self.store.format.kind
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Payload columns, with the nullability declared for messages."""
+        return self.store.format.payload
+
+    @property
+    def nullable(self) -> dict[str, bool]:
+        """Whether each payload column may be null in a message."""
+        return {f.name: f.nullable for f in self.schema}
+
+    @property
+    def version(self) -> int:
+        """Table version of the snapshot in use."""
+        return self.store.version
+
+    @property
+    def generation(self) -> int:
+        """How often everything was read anew: versions mean something else after that."""
+        return self.store.generation
+
+    # Snapshot ------------------------------------------------------------------------------------
+
+    def refresh(self) -> bool:
+        """Take notice of commits by others; return whether there were any.
+
+        Raises
+        ------
+        RolledBackError
+            If commits that this handle has seen are gone: the log was restored to an earlier state. Then the handle
+            says nothing any more; open the log again.
+        """
+        return self._states.refresh()
+
+    def begin_anew(self) -> None:
+        """Forget what this handle has seen: for one that judges in another way whether a log was restored."""
+        self._states.begin_anew()
+
+    def as_it_is(self) -> AbstractContextManager[None]:
+        """Read the log as it is, whatever this handle has seen of it before."""
+        return self._states.as_it_is()
+
+    def has_news(self) -> bool:
+        """Return whether others have committed, where that can be told at no cost: on a local disk; else False."""
+        return self.store.has_news()
+
+    def files(self) -> FileIndex:
+        """Return the files of messages in the snapshot, with bounds of what is in each."""
+        return self._states.files("message")
+
+    def dead_files(self) -> FileIndex:
+        """Return the files of dead letters in the snapshot."""
+        return self._states.files("dead")
+
+    def progress_files(self) -> FileIndex:
+        """Return the files of progress rows in the snapshot."""
+        return self._states.files("progress")
+
+    def live_paths(self, paths: Iterable[str]) -> set[str]:
+        """Return those of the paths that are part of the log, after a refresh.
+
+        For who wants to delete files of a commit whose outcome is unclear: these must stay.
+        """
+        with self._lock:
+            self.store.refresh()
+            return {path for path in paths if path in self.store.live}
+
+    # Streams -------------------------------------------------------------------------------------
+
+    def streams(self) -> MappingProxyType[str, StreamState]:
+        """Return the newest state of each stream in the snapshot."""
+        with self._lock:
+            return MappingProxyType({n: s for n, s in sorted(self._states.newest().items()) if n != OPEN_STREAM})
+
+    def stream(self, name: str) -> StreamState | None:
+        """Return the newest state of one stream, None if there is none of that name."""
+        return None if name == OPEN_STREAM else self._states.newest().get(name)
+
+    def ends(self) -> MappingProxyType[str, StreamState]:
+        """Return the newest state of each stream, `#open` included."""
+        return MappingProxyType(self._states.newest())
+
+    def commit_of(self, stream: str, seq: int) -> StreamState | None:
+        """Return the state right after one commit of a stream, None if the snapshot does not have it.
+
+        Parameters
+        ----------
+        stream : str
+            `#open` too.
+        seq : int
+
+        Notes
+        -----
+        Free for the newest commit; for earlier ones the progress files that may hold it are read, mostly one.
+        """
+        return self.commits_of({stream: seq}).get(stream)
+
+    def commits_of(self, wanted: Mapping[str, int]) -> dict[str, StreamState]:
+        """Return the states right after one commit each of some streams, without those that the snapshot lacks.
+
+        Parameters
+        ----------
+        wanted : mapping of str to int
+            By stream, `#open` too, the number of the commit.
+
+        Notes
+        -----
+        Free for the newest commits; for earlier ones the progress files that may hold them are read, once each.
+        """
+        return self._states.commits_of(wanted)
+
+    def holders(self, stream: str, seq: int) -> list[str]:
+        """Return the progress files that may hold a commit: as long as they are live it is there, if it was.
+
+        Notes
+        -----
+        Nothing is read.
+        """
+        return self._states.holders(stream, seq)
+
+    def positions(self) -> dict[str, int]:
+        """Return the number of the next commit of each stream, `#open` included."""
+        return {name: state.seq + 1 for name, state in sorted(self._states.newest().items())}
+
+    @property
+    def unclaimed(self) -> int:
+        """Number of capabilities that wait for a stream."""
+        opened = self._states.newest().get(OPEN_STREAM)
+        return 0 if opened is None else opened.counts.total
+
+    def counts(self) -> StreamCounts:
+        """Return the capabilities held by all streams together, unclaimed ones included."""
+        return self._states.counts()
+
+    def frontier(self) -> Antichain:
+        """Return the minimal times that any stream may still use; empty when the log is complete."""
+        return self.counts().frontier
+
+    def progress(self) -> pa.Table:
+        """Return all progress rows, sorted by stream, seq and time.
+
+        Notes
+        -----
+        Files read before are remembered: the cost is that of new ones, and one sort.
+        """
+        return self._states.progress()
+
+    def progress_rows(self, paths: Iterable[str]) -> pa.Table:
+        """Return the rows of some of the progress files, sorted by stream, seq and time, each once.
+
+        Notes
+        -----
+        For who follows a log: nothing is remembered.
+        """
+        with self._lock:
+            found = [self._states.rows_in(path) for path in paths]
+        return distinct_rows(self.format, pa.concat_tables([self.format.progress_schema.empty_table(), *found]))
+
+    def recorded(self, stream: str, batch: int, step: int | None = None) -> StreamState | None:
+        """Return the state right after the commit of a micro-batch, None if it is not in the log.
+
+        Its `before` is what the rows of the micro-batch were judged by.
+
+        Parameters
+        ----------
+        stream : str
+        batch : int
+        step : int, optional
+            0 if not given.
+
+        Notes
+        -----
+        Free for the newest commit; earlier ones are looked up among all progress rows.
+        """
+        return self._states.recorded(stream, batch, step)
+
+    def owners(self, stream: str) -> frozenset[str]:
+        """Return who owns a stream or has owned it."""
+        return self._states.owners(stream)
+
+    # Commits -------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Make the commits of the snapshot outlast a power cut, whoever made them; raises `StorageError`.
+
+        For a caller that acknowledges what another process has committed, and may not have flushed before it died.
+        """
+        with self._lock:
+            self.store.flush()
+
+    def check_writable(self) -> None:
+        """Refuse a table with features that cannot be written; raises `LogFormatError`."""
+        self.store.check_writable()
+
+    def _now(self) -> int:
+        return int(self._clock() * 1_000_000)
+
+    def open_stream(
+        self,
+        name: str,
+        *,
+        owner: str,
+        at: object | None = None,
+        donor: str | None = None,
+    ) -> StreamState:
+        """Open a stream: claim a capability of `#open`, or copy one that a live stream holds.
+
+        Does nothing if the owner has opened the stream before.
+
+        Parameters
+        ----------
+        name : str
+            One or more of A–Z, a–z, 0–9 and `_`.
+        owner : str
+            Query or producer that will append.
+        at : time, optional
+            Where the stream begins: the log's minimum if not given, for a copy the donor's least time.
+        donor : str, optional
+            The stream to copy from. Without it a capability is claimed, as long as there are any, else
+            copied from the live stream that is behind most.
+
+        Returns
+        -------
+        StreamState
+
+        Raises
+        ------
+        OwnershipError
+            If another owner has a stream of that name.
+        ClosedError
+            If the log is complete.
+        NotBeyondError
+            If no capability allows the time.
+        StorageError
+            If the log cannot be written.
+        """
+        time_ = None if at is None else self.domain.parse_time(at)
+        with self._lock:
+            return open_stream(self._states, name, owner=owner, at=time_, donor=donor, clock=self._now())
+
+    def commit(self, request: CommitRequest) -> CommitOutcome:
+        """Append files and progress to a stream, all or nothing.
+
+        Parameters
+        ----------
+        request : CommitRequest
+
+        Returns
+        -------
+        CommitOutcome
+            `committed=False` if the log held this micro-batch already: then the request's files are
+            not part of the log, and may be deleted.
+
+        Raises
+        ------
+        StreamMissingError, OwnershipError, RolledBackError, ClosedError, UpperMismatchError
+            If the stream does not exist, is another's, is ahead of the micro-batch, is closed, or has
+            moved since `expected_seq`.
+        UnheldCapabilityError, NegativeCountError
+            If the commit would break the protocol.
+        LogFormatError
+            If the table has features that cannot be written. Nothing was done.
+        StorageError
+            If the log cannot be reached. Unless `determinate`, the commit may have happened; repeat it
+            with the same batch, or ask `live_paths`.
+
+        Notes
+        -----
+        Cost: one small file and one commit of the table, whatever the history.
+        """
+        with self._lock:
+            outcome = append(self._states, request, clock=self._now())
+        if outcome.committed:
+            # Apart: whatever comes of it, the commit has happened.
+            self._maintain(outcome.state)
+        return outcome
+
+    def writer(
+        self,
+        stream: str = "main",
+        *,
+        owner: str | None = None,
+        at: object | None = None,
+        donor: str | None = None,
+        takeover: bool = False,
+        target_file_size: int = TARGET_FILE_BYTES,
+        compression: str = "zstd",
+    ) -> StreamWriter:
+        """Open a stream, unless its owner has done so before, and return what appends to it.
+
+        Parameters
+        ----------
+        stream : str
+        owner : str, optional
+            Who appends; needed again to go on with the stream later. A fresh one if not given.
+        at, donor
+            As in `open_stream`.
+        takeover : bool
+            Whether to take the stream over where it is another's, who then cannot append any more. Who has
+            lost a stream does not get it back.
+        target_file_size : int
+            Bytes after which an append begins a new file.
+        compression : str
+            Codec of Parquet.
+        """
+        name = owner if owner is not None else f"producer-{uuid.uuid4()}"
+        if takeover:
+            self.refresh()
+            state = self.stream(stream)
+            if state is not None and state.owner != name:
+                self._take_over(state, name)
+        self.open_stream(stream, owner=name, at=at, donor=donor)
+        return StreamWriter(self, stream, name, target_file_size=target_file_size, compression=compression)
+
+    def add_columns(self, columns: pa.Schema) -> None:
+        """Add payload columns that may be null; messages that were written without them have nulls there.
+
+        Does nothing about columns that are there already. Whoever appends without them goes on.
+
+        Parameters
+        ----------
+        columns : pyarrow.Schema
+            Names and types.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If a column is there with another type, or a log cannot have it. The log is as before.
+        LogFormatError
+            If the table has features that cannot be written.
+        StorageError
+            If the log cannot be reached. To repeat the call does no harm.
+
+        Examples
+        --------
+        >>> from spark_timely.log.memory import MemoryLog
+        >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
+        >>> log.add_columns(pa.schema([("note", pa.string())]))
+        >>> log.schema.names
+        ['v', 'note']
+        """
+        with self._lock:
+            add_columns(self.store, columns)
+
+    def _take_over(self, state: StreamState, owner: str) -> None:
+        nothing = np.empty((0, self.domain.arity), np.int64)
+        self.commit(
+            CommitRequest(
+                stream=state.stream,
+                owner=owner,
+                progress_times=nothing,
+                progress_deltas=np.empty(0, np.int64),
+                reason=f"taken over from {state.owner}",
+                takeover=True,
+            )
+        )
+
+    def advance(
+        self, stream: str, frontier: object, *, reason: str = "advanced by hand", dry_run: bool = False
+    ) -> StreamState:
+        """Advance a stream in the name of its owner, from outside.
+
+        The owner goes on as if it had done so itself; its last micro-batch is still recognised when it
+        is repeated. A row that comes at a time passed here is late.
+
+        Parameters
+        ----------
+        stream : str
+        frontier : frontier
+            Where to, as `TimeDomain.parse_frontier` takes it: on a log of dates or timestamps no bare number.
+        reason : str
+            Kept with the progress, for people.
+        dry_run : bool
+            Whether to change nothing, and return the state that the stream would have.
+
+        Raises
+        ------
+        StreamMissingError, ClosedError
+        NotBeyondError
+            If the frontier is not beyond the stream's present one.
+        """
+        target = self.domain.parse_frontier(frontier)
+        with self._lock:
+            self.refresh()
+            state = self.stream(stream)
+            if state is None:
+                raise missing_stream(self.path, stream, self.streams())
+            if state.closed:
+                raise closed_stream(self.path, stream)
+            if not state.frontier.less_equal_frontier(target):
+                msg = (
+                    f"could not advance stream {stream!r} of log {self.path!r} to "
+                    f"{self.domain.render_frontier(target)}: found it at {self.domain.render_frontier(state.frontier)}"
+                )
+                raise NotBeyondError(
+                    msg,
+                    hint="a frontier only moves forward",
+                    time=target.to_json(),
+                    frontier=state.frontier.to_json(),
+                )
+            times, deltas = downgrade_to(state.counts, target)
+            if dry_run:
+                held = StreamCounts.from_arrays(target.times, np.ones(len(target), np.int64), self.domain.arity)
+                return next_state(state, held, note=state.note, reason=reason)
+            outcome = self.commit(
+                CommitRequest(
+                    stream=stream,
+                    owner=state.owner or "",
+                    progress_times=times,
+                    progress_deltas=deltas,
+                    expected_seq=state.seq,
+                    reason=reason,
+                    carry=True,
+                )
+            )
+            return outcome.state
+
+    def close(
+        self, stream: str | None = None, *, reason: str = "closed by hand", dry_run: bool = False
+    ) -> list[StreamState]:
+        """Close a stream, or all of them and the capabilities that none has claimed.
+
+        Parameters
+        ----------
+        stream : str, optional
+            Only this stream.
+        reason : str
+            Kept with the progress, for people.
+        dry_run : bool
+            Whether to change nothing, and return the states that the streams would have.
+
+        Returns
+        -------
+        list of StreamState
+            Of the streams closed by this call.
+        """
+        self.refresh()
+        nothing = Antichain.empty(self.domain.arity)
+        if stream is not None:
+            state = self.stream(stream)
+            if state is None:
+                raise missing_stream(self.path, stream, self.streams())
+            return [] if state.closed else [self.advance(stream, nothing, reason=reason, dry_run=dry_run)]
+        closed = [
+            self.advance(name, nothing, reason=reason, dry_run=dry_run)
+            for name, state in self.streams().items()
+            if not state.closed
+        ]
+        if not dry_run:
+            with self._lock:
+                drop_unclaimed(self._states, reason, clock=self._now())
+        return closed
+
+    # Rows ----------------------------------------------------------------------------------------
+
+    def messages(
+        self,
+        *,
+        lower: object | None = None,
+        upper: object | None = None,
+        columns: Sequence[str] | None = None,
+        stream: str | None = None,
+    ) -> pa.Table:
+        """Return the messages at times beyond `lower` and not beyond `upper`, ordered by time.
+
+        Parameters
+        ----------
+        lower, upper : frontier, optional
+            Open on the side that is not given.
+        columns : sequence of str, optional
+            Which columns; all of `format.data_columns` if not given.
+        stream : str, optional
+            Only messages of this stream.
+
+        Notes
+        -----
+        For answers that fit the memory of one process. Reads only files and row groups that may hold
+        what is asked for.
+        """
+        schema = self.format.data_schema
+        return read_rows(self, self.files(), schema, lower=lower, upper=upper, columns=columns, stream=stream)
+
+    def dead(self, *, stream: str | None = None) -> pa.Table:
+        """Return the dead letters: rows that were late, with the reason, ordered by time."""
+        return read_rows(self, self.dead_files(), self.format.dead_schema, stream=stream)
+
+    def events(self, stream: str | None = None) -> Iterator[tuple[StreamState, pa.Table]]:
+        """Return each commit, by stream and in the order of its commits: state after it, and its messages.
+
+        Messages come before the progress of the same commit: they are judged by the state's `before`.
+
+        Notes
+        -----
+        Holds the files of one commit in memory, and the last merged file that was read.
+        """
+        return events_of(self, stream)
+
+    def snapshot(self, time: object) -> pa.Table:
+        """Return the contents of a collection at a time: rows that count, and how often each.
+
+        Parameters
+        ----------
+        time
+            A time that is closed: nothing can be added at it any more.
+
+        Returns
+        -------
+        pyarrow.Table
+            Payload columns and `_diff`, the sum of the diffs at times less or equal to `time`, never
+            zero. In no particular order.
+
+        Raises
+        ------
+        InvalidUsageError
+            If the log is no collection.
+        NotBeyondError
+            If the time is still open.
+        NegativeMultiplicityError
+            If a row would be contained fewer than zero times.
+        MultiplicityOverflowError
+            If a row would be contained more than 2^63 − 1 times.
+        """
+        return snapshot_of(self, time)
+
+    def frontier_at(
+        self, *, seq: int | None = None, timestamp: str | dt.datetime | None = None, stream: str | None = None
+    ) -> Antichain:
+        """Return the frontier as it was after a commit, or at a moment of the wall clock.
+
+        Parameters
+        ----------
+        seq : int, optional
+            Number of a commit: each stream is taken after its commit of that number, or after its newest
+            where it has fewer.
+        timestamp : str or datetime, optional
+            Moment of the wall clock, such as ``"2013-06-12T08:00Z"`` or ``"us:1371024000000000"``: each stream is
+            taken after the last of its commits up to then.
+        stream : str, optional
+            The frontier of this stream alone.
+
+        Notes
+        -----
+        A stream that joined by a copy is counted in as soon as its donor's next commit is, whatever its
+        wall clock says: what a moment saw as complete was so.
+        """
+        return frontier_at(self, seq=seq, timestamp=timestamp, stream=stream)
+
+    # Whole log -----------------------------------------------------------------------------------
+
+    def verify(self) -> VerifyReport:
+        """Check the whole log against the protocol, and compute its canonical hash.
+
+        See `spark_timely.log.verify.verify_log`.
+        """
+        with self.as_it_is():
+            return verify_log(self)
+
+    def describe(self) -> dict[str, Any]:
+        """Return facts about the log, as plain values.
+
+        Examples
+        --------
+        >>> from spark_timely.log.memory import MemoryLog
+        >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,), streams=2)
+        >>> log.describe()["frontier"], log.describe()["unclaimed"]
+        ('[0]', 2)
+        """
+        files, dead = self.files(), self.dead_files()
+        domain = self.domain
+        return {
+            "path": self.path,
+            "id": self.log_id,
+            "format_version": self.format.version,
+            "table_version": self.version,
+            "kind": self.kind,
+            **domain.to_json(),
+            "columns": {f.name: str(f.type) for f in self.schema},
+            "nullable": self.nullable,
+            "frontier": domain.render_frontier(self.frontier()),
+            "unclaimed": self.unclaimed,
+            "streams": {
+                name: {
+                    "frontier": domain.render_frontier(state.frontier),
+                    "seq": state.seq,
+                    "owner": state.owner,
+                    "batch": state.batch,
+                    "closed": state.closed,
+                }
+                for name, state in self.streams().items()
+            },
+            "message_files": len(files),
+            "messages": int(files.rows.sum()) if (files.rows >= 0).all() else None,
+            "dead_letters": int(dead.rows.sum()) if (dead.rows >= 0).all() else None,
+            "bytes": self.store.live.size_bytes,
+        }
+
+    # Upkeep --------------------------------------------------------------------------------------
+
+    def compact(self, *, target_file_size: int = TARGET_FILE_BYTES, min_files: int = 2) -> CompactionReport:
+        """Merge small files into larger ones; changes no answer. See `spark_timely.log.compaction`."""
+        with self._lock:
+            report = compact(self._states, target_file_size=target_file_size, min_files=min_files)
+            self.tidy()
+            return report
+
+    def _maintain(self, state: StreamState) -> None:
+        """Keep what a commit costs flat. Its failure is a warning: the commit has happened, and upkeep comes again."""
+        with self._lock:
+            # By the number of the commit, so that it does not matter how many processes made them.
+            if self.merge_every is not None and state.seq % self.merge_every == 0:
+                with self._upkeep(_MERGING):
+                    merge_progress_files(self._states, state.stream, self.merge_every)
+                    if self.auto_compact:
+                        merge_small_files(self._states, state.stream, self.merge_every)
+                    self._put_off.pop(_MERGING, None)
+            with self._upkeep(_TIDYING):
+                if self.store.tidy():
+                    self._put_off.pop(_TIDYING, None)
+
+    def tidy(self) -> None:
+        """Write a checkpoint of the table, and delete old entries of its log. A failure is kept as a problem."""
+        with self._lock, self._upkeep(_TIDYING):
+            self.store.tidy(now=True)
+            self._put_off.pop(_TIDYING, None)
+
+    @contextmanager
+    def _upkeep(self, what: str) -> Iterator[None]:
+        """Keep the failure of something that nothing hangs on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, the commit before it was not touched
+            logger.warning("log %r: %s was put off: %s", self.path, what, error)
+            self._put_off[what] = f"{what} was put off: {shown(str(error))}"
+
+    def upkeep_problems(self) -> list[str]:
+        """Return what is wrong with the upkeep of the log: what this handle could not do, and what nobody did.
+
+        Rows and progress are as they should be; it may cost time or space, or what a power cut can take.
+
+        Returns
+        -------
+        list of str
+            One line each; empty if all is well. `spark-timely stats` shows them.
+
+        Notes
+        -----
+        Cost: one look at the directory of the table's log.
+        """
+        with self._lock:
+            return [*self._put_off.values(), *self.store.problems()]
+
+
+def _reopened(log: type[Log], store: Store, merge_every: int | None, auto_compact: bool) -> Log:  # noqa: FBT001 - as pickle passes it
+    return log(store, merge_every=merge_every, auto_compact=auto_compact)

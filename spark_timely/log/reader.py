@@ -1,0 +1,290 @@
+"""Read the rows of a log: messages, events, the contents of a collection at a time, its history.
+
+Invariants
+----------
+1. What is read depends on the snapshot and the bounds given, never on how the files were cut.
+2. Nothing is read at a time that is still open, where the answer is meant to be final.
+3. Rows of a collection are equal if their canonical hashes of 128 bits are: nulls are equal, −0.0 equals 0.0, columns
+   may be nested.
+4. No row is contained fewer than zero times, nor more than 2^63 − 1 times.
+5. Sums are exact: on the way they may be larger than 64 bits, so that it does not matter how the updates were cut.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_timely.canonical.row_hash import RowHasher
+from spark_timely.errors import (
+    InvalidUsageError,
+    MultiplicityOverflowError,
+    NegativeMultiplicityError,
+    NotBeyondError,
+    SchemaMismatchError,
+    TimelyError,
+    shown,
+)
+from spark_timely.log.files.parquet import read_file
+from spark_timely.log.machine.decide import missing_stream
+from spark_timely.log.machine.history import history_of
+from spark_timely.log.machine.state import states_by_seq
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.types import TimeType
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from spark_timely.log.base import CaptureLog, StreamState
+    from spark_timely.log.files.index import FileIndex
+
+__all__ = ["consolidate_updates", "events_of", "frontier_at", "read_rows", "snapshot_of"]
+
+
+def read_rows(
+    log: CaptureLog,
+    index: FileIndex,
+    schema: pa.Schema,
+    *,
+    lower: object | None = None,
+    upper: object | None = None,
+    columns: Sequence[str] | None = None,
+    stream: str | None = None,
+) -> pa.Table:
+    """Return the rows of some files at times beyond `lower` and not beyond `upper`, ordered by time.
+
+    Parameters
+    ----------
+    log : CaptureLog
+    index : FileIndex
+        The files.
+    schema : pyarrow.Schema
+        Of the rows in them.
+    lower, upper, columns, stream
+        As in `spark_timely.log.log.Log.messages`.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If there is no such column.
+    """
+    low = None if lower is None else log.domain.parse_frontier(lower)
+    high = None if upper is None else log.domain.parse_frontier(upper)
+    unknown = [c for c in columns or () if c not in schema.names]
+    if unknown:
+        msg = f"could not read log {log.path!r}: found no column {unknown[0]!r}"
+        raise SchemaMismatchError(
+            msg,
+            hint=f"it has columns {shown(schema.names)}",
+            context={"column": unknown[0]},
+        )
+    wanted = list(schema.names) if columns is None else list(dict.fromkeys(columns))
+    needed = list(dict.fromkeys([*wanted, "_stream", "_seq", *log.domain.columns]))
+    part = pa.schema([schema.field(n) for n in needed])
+    chosen = index.may_hold_times(low, high)
+    if stream is not None:
+        chosen &= index.may_hold_stream(stream)
+    parts = [_range_of(log, path, part, low, high, stream) for path in index.paths[chosen].tolist()]
+    table = (
+        pa.concat_tables(parts) if parts else pa.schema([f.with_nullable(nullable=True) for f in part]).empty_table()
+    )
+    keys = [(n, "ascending") for n in (*log.domain.columns, "_stream", "_seq")]
+    return table.sort_by(keys).select(wanted)
+
+
+def _range_of(
+    log: CaptureLog, path: str, schema: pa.Schema, low: Antichain | None, high: Antichain | None, stream: str | None
+) -> pa.Table:
+    table = read_file(log.storage, path, schema)
+    keep = np.ones(table.num_rows, dtype=np.bool_)
+    if low is not None or high is not None:
+        times = log.domain.from_columns(table)
+        if low is not None:
+            keep &= low.beyond(times)
+        if high is not None:
+            keep &= ~high.beyond(times)
+    if stream is not None:
+        keep &= np.asarray(pc.equal(table["_stream"], stream).to_numpy(), np.bool_)
+    return table if keep.all() else table.filter(pa.array(keep))
+
+
+def events_of(log: CaptureLog, stream: str | None = None) -> Iterator[tuple[StreamState, pa.Table]]:
+    """Return each commit, by stream and in the order of its commits: state after it, and its messages.
+
+    Messages come before the progress of the same commit: they are judged by the state's `before`.
+
+    Notes
+    -----
+    Holds the files of one commit in memory, and the last merged file that was read.
+    """
+    if stream is not None and log.stream(stream) is None:
+        raise missing_stream(log.path, stream, log.streams())
+    rows = log.progress()
+    if stream is not None:
+        rows = rows.filter(pc.equal(rows["_stream"], stream))
+    index = log.files()
+    read: dict[str, pa.Table] = {}
+    for state in states_by_seq(log.format, rows):
+        holds = index.may_hold_stream(state.stream) & (index.seq_lo <= state.seq) & (index.seq_hi >= state.seq)
+        paths = index.paths[holds].tolist() if state.rows or state.n_rows is None else []
+        read = {path: table for path, table in read.items() if path in paths}
+        parts = []
+        for path in paths:
+            if path not in read:
+                read[path] = read_file(log.storage, path, log.format.data_schema)
+            table = read[path]
+            mine = pc.and_(pc.equal(table["_stream"], state.stream), pc.equal(table["_seq"], state.seq))
+            parts.append(table.filter(mine))
+        empty = pa.schema([f.with_nullable(nullable=True) for f in log.format.data_schema]).empty_table()
+        yield state, (pa.concat_tables(parts) if parts else empty)
+
+
+def frontier_at(
+    log: CaptureLog, *, seq: int | None = None, timestamp: str | dt.datetime | None = None, stream: str | None = None
+) -> Antichain:
+    """Return the frontier as it was. See `spark_timely.log.log.Log.frontier_at`."""
+    if (seq is None) == (timestamp is None):
+        msg = f"could not look up a frontier of log {log.path!r}: found seq={seq!r} timestamp={timestamp!r}"
+        raise InvalidUsageError(
+            msg,
+            hint="give one of them",
+        )
+    history = history_of(log)
+    moment = None if timestamp is None else TimeType.TIMESTAMP.parse(timestamp)
+    kind, bound = ("version", int(seq or 0) + 1) if moment is None else ("timestamp", moment + 1)
+    if stream is None:
+        return history.frontier(kind, bound, None)
+    if stream not in history.names:
+        raise missing_stream(log.path, stream, log.streams())
+    position = history.before(kind, bound)
+    if position[stream] == 0:
+        return log.domain.minimum_frontier
+    times, counts = history.held(position, [stream])
+    return Antichain.from_times(times[counts > 0], log.domain.arity)
+
+
+def consolidate_updates(table: pa.Table, payload: pa.Schema, diff: str = "_diff") -> pa.Table:
+    """Sum the diffs of equal rows, and drop rows whose diffs sum to zero.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        Payload columns and the diff. Not modified.
+    payload : pyarrow.Schema
+        The columns that make rows equal.
+    diff : str
+        Name of the int64 column of diffs.
+
+    Returns
+    -------
+    pyarrow.Table
+        Payload columns and the summed diff, in no particular order. A row whose sum is beyond 64 bits stays as
+        several.
+
+    Notes
+    -----
+    Cost: one hash and one sort of the rows.
+
+    Examples
+    --------
+    >>> rows = pa.table({"v": ["a", "b", "a"], "_diff": [1, 1, -1]})
+    >>> consolidate_updates(rows, pa.schema([("v", pa.string())])).to_pylist()
+    [{'v': 'b', '_diff': 1}]
+    """
+    summed, beyond = _consolidated(table.select([*payload.names, diff]), payload, diff)
+    return pa.concat_tables([summed, beyond]) if beyond.num_rows else summed
+
+
+def _consolidated(table: pa.Table, payload: pa.Schema, diff: str) -> tuple[pa.Table, pa.Table]:
+    """Return the rows with their sums, and the updates of those rows whose sum is beyond 64 bits."""
+    if table.num_rows == 0:
+        return table, table
+    hashes = RowHasher(payload).hash(table)
+    order = np.lexsort((hashes[:, 1], hashes[:, 0]))
+    ordered = hashes[order]
+    first = np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(axis=1)])
+    starts = np.flatnonzero(first)
+    diffs = np.asarray(table[diff].to_numpy(), np.int64)[order]
+    sums, fits = _exact_sums(diffs, starts)
+    kept = fits & (sums != 0)
+    rows = table.select(payload.names).take(pa.array(order[starts[kept]]))
+    rows = rows.append_column(table.schema.field(diff), pa.array(sums[kept], pa.int64()))
+    beyond = np.repeat(~fits, np.diff(starts, append=len(order)))
+    return rows, table.take(pa.array(order[beyond]))
+
+
+def _exact_sums(
+    diffs: npt.NDArray[np.int64], starts: npt.NDArray[np.intp]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return the sum of each group, and whether 64 bits hold it."""
+    # Neither sum of halves overflows before 2**31 rows.
+    high = np.add.reduceat(diffs >> 32, starts)
+    low = np.add.reduceat(diffs & 0xFFFFFFFF, starts)
+    carried = high + (low >> 32)
+    fits = (carried >= -(2**31)) & (carried < 2**31)
+    return (carried << 32) | (low & 0xFFFFFFFF), fits
+
+
+def snapshot_of(log: CaptureLog, time: object) -> pa.Table:
+    """Return the contents of a collection at a closed time. See `spark_timely.log.log.Log.snapshot`."""
+    if log.kind != "collection":
+        msg = f"could not take a snapshot of log {log.path!r}: found kind={log.kind!r}"
+        raise InvalidUsageError(msg, hint="only collections have contents at a time; read the messages of a stream")
+    at = log.domain.parse_time(time)
+    frontier = log.frontier()
+    if frontier.less_equal(at):
+        msg = (
+            f"could not take a snapshot of log {log.path!r} at {log.domain.render_time(at)!r}: found "
+            f"frontier={log.domain.render_frontier(frontier)}"
+        )
+        raise NotBeyondError(
+            msg,
+            hint="the time is still open; wait until the frontier has passed it",
+            time=at,
+            frontier=frontier.to_json(),
+        )
+    form = log.format
+    names = [*form.payload.names, "_diff"]
+    needed = pa.schema([form.data_schema.field(n) for n in (*log.domain.columns, *names)])
+    index = log.files()
+    reach = np.array(at, np.int64)
+    chosen = ~index.known | (index.min_times <= reach).all(axis=1)
+    found = pa.schema([needed.field(n).with_nullable(nullable=True) for n in names]).empty_table()
+    beyond = found
+    for path in index.paths[chosen].tolist():
+        table = read_file(log.storage, path, needed)
+        keep = (log.domain.from_columns(table) <= reach).all(axis=1)
+        # Consolidated file by file, so that memory holds the contents and one file.
+        added = table.filter(pa.array(keep)).select(names)
+        found, beyond = _consolidated(pa.concat_tables([found, beyond, added]), form.payload, "_diff")
+    if beyond.num_rows:
+        raise _refused(log, beyond.slice(0, 1), _total(beyond, form.payload))
+    negative = pc.less(found["_diff"], 0)
+    if found.num_rows and pc.any(negative).as_py():
+        row = found.filter(negative).slice(0, 1)
+        raise _refused(log, row, row["_diff"][0].as_py())
+    return found
+
+
+def _total(updates: pa.Table, payload: pa.Schema) -> int:
+    """Return the sum of the diffs of the first row and those equal to it, however large."""
+    hashes = RowHasher(payload).hash(updates)
+    equal = (hashes == hashes[0]).all(axis=1)
+    diffs = np.asarray(updates["_diff"].to_numpy(), np.int64)[equal]
+    return (int((diffs >> 32).sum()) << 32) + int((diffs & 0xFFFFFFFF).sum())
+
+
+def _refused(log: CaptureLog, row: pa.Table, diff: int) -> TimelyError:
+    (found,) = row.drop_columns(["_diff"]).to_pylist()
+    msg = f"could not take a snapshot of log {log.path!r}: found row={shown(found)} with diff={diff}"
+    if diff < 0:
+        hint = "what was captured retracts a row that it never added; verify the capture"
+        return NegativeMultiplicityError(msg, hint=hint, data=shown(found), diff=diff)
+    hint = "a row is contained at most 2^63 − 1 times; correct what was captured"
+    return MultiplicityOverflowError(msg, hint=hint, data=shown(found), diff=diff)
