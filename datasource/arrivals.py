@@ -26,9 +26,8 @@ from spark_timely.datasource.recent import RecentProgress
 from spark_timely.errors import DataLossError
 from spark_timely.log.base import OPEN_STREAM
 from spark_timely.log.machine.history import History, history_of
-from spark_timely.log.seen import made_last
-from spark_timely.protocol.replay import Limits, admit_commits
-from spark_timely.protocol.splits import default_splits
+from spark_timely.log.machine.identity import made_last
+from spark_timely.protocol.replay import Limits, admit_commits, default_splits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from spark_timely.datasource.partitions import Layout
     from spark_timely.log.base import CaptureLog
     from spark_timely.log.files.index import FileIndex
-    from spark_timely.log.seen import Commits
+    from spark_timely.log.machine.identity import Commits
     from spark_timely.time.arrays import BoolArray, IntArray
 
 __all__ = ["Arrivals"]

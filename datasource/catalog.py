@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 from spark_timely.datasource.columns import conform_array
 from spark_timely.datasource.reader import open_data
 from spark_timely.log.files.parquet import corrupt, file_times
-from spark_timely.protocol.replay import FileBounds, TimeCounts, within
-from spark_timely.protocol.splits import cut_times
+from spark_timely.protocol.replay import FileBounds, TimeCounts, cut_times, within
 from spark_timely.time.consolidation import group_times, lexsort, unique_times
 
 if TYPE_CHECKING:

@@ -75,7 +75,7 @@ class Clock:
 
     Examples
     --------
-    >>> from spark_timely.log.memory import MemoryLog
+    >>> from spark_timely.log import MemoryLog
     >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
     >>> clock = Clock([log], run="a")
     >>> clock.latest(clock.initial())["frontiers"]

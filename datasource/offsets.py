@@ -36,7 +36,7 @@ from spark_timely.time.text import moment_text
 
 if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
-    from spark_timely.log.seen import Commits
+    from spark_timely.log.machine.identity import Commits
     from spark_timely.time.domain import TimeDomain
 
 __all__ = [

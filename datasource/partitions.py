@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.predicate import Predicate, parse_predicate
-from spark_timely.protocol.splits import WHOLE
+from spark_timely.protocol.replay import WHOLE
 from spark_timely.time.domain import TimeDomain
 
 if TYPE_CHECKING:

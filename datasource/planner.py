@@ -41,10 +41,9 @@ from spark_timely.datasource.partitions import FilePiece, Layout, Split, make_la
 from spark_timely.errors import DataLossError, NotBeyondError, SinceViolationError
 from spark_timely.log.cut import Cut
 from spark_timely.log.machine.decide import missing_stream
-from spark_timely.log.seen import newest_commits, other_commits, told_of_others
+from spark_timely.log.machine.identity import newest_commits, other_commits, told_of_others
 from spark_timely.masking import masked_logger
-from spark_timely.protocol.replay import Admission, Limits, admit, may_hold
-from spark_timely.protocol.splits import cut_bytes, default_splits
+from spark_timely.protocol.replay import Admission, Limits, admit, cut_bytes, default_splits, may_hold
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
     from spark_timely.datasource.offsets import Bound
     from spark_timely.log.base import CaptureLog
-    from spark_timely.log.seen import Commits
+    from spark_timely.log.machine.identity import Commits
 
 __all__ = ["ReplayPlanner", "cut_of", "layout_of"]
 

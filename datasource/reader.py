@@ -32,8 +32,7 @@ from spark_timely.errors import DataLossError, InvalidUsageError
 from spark_timely.log.reader import consolidate_updates
 from spark_timely.log.store.storage import open_storage
 from spark_timely.masking import masked_logger
-from spark_timely.protocol.replay import lexicographically_below, surely_holds, within
-from spark_timely.protocol.splits import Piece, part_of
+from spark_timely.protocol.replay import Piece, lexicographically_below, part_of, surely_holds, within
 from spark_timely.spark.worker import settle_worker
 from spark_timely.time.order import beyond
 

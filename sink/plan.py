@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 
 from spark_timely.errors import ClosedError, LogMissingError, OwnershipError, RolledBackError, shown
 from spark_timely.log.files.format import LogFormat
-from spark_timely.log.machine.repetition import Repetition, judge_repetition, refused_repetition
-from spark_timely.log.store.single_writer import check_place, promised
+from spark_timely.log.machine.identity import Repetition, judge_repetition, refused_repetition
 from spark_timely.log.store.storage import Storage, foreign_names, has_table, normal_path, open_storage
+from spark_timely.log.store.storage_options import check_place, promised
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.note import MicroBatch
 from spark_timely.protocol.policy import Policy

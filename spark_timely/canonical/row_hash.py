@@ -55,7 +55,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.canonical.decimals import decimal_words
 from spark_timely.canonical.lanes import (
     LANES,
     STEP,
@@ -63,13 +62,14 @@ from spark_timely.canonical.lanes import (
     Words,
     add_lanes,
     add_words,
+    byte_words,
+    decimal_words,
     final,
     mix,
     one_word,
     wrapped,
     zeros,
 )
-from spark_timely.canonical.strings import byte_words
 from spark_timely.errors import InvalidUsageError
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from spark_timely.log.base import StreamState
 from spark_timely.log.delta import open_log
 from spark_timely.log.files.index import FileIndex
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES
-from spark_timely.log.store.single_writer import promised
+from spark_timely.log.store.storage_options import promised
 from spark_timely.masking import masked
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.consolidation import consolidate_rows

@@ -26,15 +26,18 @@ from spark_timely.dataflow.row_views import Delayed
 from spark_timely.dataflow.tasks import Share, Task
 from spark_timely.dataflow.view import Replay, View
 from spark_timely.protocol.replay import (
+    WHOLE,
     FileBounds,
     Limits,
     TimeCounts,
     admit,
+    cut_bytes,
+    cut_times,
+    default_splits,
     lexicographically_below,
     may_hold,
     within,
 )
-from spark_timely.protocol.splits import WHOLE, cut_bytes, cut_times, default_splits
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray
 from spark_timely.time.order import minimal

@@ -1,8 +1,10 @@
 """Captures of the real Timely and Differential Dataflow: in from files and sockets, and out again.
 
-Bytes or lines of JSON become events in columns (`CaptureReader`) by a type in the language of `schema`; a
-`StreamImport` commits them to a log, and knows how far it came. `export_log` and `CaptureEncoder` go the other way.
-`CdcReader` and `CdcImport` do the same for the messages of CDCv2.
+Their types are declared in a small language (`schema`, `capture_types`). In: bytes (`reader`, by the `layout` of each
+type) or lines of JSON (`jsonl`), from a file or a socket (`sockets`), become events in columns (`chunk`, with `times`
+and `records`), which are judged by the protocol; a `StreamImport` commits them to a log, and knows how far it came.
+Out: `export_log` reads a log by ranges of times, and `CaptureEncoder` (`writer`) writes the events. `cdcv2` does both
+for the messages of CDCv2.
 
 Examples
 --------
@@ -17,8 +19,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spark_timely.interop.cdcv2 import CdcReader as CdcReader
-    from spark_timely.interop.collections import CdcImport as CdcImport
+    from spark_timely.interop.cdcv2.collections import CdcImport as CdcImport
+    from spark_timely.interop.cdcv2.reader import CdcReader as CdcReader
     from spark_timely.interop.exporting import export_log as export_log
     from spark_timely.interop.importing import StreamImport as StreamImport
     from spark_timely.interop.reader import CaptureReader as CaptureReader
@@ -30,8 +32,8 @@ __all__ = ["CaptureEncoder", "CaptureReader", "CdcImport", "CdcReader", "StreamI
 _MODULES = {
     "CaptureEncoder": "writer",
     "CaptureReader": "reader",
-    "CdcImport": "collections",
-    "CdcReader": "cdcv2",
+    "CdcImport": "cdcv2.collections",
+    "CdcReader": "cdcv2.reader",
     "StreamImport": "importing",
     "export_log": "exporting",
 }

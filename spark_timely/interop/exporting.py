@@ -8,13 +8,20 @@ Invariants
 ----------
 1. Each capture by itself is a valid stream; together they have each row once, at its time.
 2. At its end each capture holds the log's frontier: nothing of it is said to be complete that is not.
-3. Captures appear under their names when all of them are whole, and not before.
-4. What is in memory at once is one stretch of rows, whatever the size of the log.
+3. Files appear under their names when all of them are whole and on the disk, and never before. One that is there is
+   never written over, also if it came while the export ran.
+4. An export that fails leaves nothing. What one leaves that was killed has no name that counts, and goes with
+   the next export that comes to its end.
+5. What is in memory at once is one stretch of rows, whatever the size of the log.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import glob
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +32,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
+from spark_timely.interop.capture_types import CaptureTypes, import_owner
 from spark_timely.interop.chunk import CaptureChunk
-from spark_timely.interop.declared import CaptureTypes, import_owner
 from spark_timely.interop.jsonl import chunk_lines
 from spark_timely.interop.schema import Record, columns_of, parse_type, type_of_schema
 from spark_timely.interop.times import TimeLayout, time_text_of
-from spark_timely.interop.whole_files import WholeFiles
 from spark_timely.interop.writer import CaptureEncoder
 from spark_timely.log import Log
 from spark_timely.log.files.parquet import file_times, open_parquet, read_file
@@ -42,6 +48,7 @@ from spark_timely.time.order import less_equal
 
 __all__ = [
     "Exported",
+    "WholeFiles",
     "check_files",
     "default_types",
     "export_log",
@@ -81,7 +88,7 @@ def default_types(log: Log) -> CaptureTypes:
 
     Examples
     --------
-    >>> from spark_timely.log.memory import MemoryLog
+    >>> from spark_timely.log import MemoryLog
     >>> types = default_types(MemoryLog.create(pa.schema([("n", pa.int64())]), minimum=(0,)))
     >>> types.owner
     'import u64 {n: option<i64>}'
@@ -150,7 +157,7 @@ def export_log(
     Examples
     --------
     >>> import tempfile
-    >>> from spark_timely.log.memory import MemoryLog
+    >>> from spark_timely.log import MemoryLog
     >>> log = MemoryLog.create(pa.schema([pa.field("n", pa.int64(), nullable=False)]), minimum=(0,))
     >>> _ = log.writer(owner="me").append(pa.table({"_time": [3, 4], "n": [1, 2]}), advance_to=[])
     >>> [part.records for part in export_log(log, tempfile.mkdtemp(), files=2)]
@@ -400,3 +407,130 @@ def _change(before: IntArray, after: IntArray) -> tuple[IntArray, DiffArray] | N
     gained, lost = sorted(new - old), sorted(old - new)
     times = np.array([*gained, *lost], np.int64).reshape(-1, before.shape[1])
     return times, np.repeat(np.array([1, -1], np.int64), [len(gained), len(lost)])
+
+
+_NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK}
+
+
+class WholeFiles:
+    """Opens files for writing, all for one export.
+
+    Parameters
+    ----------
+    what : str
+        What is exported, for errors.
+    folder : path
+        Made, if it is not there.
+    names : list of str
+
+    Attributes
+    ----------
+    paths : list of Path
+        What the files will be called.
+    files : list of binary file
+
+    Raises
+    ------
+    InvalidUsageError
+        If one of them is there, or a name is none of a file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> with WholeFiles("log 'x'", folder, ["a", "b"]) as whole:
+    ...     for file in whole.files:
+    ...         _ = file.write(b"...")
+    ...     before = [path.exists() for path in whole.paths]
+    ...     whole.finish()
+    >>> before, sorted(os.listdir(folder))
+    ([False, False], ['a', 'b'])
+    """
+
+    def __init__(self, what: str, folder: str | os.PathLike[str], names: list[str]) -> None:
+        self._what = what
+        self._folder = Path(folder)
+        for name in names:
+            if os.path.basename(name) != name or "\0" in name:
+                msg = f"could not export {what}: found name={shown(name)}"
+                raise InvalidUsageError(msg, hint="give the beginning of a file's name, without directories")
+        self.paths = [self._folder / name for name in names]
+        for path in self.paths:
+            if os.path.lexists(path):
+                raise self._there(path)
+        token = secrets.token_hex(4)
+        self._partial = [path.with_name(f".{path.name}.{token}.partial") for path in self.paths]
+        self.files: list[BinaryIO] = []
+
+    def _there(self, path: Path) -> InvalidUsageError:
+        msg = f"could not export {self._what}: found {str(path)!r}"
+        return InvalidUsageError(msg, hint="give an empty directory, or another --name")
+
+    def __enter__(self) -> WholeFiles:
+        """Open all files."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            for partial in self._partial:
+                self.files.append(partial.open("xb"))
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close all files, and leave none that was not finished."""
+        for file in self.files:
+            # What did not reach the disk belongs to a file that goes; a full disk was told by a write, or by `finish`.
+            with contextlib.suppress(OSError):
+                file.close()
+        for partial in self._partial:
+            partial.unlink(missing_ok=True)
+
+    def finish(self) -> None:
+        """Give all files their names.
+
+        Raises
+        ------
+        InvalidUsageError
+            If one of the names is taken by now.
+        OSError
+            If the disk is full.
+        """
+        for file in self.files:
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+        named: list[Path] = []
+        try:
+            for partial, path in zip(self._partial, self.paths, strict=True):
+                self._name(partial, path)
+                named.append(path)
+        except BaseException:
+            for path in named:
+                path.unlink()
+            raise
+        self._sync_folder()
+        for path in self.paths:  # of others that were killed; who is under way still can no longer have the name
+            for left in self._folder.glob(f".{glob.escape(path.name)}.*.partial"):
+                left.unlink(missing_ok=True)
+
+    def _name(self, partial: Path, path: Path) -> None:
+        try:
+            os.link(partial, path)
+        except (FileExistsError, FileNotFoundError):
+            raise self._there(path) from None
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            if os.path.lexists(path):
+                raise self._there(path) from None
+            partial.rename(path)
+
+    def _sync_folder(self) -> None:
+        """Bring the names to the disk, where a system lets directories be opened."""
+        with contextlib.suppress(OSError):
+            folder = os.open(self._folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)

@@ -25,22 +25,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_timely.errors import (
     CaptureFormatError,
     RolledBackError,
     StorageError,
     TimelyError,
+    TimelyInternalError,
     UpperMismatchError,
     shown,
 )
-from spark_timely.interop.chunk import CaptureChunk
-from spark_timely.interop.declared import CaptureTypes, check_log
-from spark_timely.interop.growing import GrowingFile
+from spark_timely.interop.capture_types import CaptureTypes, check_log
+from spark_timely.interop.chunk import CaptureChunk, judge_chunk
 from spark_timely.interop.jsonl import JsonLines
-from spark_timely.interop.judge import judge_chunk
-from spark_timely.interop.marks import all_marks, newest_mark
-from spark_timely.interop.reader import CaptureReader, Source
+from spark_timely.interop.reader import CaptureReader, GrowingFile, Source
 from spark_timely.log import Log
 from spark_timely.log.base import CommitRequest, DataFile, StreamState
 from spark_timely.log.commit import discard_refused
@@ -51,7 +50,7 @@ from spark_timely.protocol.note import ImportMark, Note
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.antichain import Antichain
 
-__all__ = ["Imported", "StreamImport"]
+__all__ = ["Imported", "StreamImport", "all_marks", "newest_mark"]
 
 COMMIT_BYTES = 32 << 20
 COMMIT_ROWS = 2 << 20
@@ -133,7 +132,7 @@ class StreamImport:
     --------
     >>> import io
     >>> from spark_timely.interop.writer import capture_bytes
-    >>> from spark_timely.log.memory import MemoryLog
+    >>> from spark_timely.log import MemoryLog
     >>> types = CaptureTypes.parse("u64", "u64")
     >>> log = MemoryLog.create(types.payload, times=("long",), minimum=(0,))
     >>> data = capture_bytes([(0, [7, 8]), {0: -1}], time="u64", record="u64")
@@ -460,3 +459,28 @@ class StreamImport:
         self._mark = mark
         if self._tell is not None:
             self._tell(high - low)
+
+
+def newest_mark(log: Log, state: StreamState) -> ImportMark:
+    """Return how far the log has the capture that became a stream.
+
+    Raises
+    ------
+    TimelyInternalError
+        If the stream has a position and its newest commit has no mark of it.
+    """
+    if state.batch is None:
+        return ImportMark()
+    mark = state.note.mark
+    if mark is None or mark.position != state.batch:
+        msg = f"could not go on with stream {state.stream!r} of log {log.path!r}: found no mark of an import"
+        raise TimelyInternalError(msg)
+    return mark
+
+
+def all_marks(log: Log, stream: str) -> list[ImportMark]:
+    """Return the marks of all commits of a stream, by position; as many turns as commits."""
+    rows = log.progress()
+    notes = pc.unique(rows.filter(pc.equal(rows["_stream"], stream))["_note"]).drop_null().to_pylist()
+    marks = {mark for note in notes if (mark := Note.parse(note).mark) is not None}
+    return sorted(marks, key=lambda mark: mark.position)

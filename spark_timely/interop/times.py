@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_timely.errors import InvalidUsageError, shown
-from spark_timely.interop.layout import check_nanos
-from spark_timely.interop.places import Body, Bytes, Fault, Places, put
+from spark_timely.interop.layout import Body, Bytes, Fault, Places, check_nanos, put
 from spark_timely.interop.schema import UNIT, Record, Scalar, Type, parse_type, type_text
 from spark_timely.time.arrays import IntArray
 from spark_timely.time.domain import TimeDomain

@@ -18,10 +18,8 @@ import pyarrow as pa
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.interop.chunk import CaptureChunk
-from spark_timely.interop.fit import fitted
-from spark_timely.interop.nested import layout_of
-from spark_timely.interop.places import Offsets, Places
-from spark_timely.interop.records import rows_to_records
+from spark_timely.interop.layout import Offsets, Places, layout_of
+from spark_timely.interop.records import fitted, rows_to_records
 from spark_timely.interop.schema import Type, arrow_schema, columns_of, parse_type
 from spark_timely.interop.times import TimeLayout, time_layout
 from spark_timely.time.arrays import as_times

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from spark_timely.log.delta import create_log as create_log
     from spark_timely.log.delta import open_log as open_log
     from spark_timely.log.log import Log as Log
-    from spark_timely.log.memory import MemoryLog as MemoryLog
+    from spark_timely.log.log import MemoryLog as MemoryLog
     from spark_timely.log.wait import wait as wait
     from spark_timely.log.writer import StreamWriter as StreamWriter
 
@@ -33,7 +33,7 @@ __all__ = ["Cut", "Log", "MemoryLog", "StreamWriter", "create_log", "cut", "open
 _MODULES = {
     "Cut": "cut",
     "Log": "log",
-    "MemoryLog": "memory",
+    "MemoryLog": "log",
     "StreamWriter": "writer",
     "create_log": "delta",
     "cut": "cut",

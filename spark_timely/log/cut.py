@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from spark_timely.errors import DataLossError, InvalidUsageError, LogFormatError, NotBeyondError, TimelyError, shown
-from spark_timely.log.seen import Commits, newest_commits, other_commits, told_of_others
+from spark_timely.log.machine.identity import Commits, newest_commits, other_commits, told_of_others
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 
@@ -47,7 +47,7 @@ class CutLog:
     frontier : Antichain
         How far it was when the cut was made.
     commits : mapping of str to (int, str)
-        The newest commits that it had then, as `spark_timely.log.seen.Commits`.
+        The newest commits that it had then, as `spark_timely.log.machine.identity.Commits`.
     """
 
     log_id: str
@@ -176,7 +176,7 @@ class Cut:
 
         Notes
         -----
-        Cost: as `spark_timely.log.seen.other_commits`.
+        Cost: as `spark_timely.log.machine.identity.other_commits`.
         """
         found = str(getattr(log, "log_id", ""))
         named = [entry for entry in self.logs if entry.log_id == found]

@@ -21,8 +21,8 @@ from spark_timely.log.log import Log
 from spark_timely.log.machine.state import batch_rows, initial_state
 from spark_timely.log.store.create import create_table
 from spark_timely.log.store.delta import DeltaStore
-from spark_timely.log.store.single_writer import check_place, promised
 from spark_timely.log.store.storage import foreign_names, has_table, normal_path, open_storage
+from spark_timely.log.store.storage_options import check_place, promised
 from spark_timely.protocol.note import Note
 from spark_timely.protocol.rules import StreamCounts
 

@@ -20,14 +20,17 @@ from spark_timely.errors import NotBeyondError, shown
 from spark_timely.log.base import OPEN_STREAM, CommitOutcome, CommitRequest, StreamState
 from spark_timely.log.commit import add_columns, append, drop_unclaimed, open_stream
 from spark_timely.log.compaction import CompactionReport, compact, merge_progress_files, merge_small_files
-from spark_timely.log.files.parquet import TARGET_FILE_BYTES
+from spark_timely.log.files.format import LogFormat
+from spark_timely.log.files.parquet import TARGET_FILE_BYTES, write_progress_file
 from spark_timely.log.machine.decide import closed_stream, missing_stream
-from spark_timely.log.machine.state import distinct_rows, next_state
+from spark_timely.log.machine.state import batch_rows, distinct_rows, initial_state, next_state
 from spark_timely.log.reader import events_of, frontier_at, read_rows, snapshot_of
+from spark_timely.log.store.memory import MemoryStore, MemoryTable
 from spark_timely.log.streams import StreamStates
 from spark_timely.log.verify import VerifyReport, verify_log
 from spark_timely.log.writer import StreamWriter, downgrade_to
 from spark_timely.masking import masked_logger
+from spark_timely.protocol.note import Note
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.antichain import Antichain
 
@@ -36,13 +39,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from spark_timely.log.files.format import LogFormat
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.store.base import Store
     from spark_timely.log.store.storage import Storage
     from spark_timely.time.domain import TimeDomain
 
-__all__ = ["Log"]
+__all__ = ["Log", "MemoryLog"]
 
 logger = masked_logger(__name__)
 
@@ -473,7 +475,7 @@ class Log:
 
         Examples
         --------
-        >>> from spark_timely.log.memory import MemoryLog
+        >>> from spark_timely.log import MemoryLog
         >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
         >>> log.add_columns(pa.schema([("note", pa.string())]))
         >>> log.schema.names
@@ -700,7 +702,7 @@ class Log:
 
         Examples
         --------
-        >>> from spark_timely.log.memory import MemoryLog
+        >>> from spark_timely.log import MemoryLog
         >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,), streams=2)
         >>> log.describe()["frontier"], log.describe()["unclaimed"]
         ('[0]', 2)
@@ -788,6 +790,61 @@ class Log:
         """
         with self._lock:
             return [*self._put_off.values(), *self.store.problems()]
+
+
+class MemoryLog(Log):
+    """A capture log in memory. Several handles may share one table, as processes share a Delta table.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
+    >>> writer = log.writer(owner="me")
+    >>> writer.append(pa.table({"_time": [3], "v": [1]}), advance_to=4).state.seq
+    1
+    >>> log.frontier()
+    Antichain.of(4)
+    """
+
+    @classmethod
+    def create(
+        cls,
+        schema: pa.Schema,
+        *,
+        times: Sequence[str] = ("long",),
+        minimum: object | None = None,
+        kind: str = "stream",
+        streams: int = 1,
+        clock: Callable[[], float] = time.time,
+        merge_every: int | None = 100,
+        auto_compact: bool = True,
+    ) -> MemoryLog:
+        """Create a log. Parameters as those of `spark_timely.log.delta.create_log`."""
+        form = LogFormat.build(schema, times=times, minimum=minimum, kind=kind)
+        table = MemoryTable(form)
+        state = initial_state(
+            OPEN_STREAM,
+            StreamCounts.initial(form.domain.minimum, streams),
+            owner=None,
+            at=int(clock() * 1_000_000),
+            reason="created",
+            note=Note(),
+        )
+        first = write_progress_file(table.storage, batch_rows(form, state), OPEN_STREAM, 0, form.domain)
+        MemoryStore(table).transact([first], [(f"timely/{OPEN_STREAM}", 0)])
+        return cls(MemoryStore(table), clock=clock, merge_every=merge_every, auto_compact=auto_compact)
+
+    def another(self) -> MemoryLog:
+        """Return a second handle on the same log."""
+        store = self.store
+        while not isinstance(store, MemoryStore):  # a wrapper of tests
+            store = store.inner  # type: ignore[attr-defined]
+        return type(self)(
+            MemoryStore(store.table),
+            clock=self._clock,
+            merge_every=self.merge_every,
+            auto_compact=self.auto_compact,
+        )
 
 
 def _reopened(log: type[Log], store: Store, merge_every: int | None, auto_compact: bool) -> Log:  # noqa: FBT001 - as pickle passes it

@@ -73,7 +73,7 @@ class LogTransport:
 
     Examples
     --------
-    >>> from spark_timely.log.memory import MemoryLog
+    >>> from spark_timely.log import MemoryLog
     >>> log = MemoryLog.create(PROGRESS_SCHEMA, minimum=(0,), streams=2)
     >>> one, two = LogTransport(log, 0, 2), LogTransport(log.another(), 1, 2)
     >>> one.open(0); two.open(0)

@@ -31,7 +31,7 @@ from spark_timely.log.base import CommitOutcome, CommitRequest, DataFile, Stream
 from spark_timely.log.commit import discard_refused
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES, conform, message_table, write_data_files
 from spark_timely.log.machine.decide import closed_stream, missing_stream
-from spark_timely.log.machine.repetition import Repetition, judge_repetition
+from spark_timely.log.machine.identity import Repetition, judge_repetition
 from spark_timely.protocol.note import MicroBatch, Note
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress
 from spark_timely.time.antichain import Antichain
@@ -162,7 +162,7 @@ class StreamWriter:
 
         Examples
         --------
-        >>> from spark_timely.log.memory import MemoryLog
+        >>> from spark_timely.log import MemoryLog
         >>> writer = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,)).writer(owner="me")
         >>> rows = pa.table({"_time": [3], "v": [1]})
         >>> [writer.append(rows, advance_to=4, batch=17).committed for _ in range(2)]

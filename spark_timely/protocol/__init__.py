@@ -1,7 +1,8 @@
 """The protocol of a captured stream: its events, the rules they keep, and what follows from them.
 
 A micro-batch becomes messages and a statement about progress (`event`, `note`) as a policy of the frontier has it
-(`policy`); `rules` says whether a stream keeps what it stated. `replay` and `splits` plan how it is read again.
+(`policy`); `rules` says whether a stream keeps what it stated. `replay` plans how it is read again, and in which
+splits.
 """
 
 from __future__ import annotations

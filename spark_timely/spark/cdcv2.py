@@ -10,7 +10,7 @@ Invariants
 1. The stream holds each update once. Which ones it holds depends on what has come, and on nothing else.
 2. Updates and frontier of a micro-batch are one commit, together with the name of the file that has its statements. A
    micro-batch that is run again finds everything there, and changes nothing.
-3. The stream's frontier is that of `spark_timely.interop.statements.Ledger`: that of CDCv2's own reader.
+3. The stream's frontier is that of `spark_timely.interop.cdcv2.statements.Ledger`: that of CDCv2's own reader.
 4. A file of statements is deleted only after a later commit that names another one, or none.
 """
 
@@ -33,7 +33,7 @@ from spark_timely.errors import (
     SchemaMismatchError,
     shown,
 )
-from spark_timely.interop.statements import Ledger
+from spark_timely.interop.cdcv2.statements import Ledger
 from spark_timely.log.base import CommitOutcome, StreamState
 from spark_timely.log.store.storage import FileStorage, open_storage
 from spark_timely.log.writer import downgrade_to
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from spark_timely.interop.statements import Statement, Time
+    from spark_timely.interop.cdcv2.statements import Statement, Time
     from spark_timely.time.domain import TimeDomain
 
 __all__ = ["MOST_COUNTS", "capture_messages"]

@@ -18,7 +18,7 @@ from spark_timely.datasource.partitions import FilePiece, Layout, Split
 from spark_timely.datasource.reader import read_split
 from spark_timely.errors import TimelyInternalError
 from spark_timely.log.store.storage import open_storage
-from spark_timely.protocol.splits import default_splits
+from spark_timely.protocol.replay import default_splits
 from spark_timely.spark.dataflow_sql import run_sql
 from spark_timely.spark.worker import settle_worker
 from spark_timely.time.antichain import Antichain

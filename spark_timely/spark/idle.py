@@ -112,7 +112,7 @@ def greatest_seen(log: Log, stream: str, /) -> int | None:
     Examples
     --------
     >>> import pyarrow as pa
-    >>> from spark_timely.log.memory import MemoryLog
+    >>> from spark_timely.log import MemoryLog
     >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
     >>> writer = log.writer(owner="me")
     >>> outcome = writer.append(pa.table({"_time": [3, 7], "v": [1, 2]}), advance_to=4)

@@ -29,8 +29,8 @@ from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, TimelyError, shown
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.files.format import LogFormat
-from spark_timely.log.store.single_writer import check_place, promised
 from spark_timely.log.store.storage import normal_path
+from spark_timely.log.store.storage_options import check_place, promised
 from spark_timely.masking import masked_logger
 from spark_timely.sink.layout import layout_of, policy_of
 from spark_timely.sink.plan import check_owner, check_unbroken, find_log

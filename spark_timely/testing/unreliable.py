@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_timely.log.files.format import LogFormat
-    from spark_timely.log.files.live_files import LiveFiles
+    from spark_timely.log.files.index import LiveFiles
     from spark_timely.log.store.storage import Storage
 
 __all__ = ["UnreliableStore", "make_unreliable"]
@@ -206,7 +206,7 @@ def make_unreliable(log: Log, **coins: object) -> UnreliableStore:
     Examples
     --------
     >>> import pyarrow as pa
-    >>> from spark_timely.log.memory import MemoryLog
+    >>> from spark_timely.log import MemoryLog
     >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
     >>> store = make_unreliable(log, seed=1, happens=1.0, reports_failure=1.0)
     >>> log.open_stream("main", owner="me").seq, store.calls

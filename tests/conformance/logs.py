@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.log import Log
+from spark_timely.log import Log, MemoryLog
 from spark_timely.log.base import CommitRequest, DataFile
 from spark_timely.log.delta import create_log, open_log
 from spark_timely.log.files.parquet import message_table, write_data_files
-from spark_timely.log.memory import MemoryLog, MemoryStore
+from spark_timely.log.store.memory import MemoryStore
 from spark_timely.testing import ManualClock
 from spark_timely.testing.unreliable import UnreliableStore
 

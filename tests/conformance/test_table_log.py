@@ -55,7 +55,7 @@ def test_followed_files_are_those_that_delta_rs_lists(path: Path, kind: str) -> 
         fresh = open_log(path)
         assert follower.version == fresh.version
         for event in ("message", "progress", "dead"):
-            assert facts(follower._index(event)) == facts(fresh._index(event))
+            assert facts(follower._states.files(event)) == facts(fresh._states.files(event))
         assert len(follower.store.live) == len(DeltaTable(path).file_uris())
 
     check()

@@ -19,14 +19,13 @@ from deltalake.exceptions import DeltaError
 
 from spark_timely.cli import main
 from spark_timely.errors import LogDamagedError, LogFormatError, RolledBackError, StorageError
-from spark_timely.log import Log
+from spark_timely.log import Log, MemoryLog
 from spark_timely.log.compaction import merge_progress_files
 from spark_timely.log.delta import create_log, open_log
-from spark_timely.log.memory import MemoryLog
+from spark_timely.log.store import checkpoints as delta_upkeep
 from spark_timely.log.store import create as delta_create
 from spark_timely.log.store import delta as delta_store
 from spark_timely.log.store import scratch as delta_scratch
-from spark_timely.log.store import upkeep as delta_upkeep
 from spark_timely.log.store.delta import DeltaStore
 from spark_timely.log.store.entries import entry_path, parse_entry, put_entry
 from spark_timely.log.store.storage import FileStorage
@@ -537,7 +536,7 @@ def test_commit_that_landed_was_reported_unclear_and_then_merged_is_reported_as_
                 other = log.another()
                 for i in range(later):
                     other.writer(owner="me").append(rows(5 + i))
-                merge_progress_files(other, "main", 2)
+                merge_progress_files(other._states, "main", 2)
                 merged.append(other)
                 raise StorageError("could not commit: found a lost connection", determinate=False)
 

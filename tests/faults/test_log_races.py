@@ -14,9 +14,8 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_timely.errors import NotBeyondError, RolledBackError, UpperMismatchError
-from spark_timely.log import Log
+from spark_timely.log import Log, MemoryLog
 from spark_timely.log.delta import create_log, open_log
-from spark_timely.log.memory import MemoryLog
 from spark_timely.time.antichain import Antichain
 from tests.faults.append_query import VALUES, assert_exactly_once, racing, run_batch
 

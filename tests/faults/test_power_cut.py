@@ -19,12 +19,12 @@ from deltalake import DeltaTable
 from spark_timely.dataflow.engine import Engine
 from spark_timely.dataflow.scope import Scope
 from spark_timely.errors import LogDamagedError, LogMissingError
-from spark_timely.interop.declared import CaptureTypes
+from spark_timely.interop.capture_types import CaptureTypes
 from spark_timely.interop.importing import StreamImport
 from spark_timely.interop.writer import capture_bytes
 from spark_timely.log.delta import create_log, forget_logs, open_log
+from spark_timely.log.store import checkpoints as delta_upkeep
 from spark_timely.log.store import delta as delta_store
-from spark_timely.log.store import upkeep as delta_upkeep
 from spark_timely.log.store.storage import FileStorage
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of

@@ -118,7 +118,7 @@ def test_merge_of_progress_races_an_optimize_of_delta_rs(table_log: Log) -> None
     before = facts(table_log)
     late = DeltaTable(table_log.path)
     index = table_log.progress_files()
-    assert _merge_progress(table_log, index.select(index.stream_lo == "a"), "a")
+    assert _merge_progress(table_log._states, index.select(index.stream_lo == "a"), "a")
     late.optimize.compact()
     twice = open_log(table_log.path, merge_every=2)
     assert (

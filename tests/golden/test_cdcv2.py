@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_timely.interop.cdcv2 import CdcReader, Output, message_lines, read_message
+from spark_timely.interop.cdcv2.reader import CdcReader, Output, message_lines, read_message
 from spark_timely.interop.records import records_to_rows
 from spark_timely.interop.schema import parse_type
 from tests.oracles.golden import vectors

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_timely.interop.declared import CaptureTypes
+from spark_timely.interop.capture_types import CaptureTypes
 from spark_timely.interop.exporting import export_log
 from spark_timely.interop.importing import StreamImport
 from spark_timely.interop.sockets import Address, import_socket
 from spark_timely.interop.writer import capture_bytes
-from spark_timely.log.memory import MemoryLog
+from spark_timely.log import MemoryLog
 from tests.modules import ROOT
 from tests.oracles.golden import captures, golden_bytes, types_of
 

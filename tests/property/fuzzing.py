@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_timely.errors import CaptureFormatError, ProtocolError
-from spark_timely.interop.cdcv2 import CdcReader, message_lines, read_message
+from spark_timely.interop.cdcv2.reader import CdcReader, message_lines, read_message
 from spark_timely.interop.chunk import CaptureChunk
 from spark_timely.interop.jsonl import chunk_lines, json_chunk
 from spark_timely.interop.reader import CaptureReader

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_timely.errors import DataLossError
-from spark_timely.log.memory import MemoryLog
+from spark_timely.log import MemoryLog
 from spark_timely.testing.driver import Checkpoint, MicroBatch
 from tests.unit.datasource.support import copy_of, drive
 from tests.unit.datasource.test_planner import make_log

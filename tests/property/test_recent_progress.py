@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from spark_timely.datasource import arrivals, recent
 from spark_timely.datasource.commit_bound import CommitBound
+from spark_timely.log import MemoryLog
 from spark_timely.log.base import OPEN_STREAM
 from spark_timely.log.machine.history import history_of
-from spark_timely.log.memory import MemoryLog
 from spark_timely.testing.driver import MicroBatch
 from spark_timely.time.antichain import Antichain
 from tests.unit.datasource.support import drive

@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from spark_timely.log import MemoryLog
 from spark_timely.log.machine.history import history_of
-from spark_timely.log.memory import MemoryLog
 from tests.unit.datasource.support import read_all
 
 some = settings(suppress_health_check=list(HealthCheck), max_examples=max(25, settings.default.max_examples // 4))

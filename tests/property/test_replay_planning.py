@@ -12,17 +12,22 @@ from hypothesis import strategies as st
 
 from spark_timely.protocol import replay
 from spark_timely.protocol.replay import (
+    WHOLE,
     FileBounds,
     Limits,
+    Piece,
     TimeCounts,
     admit,
     admit_commits,
+    cut_bytes,
+    cut_times,
+    default_splits,
     lexicographically_below,
     may_hold,
+    part_of,
     surely_holds,
     within,
 )
-from spark_timely.protocol.splits import WHOLE, Piece, cut_bytes, cut_times, default_splits, part_of
 from tests.oracles.admission_model import admitted, in_range
 from tests.oracles.replay_model import Time, is_beyond, less_equal, minimal
 

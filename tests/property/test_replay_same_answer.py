@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_timely.log.memory import MemoryLog
+from spark_timely.log import MemoryLog
 from spark_timely.testing import assert_same_updates
 from spark_timely.testing.driver import Checkpoint, MicroBatch
 from spark_timely.testing.strategies import PAYLOAD_SCHEMA, History, column_names, histories

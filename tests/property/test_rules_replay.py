@@ -21,11 +21,10 @@ from hypothesis import strategies as st
 
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.errors import UnheldCapabilityError
-from spark_timely.log import Log
+from spark_timely.log import Log, MemoryLog
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.delta import create_log, open_log
 from spark_timely.log.files.parquet import message_table, write_data_files
-from spark_timely.log.memory import MemoryLog
 from spark_timely.protocol.event import Event, Messages
 from spark_timely.spark.arrow import arrow_schema
 from spark_timely.testing.driver import Checkpoint, MicroBatch, StreamDriver

@@ -14,7 +14,7 @@ import pytest
 
 import spark_timely
 from spark_timely import errors
-from spark_timely.interop.cdcv2 import CdcReader, read_message
+from spark_timely.interop.cdcv2.reader import CdcReader, read_message
 from spark_timely.log import Log
 from spark_timely.log.delta import open_log
 from spark_timely.spark import cdcv2

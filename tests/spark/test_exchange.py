@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_timely
-from spark_timely.interop.declared import CaptureTypes
+from spark_timely.interop.capture_types import CaptureTypes
 from spark_timely.interop.exporting import export_log
 from spark_timely.interop.importing import StreamImport
 from spark_timely.log import Log

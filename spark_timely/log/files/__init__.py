@@ -1,7 +1,8 @@
 """The files of a log: what is in them, how they are written, and what is known of them without reading.
 
-`format` has the columns, `parquet` writes and reads them with sorted rows, cut where `straggler_cuts` says and encoded
-as `encoding` finds best; `statistics` describes a file, `index` and `live_files` keep the descriptions as arrays.
+Rows of the columns that `format` has are sorted, laid out in files (`layout`) and written (`parquet`). `statistics`
+describes a file in the entry that adds it to the table; `index` keeps the descriptions of the live files as arrays, by
+which a reader chooses the files that it reads with `parquet`.
 """
 
 from __future__ import annotations

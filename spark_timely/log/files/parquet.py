@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from spark_timely.canonical.row_hash import lists_of_views
 from spark_timely.errors import DataLossError, InvalidShapeError, SchemaMismatchError, StorageError, shown
 from spark_timely.log.base import OPEN_STREAM, DataFile
-from spark_timely.log.files.encoding import dictionary_columns
+from spark_timely.log.files.layout import dictionary_columns, narrow_cuts
 from spark_timely.log.files.statistics import (
     COUNTS_KEY,
     decode_counts,
@@ -30,7 +30,6 @@ from spark_timely.log.files.statistics import (
     footer_stats,
     stats_json,
 )
-from spark_timely.log.files.straggler_cuts import narrow_cuts
 from spark_timely.time.arrays import IntArray, as_times
 from spark_timely.time.consolidation import is_sorted, lexsort, unique_times
 from spark_timely.time.order import minimal

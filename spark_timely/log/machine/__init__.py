@@ -1,7 +1,8 @@
 """What a commit may do and what it makes of a stream: pure functions of plain values, no files, no clocks.
 
-`decide` judges a request against the state of its stream (`state`), `repetition` says whether a micro-batch that comes
-again is the same one, and `history` answers what was held after which commit.
+A request is judged by the state of its stream (`state`): `decide` says what the state becomes, or refuses, or finds
+the request in the log already (`identity` says whether it is the same one). `commit_loop` repeats the decision until it
+is in the log. `history` answers what was held after which commit.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def commit_loop(
 
     Examples
     --------
-    >>> from spark_timely.log.memory import MemoryLog
+    >>> from spark_timely.log import MemoryLog
     >>> import pyarrow as pa
     >>> store = MemoryLog.create(pa.schema([("v", pa.int64())])).store
     >>> commit_loop("commit", context={"path": "/log"}, store=store, decide=lambda _: Settled(7), done=lambda: 0)

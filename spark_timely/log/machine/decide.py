@@ -36,7 +36,7 @@ from spark_timely.errors import (
 )
 from spark_timely.log.base import OPEN_STREAM, CommitRequest, StreamState
 from spark_timely.log.files.format import check_stream_name
-from spark_timely.log.machine.repetition import Repetition, judge_repetition, refused_repetition
+from spark_timely.log.machine.identity import Repetition, judge_repetition, refused_repetition
 from spark_timely.log.machine.state import initial_state, next_state
 from spark_timely.protocol.note import MicroBatch, Note, Opening
 from spark_timely.protocol.rules import (

@@ -1,8 +1,10 @@
 """Where a log is kept: the files of a Delta table, or memory.
 
-`base` says what a store does and has the one in memory; `delta` follows a Delta table entry by entry (`entries`), puts
-commits into it by way of `create` and `scratch`, and keeps it small (`upkeep`). `storage` reads, writes and flushes
-files by path (`fsync`), `single_writer` and `features` say where that is safe, `repair` and `checkpoints` mend damage.
+`base` says what a store does, and `memory` is the simplest one. `delta` follows a Delta table entry by entry
+(`entries`), and puts commits into it: the first by `create`, the others itself, or by delta-rs (`delta_calls`) where
+`features` and `storage_options` do not say that it may. What delta-rs writes on a local disk is made aside first
+(`scratch`). `storage` reads, writes and flushes files by path; `checkpoints` keeps the table's log small, and `repair`
+mends it.
 """
 
 from __future__ import annotations

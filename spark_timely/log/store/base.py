@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from spark_timely.log.files.live_files import LiveFiles
+from spark_timely.log.files.index import LiveFiles
 from spark_timely.log.store.storage import Storage
 
 if TYPE_CHECKING:

@@ -1,8 +1,12 @@
-"""The checkpoints of a table's log: which are there, which are whole, and what the file says that points to the newest.
+"""The checkpoints of a table's log: written when due, read back, and the old entries behind them deleted.
 
 Invariants
 ----------
-1. A checkpoint is whole if each file of it is there and can be read to its end.
+1. Nothing is deleted from the table's log before the checkpoint that replaces it, and the file that points to it,
+   were flushed and read back.
+2. What is deleted is older than a checkpoint by many versions, and goes in order of the versions.
+3. What is due is counted from the table's newest checkpoint, whoever wrote it.
+4. A checkpoint is whole if each file of it is there and can be read to its end.
 """
 
 from __future__ import annotations
@@ -14,15 +18,20 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake.exceptions import DeltaError
 
-from spark_timely.errors import TimelyError
-from spark_timely.log.store.scratch import CHECKPOINT, LAST_CHECKPOINT
+from spark_timely.errors import StorageError, TimelyError
+from spark_timely.log.store.delta_calls import delta_call
+from spark_timely.log.store.scratch import CHECKPOINT, LAST_CHECKPOINT, put_checkpoint
 from spark_timely.log.store.storage import plain
 
 if TYPE_CHECKING:
-    from spark_timely.log.store.storage import Storage
+    from collections.abc import Callable
 
-__all__ = ["Checkpoints", "lost_checkpoint", "read_checkpoints"]
+    from spark_timely.log.store.delta_calls import DeltaTable
+    from spark_timely.log.store.storage import FileStorage, Storage
+
+__all__ = ["KEEP_VERSIONS", "LOG_FILE", "Checkpoints", "TableUpkeep", "lost_checkpoint", "read_checkpoints"]
 
 _OF_ANY_KIND = re.compile(r"(\d{20})\.checkpoint\..+")
 _ENTRY = re.compile(r"(\d{20})\.json")
@@ -136,3 +145,165 @@ def _wrong(storage: Storage, name: str) -> str | None:
     except (TimelyError, OSError, ValueError, pa.ArrowException) as error:
         return plain(error)
     return None
+
+
+LOG_FILE = re.compile(r"(\d{20})\.(json|crc|checkpoint\.parquet)")
+# Versions kept behind the newest checkpoint, for handles that have not looked for a while.
+KEEP_VERSIONS = 100
+# Versions after a failed checkpoint until it is tried again, and beyond what is due until it is called overdue.
+_TRY_AGAIN = 10
+_OVERDUE = 50
+# Commits between two checkpoints: more where a checkpoint is large, so that what it costs per commit does not
+# grow with the files, up to what a cold open is willing to read.
+_CHECKPOINT_VERSIONS = (20, 200)
+_FILES_PER_VERSION = 200
+
+
+class TableUpkeep:
+    """Upkeep of one table, by one handle.
+
+    Parameters
+    ----------
+    storage : FileStorage
+    open_table : callable
+        Opens the table by delta-rs, at its newest version.
+    """
+
+    def __init__(self, storage: FileStorage, open_table: Callable[[], DeltaTable]) -> None:
+        self._storage = storage
+        self._open = open_table
+        # Version and size of the newest checkpoint, once looked for; version before which none is tried.
+        self._newest: tuple[int, int] | None = None
+        self._tidy_from = 0
+
+    def forget(self) -> None:
+        """Look for the newest checkpoint again: the table was read anew."""
+        self._newest = None
+
+    def tidy(self, version: int, *, harmless: bool, now: bool = False) -> bool:
+        """Write a checkpoint where one is due, and delete entries of the table's log far behind it, by count.
+
+        What is due is counted from the table's newest checkpoint, whoever wrote it, so that it does not matter how
+        many handles made the commits.
+
+        Parameters
+        ----------
+        version : int
+            Of the snapshot.
+        harmless : bool
+            Whether the table has no feature that asks for more than a checkpoint of one file.
+        now : bool
+            Whether a checkpoint is due after a single commit.
+
+        Returns
+        -------
+        bool
+            Whether something was due.
+
+        Raises
+        ------
+        StorageError
+            If that could not be done. The log is as good as before.
+        """
+        try:
+            if self._newest is None:
+                self._newest = self._checkpoint()
+            over = self._behind(version) - self._due()
+            # At some versions only, so that of many who commit at once few do it; long after, whoever comes.
+            if not now and (over < 0 or version < self._tidy_from or (over % _TRY_AGAIN and over < _OVERDUE)):
+                return False
+            self._tidy_from = version + _TRY_AGAIN
+            self._newest = self._checkpoint()  # another handle may have written one
+            if self._behind(version) >= (1 if now else self._due()):
+                self._newest = self._write_checkpoint(version, self._newest[0], harmless=harmless)
+            self._clean(self._newest[0])
+        except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
+            raise self._not_tidied(plain(error)) from error
+        self._tidy_from = 0
+        return True
+
+    def _not_tidied(self, found: str) -> StorageError:
+        return StorageError(
+            f"could not tidy the table log of {self._storage.uri!r}: found {found}",
+            hint="check space and permissions; it is tried again behind later commits, and by `spark-timely compact`",
+            context={"path": self._storage.uri},
+            determinate=True,
+        )
+
+    def _behind(self, version: int) -> int:
+        return version - (self._newest or (0, 0))[0]
+
+    def _due(self) -> int:
+        """Return how many versions lie between two checkpoints."""
+        low, high = _CHECKPOINT_VERSIONS
+        return min(max(low, (self._newest or (0, 0))[1] // _FILES_PER_VERSION), high)
+
+    def _write_checkpoint(self, version: int, newest: int, *, harmless: bool) -> tuple[int, int]:
+        if self._storage.local and harmless:
+            return version, put_checkpoint(self._storage, version, newest)
+        table = self._open()
+        with delta_call(self._storage.uri):
+            table.create_checkpoint()
+        return self._checkpoint()
+
+    def _clean(self, checkpoint: int) -> None:
+        """Delete what lies far behind a checkpoint, in order of the versions (invariant 2)."""
+        old = self._behind_checkpoint(checkpoint)
+        if not old or not self._is_replaced(checkpoint):
+            return
+        for name in old:  # some tens, because this is done regularly
+            self._storage.delete(f"_delta_log/{name}")
+
+    def _behind_checkpoint(self, checkpoint: int) -> list[str]:
+        limit = checkpoint - KEEP_VERSIONS
+        matches = [LOG_FILE.fullmatch(name) for name in self._storage.names("_delta_log")]
+        return [match[0] for match in matches if match and int(match[1]) < limit]
+
+    def _is_replaced(self, version: int) -> bool:
+        """Flush a checkpoint and the file that points to it, and read both back (invariant 1).
+
+        False where the file points to an earlier one: another handle was late with it.
+        """
+        path = f"_delta_log/{version:020d}.checkpoint.parquet"
+        if not self._storage.exists(path):
+            found = f"a checkpoint of version={version} that is not one file"
+            raise self._not_tidied(found)
+        self._storage.flush([path, LAST_CHECKPOINT], always=True)
+        if self._checkpoint()[0] < version:
+            return False
+        rows = pq.read_table(pa.BufferReader(self._storage.read(path)), columns=["metaData", "add"])
+        if rows["metaData"].null_count == rows.num_rows:
+            found = f"a checkpoint of version={version} that does not read back"
+            raise self._not_tidied(found)
+        return True
+
+    def problems(self, version: int) -> list[str]:
+        """Return what is wrong with the upkeep of the table, whoever should have done it; nothing is changed."""
+        found = [] if (problem := self._storage.flush_problem()) is None else [problem]
+        self._newest = self._checkpoint()
+        behind = self._behind(version)
+        if behind >= self._due() + _OVERDUE:
+            found.append(
+                f"no checkpoint since version {self._newest[0]}, {behind} commits ago: opening the log takes"
+                " longer and longer; run `spark-timely compact`, which says what is wrong"
+            )
+        old = self._behind_checkpoint(self._newest[0])
+        if len(old) >= _OVERDUE:
+            found.append(
+                f"{len(old)} old entries behind the checkpoint of version {self._newest[0]} are not deleted: run"
+                " `spark-timely compact`, which says what is wrong"
+            )
+        return found
+
+    def _checkpoint(self) -> tuple[int, int]:
+        """Return version and size of the newest checkpoint; (0, 0) if there is none."""
+        try:
+            last = json.loads(self._storage.read(LAST_CHECKPOINT).to_pybytes())
+            version, size = int(last["version"]), int(last.get("size", 0))
+        except (TimelyError, ValueError, KeyError, TypeError):
+            return 0, 0
+        if self._storage.exists(f"_delta_log/{version:020d}.checkpoint.parquet"):
+            return version, size
+        # In parts, or of a kind that we do not read.
+        beginning = f"{version:020d}.checkpoint."
+        return (version, size) if any(n.startswith(beginning) for n in self._storage.names("_delta_log")) else (0, 0)

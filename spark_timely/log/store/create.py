@@ -16,8 +16,8 @@ from spark_timely.errors import StorageError, TimelyError
 from spark_timely.log.store.delta_calls import DeltaTable, delta_call
 from spark_timely.log.store.entries import entry_path, put_entry, read_entry, signed
 from spark_timely.log.store.scratch import CHECKPOINT, SCRATCH_OPTIONS, scratch_table
-from spark_timely.log.store.single_writer import PROMISE_HINT, delta_options, is_promised, links_missing
 from spark_timely.log.store.storage import plain
+from spark_timely.log.store.storage_options import PROMISE_HINT, delta_options, is_promised, links_missing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -50,11 +50,10 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.files.format import LogFormat
-from spark_timely.log.files.index import index_adds, index_files
-from spark_timely.log.files.live_files import LiveFiles
+from spark_timely.log.files.index import LiveFiles, index_adds, index_files
 from spark_timely.log.machine.commit_loop import MOST_ATTEMPTS, LostRaceError
 from spark_timely.log.store.base import App
-from spark_timely.log.store.checkpoints import lost_checkpoint
+from spark_timely.log.store.checkpoints import KEEP_VERSIONS, LOG_FILE, TableUpkeep, lost_checkpoint
 from spark_timely.log.store.create import NO_LINKS, add_action, no_links
 from spark_timely.log.store.delta_calls import DeltaTable, delta_call
 from spark_timely.log.store.entries import (
@@ -69,9 +68,8 @@ from spark_timely.log.store.entries import (
 )
 from spark_timely.log.store.features import table_rules
 from spark_timely.log.store.scratch import CHECKPOINT, LAST_CHECKPOINT, NO_HOOKS, entry_of_columns
-from spark_timely.log.store.single_writer import check_place, delta_options, is_promised, links_missing
 from spark_timely.log.store.storage import FileStorage, open_storage, plain
-from spark_timely.log.store.upkeep import KEEP_VERSIONS, LOG_FILE, TableUpkeep
+from spark_timely.log.store.storage_options import check_place, delta_options, is_promised, links_missing
 from spark_timely.masking import masked, masked_logger
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from spark_timely.errors import DataLossError, StorageError
-from spark_timely.log.store.single_writer import is_flushed
 from spark_timely.log.store.storage import plain
+from spark_timely.log.store.storage_options import is_flushed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Where the files of a log are: read, write, list and delete by relative path.
+"""Where the files of a log are: read, write, list, delete and flush them by relative path.
 
 Local paths go through pyarrow's own file system, cloud URLs through the one of `deltalake`, which
 takes the same storage options as the table does; it is loaded only then.
@@ -7,11 +7,14 @@ Invariants
 ----------
 1. A path given to a method is relative to the log; none is ever written twice.
 2. A file becomes part of the log only by a commit that names it, so a half-written one harms nobody.
-3. Whoever writes a file flushes it before a commit names it: what is acknowledged outlasts a power cut.
+3. Whoever writes a file flushes it before a commit names it: what is acknowledged outlasts a power cut. A local file
+   has two parts that the system writes at its leisure: what is in it, and its name in its folder. After a flush both
+   are on the disk, or the place has said that it cannot do so.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import threading
@@ -22,23 +25,71 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from spark_timely.errors import DataLossError, InvalidUsageError, StorageError, shown
-from spark_timely.log.store.fsync import UNSUPPORTED, flush_file, flush_folder
-from spark_timely.log.store.single_writer import checked_options, delta_options, is_flushed
+from spark_timely.log.store.storage_options import checked_options, delta_options, is_flushed
 from spark_timely.masking import masked_logger, secret_in_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 __all__ = [
+    "UNSUPPORTED",
     "FileStorage",
     "MemoryStorage",
     "Storage",
+    "flush_file",
+    "flush_folder",
     "foreign_names",
     "has_table",
     "normal_path",
     "open_storage",
     "plain",
 ]
+
+UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+"""What a file system says that cannot flush a file or a folder: network mounts, volumes."""
+
+
+def flush_file(path: str, /) -> None:
+    """Put what is in a file on the disk.
+
+    Raises
+    ------
+    OSError
+        If it is not there, or the disk failed. See `UNSUPPORTED`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     flush_file(file.name)
+    """
+    _flush(path, os.O_RDONLY)
+
+
+def flush_folder(path: str, /) -> None:
+    """Put the names in a folder on the disk: those that came, and that others went.
+
+    Raises
+    ------
+    OSError
+        If it is not there, or the disk failed. See `UNSUPPORTED`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     flush_folder(folder)
+    """
+    _flush(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _flush(path: str, flags: int) -> None:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
 
 logger = masked_logger(__name__)
 

@@ -133,7 +133,7 @@ def _words(name: str) -> list[str]:
 
 def _kill_inside(where: str, marker: str) -> None:
     """Make the next commit of the log kill the driver: its files are written by then."""
-    from spark_timely.log import delta
+    from spark_timely.log import Log
 
     if where == "write":
         strike(marker, DRIVER_GROUP)
@@ -141,7 +141,7 @@ def _kill_inside(where: str, marker: str) -> None:
     def die(*_: object, **__: object) -> None:
         strike(marker, DRIVER_GROUP)
 
-    delta.Log.commit = die
+    Log.commit = die
 
 
 def main(spec: dict[str, Any]) -> None:

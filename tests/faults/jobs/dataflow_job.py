@@ -69,9 +69,9 @@ def run(spark: SparkSession, spec: dict[str, Any]) -> None:
 
 def _kill_at_commit(where: str, nth: int, marker: str) -> None:
     """Make a commit of an output end the driver: the files of the step are written by then."""
-    from spark_timely.log import delta
+    from spark_timely.log import Log
 
-    commit, left = delta.Log.commit, [nth]
+    commit, left = Log.commit, [nth]
 
     def dying(*args: Any, **keywords: Any) -> Any:
         left[0] -= 1
@@ -82,7 +82,7 @@ def _kill_at_commit(where: str, nth: int, marker: str) -> None:
             strike(marker, os.getpgid(0))
         return done
 
-    delta.Log.commit = dying  # type: ignore[method-assign]
+    Log.commit = dying  # type: ignore[method-assign]
 
 
 def main(spec: dict[str, Any]) -> None:

@@ -18,8 +18,7 @@ from spark_timely.dataflow.scope import Scope
 from spark_timely.errors import OperatorError, OwnershipError, SchemaMismatchError
 from spark_timely.log import Log
 from spark_timely.log.delta import open_log
-from spark_timely.protocol.replay import FileBounds, Limits, TimeCounts
-from spark_timely.protocol.splits import WHOLE
+from spark_timely.protocol.replay import WHOLE, FileBounds, Limits, TimeCounts
 from spark_timely.spark.dataflow_tasks import catalog_of
 from spark_timely.time.antichain import Antichain
 from tests.property.test_dataflow import runner

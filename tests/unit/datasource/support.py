@@ -12,7 +12,8 @@ from spark_timely.conf.options import SOURCE_OPTIONS, SourceOptions, parse_optio
 from spark_timely.datasource.partitions import SPLIT_SCHEMA, Layout, Split, split_batch
 from spark_timely.datasource.planner import ReplayPlanner, layout_of
 from spark_timely.datasource.reader import read_split
-from spark_timely.log.memory import MemoryLog, MemoryStore, MemoryTable
+from spark_timely.log import MemoryLog
+from spark_timely.log.store.memory import MemoryStore, MemoryTable
 from spark_timely.log.store.storage import MemoryStorage
 from spark_timely.testing.driver import Checkpoint, StreamDriver
 

@@ -11,7 +11,7 @@ import pytest
 from spark_timely.conf import SOURCE_OPTIONS, parse_options
 from spark_timely.datasource.alignment import aligned, alignment_of
 from spark_timely.errors import InvalidOptionError
-from spark_timely.log.memory import MemoryLog
+from spark_timely.log import MemoryLog
 from spark_timely.testing.driver import Checkpoint
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain

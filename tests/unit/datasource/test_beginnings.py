@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_timely.log.memory import MemoryLog
+from spark_timely.log import MemoryLog
 from tests.unit.datasource.support import drive, read_all
 from tests.unit.datasource.test_planner import make_log, put
 

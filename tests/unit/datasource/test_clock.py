@@ -13,7 +13,7 @@ from spark_timely.datasource.alarm import Alarm
 from spark_timely.datasource.clock import Clock, check_clock_options
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, StorageError
-from spark_timely.log.memory import MemoryLog
+from spark_timely.log import MemoryLog
 from spark_timely.testing import ManualClock
 
 

@@ -16,7 +16,7 @@ from spark_timely.datasource.partitions import restrict_layout, split_batch
 from spark_timely.datasource.planner import ReplayPlanner, layout_of
 from spark_timely.datasource.reader import read_split, read_splits
 from spark_timely.errors import MultiplicityOverflowError, NegativeMultiplicityError
-from spark_timely.log.memory import MemoryLog
+from spark_timely.log import MemoryLog
 from spark_timely.log.reader import consolidate_updates
 from tests.unit.datasource.support import make_options, read_all
 from tests.unit.datasource.test_planner import PAYLOAD, make_log

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from spark_timely.log.memory import MemoryLog
+from spark_timely.log import MemoryLog
 from spark_timely.testing.driver import Checkpoint, MicroBatch
 from spark_timely.testing.strategies import PAYLOAD_SCHEMA, History, column_names, histories
 from tests.oracles.replay_model import ProtocolBrokenError, ReplayModel, Time

@@ -19,7 +19,7 @@ from spark_timely.errors import (
     SinceViolationError,
     StreamMissingError,
 )
-from spark_timely.log.memory import MemoryLog
+from spark_timely.log import MemoryLog
 from spark_timely.testing.driver import Checkpoint
 from tests.unit.datasource.support import ReadsAll, drive, make_options, read_all
 

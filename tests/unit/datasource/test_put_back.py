@@ -11,7 +11,7 @@ import pytest
 
 from spark_timely.datasource import planner
 from spark_timely.errors import DataLossError
-from spark_timely.log.memory import MemoryLog
+from spark_timely.log import MemoryLog
 from spark_timely.log.streams import StreamStates
 from spark_timely.testing.driver import Checkpoint
 from tests.unit.datasource.support import copy_of, drive

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.errors import InvalidOptionError, StreamMissingError
-from spark_timely.log.memory import MemoryLog
+from spark_timely.log import MemoryLog
 from spark_timely.testing.driver import Checkpoint
 from tests.unit.datasource.support import drive
 from tests.unit.datasource.test_planner import make_log, put, values

@@ -21,11 +21,10 @@ from spark_timely.errors import (
     UnheldCapabilityError,
     UpperMismatchError,
 )
-from spark_timely.interop.declared import CaptureTypes, import_owner
+from spark_timely.interop.capture_types import CaptureTypes, import_owner
 from spark_timely.interop.importing import StreamImport
 from spark_timely.interop.writer import capture_bytes
-from spark_timely.log import Log
-from spark_timely.log.memory import MemoryLog
+from spark_timely.log import Log, MemoryLog
 from tests.oracles.golden import golden_bytes
 
 TYPES = CaptureTypes.parse("u64", "(string, u64)")

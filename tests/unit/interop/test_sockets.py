@@ -13,11 +13,11 @@ from collections.abc import Iterator
 import pytest
 
 from spark_timely.errors import CaptureFormatError, InvalidUsageError, StorageError, UnheldCapabilityError
-from spark_timely.interop.declared import CaptureTypes
+from spark_timely.interop.capture_types import CaptureTypes
 from spark_timely.interop.importing import Imported, StreamImport
 from spark_timely.interop.sockets import Address, Producers, _Incoming, import_socket
 from spark_timely.interop.writer import capture_bytes
-from spark_timely.log.memory import MemoryLog
+from spark_timely.log import MemoryLog
 
 TYPES = CaptureTypes.parse("u64", "u64")
 WAIT_S = 30.0  # until a test gives up; none of them comes near it

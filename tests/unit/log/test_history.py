@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from spark_timely.log import MemoryLog
 from spark_timely.log.machine.history import history_of
-from spark_timely.log.memory import MemoryLog
 
 PAYLOAD = pa.schema([("v", pa.int64())])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from spark_timely.log.memory import MemoryLog
+from spark_timely.log import MemoryLog
 
 
 def test_files_are_merged_where_half_of_the_commits_left_one() -> None:

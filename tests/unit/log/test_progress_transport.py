@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.errors import InvalidUsageError, ProtocolError, SchemaMismatchError
-from spark_timely.log.memory import MemoryLog
+from spark_timely.log import MemoryLog
 from spark_timely.log.progress_transport import PROGRESS_SCHEMA, LogTransport
 from spark_timely.progress.broadcast import ProgressMode
 from spark_timely.progress.input_handle import InputHandle

@@ -11,7 +11,7 @@ import pytest
 
 import spark_timely
 from spark_timely.errors import InvalidUsageError, LogMissingError, WaitTimeoutError
-from spark_timely.log.memory import MemoryLog
+from spark_timely.log import MemoryLog
 from spark_timely.log.wait import passes, wait_for
 from spark_timely.time.antichain import Antichain
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_timely.errors import InvalidUsageError, LogFormatError, OperatorError
-from spark_timely.log.memory import MemoryLog
+from spark_timely.log import MemoryLog
 from spark_timely.protocol.note import ImportMark, InputNote, MicroBatch, Note, Opening, OutputFailure, OutputNote
 
 TEXT = st.text(max_size=20)

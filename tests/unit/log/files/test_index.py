@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_timely.log.files.format import LogFormat
-from spark_timely.log.files.index import FileIndex, index_adds
-from spark_timely.log.files.live_files import LiveFiles
+from spark_timely.log.files.index import FileIndex, LiveFiles, index_adds
 from spark_timely.time.antichain import Antichain
 
 FORM = LogFormat.build(pa.schema([("v", pa.int64())]), times=("long",))

@@ -1,4 +1,4 @@
-"""Where a log can be written: what a place must be able to do, and what is promised instead.
+"""Storage options: settings of a cloud store, and the promises that let a log be written where commits are not safe.
 
 A commit of a Delta table is a file that takes its name only if nobody else has it. On a local disk that is a hard
 link, in a cloud store a conditional put. Databricks volumes, and file systems such as FAT or some network mounts,

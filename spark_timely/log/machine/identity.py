@@ -1,8 +1,15 @@
-"""Whether a micro-batch that comes again under a number that the log has is the same one.
+"""Whether what comes again is the same: a micro-batch, or the commits of a log that were seen before.
 
-A number is no identity: a checkpoint that was restored or copied plans the same numbers again, from other offsets.
-Spark writes the entry `offsets/<number>` of a checkpoint before it plans a micro-batch, with a wall clock in it, and
-never writes it again. So its hash says what was planned. Where the entry cannot be read, the rows that came in decide.
+A number is no identity. A checkpoint that was restored or copied plans the same micro-batches again, from other
+offsets. Spark writes the entry `offsets/<number>` of a checkpoint before it plans a micro-batch, with a wall clock in
+it, and never writes it again. So its hash says what was planned. Where the entry cannot be read, the rows that came in
+decide.
+
+A log may be put back to an earlier state, and grow again by other commits. Its id stays, and neither its frontier nor
+the numbers of its commits say so. Whoever continues from what was seen before, in another process or after a restart,
+keeps the identities of the newest commits. A log's commits are in one order, and to put it back takes the last ones
+away. So of very many streams the commits that were made last are enough. Not noticed is a log that lost only commits
+whose writers' clocks were far behind, of more streams than are kept; nor one whose files were changed in place.
 
 Invariants
 ----------
@@ -13,6 +20,7 @@ Invariants
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -21,9 +29,20 @@ from spark_timely.errors import RolledBackError
 from spark_timely.masking import masked
 
 if TYPE_CHECKING:
+    from spark_timely.log.base import CaptureLog, StreamState
     from spark_timely.protocol.note import MicroBatch
 
-__all__ = ["Repetition", "judge_repetition", "refused_repetition", "shown_source"]
+__all__ = [
+    "Commits",
+    "Repetition",
+    "judge_repetition",
+    "made_last",
+    "newest_commits",
+    "other_commits",
+    "refused_repetition",
+    "shown_source",
+    "told_of_others",
+]
 
 _MOST_SHOWN: Final = 2_000
 
@@ -144,3 +163,102 @@ def shown_source(recorded: MicroBatch | None) -> str:
     """
     lines = "" if recorded is None else masked(" ".join(recorded.source.split("\n")))
     return lines if len(lines) <= _MOST_SHOWN else f"{lines[:_MOST_SHOWN]}… ({len(lines)} characters)"
+
+
+Commits = Mapping[str, tuple[int, str]]
+"""By stream the number of a commit, and its identity as `spark_timely.log.base.StreamState.identity` has it."""
+
+# Of one commit beside its stream's name, about.
+_COMMIT_BYTES: Final = 32
+
+
+def made_last(moments: Mapping[str, int], n_bytes: int, /) -> list[str]:
+    """Return the streams whose commits were made last, as many as have room; at least one.
+
+    Parameters
+    ----------
+    moments : mapping of str to int
+        By stream the wall clock of its commit.
+    n_bytes : int
+        Room for all `Commits` as text, about.
+
+    Examples
+    --------
+    >>> made_last({"a": 7, "b": 9, "c": 9}, 70)
+    ['b', 'c']
+    """
+    found: list[str] = []
+    for name in sorted(moments, key=lambda name: (-moments[name], name)):  # one turn per stream
+        n_bytes -= len(name) + _COMMIT_BYTES
+        if found and n_bytes < 0:
+            break
+        found.append(name)
+    return found
+
+
+def newest_commits(ends: Mapping[str, StreamState], n_bytes: int, /) -> Commits:
+    """Return the newest commits of streams; of too many those that were made last.
+
+    Parameters
+    ----------
+    ends : mapping of str to StreamState
+        As `CaptureLog.ends` gives them, or some of them.
+    n_bytes : int
+        Room for them as text, about.
+    """
+    names = made_last({name: state.at for name, state in ends.items()}, n_bytes)
+    return {name: (ends[name].seq, ends[name].identity) for name in names}
+
+
+def other_commits(log: CaptureLog, commits: Commits, /) -> dict[str, tuple[int, str]]:
+    """Return those of some commits that a log does not have, with the identity of what it has instead.
+
+    Parameters
+    ----------
+    log : CaptureLog
+        Refreshed by others.
+    commits : mapping of str to (int, str)
+
+    Returns
+    -------
+    dict of str to (int, str)
+        The identity is empty where the log has no commit of this number. `#open` comes last.
+
+    Notes
+    -----
+    Cost: free for the newest commits; else the progress files that may hold the others are read, once each.
+    """
+    wanted = {stream: commits[stream] for stream in sorted(commits, reverse=True)}
+    states = log.commits_of({stream: seq for stream, (seq, _) in wanted.items()})
+    found = {stream: state.identity for stream, state in states.items()}
+    return {
+        stream: (seq, found.get(stream, ""))
+        for stream, (seq, identity) in wanted.items()
+        if found.get(stream) != identity
+    }
+
+
+def told_of_others(path: str, others: Commits, reader: str, /) -> str:
+    """Return what is said of a log that has other commits than were seen.
+
+    Parameters
+    ----------
+    path : str
+        Of the log.
+    others : mapping of str to (int, str)
+        As `other_commits` gives them; at least one.
+    reader : str
+        What had them.
+
+    Examples
+    --------
+    >>> told_of_others("/in", {"b": (4, "9f"), "a": (2, "")}, "the output was made from")
+    "found another commit 4 of stream 'b' in log '/in' than the output was made from, and 1 more like it"
+    >>> told_of_others("/in", {"a": (2, "")}, "the output was made from")
+    "found log '/in' without commit 2 of stream 'a', which the output was made from"
+    """
+    (stream, (seq, identity)), *more = others.items()
+    rest = f", and {len(more)} more like it" if more else ""
+    if identity:
+        return f"found another commit {seq} of stream {stream!r} in log {path!r} than {reader}{rest}"
+    return f"found log {path!r} without commit {seq} of stream {stream!r}, which {reader}{rest}"

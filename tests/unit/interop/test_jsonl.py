@@ -7,8 +7,7 @@ import json
 import pytest
 
 from spark_timely.errors import CaptureFormatError
-from spark_timely.interop.jsonl import json_chunk
-from spark_timely.interop.lines import Lines
+from spark_timely.interop.jsonl import Lines, json_chunk
 
 
 class Parts:

@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.errors import InvalidUsageError, ProtocolError, SchemaMismatchError
-from spark_timely.interop.cdcv2 import CdcReader, Statement, Updates, message_lines, statement_of
-from spark_timely.interop.declared import CaptureTypes
+from spark_timely.interop.capture_types import CaptureTypes
+from spark_timely.interop.cdcv2.reader import CdcReader, Statement, Updates, message_lines, statement_of
 from spark_timely.interop.exporting import (
     STRETCH_ROWS,
     Exported,
+    WholeFiles,
     check_files,
     default_types,
     rows_between,
@@ -29,7 +30,6 @@ from spark_timely.interop.exporting import (
     times_of,
 )
 from spark_timely.interop.schema import type_text
-from spark_timely.interop.whole_files import WholeFiles
 from spark_timely.interop.writer import CaptureEncoder
 from spark_timely.log import Log
 from spark_timely.log.base import CommitOutcome
@@ -77,7 +77,7 @@ def collection_messages(
 
     Examples
     --------
-    >>> from spark_timely.log.memory import MemoryLog
+    >>> from spark_timely.log import MemoryLog
     >>> schema = pa.schema([pa.field("v", pa.string(), nullable=False)])
     >>> log = MemoryLog.create(schema, minimum=(0,), kind="collection")
     >>> rows = pa.table({"_time": [1, 1, 2], "v": ["a", "a", "b"], "_diff": [1, 1, -1]})
@@ -194,8 +194,8 @@ class CdcImport:
 
     Examples
     --------
-    >>> from spark_timely.interop.cdcv2 import read_message
-    >>> from spark_timely.log.memory import MemoryLog
+    >>> from spark_timely.interop.cdcv2.reader import read_message
+    >>> from spark_timely.log import MemoryLog
     >>> types = CaptureTypes.parse("u64", "string")
     >>> log = MemoryLog.create(types.payload, minimum=(0,), kind="collection")
     >>> lines = ['{"progress": {"lower": [0], "upper": [], "counts": [[1, 1]]}}', '{"updates": [["a", 1, 1]]}']
