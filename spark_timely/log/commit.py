@@ -22,7 +22,7 @@ import pyarrow as pa
 from spark_timely.errors import StorageError, TimelyError
 from spark_timely.log.base import OPEN_STREAM, CommitOutcome, CommitRequest, DataFile, StreamState
 from spark_timely.log.files.parquet import write_progress_file
-from spark_timely.log.machine.commit_loop import Settled, commit_loop
+from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
 from spark_timely.log.machine.decide import decide_commit, decide_open
 from spark_timely.log.machine.state import batch_rows, next_state
 from spark_timely.masking import masked_logger
@@ -173,7 +173,7 @@ def _written(
 
 
 @dataclass(frozen=True, slots=True)
-class _StreamAttempt:
+class _StreamAttempt(Attempt):
     """New states of a stream, and of `#open` or a donor with it: their progress files, and files of messages."""
 
     states: StreamStates
@@ -219,7 +219,7 @@ class _StreamAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class _NewColumns:
+class _NewColumns(Attempt):
     """Columns that a log does not have yet."""
 
     store: Store
@@ -228,15 +228,9 @@ class _NewColumns:
     def put(self) -> None:
         self.store.add_columns(self.columns)
 
-    def is_shown(self) -> bool:
-        return self.has_landed()
-
     def has_landed(self) -> bool:
         payload = self.store.format.payload
         return all(column.name in payload.names and payload.field(column.name) == column for column in self.columns)
 
     def is_overtaken(self) -> bool:
         return any(name in self.store.format.payload.names for name in self.columns.names)
-
-    def discard(self) -> None:
-        """Do nothing: there are no files."""

@@ -28,7 +28,7 @@ from spark_timely.errors import InvalidUsageError, LogDamagedError, LogFormatErr
 from spark_timely.log.base import DataFile
 from spark_timely.log.commit import discard
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES, read_file, write_data_files, write_progress_file
-from spark_timely.log.machine.commit_loop import Settled, commit_loop
+from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
 from spark_timely.log.machine.state import distinct_rows
 from spark_timely.masking import masked_logger
 
@@ -253,8 +253,12 @@ def _merge_progress(states: StreamStates, index: FileIndex, stream: str) -> bool
 
 
 @dataclass(frozen=True, slots=True)
-class _Merge:
-    """New files in the place of old ones."""
+class _Merge(Attempt):
+    """New files in the place of old ones, for all attempts.
+
+    It is never overtaken: where the old files are gone it may have landed, and been merged by another since. Readers
+    that planned before want the files.
+    """
 
     store: Store
     new: Sequence[DataFile]
@@ -264,18 +268,8 @@ class _Merge:
         changes = self.sources[0].event != "progress"
         self.store.transact(self.new, [], removes=self.sources, data_change=changes, exclusive=True)
 
-    def is_shown(self) -> bool:
-        return self.has_landed()
-
     def has_landed(self) -> bool:
         return self.new[0].path in self.store.live
-
-    def is_overtaken(self) -> bool:
-        """Never: it may have landed, and been merged by another since. Readers that planned before want the files."""
-        return False
-
-    def discard(self) -> None:
-        """Do nothing: the next attempt is at the same files."""
 
 
 def _replace(store: Store, index: FileIndex, new: list[DataFile], patience: int = _PATIENCE) -> bool:

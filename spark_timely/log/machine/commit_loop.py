@@ -15,6 +15,7 @@ Invariants
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
@@ -47,23 +48,29 @@ class Refreshed(Protocol):
         """Move the snapshot to the newest version; return whether it moved."""
 
 
-class Attempt(Protocol):
+class Attempt(ABC):
     """One try at a commit. What it needs is written, and not yet part of the log."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def put(self) -> None:
         """Commit from the snapshot; raises as `spark_timely.log.store.base.Store.transact`."""
 
-    def is_shown(self) -> bool:
-        """Return whether the snapshot, refreshed after a commit that was reported as done, has it."""
-
+    @abstractmethod
     def has_landed(self) -> bool:
         """Return whether the log has it for good, whatever was reported about it."""
 
+    def is_shown(self) -> bool:
+        """Return whether the snapshot, refreshed after a commit that was reported as done, has it."""
+        return self.has_landed()
+
     def is_overtaken(self) -> bool:
         """Return whether it cannot happen any more, because others took its place."""
+        return False
 
-    def discard(self) -> None:
-        """Delete what was written for it: it did not happen, and will not."""
+    def discard(self) -> None:  # noqa: B027 - some have no files of their own
+        """Delete what was written for it alone: it did not happen, and will not."""
 
 
 A = TypeVar("A", bound=Attempt)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from spark_timely.errors import LogFormatError, OwnershipError, StorageError
-from spark_timely.log.machine.commit_loop import MOST_ATTEMPTS, LostRaceError, Settled, commit_loop
+from spark_timely.log.machine.commit_loop import MOST_ATTEMPTS, Attempt, LostRaceError, Settled, commit_loop
 
 LOST = LostRaceError("could not commit: found another first")
 UNCLEAR = StorageError("could not commit: found a timeout")
@@ -33,7 +33,7 @@ class Table:
 
 
 @dataclass
-class Try:
+class Try(Attempt):
     table: Table
     number: int
 
@@ -44,9 +44,6 @@ class Try:
             self.table.there.add(self.number)
         if said is not None:
             raise said
-
-    def is_shown(self) -> bool:
-        return self.number in self.table.seen
 
     def has_landed(self) -> bool:
         return self.number in self.table.seen
