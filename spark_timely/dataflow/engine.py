@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from spark_timely.dataflow.cutting import KEYED_BYTES, Files, cut_range
 from spark_timely.dataflow.inputs import Inputs, other_log
-from spark_timely.dataflow.logs import open_logs
+from spark_timely.dataflow.logs import Sink, open_logs
 from spark_timely.dataflow.notes import note_of
 from spark_timely.dataflow.outputs import Outputs, passes
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
@@ -42,7 +42,7 @@ from spark_timely.time.antichain import Antichain
 from spark_timely.time.consolidation import unique_times
 
 if TYPE_CHECKING:
-    from spark_timely.dataflow.scope import Sink
+    from spark_timely.dataflow.logs import Sink
     from spark_timely.log.base import DataFile, StreamState
 
     Ready = tuple[Sink, StreamState, Antichain]

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
     from spark_timely.dataflow.delays import BoundDelay
-    from spark_timely.dataflow.scope import Sink
+    from spark_timely.dataflow.logs import Sink
 
 __all__ = ["FINGERPRINT", "Plan", "plans_of"]
 

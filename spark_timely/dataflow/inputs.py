@@ -22,7 +22,7 @@ from spark_timely.protocol.note import InputNote
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from spark_timely.dataflow.scope import Sink
+    from spark_timely.dataflow.logs import Sink
     from spark_timely.log.delta import DeltaLog
     from spark_timely.log.seen import Commits
     from spark_timely.protocol.note import OutputNote

@@ -11,7 +11,7 @@ from spark_timely.protocol.note import Note, OutputNote
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_timely.dataflow.scope import Sink
+    from spark_timely.dataflow.logs import Sink
     from spark_timely.log.base import StreamState
     from spark_timely.log.core import LogCore
     from spark_timely.protocol.note import OutputFailure

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from spark_timely.dataflow.fingerprint import Plan
-    from spark_timely.dataflow.scope import Sink
+    from spark_timely.dataflow.logs import Sink
     from spark_timely.log.base import DataFile, StreamState
     from spark_timely.log.delta import DeltaLog
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from spark_timely.dataflow.cutting import Files
-    from spark_timely.dataflow.scope import Scope, Sink
+    from spark_timely.dataflow.logs import Sink
+    from spark_timely.dataflow.stream import Scope
     from spark_timely.log.delta import DeltaLog
 
 __all__ = ["OperatorMetrics", "OutputProgress", "OutputState", "explain", "metrics", "outputs", "progress"]
@@ -124,7 +125,7 @@ def outputs(scope: Scope, /) -> list[OutputState]:
     Examples
     --------
     >>> import tempfile, pyarrow as pa
-    >>> from spark_timely.dataflow.scope import Scope
+    >>> from spark_timely.dataflow.stream import Scope
     >>> from spark_timely.log.delta import create_log
     >>> folder = tempfile.mkdtemp()
     >>> log = create_log(folder + "/in", pa.schema([("v", pa.int64())]), minimum=(0,))

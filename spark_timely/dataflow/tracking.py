@@ -28,7 +28,7 @@ from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
     from spark_timely.dataflow.delays import BoundDelay
-    from spark_timely.dataflow.scope import Sink
+    from spark_timely.dataflow.logs import Sink
     from spark_timely.time.arrays import Time
     from spark_timely.time.domain import TimeDomain
 

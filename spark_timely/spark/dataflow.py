@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_timely.dataflow import report
 from spark_timely.dataflow.cutting import KEYED_BYTES
 from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.logs import open_logs
+from spark_timely.dataflow.logs import Sink, open_logs
 from spark_timely.dataflow.outputs import TRIES, check_plans
 from spark_timely.dataflow.report import OperatorMetrics, OutputProgress
-from spark_timely.dataflow.scope import Scope, Sink
+from spark_timely.dataflow.stream import Scope
 from spark_timely.dataflow.turns import Bounds, advance_all, rest_of
 from spark_timely.dataflow.view import leaves_of, packed, unpacked
 from spark_timely.datasource.alarm import Alarm

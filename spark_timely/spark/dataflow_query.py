@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from spark_timely.dataflow.logs import Sink
     from spark_timely.dataflow.report import OperatorMetrics, OutputProgress
-    from spark_timely.dataflow.scope import Sink
     from spark_timely.spark.dataflow import Dataflow
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.arrays import Time

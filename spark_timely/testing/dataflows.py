@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_timely.dataflow.scope import Scope
-from spark_timely.dataflow.stream import Stream
+from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.dataflow.view import Names, Replay
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain

@@ -29,8 +29,8 @@ from spark_timely.dataflow.cutting import KEYED_BYTES
 from spark_timely.dataflow.delays import Shift, ceil_to, plus, windows
 from spark_timely.dataflow.engine import Engine
 from spark_timely.dataflow.keyed import merge_parcels, run_part
-from spark_timely.dataflow.scope import Scope, Sink
-from spark_timely.dataflow.stream import Stream
+from spark_timely.dataflow.logs import Sink
+from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.time_views import Aggregate
 from spark_timely.dataflow.tracking import Tracking

@@ -23,8 +23,7 @@ from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.cutting import KEYED_BYTES
 from spark_timely.dataflow.delays import ceil_to, plus, windows
 from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.scope import Scope
-from spark_timely.dataflow.stream import Stream
+from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.dataflow.tracking import Tracking
 from spark_timely.dataflow.view import leaves_of
 from spark_timely.errors import OperatorError

@@ -14,7 +14,7 @@ from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.cutting import cut_range
 from spark_timely.dataflow.delays import plus
 from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.scope import Scope
+from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import OperatorError, OwnershipError, SchemaMismatchError
 from spark_timely.log.delta import DeltaLog, open_log
 from spark_timely.protocol.replay import FileBounds, Limits, TimeCounts

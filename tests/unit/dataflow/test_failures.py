@@ -18,7 +18,7 @@ from spark_timely.dataflow.engine import Engine
 from spark_timely.dataflow.notes import failure_of
 from spark_timely.dataflow.outputs import drop_output, pause_s
 from spark_timely.dataflow.report import explain, metrics, outputs
-from spark_timely.dataflow.scope import Scope
+from spark_timely.dataflow.stream import Scope
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.turns import advance_all, rest_of
 from spark_timely.errors import LogMissingError, OperatorError, StorageError

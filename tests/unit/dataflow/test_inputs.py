@@ -10,9 +10,10 @@ import pytest
 
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.engine import Engine
+from spark_timely.dataflow.logs import Sink
 from spark_timely.dataflow.notes import newest_note
 from spark_timely.dataflow.report import metrics
-from spark_timely.dataflow.scope import Scope, Sink
+from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import DataLossError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.spark.dataflow_tasks import catalog_of

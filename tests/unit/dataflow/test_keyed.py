@@ -15,7 +15,7 @@ from spark_timely.dataflow.delays import ceil_to
 from spark_timely.dataflow.engine import Engine
 from spark_timely.dataflow.keyed import keyed_aggregate, parcels_of, tables_of
 from spark_timely.dataflow.partial import merge_parts, part_of_rows
-from spark_timely.dataflow.scope import Scope
+from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import OperatorError
 from spark_timely.log.delta import create_log, open_log
 from spark_timely.spark.dataflow_tasks import catalog_of

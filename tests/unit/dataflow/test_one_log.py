@@ -11,7 +11,7 @@ import pytest
 
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.scope import Scope
+from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import InvalidUsageError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.spark.dataflow_tasks import catalog_of

@@ -13,7 +13,7 @@ from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.delays import plus, windows
 from spark_timely.dataflow.engine import Engine
 from spark_timely.dataflow.report import explain, metrics, outputs, progress
-from spark_timely.dataflow.scope import Scope
+from spark_timely.dataflow.stream import Scope
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.turns import advance_all
 from spark_timely.datasource.catalog import FileView

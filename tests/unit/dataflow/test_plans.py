@@ -17,7 +17,7 @@ from spark_timely.dataflow.engine import Engine, advance_all
 from spark_timely.dataflow.notes import newest_note
 from spark_timely.dataflow.outputs import check_plans
 from spark_timely.dataflow.report import explain, outputs
-from spark_timely.dataflow.scope import Scope
+from spark_timely.dataflow.stream import Scope
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.errors import DataLossError, InvalidUsageError, OperatorError, OwnershipError, PlanMismatchError
 from spark_timely.log.delta import DeltaLog, create_log, open_log

@@ -16,7 +16,7 @@ from spark_timely.dataflow.engine import Engine
 from spark_timely.dataflow.notes import newest_note
 from spark_timely.dataflow.outputs import check_plans
 from spark_timely.dataflow.report import outputs
-from spark_timely.dataflow.scope import Scope
+from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import DataLossError, PlanMismatchError
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.log.reading import ReadableLog

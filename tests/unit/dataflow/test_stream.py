@@ -12,8 +12,7 @@ from pyspark import cloudpickle
 
 from spark_timely.dataflow.aggregates import count, max_of, sum_of
 from spark_timely.dataflow.delays import ceil_to, plus, windows
-from spark_timely.dataflow.scope import Scope
-from spark_timely.dataflow.stream import Stream
+from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.dataflow.tasks import OutputPlan
 from spark_timely.dataflow.tracking import Tracking
 from spark_timely.dataflow.view import Replay, View, leaves_of, ordered

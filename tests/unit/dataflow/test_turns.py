@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.scope import Scope
+from spark_timely.dataflow.stream import Scope
 from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.turns import Bounds, advance_all, rest_of
 from spark_timely.log.delta import DeltaLog, create_log, open_log
