@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from spark_timely.spark.collection import snapshot as snapshot
     from spark_timely.spark.collection import snapshot_at as snapshot_at
     from spark_timely.spark.dataflow import Dataflow as Dataflow
-    from spark_timely.spark.dataflow_query import DataflowQuery as DataflowQuery
+    from spark_timely.spark.dataflow import DataflowQuery as DataflowQuery
     from spark_timely.spark.foreach_batch import capture as capture
     from spark_timely.spark.session import register as register
     from spark_timely.spark.session import session as session
@@ -59,7 +59,7 @@ _EXPORTS: dict[str, str] = {
     "CaptureQuery": "spark_timely.spark.start",
     "Cut": "spark_timely.log.cut",
     "Dataflow": "spark_timely.spark.dataflow",
-    "DataflowQuery": "spark_timely.spark.dataflow_query",
+    "DataflowQuery": "spark_timely.spark.dataflow",
     "Log": "spark_timely.log.delta:DeltaLog",
     "batch_frontier": "spark_timely.spark.source_frontier",
     "capture": "spark_timely.spark.foreach_batch",

@@ -38,7 +38,8 @@ from spark_timely.log.base import CommitOutcome, StreamState
 from spark_timely.log.store.storage import FileStorage, open_storage
 from spark_timely.log.writer import downgrade_to
 from spark_timely.sink.commit import commit_reports, is_refusal
-from spark_timely.sink.plan import BatchId, CapturePlan, Standing, find_log
+from spark_timely.sink.continuity import BatchId
+from spark_timely.sink.plan import CapturePlan, Standing, find_log
 from spark_timely.sink.statements import COLUMNS, statements_of
 from spark_timely.spark.arrow import spark_schema
 from spark_timely.spark.classify import SQL_TYPES, RowClass, beyond_sql, classify, quoted

@@ -3,7 +3,7 @@
 Slower where pyarrow in one task would do, but what Spark can spill, shuffle and plan, it does: a range need not fit
 anywhere. Conditions given as text are Spark's, so are groups, exact integer sums, joins and unions; what is given as
 functions and expressions of Arrow runs in `mapInArrow`; exact sums of floats are put together by key as in
-`dataflow.keyed`. The answer is that of the Arrow evaluation, row for row.
+`dataflow.engine.shuffle`. The answer is that of the Arrow evaluation, row for row.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from pyspark.errors import (
 )
 from pyspark.sql import functions as F
 
-from spark_timely.dataflow.keyed import parcels_of, tables_of
-from spark_timely.dataflow.partial import merge_parts, part_of_rows
+from spark_timely.dataflow.aggregates import merge_parts, part_of_rows
+from spark_timely.dataflow.engine.shuffle import parcels_of, tables_of
+from spark_timely.dataflow.engine.tasks import Counts, OutputPlan, Task, TaskResult, write_result
 from spark_timely.dataflow.row_views import Concat, Filter, Hinted
-from spark_timely.dataflow.tasks import Counts, OutputPlan, Task, TaskResult, write_result
 from spark_timely.dataflow.time_views import Aggregate, Join, Notified
 from spark_timely.dataflow.view import Replay, Step, View, steps_of
 from spark_timely.errors import OperatorError

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from spark_timely.dataflow.keyed import merge_parcels, run_part
-from spark_timely.dataflow.tasks import OutputPlan, ReadRange, Share, Task, TaskResult, run_task
+from spark_timely.dataflow.engine.shuffle import merge_parcels, run_part
+from spark_timely.dataflow.engine.tasks import OutputPlan, ReadRange, Share, Task, TaskResult, run_task
 from spark_timely.dataflow.view import Names, Replay
 from spark_timely.datasource.catalog import Catalog, FileView
 from spark_timely.datasource.partitions import FilePiece, Layout, Split
@@ -180,7 +180,7 @@ class SparkTasks:
         found = spread.mapInArrow(merge, _BUCKETS).collect()
         results = {(row["piece"], row["bucket"]): pickle.loads(bytes(row["result"])) for row in found}
         if len(results) != len(found):
-            msg = f"a job of {n} tasks gave a bucket twice, invariant 1 of dataflow.keyed"
+            msg = f"a job of {n} tasks gave a bucket twice, invariant 1 of dataflow.engine.shuffle"
             raise TimelyInternalError(msg)
         empty = TaskResult(times=np.empty((0, todo[0].lower.arity), dtype=np.int64))
         return [results.get((first, bucket), empty) for first, bucket in buckets_of(todo)]

@@ -32,8 +32,9 @@ from spark_timely.errors import (
 from spark_timely.log.base import CommitOutcome
 from spark_timely.log.store.storage import FileStorage, open_storage
 from spark_timely.sink.commit import TaskReport, commit_reports, is_refusal
+from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.layout import fingerprint
-from spark_timely.sink.plan import BatchId, CapturePlan, Standing, make_plan
+from spark_timely.sink.plan import CapturePlan, Standing, make_plan
 from spark_timely.sink.writer import QUERY_PROPERTY
 from spark_timely.spark.cdcv2 import capture_messages
 from spark_timely.spark.checkpoint import checkpoint_state, is_finished, planned_offsets

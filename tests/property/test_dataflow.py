@@ -23,18 +23,17 @@ from hypothesis import given
 from hypothesis import strategies as s
 from pyspark import cloudpickle
 
-from spark_timely.dataflow import cutting
 from spark_timely.dataflow.aggregates import count, max_of, sum_of
-from spark_timely.dataflow.cutting import KEYED_BYTES
 from spark_timely.dataflow.delays import Shift, ceil_to, plus, windows
-from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.keyed import merge_parcels, run_part
+from spark_timely.dataflow.engine import cutting
+from spark_timely.dataflow.engine.cutting import KEYED_BYTES
+from spark_timely.dataflow.engine.shuffle import merge_parcels, run_part
+from spark_timely.dataflow.engine.steps import Bounds, Engine, advance_all, rest_of
+from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
+from spark_timely.dataflow.engine.tracking import Tracking
 from spark_timely.dataflow.logs import Sink
 from spark_timely.dataflow.stream import Scope, Stream
-from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.time_views import Aggregate
-from spark_timely.dataflow.tracking import Tracking
-from spark_timely.dataflow.turns import Bounds, advance_all, rest_of
 from spark_timely.dataflow.view import leaves_of
 from spark_timely.errors import TimelyError
 from spark_timely.log.delta import DeltaLog, create_log, open_log

@@ -20,11 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as s
 
 from spark_timely.dataflow.aggregates import count
-from spark_timely.dataflow.cutting import KEYED_BYTES
 from spark_timely.dataflow.delays import ceil_to, plus, windows
-from spark_timely.dataflow.engine import Engine
+from spark_timely.dataflow.engine.cutting import KEYED_BYTES
+from spark_timely.dataflow.engine.steps import Engine
+from spark_timely.dataflow.engine.tracking import Tracking
 from spark_timely.dataflow.stream import Scope, Stream
-from spark_timely.dataflow.tracking import Tracking
 from spark_timely.dataflow.view import leaves_of
 from spark_timely.errors import OperatorError
 from spark_timely.log.delta import create_log, open_log

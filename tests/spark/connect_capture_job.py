@@ -15,7 +15,8 @@ import spark_timely
 from spark_timely.errors import LogMissingError, StreamMissingError
 from spark_timely.log.base import CommitOutcome
 from spark_timely.sink.commit import TaskReport
-from spark_timely.sink.plan import BatchId, CapturePlan
+from spark_timely.sink.continuity import BatchId
+from spark_timely.sink.plan import CapturePlan
 
 
 def main(spark: SparkSession, folder: Path) -> dict[str, object]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.dataflow.aggregates import count
-from spark_timely.dataflow.engine import Engine
+from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import InvalidUsageError
 from spark_timely.log.delta import DeltaLog, create_log, open_log

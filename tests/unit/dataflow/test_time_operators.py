@@ -12,7 +12,7 @@ import pytest
 
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.delays import ceil_to, plus, windows
-from spark_timely.dataflow.engine import Engine
+from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.stream import Scope
 from spark_timely.dataflow.view import Replay
 from spark_timely.errors import InvalidUsageError, OperatorError, SchemaMismatchError

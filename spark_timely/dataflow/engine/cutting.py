@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_timely.dataflow.delays import BoundDelay
-from spark_timely.dataflow.keyed import keyed_aggregate
+from spark_timely.dataflow.engine.shuffle import keyed_aggregate
+from spark_timely.dataflow.engine.tasks import Share, Task
 from spark_timely.dataflow.row_views import Delayed
-from spark_timely.dataflow.tasks import Share, Task
 from spark_timely.dataflow.view import Replay, View
 from spark_timely.protocol.replay import (
     FileBounds,

@@ -19,9 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.canonical.row_hash import RowHasher
-from spark_timely.dataflow.checking import run_twice
-from spark_timely.dataflow.partial import merge_parts, part_of_rows
-from spark_timely.dataflow.tasks import (
+from spark_timely.dataflow.aggregates import merge_parts, part_of_rows
+from spark_timely.dataflow.engine.tasks import (
     Counts,
     OutputPlan,
     ReadRange,
@@ -29,6 +28,7 @@ from spark_timely.dataflow.tasks import (
     TaskResult,
     of_shares,
     plain_error,
+    run_twice,
     write_result,
 )
 from spark_timely.dataflow.time_views import Aggregate

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spark_timely.dataflow.cutting import paths_of
+from spark_timely.dataflow.engine.cutting import paths_of
+from spark_timely.dataflow.engine.outputs import newest_note, steps_of
 from spark_timely.dataflow.fingerprint import plans_of
-from spark_timely.dataflow.notes import newest_note, steps_of
 from spark_timely.dataflow.view import Replay, View, leaves_of, ordered
 from spark_timely.errors import LogMissingError
 from spark_timely.log.delta import open_log
@@ -19,7 +19,7 @@ from spark_timely.time.antichain import Antichain
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from spark_timely.dataflow.cutting import Files
+    from spark_timely.dataflow.engine.cutting import Files
     from spark_timely.dataflow.logs import Sink
     from spark_timely.dataflow.stream import Scope
     from spark_timely.log.delta import DeltaLog

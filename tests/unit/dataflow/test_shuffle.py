@@ -10,11 +10,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_timely.dataflow.aggregates import Aggregation, aggregate_rows, count, max_of, min_of, sum_of
+from spark_timely.dataflow.aggregates import (
+    Aggregation,
+    aggregate_rows,
+    count,
+    max_of,
+    merge_parts,
+    min_of,
+    part_of_rows,
+    sum_of,
+)
 from spark_timely.dataflow.delays import ceil_to
-from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.keyed import keyed_aggregate, parcels_of, tables_of
-from spark_timely.dataflow.partial import merge_parts, part_of_rows
+from spark_timely.dataflow.engine.shuffle import keyed_aggregate, parcels_of, tables_of
+from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import OperatorError
 from spark_timely.log.delta import create_log, open_log
