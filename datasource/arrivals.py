@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spark_timely.datasource.catalog import Catalog
-    from spark_timely.datasource.offsets import Begin, Offset, Scope
     from spark_timely.datasource.partitions import Layout
     from spark_timely.log.base import CaptureLog
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.seen import Commits
+    from spark_timely.spark.base.offsets import Begin, Offset, Scope
     from spark_timely.time.arrays import BoolArray, IntArray
 
 __all__ = ["Arrivals"]

@@ -23,20 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spark_timely.datasource.alignment import aligned, alignment_of
 from spark_timely.datasource.arrivals import Arrivals
+from spark_timely.datasource.bounds import aligned, alignment_of, continue_with, first_offset, ignored_start
 from spark_timely.datasource.catalog import Catalog
 from spark_timely.datasource.commit_bound import CommitBound
 from spark_timely.datasource.events import frontier_changes
-from spark_timely.datasource.offsets import (
-    Begin,
-    Offset,
-    Scope,
-    continue_with,
-    first_offset,
-    ignored_start,
-    read_offset,
-)
 from spark_timely.datasource.partitions import FilePiece, Layout, Split, make_layout
 from spark_timely.errors import DataLossError, NotBeyondError, SinceViolationError
 from spark_timely.log.cut import Cut
@@ -45,15 +36,16 @@ from spark_timely.log.seen import newest_commits, other_commits, told_of_others
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Admission, Limits, admit, may_hold
 from spark_timely.protocol.splits import cut_bytes, default_splits
+from spark_timely.spark.base.offsets import Begin, Offset, Scope, read_offset
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from spark_timely.conf.options import SourceOptions
-    from spark_timely.datasource.offsets import Bound
     from spark_timely.log.base import CaptureLog
     from spark_timely.log.seen import Commits
+    from spark_timely.spark.base.offsets import Bound
 
 __all__ = ["ReplayPlanner", "cut_of", "layout_of"]
 

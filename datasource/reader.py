@@ -34,7 +34,7 @@ from spark_timely.log.store.storage import open_storage
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import lexicographically_below, surely_holds, within
 from spark_timely.protocol.splits import Piece, part_of
-from spark_timely.spark.worker import settle_worker
+from spark_timely.spark.base.worker import settle_worker
 from spark_timely.time.order import beyond
 
 if TYPE_CHECKING:

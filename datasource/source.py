@@ -12,9 +12,9 @@ from spark_timely.datasource.clock import CLOCK_SCHEMA, check_clock_options
 from spark_timely.datasource.partitions import SPLIT_SCHEMA, restrict_layout
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log.files.format import METADATA_KEY
-from spark_timely.spark.arrow import arrow_schema, spark_schema
-from spark_timely.spark.compat import ADMISSION_CONTROL
-from spark_timely.spark.worker import settle_planner
+from spark_timely.spark.base.compat import ADMISSION_CONTROL
+from spark_timely.spark.base.schema import arrow_schema, spark_schema
+from spark_timely.spark.base.worker import settle_planner
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
@@ -118,7 +118,7 @@ class TimelyDataSource(DataSource):
 
     def _log_layout(self, options: SourceOptions) -> Layout:
         if self._layout is None:
-            from spark_timely.datasource.offsets import first_offset
+            from spark_timely.datasource.bounds import first_offset
             from spark_timely.datasource.planner import cut_of, layout_of
             from spark_timely.log.delta import open_log
 

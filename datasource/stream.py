@@ -16,8 +16,8 @@ from spark_timely.datasource.clock import Clock
 from spark_timely.datasource.partitions import split_batch
 from spark_timely.datasource.reader import read_split
 from spark_timely.log.store.storage import open_storage
-from spark_timely.spark.compat import AvailableNow, carrier_limit, reads_all
-from spark_timely.spark.worker import settle_worker
+from spark_timely.spark.base.compat import AvailableNow, carrier_limit, reads_all
+from spark_timely.spark.base.worker import settle_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

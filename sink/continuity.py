@@ -25,8 +25,8 @@ from spark_timely.protocol.note import MicroBatch
 if TYPE_CHECKING:
     from spark_timely.canonical.digest import RowsDigest
     from spark_timely.log.base import StreamState
-    from spark_timely.spark.checkpoint import PlannedOffsets
-    from spark_timely.spark.log_record import LogEntry
+    from spark_timely.spark.base.checkpoint import PlannedOffsets
+    from spark_timely.spark.base.log_record import LogEntry
 
 __all__ = ["BatchId", "Consent", "Finding", "Place", "find_break", "judge_continuity"]
 

@@ -33,9 +33,9 @@ from spark_timely.protocol.policy import Policy
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.sink.continuity import BatchId, Consent, Place, find_break, judge_continuity
 from spark_timely.sink.layout import Layout, layout_of, policy_of
-from spark_timely.sink.source import end_of_sources
-from spark_timely.spark.checkpoint import planned_offsets
-from spark_timely.spark.log_record import LogEntry, find_entry, read_entries
+from spark_timely.spark.base.checkpoint import planned_offsets
+from spark_timely.spark.base.log_record import LogEntry, find_entry, read_entries
+from spark_timely.spark.base.source_frontier import end_of_sources
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spark_timely.errors import ProtocolError, SchemaMismatchError, TimelyError, shown
 from spark_timely.interop.statements import Statement, Time
-from spark_timely.spark.arrow import arrow_schema
+from spark_timely.spark.base.schema import arrow_schema
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.types import TimeType
 

@@ -13,7 +13,7 @@ Invariants
 
 The scheme ``arrow1`` adds the row hashes of `spark_timely.canonical.row_hash`, lane by lane. They go by value,
 whatever the width of an integer or a float: a row hashes as it does after a cast to the log's types, and
-nothing is cast. The scheme ``spark1`` is described in `spark_timely.spark.digest_sql`.
+nothing is cast. The scheme ``spark1`` is described in `spark_timely.spark.capture.digest_sql`.
 """
 
 from __future__ import annotations

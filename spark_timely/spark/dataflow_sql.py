@@ -34,8 +34,8 @@ from spark_timely.dataflow.view import Replay, Step, View, steps_of
 from spark_timely.errors import OperatorError
 from spark_timely.log.files.parquet import conform
 from spark_timely.log.store.storage import open_storage
-from spark_timely.spark.arrow import spark_schema
-from spark_timely.spark.worker import settle_worker
+from spark_timely.spark.base.schema import spark_schema
+from spark_timely.spark.base.worker import settle_worker
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.consolidation import unique_times
 from spark_timely.time.domain import TimeDomain

@@ -19,8 +19,8 @@ from spark_timely.datasource.reader import read_split
 from spark_timely.errors import TimelyInternalError
 from spark_timely.log.store.storage import open_storage
 from spark_timely.protocol.splits import default_splits
+from spark_timely.spark.base.worker import settle_worker
 from spark_timely.spark.dataflow_sql import run_sql
-from spark_timely.spark.worker import settle_worker
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:

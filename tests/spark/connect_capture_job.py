@@ -84,7 +84,7 @@ def _digests(rows: DataFrame, folder: Path) -> list[str | None]:
     """Capture in foreachBatch; return the digests of the input that the micro-batches report."""
 
     def each(df: DataFrame, batch: int) -> None:  # runs in a process of the server
-        from spark_timely.spark import foreach_batch
+        from spark_timely.spark.capture import foreach_batch
 
         real = foreach_batch.commit_reports
 

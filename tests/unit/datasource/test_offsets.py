@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_timely.datasource.offsets import Begin, Bound, Offset, Scope, continue_with, first_offset, read_offset
+from spark_timely.datasource.bounds import continue_with, first_offset
 from spark_timely.errors import InvalidBoundsError, InvalidOptionError, InvalidUsageError, LogFormatError
+from spark_timely.spark.base.offsets import Begin, Bound, Offset, Scope, read_offset
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 from tests.unit.datasource.support import make_options

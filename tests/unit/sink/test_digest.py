@@ -18,7 +18,7 @@ from spark_timely.sink.commit import TaskReport, merge_reports
 from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.plan import make_plan
 from spark_timely.sink.rows import write_rows
-from spark_timely.spark.arrow import spark_schema
+from spark_timely.spark.base.schema import spark_schema
 from tests.unit.sink.driver import BOUNDED, MIN, SinkDriver, rows
 
 IDENT = BatchId("query-a", 1)

@@ -14,7 +14,7 @@ from spark_timely.interop.statements import Statement
 from spark_timely.sink.layout import layout_of
 from spark_timely.sink.statements import statements_of
 from spark_timely.sink.writer import make_stream_writer
-from spark_timely.spark.arrow import spark_schema
+from spark_timely.spark.base.schema import spark_schema
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 

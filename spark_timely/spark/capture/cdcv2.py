@@ -41,11 +41,20 @@ from spark_timely.sink.commit import commit_reports, is_refusal
 from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.plan import CapturePlan, Standing, find_log
 from spark_timely.sink.statements import COLUMNS, statements_of
-from spark_timely.spark.arrow import spark_schema
-from spark_timely.spark.classify import SQL_TYPES, RowClass, beyond_sql, classify, quoted
+from spark_timely.spark.base.schema import spark_schema
+from spark_timely.spark.capture.classify import SQL_TYPES, RowClass, beyond_sql, classify, quoted
+from spark_timely.spark.capture.staging import (
+    Staged,
+    counted,
+    discard,
+    in_order,
+    remove,
+    staging_folder,
+    tidy,
+    write_files,
+)
 from spark_timely.spark.collection import has_map
-from spark_timely.spark.settings import changed_settings
-from spark_timely.spark.staging import Staged, counted, discard, in_order, remove, staging_folder, tidy, write_files
+from spark_timely.spark.session import changed_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

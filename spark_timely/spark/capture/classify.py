@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from spark_timely.protocol.policy import FrontierPolicy, LateData
-from spark_timely.spark.arrow import spark_type
+from spark_timely.spark.base.schema import spark_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

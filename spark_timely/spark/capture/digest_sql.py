@@ -26,7 +26,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from spark_timely.canonical.digest import SPARK_SCHEME, RowsDigest
-from spark_timely.spark.classify import quoted
+from spark_timely.spark.capture.classify import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
