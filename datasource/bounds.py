@@ -24,7 +24,7 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.cut import Cut
-from spark_timely.spark.base.offsets import Begin, Bound, Offset, Scope
+from spark_timely.spark.base.offsets import Begin, Bound, Offset, Selection
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.text import moment_text
 
@@ -74,7 +74,7 @@ def first_offset(options: SourceOptions, domain: TimeDomain, kind: str, /) -> Of
     until = _until(options, domain)
     if until is not None:
         _check_order(begin, until, domain)
-    scope = Scope(
+    selection = Selection(
         delivery=options.delivery,
         as_of=begin.value if begin.kind == "as_of" and isinstance(begin.value, Antichain) else None,
         snapshot=options.snapshot,
@@ -83,7 +83,7 @@ def first_offset(options: SourceOptions, domain: TimeDomain, kind: str, /) -> Of
         content="events" if options.content == "events" else "rows",
         times=tuple(kind.value for kind in domain.types),
     )
-    return Offset(scope, begin=begin)
+    return Offset(selection, begin=begin)
 
 
 def _begin(options: SourceOptions, domain: TimeDomain, kind: str) -> Begin:
@@ -200,19 +200,23 @@ def continue_with(offset: Offset, fresh: Offset, options: SourceOptions, /) -> O
     --------
     >>> from spark_timely.conf import SOURCE_OPTIONS, parse_options
     >>> options = parse_options(SOURCE_OPTIONS, {"path": "log"})
-    >>> offset = Offset(Scope(), position=Antichain.of(5), origin=Antichain.of(0))
-    >>> continue_with(offset, Offset(Scope(), begin=Begin("latest")), options) == offset
+    >>> offset = Offset(Selection(), position=Antichain.of(5), origin=Antichain.of(0))
+    >>> continue_with(offset, Offset(Selection(), begin=Begin("latest")), options) == offset
     True
     """
     # What an earlier version did not write down is taken for what it is now. The types of a log's times
     # never change, and a log that was deleted and created again has another id.
-    content = offset.scope.content or fresh.scope.content
-    times = offset.scope.times or fresh.scope.times
+    content = offset.selection.content or fresh.selection.content
+    times = offset.selection.times or fresh.selection.times
     for name, old, new in (
-        ("delivery", offset.scope.delivery, fresh.scope.delivery),
-        ("content", content, fresh.scope.content),
+        ("delivery", offset.selection.delivery, fresh.selection.delivery),
+        ("content", content, fresh.selection.content),
         # A filter that is left out is the one of the checkpoint.
-        ("streamFilter", offset.scope.streams, fresh.scope.streams if "stream_filter" in options.given else ...),
+        (
+            "streamFilter",
+            offset.selection.streams,
+            fresh.selection.streams if "stream_filter" in options.given else ...,
+        ),
     ):
         if new not in (old, ...):
             msg = (
@@ -222,8 +226,8 @@ def continue_with(offset: Offset, fresh: Offset, options: SourceOptions, /) -> O
             raise InvalidOptionError(
                 msg, hint=f"give the {name} it was begun with, or a new checkpoint", context={"option": name}
             )
-    scope = replace(offset.scope, until=fresh.scope.until, content=content, times=times)
-    return offset if scope == offset.scope else replace(offset, scope=scope)
+    selection = replace(offset.selection, until=fresh.selection.until, content=content, times=times)
+    return offset if selection == offset.selection else replace(offset, selection=selection)
 
 
 def ignored_start(offset: Offset, fresh: Offset, options: SourceOptions, /) -> str | None:
@@ -245,9 +249,9 @@ def ignored_start(offset: Offset, fresh: Offset, options: SourceOptions, /) -> s
     """
     named = [name for attribute, name in _START_OPTIONS.items() if attribute in options.given]
     begin = fresh.begin
-    if not named or begin is None or begin in (offset.begin, offset.scope.start):
+    if not named or begin is None or begin in (offset.begin, offset.selection.start):
         return None
-    if begin.kind == "as_of" and (offset.scope.as_of, offset.scope.snapshot) == (begin.value, options.snapshot):
+    if begin.kind == "as_of" and (offset.selection.as_of, offset.selection.snapshot) == (begin.value, options.snapshot):
         return None
     begun_there = begin.kind == "frontier" and offset.begin is None and offset.origin == begin.value
     return None if begun_there else named[0]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_timely.conf.options import SourceOptions
-    from spark_timely.datasource.partitions import Layout
+    from spark_timely.datasource.partitions import ReplayLayout
 
 __all__ = ["TimelyDataSource"]
 
@@ -44,7 +44,7 @@ class TimelyDataSource(DataSource):
         spark.readStream.format("timely").option("workers", 4).load("/data/orders")
     """
 
-    _layout: Layout | None = None
+    _layout: ReplayLayout | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -116,7 +116,7 @@ class TimelyDataSource(DataSource):
             raise InvalidOptionError(msg, hint="they are for content=clock", context={"options": other})
         return options
 
-    def _log_layout(self, options: SourceOptions) -> Layout:
+    def _log_layout(self, options: SourceOptions) -> ReplayLayout:
         if self._layout is None:
             from spark_timely.datasource.bounds import first_offset
             from spark_timely.datasource.planner import cut_of, layout_of
@@ -129,7 +129,7 @@ class TimelyDataSource(DataSource):
             self._layout = layout_of(log, options)
         return self._layout
 
-    def _read_layout(self, options: SourceOptions, schema: StructType) -> Layout:
+    def _read_layout(self, options: SourceOptions, schema: StructType) -> ReplayLayout:
         layout = self._log_layout(options)
         wanted = arrow_schema(schema)
         if layout.content != "splits":

@@ -32,7 +32,7 @@ from spark_timely.protocol.note import MicroBatch
 from spark_timely.protocol.policy import Policy
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.sink.continuity import BatchId, Consent, Place, find_break, judge_continuity
-from spark_timely.sink.layout import Layout, layout_of, policy_of
+from spark_timely.sink.layout import CaptureLayout, layout_of, policy_of
 from spark_timely.spark.base.checkpoint import planned_offsets
 from spark_timely.spark.base.log_record import LogEntry, find_entry, read_entries
 from spark_timely.spark.base.source_frontier import end_of_sources
@@ -103,7 +103,7 @@ class CapturePlan:
     Attributes
     ----------
     options : SinkOptions
-    layout : Layout
+    layout : CaptureLayout
     policy : Policy
     ident : BatchId
         What is known of the micro-batch on the driver.
@@ -122,7 +122,7 @@ class CapturePlan:
     """
 
     options: SinkOptions
-    layout: Layout
+    layout: CaptureLayout
     policy: Policy
     ident: BatchId
     fresh: Standing

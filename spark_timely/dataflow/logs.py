@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.dataflow.view import View, leaves_of
+from spark_timely.dataflow.views import View, leaves_of
 from spark_timely.errors import InvalidUsageError, LogMissingError, NotBeyondError, SchemaMismatchError, shown
 from spark_timely.log.delta import DeltaLog, create_log, open_log
 from spark_timely.log.files.format import LogFormat

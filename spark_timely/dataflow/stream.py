@@ -24,20 +24,27 @@ from spark_timely.dataflow.aggregates import Aggregation, sum_of
 from spark_timely.dataflow.delays import plus
 from spark_timely.dataflow.fingerprint import FINGERPRINT
 from spark_timely.dataflow.logs import Sink, open_logs
-from spark_timely.dataflow.row_views import (
+from spark_timely.dataflow.views import (
+    Aggregate,
     Concat,
     Delayed,
     Filter,
     FlatMapped,
     Hinted,
     Inspected,
+    Join,
     Mapped,
+    Notified,
+    Replay,
     Select,
+    View,
     check_flat_mapped,
     check_mapped,
+    check_notified,
+    leaves_of,
+    ordered,
+    time_value,
 )
-from spark_timely.dataflow.time_views import Aggregate, Join, Notified, check_notified, time_value
-from spark_timely.dataflow.view import Replay, View, leaves_of, ordered
 from spark_timely.errors import (
     CyclicSummaryError,
     InvalidUsageError,

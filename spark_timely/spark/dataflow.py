@@ -16,14 +16,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_timely.dataflow.engine import explain
-from spark_timely.dataflow.engine.cutting import KEYED_BYTES
+from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES
 from spark_timely.dataflow.engine.explain import OperatorMetrics, OutputProgress
 from spark_timely.dataflow.engine.outputs import TRIES, check_plans, drop_output, failure_of, passes
 from spark_timely.dataflow.engine.steps import Bounds, Engine, advance_all, rest_of
 from spark_timely.dataflow.logs import Sink, open_logs
 from spark_timely.dataflow.stream import Scope
-from spark_timely.dataflow.view import leaves_of, packed, unpacked
-from spark_timely.datasource.alarm import Alarm
+from spark_timely.dataflow.views import leaves_of, packed, unpacked
+from spark_timely.datasource.clock import Alarm
 from spark_timely.errors import InvalidUsageError, WaitTimeoutError, shown
 from spark_timely.log.delta import open_log
 from spark_timely.log.store.storage import normal_path
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from spark_timely.dataflow.view import Replay
+    from spark_timely.dataflow.views import Replay
     from spark_timely.datasource.catalog import FileView
     from spark_timely.log.delta import DeltaLog
     from spark_timely.time.antichain import Antichain
@@ -200,7 +200,7 @@ class Dataflow(Scope):
             parts,
             limits,
             workers,
-            max_bytes_per_task or KEYED_BYTES,
+            max_bytes_per_task or SHUFFLE_BYTES,
             twice,
             run,
             lives,
@@ -274,7 +274,7 @@ class _MicroBatch:
     parts: tuple[_Part, ...]
     limits: Limits
     workers: int | None
-    keyed_bytes: int
+    shuffle_bytes: int
     twice: bool
     run: str
     lives: bool
@@ -299,7 +299,7 @@ class _MicroBatch:
                     files_of=catalog_of,
                     limits=self.limits,
                     workers=self.workers,
-                    keyed_bytes=self.keyed_bytes,
+                    shuffle_bytes=self.shuffle_bytes,
                     twice=self.twice,
                     evaluation=part.evaluation,
                     run=self.run,

@@ -26,11 +26,9 @@ from pyspark.errors import (
 from pyspark.sql import functions as F
 
 from spark_timely.dataflow.aggregates import merge_parts, part_of_rows
-from spark_timely.dataflow.engine.shuffle import parcels_of, tables_of
+from spark_timely.dataflow.engine.shuffle import blocks_of, tables_of
 from spark_timely.dataflow.engine.tasks import Counts, OutputPlan, Task, TaskResult, write_result
-from spark_timely.dataflow.row_views import Concat, Filter, Hinted
-from spark_timely.dataflow.time_views import Aggregate, Join, Notified
-from spark_timely.dataflow.view import Replay, Step, View, steps_of
+from spark_timely.dataflow.views import Aggregate, Concat, Filter, Hinted, Join, Notified, Replay, Step, View, steps_of
 from spark_timely.errors import OperatorError
 from spark_timely.log.files.parquet import conform
 from spark_timely.log.store.storage import open_storage
@@ -239,7 +237,7 @@ class _Frames:
 
         def part(batches: Batches) -> Batches:
             settle_worker()
-            for bucket, content in parcels_of(part_of_rows(_table(batches, given), keys, chosen), len(keys), n):
+            for bucket, content in blocks_of(part_of_rows(_table(batches, given), keys, chosen), len(keys), n):
                 arrays = [pa.array([bucket], pa.int64()), pa.array([content], pa.binary())]
                 yield pa.RecordBatch.from_arrays(arrays, names=["bucket", "content"])
 

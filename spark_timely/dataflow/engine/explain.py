@@ -10,7 +10,7 @@ import numpy as np
 from spark_timely.dataflow.engine.cutting import paths_of
 from spark_timely.dataflow.engine.outputs import newest_note, steps_of
 from spark_timely.dataflow.fingerprint import plans_of
-from spark_timely.dataflow.view import Replay, View, leaves_of, ordered
+from spark_timely.dataflow.views import Replay, View, leaves_of, ordered
 from spark_timely.errors import LogMissingError
 from spark_timely.log.delta import open_log
 from spark_timely.protocol.note import OutputFailure, OutputNote

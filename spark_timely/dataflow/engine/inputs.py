@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from spark_timely.dataflow.view import leaves_of
+from spark_timely.dataflow.views import leaves_of
 from spark_timely.log.seen import newest_commits, other_commits, told_of_others
 from spark_timely.protocol.note import InputNote
 

@@ -30,13 +30,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.dataflow.engine.cutting import KEYED_BYTES, Files, cut_range
+from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES, Files, cut_range
 from spark_timely.dataflow.engine.inputs import Inputs, other_log
 from spark_timely.dataflow.engine.outputs import Outputs, note_of, passes
 from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.engine.tracking import Tracking
 from spark_timely.dataflow.logs import Sink, open_logs
-from spark_timely.dataflow.view import leaves_of
+from spark_timely.dataflow.views import leaves_of
 from spark_timely.errors import DataLossError, LogMissingError, RolledBackError, TimelyError
 from spark_timely.log.delta import DeltaLog, open_log
 from spark_timely.protocol.note import OutputNote
@@ -105,7 +105,7 @@ class Engine:
         Whether everything is computed twice, and refused where that makes a difference.
     evaluation : {"arrow", "sql"}
         What runs the outputs.
-    keyed_bytes : int
+    shuffle_bytes : int
         A piece of whole times with more is computed by key, where its operators allow that.
     run, tries
         As of `Outputs`.
@@ -131,7 +131,7 @@ class Engine:
         workers: int | None = None,
         twice: bool = False,
         evaluation: str = "arrow",
-        keyed_bytes: int = KEYED_BYTES,
+        shuffle_bytes: int = SHUFFLE_BYTES,
         run: str = "",
         tries: int = 1,
         now: Callable[[], float] = monotonic.monotonic,
@@ -142,7 +142,7 @@ class Engine:
         self._workers = workers
         self._twice = twice
         self._evaluation = evaluation
-        self._keyed_bytes = keyed_bytes
+        self._keyed_bytes = shuffle_bytes
         self._logs = open_logs(sinks, storage)
         leaves = {leaf.path: leaf for sink in sinks for leaf in leaves_of(sink.view)}
         own = {sink.path for sink in sinks}
@@ -390,7 +390,7 @@ class Engine:
                     workers=self._workers,
                     # Spark cuts by itself what it runs.
                     whole=self._evaluation == "sql",
-                    keyed_bytes=self._keyed_bytes,
+                    shuffle_bytes=self._keyed_bytes,
                 )
             except (TimelyError, pa.ArrowException, OSError) as error:
                 self._outputs.fail(sink, state, error)

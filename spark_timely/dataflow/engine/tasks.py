@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.canonical.row_hash import RowHasher
-from spark_timely.dataflow.view import Names, Read, Replay, Step, View, Watch, packed, unpacked
+from spark_timely.dataflow.views import Names, Read, Replay, Step, View, Watch, packed, unpacked
 from spark_timely.errors import OperatorError, SchemaMismatchError
 from spark_timely.log.base import DataFile
 from spark_timely.log.files.parquet import conform, message_table, write_data_files

@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from spark_timely.dataflow.row_views import Delayed
-from spark_timely.dataflow.view import Replay, View, ordered
+from spark_timely.dataflow.views import Delayed, Replay, View, ordered
 from spark_timely.errors import DataLossError
 from spark_timely.progress.frontier import MutableAntichain
 from spark_timely.progress.location import Source, Target

@@ -31,7 +31,7 @@ from spark_timely.time.antichain import Antichain
 if TYPE_CHECKING:
     from spark_timely.log.seen import Commits
 
-__all__ = ["OFFSET_VERSION", "Begin", "Bound", "Offset", "Scope", "Seqs", "read_offset"]
+__all__ = ["OFFSET_VERSION", "Begin", "Bound", "Offset", "Selection", "Seqs", "read_offset"]
 
 OFFSET_VERSION: Final = 1
 
@@ -121,7 +121,7 @@ _BOUND_WORDS: Final = {"up_to": "upTo", "version": "version", "timestamp": "time
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class Selection:
     """What a query reads: the constants that its offsets carry.
 
     Attributes
@@ -174,7 +174,7 @@ class Scope:
         return found
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any], arity: int) -> Scope:
+    def from_json(cls, found: Mapping[str, Any], arity: int) -> Selection:
         """Read what `to_json` gave; other keys are left alone."""
         streams, times = found.get("streams"), found.get("times")
         return cls(
@@ -197,7 +197,7 @@ class Offset:
 
     Attributes
     ----------
-    scope : Scope
+    selection : Selection
         What the query reads.
     begin : Begin or None
         Where it begins, not resolved yet.
@@ -215,7 +215,7 @@ class Offset:
     Examples
     --------
     >>> commits = {"main": (3, "9f3b")}
-    >>> offset = Offset(Scope(), position=Antichain.of(5), origin=Antichain.of(0), log_id="a1", commits=commits)
+    >>> offset = Offset(Selection(), position=Antichain.of(5), origin=Antichain.of(0), log_id="a1", commits=commits)
     >>> offset.to_json()
     {'version': 1, 'delivery': 'complete', 'log': 'a1', 'origin': [0], 'frontier': [5], \
 'commits': {'main': [3, '9f3b']}}
@@ -223,7 +223,7 @@ class Offset:
     True
     """
 
-    scope: Scope
+    selection: Selection
     begin: Begin | None = None
     position: Antichain | Seqs | None = None
     origin: Antichain | Seqs | None = None
@@ -256,14 +256,14 @@ class Offset:
 
     def to_json(self) -> dict[str, object]:
         """Return plain JSON values, always in the same order."""
-        found: dict[str, object] = {"version": OFFSET_VERSION, **self.scope.to_json()}
+        found: dict[str, object] = {"version": OFFSET_VERSION, **self.selection.to_json()}
         if self.begin is not None:
             found["begin"] = self.begin.to_json()
             return found
         if self.log_id is not None:
             found["log"] = self.log_id
         found["origin"] = _position_to_json(self.origin)
-        word = "frontier" if self.scope.delivery == "complete" else "seqs"
+        word = "frontier" if self.selection.delivery == "complete" else "seqs"
         found[word] = _position_to_json(self.position)
         if self.commits:
             found["commits"] = {name: list(self.commits[name]) for name in sorted(self.commits)}
@@ -304,14 +304,14 @@ def read_offset(found: object, arity: int, /) -> Offset:
         )
         raise LogFormatError(msg, hint="a newer spark-timely wrote it; upgrade, or begin with a new checkpoint")
     try:
-        scope = Scope.from_json(found, arity)
+        selection = Selection.from_json(found, arity)
         if "begin" in found:
-            return Offset(scope, begin=Begin.from_json(found["begin"], arity))
-        word = "frontier" if scope.delivery == "complete" else "seqs"
+            return Offset(selection, begin=Begin.from_json(found["begin"], arity))
+        word = "frontier" if selection.delivery == "complete" else "seqs"
         return Offset(
-            scope,
-            position=_position_from_json(found[word], scope, arity),
-            origin=_position_from_json(found["origin"], scope, arity),
+            selection,
+            position=_position_from_json(found[word], selection, arity),
+            origin=_position_from_json(found["origin"], selection, arity),
             log_id=found.get("log"),
             commits=_commits_from_json(found.get("commits", {})),
         )
@@ -325,8 +325,8 @@ def _position_to_json(position: Antichain | Seqs | None) -> object:
     return {name: (position or {})[name] for name in sorted(position or {})}
 
 
-def _position_from_json(found: object, scope: Scope, arity: int) -> Antichain | Seqs:
-    if scope.delivery == "complete":
+def _position_from_json(found: object, selection: Selection, arity: int) -> Antichain | Seqs:
+    if selection.delivery == "complete":
         return Antichain.from_json(found, arity)
     if not isinstance(found, Mapping):
         raise TypeError(found)

@@ -84,7 +84,7 @@ class Classified:
     sort_by : tuple of str
         Names of the columns by which the rows of a file are ordered; none where all have one time.
     inputs : tuple of (str, str), or None
-        As `Layout.inputs`, for rows that have `columns`; None where these do not have all that the data brought.
+        As `CaptureLayout.inputs`, for rows that have `columns`; None where these do not have all that the data brought.
     """
 
     row_class: str

@@ -46,7 +46,7 @@ def row_hash_sql(columns: Iterable[tuple[str, str]], schema: StructType) -> str:
     Parameters
     ----------
     columns : iterable of (str, str)
-        The columns that count: name in the log, name in the data. `Layout.inputs` gives them.
+        The columns that count: name in the log, name in the data. `CaptureLayout.inputs` gives them.
     schema : pyspark.sql.types.StructType
         Schema of the data.
 

@@ -15,7 +15,7 @@ from spark_timely.dataflow.delays import ceil_to, plus, windows
 from spark_timely.dataflow.engine.tasks import OutputPlan
 from spark_timely.dataflow.engine.tracking import Tracking
 from spark_timely.dataflow.stream import Scope, Stream
-from spark_timely.dataflow.view import Replay, View, leaves_of, ordered
+from spark_timely.dataflow.views import Replay, View, leaves_of, ordered
 from spark_timely.errors import CyclicSummaryError, InvalidUsageError, OperatorError, SchemaMismatchError
 from spark_timely.log.delta import DeltaLog, create_log
 from spark_timely.testing import rows_of, stream_of
