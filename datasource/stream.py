@@ -1,4 +1,4 @@
-"""Spark's view of a streaming replay, and of a batch one.
+"""The readers that Spark calls: of a streaming replay, of a batch one, and of a clock.
 
 Life of a reader: one instance, in the planner process of a query's run, answers for offsets and plans;
 a pickled copy of another one reads in the executors. Nothing is shared between them but the options and

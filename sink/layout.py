@@ -23,7 +23,7 @@ from spark_timely.conf.options import SinkOptions
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log.files.format import METADATA_KEY, LogFormat, canonical_type
 from spark_timely.protocol.policy import FrontierPolicy, LateData, Policy
-from spark_timely.sink.statements import check_statement_columns, statement_columns
+from spark_timely.sink.cdcv2 import check_statement_columns, statement_columns
 from spark_timely.spark.base.schema import arrow_schema
 from spark_timely.time.domain import TimeDomain
 from spark_timely.time.types import TimeType

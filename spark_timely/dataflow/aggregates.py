@@ -1,4 +1,4 @@
-"""What `aggregate` computes of the rows of a group: functions of the multiset of values alone.
+"""Aggregates: what is computed of the rows of a group, functions of the multiset of values alone.
 
 Invariants
 ----------

@@ -1,4 +1,4 @@
-"""The outputs of a dataflow, and its logs, opened: those that it reads, and those that it writes, which are created.
+"""The outputs of a dataflow and all logs that it reads and writes: opened, or created, each under one path.
 
 Everything in a dataflow is kept by the path of a log. One log under two paths would be written twice by two halves of
 a dataflow that know nothing of each other, or would wait for itself.

@@ -1,4 +1,4 @@
-"""The other way to run an output: its range as DataFrames over Spark's own Parquet scan, SQL where there is SQL for it.
+"""Evaluate an output of a dataflow by DataFrames: its range read by Spark's Parquet scan, SQL where there is SQL.
 
 Slower where pyarrow in one task would do, but what Spark can spill, shuffle and plan, it does: a range need not fit
 anywhere. Conditions given as text are Spark's, so are groups, exact integer sums, joins and unions; what is given as

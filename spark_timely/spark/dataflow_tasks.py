@@ -1,4 +1,4 @@
-"""Run the tasks of a dataflow, in Spark's executors or here: the parts that know files of the source, and Spark."""
+"""Run the tasks of a dataflow in Spark's executors: here tasks meet the files of the source."""
 
 from __future__ import annotations
 

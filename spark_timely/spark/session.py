@@ -1,4 +1,4 @@
-"""What is done to a Spark session: settings, those that matter and those changed for a moment; the source; its tables.
+"""Spark sessions: settings, registration of the source, and logs that their catalog knows by name.
 
 Invariants
 ----------

@@ -1,4 +1,4 @@
-"""The rows of ``dialect=cdcv2``: CDCv2's messages, updates and statements, as columns of one DataFrame.
+"""Rows of ``dialect=cdcv2`` in the sink: CDCv2's messages, updates and statements, as columns of one DataFrame.
 
 An update is a row with a time, a diff and a record. A statement is a row with `_lower`, `_upper` and
 `_counts`, and nulls in time and diff: of the times beyond `_lower` and not beyond `_upper`, those in `_counts` have
