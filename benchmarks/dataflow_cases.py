@@ -405,8 +405,8 @@ import json, sys
 from spark_timely.protocol.replay import Limits
 from spark_timely.dataflow.aggregates import count, sum_of
 from spark_timely.dataflow.delays import windows
-from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.scope import Scope
+from spark_timely.dataflow.engine.steps import Engine
+from spark_timely.dataflow.stream import Scope
 from spark_timely.log.delta import open_log
 from spark_timely.spark.dataflow_tasks import catalog_of, run_one
 told = lambda path, name: next(int(x.split()[1]) for x in open(path) if x.startswith(name))

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 import spark_timely as st
-from spark_timely.spark import foreach_batch
+from spark_timely.spark.capture import foreach_batch
 
 from .data import LATENESS, N_EPOCHS, N_FILES, N_KEYS
 from .report import Case, alternate, seconds

@@ -7,7 +7,7 @@ Invariants
 2. Commits that open a stream are taken as soon as they are seen and stated before all others, with those
    of `#open` they belong to after them: a statement that raises a count may come earlier than it was
    made, one that lowers it may not. So every prefix of the rows is a legal stream, not only the whole.
-3. Positions and plans name only streams that the offset's scope chooses, whatever the options say.
+3. Positions and plans name only streams that the offset's selection chooses, whatever the options say.
 4. Across streams the order is that of the wall clocks of the commits; no promise stands on it.
 """
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spark_timely.datasource.catalog import Catalog
-    from spark_timely.datasource.offsets import Begin, Offset, Scope
-    from spark_timely.datasource.partitions import Layout
+    from spark_timely.datasource.partitions import ReplayLayout
     from spark_timely.log.base import CaptureLog
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.machine.identity import Commits
+    from spark_timely.spark.base.offsets import Begin, Offset, Selection
     from spark_timely.time.arrays import BoolArray, IntArray
 
 __all__ = ["Arrivals"]
@@ -54,14 +54,14 @@ class Arrivals:
     log : CaptureLog
         Refreshed by others.
     catalog : Catalog
-    layout : Layout
+    layout : ReplayLayout
 
     Notes
     -----
     Cost of a plan: that of the commits since its start, whatever the log has seen before.
     """
 
-    def __init__(self, log: CaptureLog, catalog: Catalog, layout: Layout) -> None:
+    def __init__(self, log: CaptureLog, catalog: Catalog, layout: ReplayLayout) -> None:
         self._log = log
         self._catalog = catalog
         self._layout = layout
@@ -77,10 +77,10 @@ class Arrivals:
             self._version = self._log.version
         return self._known
 
-    def _since(self, position: Seqs, scope: Scope) -> History:
+    def _since(self, position: Seqs, selection: Selection) -> History:
         """Return the progress from a position on, with the moments of commits where the query speaks of such."""
-        moments = any(bound is not None and bound.kind == "timestamp" for bound in (scope.start, scope.until))
-        return self._recent.since(position, scope.streams, moments=moments)
+        moments = any(bound is not None and bound.kind == "timestamp" for bound in (selection.start, selection.until))
+        return self._recent.since(position, selection.streams, moments=moments)
 
     # -- positions
 
@@ -110,20 +110,20 @@ class Arrivals:
 
     def next(self, begun: Offset, pinned: Seqs | None, limits: Limits) -> Seqs:
         """Return the position up to which the next micro-batch goes; the same where nothing is new."""
-        start, scope = begun.seqs, begun.scope
-        target = self._target(start, scope, pinned)
+        start, selection = begun.seqs, begun.selection
+        target = self._target(start, selection, pinned)
         if limits.unlimited or target == start:
             return target
         position = {
             name: seq if name == OPEN_STREAM else max(start.get(name, 0), min(seq, 1)) for name, seq in target.items()
         }
-        history = self._since(start, scope)
+        history = self._since(start, selection)
         commits = _between(history, position, target)
         order = np.lexsort((history.seqs[commits], history.streams[commits], history.moments[commits]))
         commits = commits[order]
-        read = ~_skipped(history, commits, scope.start)
+        read = ~_skipped(history, commits, selection.start)
         sizes, files = np.zeros_like(commits), np.zeros_like(commits)
-        sizes[read], files[read] = self._weights(history, commits[read], scope.streams)
+        sizes[read], files[read] = self._weights(history, commits[read], selection.streams)
         messages = np.where(read, history.messages[commits], 0)
         taken = commits[: admit_commits(messages, sizes, files, limits)]
         for code in np.unique(history.streams[taken]).tolist():  # one turn per stream
@@ -154,17 +154,17 @@ class Arrivals:
         earlier = {name: seq for name, seq in last.items() if name not in newest}
         moments = {name: ends[name].at for name in newest}
         if earlier:
-            self._since(begun.seqs, begun.scope)
+            self._since(begun.seqs, begun.selection)
             moments |= self._recent.moments(earlier)
         names = made_last(moments, n_bytes)
         states = {name: ends[name] for name in names if name in newest}
         states |= self._recent.states({name: earlier[name] for name in names if name in earlier})
         return {name: (last[name], states[name].identity) for name in names}
 
-    def _target(self, start: Seqs, scope: Scope, pinned: Seqs | None) -> Seqs:
-        target = self._reached(scope.streams, pinned)
-        if scope.until is not None:
-            ends = self._since(start, scope).before(scope.until.kind, int(str(scope.until.value)) + 1)
+    def _target(self, start: Seqs, selection: Selection, pinned: Seqs | None) -> Seqs:
+        target = self._reached(selection.streams, pinned)
+        if selection.until is not None:
+            ends = self._since(start, selection).before(selection.until.kind, int(str(selection.until.value)) + 1)
             target = {name: min(seq, ends.get(name, seq)) for name, seq in target.items()}
         # What was delivered stays delivered, whatever the end was moved to.
         names = sorted({*start, *target})
@@ -212,15 +212,15 @@ class Arrivals:
 
     def plan(self, low: Seqs, end: Offset, workers: int | None, *, opening: bool) -> list[Split]:
         """Return the splits of the commits between two positions."""
-        streams = end.scope.streams
+        streams = end.selection.streams
         low, high = _chosen(low, streams), _chosen(end.seqs, streams)
         self._check_reached(high, end.origin_seqs)
-        history = self._since(low, end.scope)
+        history = self._since(low, end.selection)
         commits = _between(history, low, {name: seq for name, seq in high.items() if name != OPEN_STREAM})
         # An opening has no messages; its progress comes first.
         opening_commits = commits[history.seqs[commits] == 0]
         commits = commits[history.seqs[commits] > 0]
-        skipped = _skipped(history, commits, end.scope.start)
+        skipped = _skipped(history, commits, end.selection.start)
         if self._layout.content != "events":
             commits, skipped = commits[~skipped], skipped[~skipped]
         index = self._files(streams)
@@ -228,7 +228,7 @@ class Arrivals:
         n_splits = workers or default_splits(int(index.sizes.sum()))
         splits: list[dict[str, Any]] = []
         for part in _cut(history, commits, n_splits):  # at most as many turns as splits
-            splits.append(self._split(history, part, index, end.scope.start))
+            splits.append(self._split(history, part, index, end.selection.start))
         if self._layout.content == "events":
             first = self._first_changes(history, low, end, opening_commits, opening=opening)
             if not splits and first.num_rows:
@@ -280,7 +280,7 @@ class Arrivals:
         self, history: History, low: Seqs, end: Offset, opened: npt.NDArray[np.intp], *, opening: bool
     ) -> pa.Table:
         """Return what is stated before the commits of a micro-batch: beginnings, openings, claims given up."""
-        streams, origin = end.scope.streams, end.origin_seqs
+        streams, origin = end.selection.streams, end.origin_seqs
         arity = self._layout.domain.arity
         minimum = self._layout.domain.minimum_frontier.times
         empty = np.empty((0, arity), np.int64), np.empty(0, np.int64)
@@ -334,7 +334,7 @@ class Arrivals:
 
     def report(self, offset: Offset) -> dict[str, object]:
         """Return how far the log is and how many commits the offset is behind it."""
-        present = self.present(offset.scope.streams)
+        present = self.present(offset.selection.streams)
         done = offset.seqs if offset.begin is None else {}
         behind = sum(max(0, seq - done.get(name, 0)) for name, seq in present.items() if name != OPEN_STREAM)
         return {"seqs": present, "behindCommits": behind}

@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_timely.datasource.columns import conform_array
-from spark_timely.datasource.reader import open_data
+from spark_timely.datasource.reader import conform_array, open_data
 from spark_timely.log.files.parquet import corrupt, file_times
 from spark_timely.protocol.replay import FileBounds, TimeCounts, cut_times, within
 from spark_timely.time.consolidation import group_times, lexsort, unique_times

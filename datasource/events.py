@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from spark_timely.datasource.partitions import Layout
+    from spark_timely.datasource.partitions import ReplayLayout
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.arrays import IntArray
 
 __all__ = ["frontier_changes", "opening_changes", "progress_table", "to_bytes"]
 
 
-def frontier_changes(layout: Layout, lower: Antichain, upper: Antichain, /, *, opening: bool) -> bytes:
+def frontier_changes(layout: ReplayLayout, lower: Antichain, upper: Antichain, /, *, opening: bool) -> bytes:
     """Return the progress rows of a micro-batch under ``complete``: how its frontier moved.
 
     Parameters
     ----------
-    layout : Layout
+    layout : ReplayLayout
     lower, upper : Antichain
         Frontiers before and after.
     opening : bool
@@ -56,7 +56,7 @@ def frontier_changes(layout: Layout, lower: Antichain, upper: Antichain, /, *, o
 
 
 def opening_changes(
-    layout: Layout, times: IntArray, counts: npt.NDArray[np.int64], /
+    layout: ReplayLayout, times: IntArray, counts: npt.NDArray[np.int64], /
 ) -> tuple[IntArray, npt.NDArray[np.int64]]:
     """Return what to state first, so that a stream with count 1 at the minimum holds these counts."""
     minimum = layout.domain.minimum_frontier.times
@@ -67,7 +67,7 @@ def opening_changes(
 
 def progress_table(
     schema: pa.Schema,
-    layout: Layout,
+    layout: ReplayLayout,
     times: IntArray,
     deltas: npt.NDArray[np.int64],
     *,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SPLIT_SCHEMA",
     "FilePiece",
-    "Layout",
+    "ReplayLayout",
     "Split",
     "make_layout",
     "restrict_layout",
@@ -183,7 +183,7 @@ def _predicate(text: str, schema: pa.Schema) -> Predicate:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ReplayLayout:
     """Which columns come out, and what is needed to make them.
 
     Attributes
@@ -212,7 +212,7 @@ class Layout:
     fail_on_data_loss: bool = True
     where: Where | None = None
 
-    def with_schema(self, schema: pa.Schema) -> Layout:
+    def with_schema(self, schema: pa.Schema) -> ReplayLayout:
         """Return this layout with other columns."""
         return replace(self, schema=schema)
 
@@ -229,7 +229,7 @@ class Layout:
         }
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Layout:
+    def from_json(cls, found: Mapping[str, Any]) -> ReplayLayout:
         """Read what `to_json` gave: the layout of the rows, not of the splits."""
         if found.get("format") != _SPLIT_FORMAT:
             msg = f"could not read a split: found format={found.get('format')!r}, known is {_SPLIT_FORMAT}"
@@ -255,13 +255,13 @@ def _unpacked(text: str) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
-def split_batch(split: Split, layout: Layout, /) -> pa.RecordBatch:
+def split_batch(split: Split, layout: ReplayLayout, /) -> pa.RecordBatch:
     """Return a split as the one row that ``content=splits`` gives.
 
     Examples
     --------
     >>> import pyarrow as pa
-    >>> layout = Layout(pa.schema([("n", pa.int64())]), TimeDomain(("long",)))
+    >>> layout = ReplayLayout(pa.schema([("n", pa.int64())]), TimeDomain(("long",)))
     >>> row = split_batch(Split(0, 2, "log", lower=((1,),), upper=()), layout)
     >>> row.column("_lower").to_pylist(), row.column("_upper").to_pylist()
     (['[[1]]'], ['[]'])
@@ -290,7 +290,7 @@ def make_layout(
     include_time: bool = False,
     include_metadata: bool = False,
     fail_on_data_loss: bool = True,
-) -> Layout:
+) -> ReplayLayout:
     """Choose the columns that a query gets.
 
     Ours come first: for ``content=events`` the kind of event and, of a progress row, the change of the
@@ -309,7 +309,7 @@ def make_layout(
 
     Returns
     -------
-    Layout
+    ReplayLayout
         For ``content=splits`` of the rows that the splits stand for.
 
     Raises
@@ -345,7 +345,7 @@ def make_layout(
     if collection:
         ours.append(pa.field("_diff", pa.int64(), nullable=events))
     rest = [pa.field(field.name, field.type) if events else field for field in chosen]
-    return Layout(
+    return ReplayLayout(
         pa.schema([*ours, *rest]),
         domain,
         collection=collection,
@@ -380,18 +380,18 @@ def _field(payload: pa.Schema, name: str) -> pa.Field:
     )
 
 
-def restrict_layout(layout: Layout, wanted: pa.Schema, /) -> Layout:
+def restrict_layout(layout: ReplayLayout, wanted: pa.Schema, /) -> ReplayLayout:
     """Return the layout for a schema that the user gave: some of the columns, in any order.
 
     Parameters
     ----------
-    layout : Layout
+    layout : ReplayLayout
     wanted : pyarrow.Schema
         Names and types asked for.
 
     Returns
     -------
-    Layout
+    ReplayLayout
 
     Raises
     ------
@@ -402,7 +402,7 @@ def restrict_layout(layout: Layout, wanted: pa.Schema, /) -> Layout:
     Examples
     --------
     >>> import pyarrow as pa
-    >>> layout = Layout(pa.schema([("a", pa.int64()), ("b", pa.string())]), TimeDomain(("long",)))
+    >>> layout = ReplayLayout(pa.schema([("a", pa.int64()), ("b", pa.string())]), TimeDomain(("long",)))
     >>> restrict_layout(layout, pa.schema([("b", pa.string())])).schema.names
     ['b']
     """

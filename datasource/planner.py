@@ -23,36 +23,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spark_timely.datasource.alignment import aligned, alignment_of
 from spark_timely.datasource.arrivals import Arrivals
+from spark_timely.datasource.bounds import aligned, alignment_of, continue_with, first_offset, ignored_start
 from spark_timely.datasource.catalog import Catalog
-from spark_timely.datasource.commit_bound import CommitBound
 from spark_timely.datasource.events import frontier_changes
-from spark_timely.datasource.offsets import (
-    Begin,
-    Offset,
-    Scope,
-    continue_with,
-    first_offset,
-    ignored_start,
-    read_offset,
-)
-from spark_timely.datasource.partitions import FilePiece, Layout, Split, make_layout
+from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split, make_layout
+from spark_timely.datasource.recent import CommitBound
 from spark_timely.errors import DataLossError, NotBeyondError, SinceViolationError
 from spark_timely.log.cut import Cut
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.identity import newest_commits, other_commits, told_of_others
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Admission, Limits, admit, cut_bytes, default_splits, may_hold
+from spark_timely.spark.base.offsets import Begin, Offset, Selection, read_offset
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from spark_timely.conf.options import SourceOptions
-    from spark_timely.datasource.offsets import Bound
     from spark_timely.log.base import CaptureLog
     from spark_timely.log.machine.identity import Commits
+    from spark_timely.spark.base.offsets import Bound
 
 __all__ = ["ReplayPlanner", "cut_of", "layout_of"]
 
@@ -71,7 +63,7 @@ def cut_of(log: CaptureLog, options: SourceOptions, /) -> Cut | None:
     return found
 
 
-def layout_of(log: CaptureLog, options: SourceOptions, /) -> Layout:
+def layout_of(log: CaptureLog, options: SourceOptions, /) -> ReplayLayout:
     """Return the columns that a query with these options gets."""
     return make_layout(
         log.schema,
@@ -132,7 +124,7 @@ class ReplayPlanner:
     log : CaptureLog
         Open; refreshed as needed.
     options : SourceOptions
-    layout : Layout, optional
+    layout : ReplayLayout, optional
         Columns to give out; those of the options unless given.
     now : callable
         A clock in seconds that never goes back.
@@ -154,7 +146,7 @@ class ReplayPlanner:
         self,
         log: CaptureLog,
         options: SourceOptions,
-        layout: Layout | None = None,
+        layout: ReplayLayout | None = None,
         *,
         now: Callable[[], float] = clock.monotonic,
         pause: Callable[[float], None] = clock.sleep,
@@ -204,7 +196,7 @@ class ReplayPlanner:
         self._pinned = _Pin(
             self._log.frontier(),
             {name: state.frontier for name, state in self._log.streams().items()},
-            self._arrivals.present(None) if self._first.scope.delivery == "arrival" else {},
+            self._arrivals.present(None) if self._first.selection.delivery == "arrival" else {},
         )
 
     def latest(self, start: Mapping[str, Any], *, limited: bool = True) -> dict[str, object]:
@@ -261,7 +253,7 @@ class ReplayPlanner:
         begun = self._begun(offset)
         if begun is None:
             return None
-        if offset.scope.delivery == "arrival":
+        if offset.selection.delivery == "arrival":
             position = self._arrivals.next(begun, self._pinned_seqs(), limits)
             if position == begun.seqs and not pinning:
                 return None
@@ -269,11 +261,11 @@ class ReplayPlanner:
             return begun.moved(position, self._arrivals.commits(begun, position, _COMMITS_BYTES))
         if pinning:
             # What "now" or a moment means must not be asked twice: an empty micro-batch pins it.
-            return begun.moved(begun.frontier, self._newest(begun.scope.streams))
+            return begun.moved(begun.frontier, self._newest(begun.selection.streams))
         upper = self._upper(begun)
         if upper == begun.frontier:
             return None
-        return begun.moved(self._admit(begun, upper, limits), self._newest(begun.scope.streams))
+        return begun.moved(self._admit(begun, upper, limits), self._newest(begun.selection.streams))
 
     def _begun(self, offset: Offset) -> Offset | None:
         """Resolve a symbolic offset: where it begins in this log; None before the log has come so far.
@@ -283,44 +275,44 @@ class ReplayPlanner:
         """
         if offset.begin is None:
             return offset
-        begin, scope = offset.begin, offset.scope
+        begin, selection = offset.begin, offset.selection
         by_commits = begin.kind in ("version", "timestamp")
         origin: Antichain | dict[str, int]
-        if offset.scope.delivery == "arrival":
-            origin = self._arrivals.origin(begin, scope.streams, self._pinned_seqs())
-            scope = replace(scope, start=begin) if by_commits else scope
-        elif by_commits and not self._commits(begin.kind, int(str(begin.value)), scope.streams).reached():
+        if offset.selection.delivery == "arrival":
+            origin = self._arrivals.origin(begin, selection.streams, self._pinned_seqs())
+            selection = replace(selection, start=begin) if by_commits else selection
+        elif by_commits and not self._commits(begin.kind, int(str(begin.value)), selection.streams).reached():
             return None
         else:
-            origin = self._origin(begin, scope)
-        return Offset(scope, position=origin, origin=origin, log_id=self._catalog.log_id)
+            origin = self._origin(begin, selection)
+        return Offset(selection, position=origin, origin=origin, log_id=self._catalog.log_id)
 
-    def _origin(self, begin: Begin, scope: Scope) -> Antichain:
+    def _origin(self, begin: Begin, selection: Selection) -> Antichain:
         if begin.kind == "latest":
-            return self._reached(scope.streams)
+            return self._reached(selection.streams)
         if begin.kind in ("version", "timestamp"):
             # The frontier just before: the commits with a lower number, or an earlier moment.
-            return self._commits(begin.kind, int(str(begin.value)), scope.streams).frontier()
+            return self._commits(begin.kind, int(str(begin.value)), selection.streams).frontier()
         assert isinstance(begin.value, Antichain)
-        if begin.kind == "as_of" and not scope.snapshot:
+        if begin.kind == "as_of" and not selection.snapshot:
             return self._domain.successors(begin.value.elements[0])
         return begin.value
 
     def _upper(self, begun: Offset) -> Antichain:
         """Return up to where closed times can be delivered from an offset."""
-        scope = begun.scope
-        target = self._reached(scope.streams)
+        selection = begun.selection
+        target = self._reached(selection.streams)
         ended = False
-        if scope.until is not None:
-            end = self._end(scope.until, scope.streams)
+        if selection.until is not None:
+            end = self._end(selection.until, selection.streams)
             target = target.meet(end)
-            ended = target == end and self._settled(scope.until, scope.streams)
+            ended = target == end and self._settled(selection.until, selection.streams)
         # In a product order the two may be incomparable; what is beyond the one and not beyond the
         # join is not beyond the other.
         upper = begun.frontier.join(target)
-        if scope.as_of is not None and begun.frontier == scope.as_of and upper != scope.as_of:
+        if selection.as_of is not None and begun.frontier == selection.as_of and upper != selection.as_of:
             # Contents come in a micro-batch of their own, before the changes.
-            return self._domain.successors(scope.as_of.elements[0])
+            return self._domain.successors(selection.as_of.elements[0])
         if self._align is not None and not ended:
             return begun.frontier.join(aligned(target, self._align, self._domain))
         return upper
@@ -368,7 +360,7 @@ class ReplayPlanner:
     def _admit(self, begun: Offset, upper: Antichain, limits: Limits) -> Antichain:
         if limits.unlimited:
             return upper
-        files = self._catalog.files(begun.scope.streams, begun.scope.as_of)
+        files = self._catalog.files(begun.selection.streams, begun.selection.as_of)
         lower = begun.frontier.times
         chosen = files.select(may_hold(files.bounds, lower, upper.times))
         taken = admit(chosen.bounds, chosen.counts, lower, upper.times, limits)
@@ -415,7 +407,7 @@ class ReplayPlanner:
         self._check_commits(last)
         fresh = first.begin is not None
         low = last.moved(last.origin if fresh and last.origin is not None else first.position)  # type: ignore[arg-type]
-        if last.scope.delivery == "arrival":
+        if last.selection.delivery == "arrival":
             return self._arrivals.plan(low.seqs, last, self._options.workers, opening=fresh)
         return self._plan_complete(low.frontier, last, opening=fresh)
 
@@ -423,18 +415,18 @@ class ReplayPlanner:
         """Return the splits of a batch read: everything closed, or under ``arrival`` everything."""
         self._refresh(at_once=True)
         known = self._log.streams()
-        for name in self._first.scope.streams or ():  # one turn per chosen stream
+        for name in self._first.selection.streams or ():  # one turn per chosen stream
             if name not in known:
                 # A stream may open while a query runs; a batch read would only ever find nothing.
                 raise missing_stream(self._log.path, name, known)
         begun = self._begun(self._first)
         if begun is None:
             return []
-        if begun.scope.delivery == "arrival":
+        if begun.selection.delivery == "arrival":
             last = begun.moved(self._arrivals.next(begun, None, Limits()))
             return self._arrivals.plan(begun.seqs, last, self._options.workers, opening=True)
         if self._cut is not None:
-            self._cut.check_reached(self._log.path, self._closed(begun.scope.streams))
+            self._cut.check_reached(self._log.path, self._closed(begun.selection.streams))
         self._check_closed(begun)
         splits: list[Split] = []
         position, opening = begun, True
@@ -448,11 +440,11 @@ class ReplayPlanner:
             position, opening = end, False
 
     def _check_closed(self, begun: Offset) -> None:
-        as_of = begun.scope.as_of
-        if as_of is None or not self._closed(begun.scope.streams).less_equal(as_of.elements[0]):
+        as_of = begun.selection.as_of
+        if as_of is None or not self._closed(begun.selection.streams).less_equal(as_of.elements[0]):
             return
         time = self._domain.render_time(as_of.elements[0])
-        frontier = self._domain.render_frontier(self._closed(begun.scope.streams))
+        frontier = self._domain.render_frontier(self._closed(begun.selection.streams))
         msg = f"could not read as of a time: found asOf={time!r}, which is not closed, frontier={frontier}"
         raise NotBeyondError(
             msg,
@@ -462,10 +454,10 @@ class ReplayPlanner:
         )
 
     def _plan_complete(self, lower: Antichain, end: Offset, *, opening: bool) -> list[Split]:
-        scope, upper = end.scope, end.frontier
+        selection, upper = end.selection, end.frontier
         self._check_since(lower)
         self._check_reached(end)
-        catalog = self._catalog.files(scope.streams, scope.as_of)
+        catalog = self._catalog.files(selection.streams, selection.as_of)
         files = catalog.select(may_hold(catalog.bounds, lower.times, upper.times)).in_time_order()
         total = int(files.bounds.sizes.sum())
         n_splits = self._options.workers or default_splits(total)
@@ -473,10 +465,10 @@ class ReplayPlanner:
             "root": self._log.path,
             "lower": lower.elements,
             "upper": upper.elements,
-            "as_of": None if scope.as_of is None else scope.as_of.elements[0],
-            "streams": scope.streams,
+            "as_of": None if selection.as_of is None else selection.as_of.elements[0],
+            "streams": selection.streams,
             # The first range of a replay as of a frontier holds the contents there.
-            "consolidate": scope.as_of is not None and lower == scope.as_of,
+            "consolidate": selection.as_of is not None and lower == selection.as_of,
         }
         plans: list[dict[str, Any]] = []
         if self._options.split_by == "time":
@@ -520,11 +512,11 @@ class ReplayPlanner:
 
     def _check_reached(self, end: Offset) -> None:
         """Refuse an end that the log has not reached: the log was replaced or restored."""
-        closed = self._closed(end.scope.streams)
+        closed = self._closed(end.selection.streams)
         if end.frontier.less_equal_frontier(end.origin_frontier.join(closed)):
             return
         self._refresh(at_once=True)
-        closed = self._closed(end.scope.streams)
+        closed = self._closed(end.selection.streams)
         if end.frontier.less_equal_frontier(end.origin_frontier.join(closed)):
             return
         wanted, found = self._domain.render_frontier(end.frontier), self._domain.render_frontier(closed)
@@ -579,7 +571,7 @@ class ReplayPlanner:
         """
         self._checked_streams = True
         known = self._log.streams()
-        for name in offset.scope.streams or ():  # one turn per chosen stream
+        for name in offset.selection.streams or ():  # one turn per chosen stream
             if name in known:
                 continue
             if offset.begin is not None and self._log.frontier().is_empty:
@@ -613,12 +605,12 @@ class ReplayPlanner:
         Shown by Spark as ``latestOffset`` of the source in ``lastProgress``; answered from memory.
         """
         offset = self._answered
-        if offset.scope.delivery == "arrival":
+        if offset.selection.delivery == "arrival":
             return self._arrivals.report(offset)
-        target = self._reached(offset.scope.streams)
+        target = self._reached(offset.selection.streams)
         begun = self._begun(offset)
         lower = target if begun is None else begun.frontier
-        files = self._catalog.files(offset.scope.streams, offset.scope.as_of)
+        files = self._catalog.files(offset.selection.streams, offset.selection.as_of)
         upper = lower.join(target)
         behind = may_hold(files.bounds, lower.times, upper.times) & (lower != upper)
         found: dict[str, object] = {

@@ -4,6 +4,10 @@ No Spark here and no state: what is read depends on the split and the layout alo
 again gives the same rows. `read_splits` is what a kernel in ``mapInArrow`` uses with
 ``content=splits``.
 
+Several engines write a log's files: this library, Spark, the OPTIMIZE of delta-spark (INT96 timestamps without zone)
+and of delta-rs (large or view types). The values are the same, the Arrow types are not: `conform_array` gives columns
+the types that were declared.
+
 Invariants
 ----------
 1. A row is given out exactly when its own time, or its own commit, is in the split's range: bounds of
@@ -26,14 +30,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_timely.datasource.columns import conform_array
-from spark_timely.datasource.partitions import Layout, Split
-from spark_timely.errors import DataLossError, InvalidUsageError
+from spark_timely.datasource.partitions import ReplayLayout, Split
+from spark_timely.errors import DataLossError, InvalidUsageError, SchemaMismatchError
 from spark_timely.log.reader import consolidate_updates
 from spark_timely.log.store.storage import open_storage
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Piece, lexicographically_below, part_of, surely_holds, within
-from spark_timely.spark.worker import settle_worker
+from spark_timely.spark.base.worker import settle_worker
 from spark_timely.time.order import beyond
 
 if TYPE_CHECKING:
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
     from spark_timely.log.store.storage import Storage
     from spark_timely.time.arrays import BoolArray, IntArray
 
-__all__ = ["read_split", "read_splits"]
+__all__ = ["conform_array", "read_split", "read_splits"]
 
 BATCH_ROWS: Final = 100_000
 
@@ -54,7 +57,7 @@ _log = masked_logger("spark_timely.datasource")
 
 def read_split(
     split: Split,
-    layout: Layout,
+    layout: ReplayLayout,
     /,
     *,
     storage: Storage | None = None,
@@ -66,7 +69,7 @@ def read_split(
     Parameters
     ----------
     split : Split
-    layout : Layout
+    layout : ReplayLayout
         Of the rows.
     storage : Storage, optional
         Where the files are; by the path of the log unless given.
@@ -104,7 +107,7 @@ def read_split(
         yield from (batch for batch in progress_rows(split).to_batches() if batch.num_rows)
 
 
-def _contents(split: Split, layout: Layout, files: _Files, batch_rows: int) -> Iterator[pa.RecordBatch]:
+def _contents(split: Split, layout: ReplayLayout, files: _Files, batch_rows: int) -> Iterator[pa.RecordBatch]:
     """Give out contents: equal rows once, with the sum of their diffs.
 
     A row of the contents comes from no one commit, so `_stream` and `_seq` are null. The diffs are needed
@@ -175,7 +178,7 @@ def read_splits(
             raise InvalidUsageError(msg, hint="read the log with option content=splits, and keep its columns")
         for plan in batch.column(batch.schema.get_field_index("_plan")).to_pylist():  # one per split
             found = json.loads(plan)
-            split, layout = Split.from_json(found["split"]), Layout.from_json(found["layout"])
+            split, layout = Split.from_json(found["split"]), ReplayLayout.from_json(found["layout"])
             if columns is not None:
                 missing = [name for name in columns if name not in layout.schema.names]
                 if missing:
@@ -234,7 +237,7 @@ def open_data(
 class _Files:
     """The pieces of a split, read one after the other."""
 
-    def __init__(self, split: Split, layout: Layout, storage: Storage, pause: Callable[[float], None]) -> None:
+    def __init__(self, split: Split, layout: ReplayLayout, storage: Storage, pause: Callable[[float], None]) -> None:
         self.split = split
         self.layout = layout
         self.storage = storage
@@ -473,7 +476,7 @@ _SORT_FIELDS: Final = {
 """Columns that rows are sorted by under ``arrival``, besides those that the query gets."""
 
 
-def _in_order(files: _Files, split: Split, layout: Layout, batch_rows: int) -> Iterator[pa.RecordBatch]:
+def _in_order(files: _Files, split: Split, layout: ReplayLayout, batch_rows: int) -> Iterator[pa.RecordBatch]:
     """Give out rows in the order of their commits (invariant 3)."""
     schema = sorted_schema(layout)
     progress = progress_rows(split) if split.progress else schema.empty_table()
@@ -499,7 +502,7 @@ def _in_order(files: _Files, split: Split, layout: Layout, batch_rows: int) -> I
         yield from _without_sort(rows.slice(first, batch_rows), layout)
 
 
-def sorted_schema(layout: Layout, /) -> pa.Schema:
+def sorted_schema(layout: ReplayLayout, /) -> pa.Schema:
     """Return the layout's schema and the columns that rows are sorted by under ``arrival``."""
     return pa.schema([*layout.schema, *_SORT_FIELDS.values()])
 
@@ -515,7 +518,92 @@ def _commit_order(progress: pa.Table) -> list[tuple[str, int]]:
     return list(zip(progress.column("_sort_stream").to_pylist(), progress.column("_sort_seq").to_pylist(), strict=True))
 
 
-def _without_sort(rows: pa.Table, layout: Layout) -> Iterator[pa.RecordBatch]:
+def _without_sort(rows: pa.Table, layout: ReplayLayout) -> Iterator[pa.RecordBatch]:
     if rows.num_rows:
         for batch in rows.select(layout.schema.names).combine_chunks().to_batches():
             yield pa.RecordBatch.from_arrays(batch.columns, schema=layout.schema)
+
+
+def conform_array(array: pa.Array, wanted: pa.DataType, /) -> pa.Array:
+    """Return a column in the type that was declared for it.
+
+    Parameters
+    ----------
+    array : pyarrow.Array
+        As a file has it. Not modified.
+    wanted : pyarrow.DataType
+        Plain types: no dictionaries, timestamps in microseconds.
+
+    Returns
+    -------
+    pyarrow.Array
+        Itself where it fits.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If a value does not fit.
+
+    Notes
+    -----
+    Cost: nothing where the types are equal; O(1) for a timestamp that lacks its zone; else one pass.
+    A timestamp without zone is taken as UTC, which is what Parquet's INT96 holds.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> column = pa.array([0], pa.timestamp("us"))
+    >>> str(conform_array(column, pa.timestamp("us", "UTC")).type)
+    'timestamp[us, tz=UTC]'
+    """
+    found = array.type
+    if found == wanted:
+        return array
+    if pa.types.is_dictionary(found):
+        return conform_array(array.dictionary_decode(), wanted)
+    if (
+        pa.types.is_timestamp(found)
+        and pa.types.is_timestamp(wanted)
+        and found.unit == wanted.unit
+        and (found.tz is None or wanted.tz is not None)
+    ):
+        return array.view(wanted)
+    if pa.types.is_nested(wanted) and found.id == wanted.id:
+        return _conform_nested(array, wanted)
+    try:
+        return array.cast(wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        msg = f"could not read a column: found type {str(found)!r}, declared is {str(wanted)!r} ({error})"
+        raise SchemaMismatchError(
+            msg, hint="the file was written by something that does not keep the schema"
+        ) from error
+
+
+def _conform_nested(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Conform the children: Arrow's own cast refuses children that may be null where none should."""
+    if array.offset:
+        # The children of a slice are not sliced: copy it.
+        array = pa.concat_arrays([array, array.slice(0, 0)])
+    mask = array.is_null() if array.null_count else None
+    if pa.types.is_struct(wanted):
+        present = {field.name: place for place, field in enumerate(array.type)}
+        children = [
+            conform_array(array.field(present[field.name]), field.type)
+            if field.name in present
+            else pa.nulls(len(array), field.type)
+            for field in wanted
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=mask)
+    if pa.types.is_map(wanted):
+        return pa.MapArray.from_arrays(
+            array.offsets,
+            conform_array(array.keys, wanted.key_type),
+            conform_array(array.items, wanted.item_type),
+            type=wanted,
+            mask=mask,
+        )
+    if pa.types.is_list(wanted):
+        return pa.ListArray.from_arrays(
+            array.offsets, conform_array(array.values, wanted.value_type), type=wanted, mask=mask
+        )
+    return array.cast(wanted)

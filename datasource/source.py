@@ -12,16 +12,16 @@ from spark_timely.datasource.clock import CLOCK_SCHEMA, check_clock_options
 from spark_timely.datasource.partitions import SPLIT_SCHEMA, restrict_layout
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log.files.format import METADATA_KEY
-from spark_timely.spark.arrow import arrow_schema, spark_schema
-from spark_timely.spark.compat import ADMISSION_CONTROL
-from spark_timely.spark.worker import settle_planner
+from spark_timely.spark.base.compat import ADMISSION_CONTROL
+from spark_timely.spark.base.schema import arrow_schema, spark_schema
+from spark_timely.spark.base.worker import settle_planner
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
     from spark_timely.conf.options import SourceOptions
-    from spark_timely.datasource.partitions import Layout
+    from spark_timely.datasource.partitions import ReplayLayout
 
 __all__ = ["TimelyDataSource"]
 
@@ -44,7 +44,7 @@ class TimelyDataSource(DataSource):
         spark.readStream.format("timely").option("workers", 4).load("/data/orders")
     """
 
-    _layout: Layout | None = None
+    _layout: ReplayLayout | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -116,9 +116,9 @@ class TimelyDataSource(DataSource):
             raise InvalidOptionError(msg, hint="they are for content=clock", context={"options": other})
         return options
 
-    def _log_layout(self, options: SourceOptions) -> Layout:
+    def _log_layout(self, options: SourceOptions) -> ReplayLayout:
         if self._layout is None:
-            from spark_timely.datasource.offsets import first_offset
+            from spark_timely.datasource.bounds import first_offset
             from spark_timely.datasource.planner import cut_of, layout_of
             from spark_timely.log.delta import open_log
 
@@ -129,7 +129,7 @@ class TimelyDataSource(DataSource):
             self._layout = layout_of(log, options)
         return self._layout
 
-    def _read_layout(self, options: SourceOptions, schema: StructType) -> Layout:
+    def _read_layout(self, options: SourceOptions, schema: StructType) -> ReplayLayout:
         layout = self._log_layout(options)
         wanted = arrow_schema(schema)
         if layout.content != "splits":

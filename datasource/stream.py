@@ -1,4 +1,4 @@
-"""Spark's view of a streaming replay, and of a batch one.
+"""The readers that Spark calls: of a streaming replay, of a batch one, and of a clock.
 
 Life of a reader: one instance, in the planner process of a query's run, answers for offsets and plans;
 a pickled copy of another one reads in the executors. Nothing is shared between them but the options and
@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
-from spark_timely.datasource.alarm import Alarm
-from spark_timely.datasource.clock import Clock
+from spark_timely.datasource.clock import Alarm, Clock
 from spark_timely.datasource.partitions import split_batch
 from spark_timely.datasource.reader import read_split
 from spark_timely.log.store.storage import open_storage
-from spark_timely.spark.compat import AvailableNow, carrier_limit, reads_all
-from spark_timely.spark.worker import settle_worker
+from spark_timely.spark.base.compat import AvailableNow, carrier_limit, reads_all
+from spark_timely.spark.base.worker import settle_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
 
     from spark_timely.conf.options import SourceOptions
-    from spark_timely.datasource.partitions import Layout, Split
+    from spark_timely.datasource.partitions import ReplayLayout, Split
     from spark_timely.datasource.planner import ReplayPlanner
 
 __all__ = [
@@ -55,7 +54,7 @@ class TimelyPartition(InputPartition):
 class _Reading:
     """What both readers share: the planner, made when it is needed, and the work of a task."""
 
-    def __init__(self, options: SourceOptions, layout: Layout) -> None:
+    def __init__(self, options: SourceOptions, layout: ReplayLayout) -> None:
         self._options = options
         self._layout = layout
         self._planner: ReplayPlanner | None = None
@@ -94,7 +93,7 @@ class TimelyStreamReader(_Reading, DataSourceStreamReader, AvailableNow):
     Parameters
     ----------
     options : SourceOptions
-    layout : Layout
+    layout : ReplayLayout
         Columns to give out.
 
     Notes
@@ -141,7 +140,7 @@ class EarlierStreamReader(TimelyStreamReader):
     restarts.
     """
 
-    def __init__(self, options: SourceOptions, layout: Layout) -> None:
+    def __init__(self, options: SourceOptions, layout: ReplayLayout) -> None:
         super().__init__(options, layout)
         self._planned: dict[str, Any] | None = None
 
@@ -165,7 +164,7 @@ class TimelyBatchReader(_Reading, DataSourceReader):
     Parameters
     ----------
     options : SourceOptions
-    layout : Layout
+    layout : ReplayLayout
         Columns to give out.
     """
 

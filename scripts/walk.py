@@ -23,9 +23,9 @@ sys.path.insert(0, str(ROOT))
 import pyarrow as pa  # noqa: E402
 
 import spark_timely  # noqa: E402
-from spark_timely.dataflow.engine import Engine  # noqa: E402
-from spark_timely.dataflow.scope import Scope  # noqa: E402
-from spark_timely.spark.arrow import spark_schema  # noqa: E402
+from spark_timely.dataflow.engine.steps import Engine  # noqa: E402
+from spark_timely.dataflow.stream import Scope  # noqa: E402
+from spark_timely.spark.base.schema import spark_schema  # noqa: E402
 from spark_timely.spark.dataflow_tasks import catalog_of  # noqa: E402
 from tests.property.test_dataflow import runner  # noqa: E402
 from tests.unit.sink.driver import SinkDriver, rows  # noqa: E402

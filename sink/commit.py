@@ -36,10 +36,11 @@ from spark_timely.log.store.storage import open_storage
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.note import Note
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress
+from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.layout import fingerprint
-from spark_timely.sink.plan import BatchId, CapturePlan, find_log
-from spark_timely.sink.source import end_of_sources
-from spark_timely.spark.log_record import LogCommit, write_entry
+from spark_timely.sink.plan import CapturePlan, find_log
+from spark_timely.spark.base.log_record import LogCommit, write_entry
+from spark_timely.spark.base.source_frontier import end_of_sources
 from spark_timely.time.arrays import IntArray
 from spark_timely.time.consolidation import consolidate_rows
 from spark_timely.time.order import minimal

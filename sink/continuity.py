@@ -1,4 +1,6 @@
-"""Whether a log has everything that its query put into it before: it may have been deleted, restored, or replaced.
+"""Which micro-batch this is, and whether its log has all that the query put there before.
+
+A log may have been deleted, restored, or replaced.
 
 A query whose checkpoint was kept continues with its next micro-batch. On a log that went back the ones between would be
 missing, and their times declared complete. So a micro-batch is captured only where nothing before it is missing, as
@@ -14,17 +16,66 @@ Invariants
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spark_timely.errors import RolledBackError
+from spark_timely.protocol.note import MicroBatch
 
 if TYPE_CHECKING:
+    from spark_timely.canonical.digest import RowsDigest
     from spark_timely.log.base import StreamState
-    from spark_timely.sink.plan import BatchId
-    from spark_timely.spark.log_record import LogEntry
+    from spark_timely.spark.base.checkpoint import PlannedOffsets
+    from spark_timely.spark.base.log_record import LogEntry
 
-__all__ = ["Consent", "Finding", "Place", "find_break", "judge_continuity"]
+__all__ = ["BatchId", "Consent", "Finding", "Place", "find_break", "judge_continuity"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchId:
+    """Name a micro-batch: whose, which, and which capture within it.
+
+    Attributes
+    ----------
+    query : str or None
+        Query id, or the name that foreachBatch gave; None where it is not known here.
+    batch : int or None
+        Number of the micro-batch; None where it is not known here.
+    step : int
+        Which capture into the same stream within the micro-batch.
+    planned : PlannedOffsets or None
+        What Spark planned it from; None where that cannot be read here. Says nothing about which one is meant.
+    run_by : str or None
+        Id of the Spark query, as Spark's tasks know it, where `query` is another name. Neither does that.
+
+    Examples
+    --------
+    >>> BatchId("q", 3) == BatchId("q", 3, 0)
+    True
+    """
+
+    query: str | None
+    batch: int | None
+    step: int = 0
+    planned: PlannedOffsets | None = field(default=None, compare=False)
+    run_by: str | None = field(default=None, compare=False)
+
+    def micro_batch(self, digest: RowsDigest | None = None) -> MicroBatch:
+        """Return what the log's note says of it.
+
+        Parameters
+        ----------
+        digest : RowsDigest, optional
+            Of the rows that came in.
+        """
+        return MicroBatch(
+            offsets=None if self.planned is None else self.planned.hash,
+            before=None if self.planned is None else self.planned.before,
+            source="" if self.planned is None else self.planned.source,
+            digest=None if digest is None else digest.text,
+            n_input=None if digest is None else digest.n_rows,
+            query=self.run_by,
+        )
 
 
 @dataclass(frozen=True, slots=True)

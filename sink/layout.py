@@ -23,19 +23,19 @@ from spark_timely.conf.options import SinkOptions
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log.files.format import METADATA_KEY, LogFormat, canonical_type
 from spark_timely.protocol.policy import FrontierPolicy, LateData, Policy
-from spark_timely.sink.statements import check_statement_columns, statement_columns
-from spark_timely.spark.arrow import arrow_schema
+from spark_timely.sink.cdcv2 import check_statement_columns, statement_columns
+from spark_timely.spark.base.schema import arrow_schema
 from spark_timely.time.domain import TimeDomain
 from spark_timely.time.types import TimeType
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["Layout", "fingerprint", "layout_of", "policy_of", "resolve_frontier"]
+__all__ = ["CaptureLayout", "fingerprint", "layout_of", "policy_of", "resolve_frontier"]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CaptureLayout:
     """Name the column of the data for each thing that a log stores.
 
     Attributes
@@ -61,7 +61,7 @@ class Layout:
     --------
     >>> import pyarrow as pa
     >>> form = LogFormat.build(pa.schema([("id", pa.int64())]), minimum=(0,))
-    >>> Layout(form, ("id",), ()).required
+    >>> CaptureLayout(form, ("id",), ()).required
     ()
     """
 
@@ -130,14 +130,14 @@ class Layout:
         return not empty and all(field.name in stored and stored[field.name].equals(field) for field in filled)
 
 
-def fingerprint(layout: Layout, /) -> str:
+def fingerprint(layout: CaptureLayout, /) -> str:
     """Return a short text that tells layouts apart where files of one do not fit the other.
 
     Columns that the data does not fill make no difference: others may add some at any time.
 
     Parameters
     ----------
-    layout : Layout
+    layout : CaptureLayout
 
     Returns
     -------
@@ -147,7 +147,7 @@ def fingerprint(layout: Layout, /) -> str:
     --------
     >>> import pyarrow as pa
     >>> narrow, wide = (LogFormat.build(pa.schema([("id", kind)])) for kind in (pa.int32(), pa.int64()))
-    >>> fingerprint(Layout(narrow, ("id",), ())) == fingerprint(Layout(wide, ("id",), ()))
+    >>> fingerprint(CaptureLayout(narrow, ("id",), ())) == fingerprint(CaptureLayout(wide, ("id",), ()))
     False
     """
     form = layout.form
@@ -282,7 +282,7 @@ def policy_of(options: SinkOptions, form: LogFormat, /) -> Policy:
     )
 
 
-def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | None) -> Layout:
+def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | None) -> CaptureLayout:
     """Say what each column of the data is for the log.
 
     Parameters
@@ -296,7 +296,7 @@ def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | 
 
     Returns
     -------
-    Layout
+    CaptureLayout
 
     Raises
     ------
@@ -361,7 +361,7 @@ def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | 
         )
         if statements:
             check_statement_columns(schema, statements, form.domain)
-        return Layout(form, tuple(arrow.names), times, diff, event, delta, minimum_told, (), statements)
+        return CaptureLayout(form, tuple(arrow.names), times, diff, event, delta, minimum_told, (), statements)
     if diff is not None and form.kind != "collection":
         msg = f"could not capture column {diff!r} as diff: found a log of kind {form.kind!r}"
         raise SchemaMismatchError(msg, hint="leave out diffColumn, or capture into a new log", context={"column": diff})
@@ -370,7 +370,7 @@ def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | 
     sources, extra = _match(arrow, form, merge=options.merge_schema)
     if extra:
         form = form.extended(pa.schema([arrow.field(name) for name in extra]))
-    return Layout(form, (*sources, *extra), times, diff, event, delta, minimum_told, tuple(extra), statements)
+    return CaptureLayout(form, (*sources, *extra), times, diff, event, delta, minimum_told, tuple(extra), statements)
 
 
 def _match(arrow: pa.Schema, form: LogFormat, *, merge: bool) -> tuple[tuple[str | None, ...], list[str]]:

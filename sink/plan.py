@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spark_timely.errors import ClosedError, LogMissingError, OwnershipError, RolledBackError, shown
@@ -31,16 +31,15 @@ from spark_timely.masking import masked_logger
 from spark_timely.protocol.note import MicroBatch
 from spark_timely.protocol.policy import Policy
 from spark_timely.protocol.rules import StreamCounts
-from spark_timely.sink.continuity import Consent, Place, find_break, judge_continuity
-from spark_timely.sink.layout import Layout, layout_of, policy_of
-from spark_timely.sink.source import end_of_sources
-from spark_timely.spark.checkpoint import PlannedOffsets, planned_offsets
-from spark_timely.spark.log_record import LogEntry, find_entry, read_entries
+from spark_timely.sink.continuity import BatchId, Consent, Place, find_break, judge_continuity
+from spark_timely.sink.layout import CaptureLayout, layout_of, policy_of
+from spark_timely.spark.base.checkpoint import planned_offsets
+from spark_timely.spark.base.log_record import LogEntry, find_entry, read_entries
+from spark_timely.spark.base.source_frontier import end_of_sources
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from spark_timely.canonical.digest import RowsDigest
     from spark_timely.conf.options import SinkOptions
     from spark_timely.log import Log
     from spark_timely.log.base import StreamState
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 _log = masked_logger("spark_timely.sink")
 
 __all__ = [
-    "BatchId",
     "CapturePlan",
     "Standing",
     "check_owner",
@@ -69,53 +67,6 @@ def now_us() -> int:
     True
     """
     return time.time_ns() // 1000
-
-
-@dataclass(frozen=True, slots=True)
-class BatchId:
-    """Name a micro-batch: whose, which, and which capture within it.
-
-    Attributes
-    ----------
-    query : str or None
-        Query id, or the name that foreachBatch gave; None where it is not known here.
-    batch : int or None
-        Number of the micro-batch; None where it is not known here.
-    step : int
-        Which capture into the same stream within the micro-batch.
-    planned : PlannedOffsets or None
-        What Spark planned it from; None where that cannot be read here. Says nothing about which one is meant.
-    run_by : str or None
-        Id of the Spark query, as Spark's tasks know it, where `query` is another name. Neither does that.
-
-    Examples
-    --------
-    >>> BatchId("q", 3) == BatchId("q", 3, 0)
-    True
-    """
-
-    query: str | None
-    batch: int | None
-    step: int = 0
-    planned: PlannedOffsets | None = field(default=None, compare=False)
-    run_by: str | None = field(default=None, compare=False)
-
-    def micro_batch(self, digest: RowsDigest | None = None) -> MicroBatch:
-        """Return what the log's note says of it.
-
-        Parameters
-        ----------
-        digest : RowsDigest, optional
-            Of the rows that came in.
-        """
-        return MicroBatch(
-            offsets=None if self.planned is None else self.planned.hash,
-            before=None if self.planned is None else self.planned.before,
-            source="" if self.planned is None else self.planned.source,
-            digest=None if digest is None else digest.text,
-            n_input=None if digest is None else digest.n_rows,
-            query=self.run_by,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +103,7 @@ class CapturePlan:
     Attributes
     ----------
     options : SinkOptions
-    layout : Layout
+    layout : CaptureLayout
     policy : Policy
     ident : BatchId
         What is known of the micro-batch on the driver.
@@ -171,7 +122,7 @@ class CapturePlan:
     """
 
     options: SinkOptions
-    layout: Layout
+    layout: CaptureLayout
     policy: Policy
     ident: BatchId
     fresh: Standing

@@ -24,8 +24,9 @@ from spark_timely.log.store.storage import FileStorage, open_storage
 from spark_timely.protocol.policy import FrontierPolicy, Judgement, late_error
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.sink.commit import TaskReport
+from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.layout import fingerprint
-from spark_timely.sink.plan import BatchId, CapturePlan, Standing
+from spark_timely.sink.plan import CapturePlan, Standing
 from spark_timely.time.arrays import IntArray
 from spark_timely.time.consolidation import consolidate_rows, is_sorted, lexsort
 from spark_timely.time.order import minimal

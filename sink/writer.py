@@ -17,9 +17,10 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError
 from spark_timely.sink.commit import TaskReport, commit_reports, delete_files, is_refusal
-from spark_timely.sink.plan import BatchId, CapturePlan, make_plan
-from spark_timely.spark.checkpoint import checkpoint_state, planned_offsets, require_checkpoint
-from spark_timely.spark.worker import settle_planner, settle_worker
+from spark_timely.sink.continuity import BatchId
+from spark_timely.sink.plan import CapturePlan, make_plan
+from spark_timely.spark.base.checkpoint import checkpoint_state, planned_offsets, require_checkpoint
+from spark_timely.spark.base.worker import settle_planner, settle_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa

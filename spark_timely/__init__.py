@@ -37,19 +37,19 @@ if TYPE_CHECKING:
     from spark_timely.log.log import Log as Log
     from spark_timely.log.wait import wait as wait
     from spark_timely.progress.frontier import Antichain as Antichain
+    from spark_timely.spark.base.source_frontier import batch_frontier as batch_frontier
+    from spark_timely.spark.capture.foreach_batch import capture as capture
     from spark_timely.spark.collection import consolidate as consolidate
     from spark_timely.spark.collection import snapshot as snapshot
     from spark_timely.spark.collection import snapshot_at as snapshot_at
     from spark_timely.spark.dataflow import Dataflow as Dataflow
-    from spark_timely.spark.dataflow_query import DataflowQuery as DataflowQuery
-    from spark_timely.spark.foreach_batch import capture as capture
+    from spark_timely.spark.dataflow import DataflowQuery as DataflowQuery
     from spark_timely.spark.session import register as register
     from spark_timely.spark.session import session as session
     from spark_timely.spark.session import session_settings as session_settings
-    from spark_timely.spark.source_frontier import batch_frontier as batch_frontier
+    from spark_timely.spark.session import table_path as table_path
     from spark_timely.spark.start import CaptureQuery as CaptureQuery
     from spark_timely.spark.start import start as start
-    from spark_timely.spark.tables import table_path as table_path
 
 __version__ = "0.1.0"
 
@@ -59,10 +59,10 @@ _EXPORTS: dict[str, str] = {
     "CaptureQuery": "spark_timely.spark.start",
     "Cut": "spark_timely.log.cut",
     "Dataflow": "spark_timely.spark.dataflow",
-    "DataflowQuery": "spark_timely.spark.dataflow_query",
+    "DataflowQuery": "spark_timely.spark.dataflow",
     "Log": "spark_timely.log.log",
-    "batch_frontier": "spark_timely.spark.source_frontier",
-    "capture": "spark_timely.spark.foreach_batch",
+    "batch_frontier": "spark_timely.spark.base.source_frontier",
+    "capture": "spark_timely.spark.capture.foreach_batch",
     "ceil_to": "spark_timely.dataflow.delays",
     "consolidate": "spark_timely.spark.collection",
     "count": "spark_timely.dataflow.aggregates",
@@ -81,7 +81,7 @@ _EXPORTS: dict[str, str] = {
     "snapshot_at": "spark_timely.spark.collection",
     "start": "spark_timely.spark.start",
     "sum": "spark_timely.dataflow.aggregates:sum_of",
-    "table_path": "spark_timely.spark.tables",
+    "table_path": "spark_timely.spark.session",
     "wait": "spark_timely.log.wait",
     "windows": "spark_timely.dataflow.delays",
 }

@@ -53,7 +53,7 @@ def public(name: str) -> object:
     """Return what a name stands for; for the callable package, the function behind it."""
     value: object = getattr(spark_timely, name)
     if name == "capture":
-        return importlib.import_module("spark_timely.spark.foreach_batch").capture
+        return importlib.import_module("spark_timely.spark.capture.foreach_batch").capture
     return value
 
 

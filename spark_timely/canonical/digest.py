@@ -13,7 +13,7 @@ Invariants
 
 The scheme ``arrow1`` adds the row hashes of `spark_timely.canonical.row_hash`, lane by lane. They go by value,
 whatever the width of an integer or a float: a row hashes as it does after a cast to the log's types, and
-nothing is cast. The scheme ``spark1`` is described in `spark_timely.spark.digest_sql`.
+nothing is cast. The scheme ``spark1`` is described in `spark_timely.spark.capture.digest_sql`.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def digest_of(rows: pa.Table, columns: Sequence[tuple[str, str]], /) -> RowsDige
     rows : pyarrow.Table
         Any chunks, timestamps in any zone. Not modified.
     columns : sequence of (str, str)
-        The columns that count: name in the log, name in `rows`. `Layout.inputs` gives them.
+        The columns that count: name in the log, name in `rows`. `CaptureLayout.inputs` gives them.
 
     Returns
     -------

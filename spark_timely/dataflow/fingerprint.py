@@ -30,9 +30,23 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from spark_timely.dataflow.delays import CeilTo, Chain, Shift
-from spark_timely.dataflow.row_views import Concat, Delayed, Filter, FlatMapped, Hinted, Inspected, Mapped, Select
-from spark_timely.dataflow.time_views import Aggregate, Join, Notified
-from spark_timely.dataflow.view import Replay, View, leaves_of, ordered
+from spark_timely.dataflow.views import (
+    Aggregate,
+    Concat,
+    Delayed,
+    Filter,
+    FlatMapped,
+    Hinted,
+    Inspected,
+    Join,
+    Mapped,
+    Notified,
+    Replay,
+    Select,
+    View,
+    leaves_of,
+    ordered,
+)
 from spark_timely.errors import TimelyInternalError
 from spark_timely.log.files.format import canonical_type
 
@@ -42,7 +56,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
     from spark_timely.dataflow.delays import BoundDelay
-    from spark_timely.dataflow.scope import Sink
+    from spark_timely.dataflow.logs import Sink
 
 __all__ = ["FINGERPRINT", "Plan", "plans_of"]
 

@@ -1,4 +1,4 @@
-"""The logs of a dataflow, opened: those that it reads and those that it writes, which are made if they are not there.
+"""The outputs of a dataflow and all logs that it reads and writes: opened, or created, each under one path.
 
 Everything in a dataflow is kept by the path of a log. One log under two paths would be written twice by two halves of
 a dataflow that know nothing of each other, or would wait for itself.
@@ -13,12 +13,13 @@ Invariants
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.dataflow.view import leaves_of
+from spark_timely.dataflow.views import View, leaves_of
 from spark_timely.errors import InvalidUsageError, LogMissingError, NotBeyondError, SchemaMismatchError, shown
 from spark_timely.log import Log
 from spark_timely.log.delta import create_log, open_log
@@ -28,10 +29,34 @@ from spark_timely.log.store.storage import open_storage
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from spark_timely.dataflow.scope import Sink
-    from spark_timely.dataflow.view import View
+__all__ = ["Sink", "open_logs"]
 
-__all__ = ["open_logs"]
+
+@dataclass(frozen=True, eq=False)
+class Sink:
+    """A stream of a log that a dataflow owns, and what is captured into it.
+
+    Attributes
+    ----------
+    name : str
+        Of the operator, for errors.
+    view : View
+    path : str
+        Of the log.
+    stream : str
+    owner : str
+        The same for all copies and restarts of the dataflow.
+    replaces : str or None
+        Fingerprint of the plan that the output may have been made by up to now, or of the state that it may be in: see
+        `Stream.capture`.
+    """
+
+    name: str
+    view: View
+    path: str
+    stream: str
+    owner: str
+    replaces: str | None = None
 
 
 def open_logs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) -> dict[str, Log]:

@@ -1,26 +1,204 @@
-"""How a dataflow is written down: streams, and the operators that make streams of them.
+"""How a dataflow is written down: logs that it reads, streams, the operators that make streams of them, and outputs.
 
-Everything that can be refused is refused here, naming the operator: before a query is started.
+A `Scope` begins streams and knows the outputs; each operator of a `Stream` makes another stream around a view of its
+rows; a `Probe` says how far the outputs made from one are. Everything that can be refused is refused here, naming the
+operator: before a query is started.
+
+Invariants
+----------
+1. All times of a dataflow are of the same types.
+2. A stream of a log is owned by one dataflow, and captured into at one place of it.
+3. No log is made from itself: loops are not built.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from spark_timely.dataflow.row_operators import RowOperators
-from spark_timely.dataflow.time_operators import TimeOperators
+import pyarrow as pa
+import pyarrow.acero as acero
+import pyarrow.compute as pc
+
+from spark_timely.dataflow.aggregates import Aggregation, sum_of
+from spark_timely.dataflow.delays import plus
+from spark_timely.dataflow.fingerprint import FINGERPRINT
+from spark_timely.dataflow.logs import Sink, open_logs
+from spark_timely.dataflow.views import (
+    Aggregate,
+    Concat,
+    Delayed,
+    Filter,
+    FlatMapped,
+    Hinted,
+    Inspected,
+    Join,
+    Mapped,
+    Notified,
+    Replay,
+    Select,
+    View,
+    check_flat_mapped,
+    check_mapped,
+    check_notified,
+    leaves_of,
+    ordered,
+    time_value,
+)
+from spark_timely.errors import (
+    CyclicSummaryError,
+    InvalidUsageError,
+    LogMissingError,
+    SchemaMismatchError,
+    TimelyError,
+    described,
+    shown,
+)
+from spark_timely.log import Log
+from spark_timely.log.delta import open_log
+from spark_timely.log.files.format import LogFormat, canonical_type, check_stream_name
+from spark_timely.log.store.storage import normal_path
+from spark_timely.predicate import parse_predicate
+from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
     import os
 
-    from spark_timely.dataflow.scope import Probe
-    from spark_timely.log import Log
+    from spark_timely.dataflow.delays import Delay, Delays
 
-__all__ = ["Stream"]
+__all__ = ["Probe", "Scope", "Stream", "types_of"]
 
 
-class Stream(RowOperators, TimeOperators):
+class Scope:
+    """A dataflow before it runs.
+
+    Parameters
+    ----------
+    name : str
+        Owns the outputs: the same over restarts, another one for each dataflow.
+    evaluation : {"arrow", "sql"}
+        What runs it: see `Dataflow`.
+
+    Examples
+    --------
+    >>> import tempfile, pyarrow as pa
+    >>> from spark_timely.log.delta import create_log
+    >>> log = create_log(tempfile.mkdtemp() + "/log", pa.schema([("v", pa.int64())]), minimum=(0,))
+    >>> Scope("example").replay(log)
+    Stream('replay_1', ['v'])
+    """
+
+    def __init__(self, name: str, *, evaluation: str = "arrow") -> None:
+        if not isinstance(name, str) or not name.strip():
+            msg = f"could not begin a dataflow: found name={shown(name)}"
+            raise InvalidUsageError(msg, hint="give it a name, the same whenever it is started")
+        if evaluation not in ("arrow", "sql"):
+            msg = f"could not begin dataflow {name!r}: found evaluation={shown(evaluation)}"
+            raise InvalidUsageError(msg, hint="use 'arrow' or 'sql'")
+        self.name = name
+        self.evaluation = evaluation
+        self.sinks: list[Sink] = []
+        self.storage: dict[str, dict[str, str]] = {}
+        self._leaves: dict[str, Replay] = {}
+        self._operators = 0
+
+    def next_name(self, kind: str) -> str:
+        """Return the name of a new operator."""
+        self._operators += 1
+        return f"{kind}_{self._operators}"
+
+    def replay(self, log: str | os.PathLike[str] | Log, /) -> Stream:
+        """Read a log: its messages, and its frontier.
+
+        Parameters
+        ----------
+        log : path or Log
+
+        Returns
+        -------
+        Stream
+
+        Raises
+        ------
+        LogMissingError
+            If there is no log.
+        InvalidUsageError
+            If its times are of other types than those of another log of the dataflow, or it is a
+            collection.
+        """
+        name = self.next_name("replay")
+        opened = log if isinstance(log, Log) else open_log(log)
+        if opened.kind != "stream":
+            msg = f"could not add operator {name!r}: found log {opened.path!r} of kind={opened.kind!r}"
+            raise InvalidUsageError(msg, hint="dataflows read streams; updates of collections cannot be aggregated yet")
+        for other in self._leaves.values():
+            if other.domain.types != opened.domain.types:
+                here, there = ([kind.value for kind in each.domain.types] for each in (opened, other))
+                msg = f"could not add operator {name!r}: found times of types {here!r}, {there!r} in log {other.path!r}"
+                raise InvalidUsageError(msg, hint="all logs of one dataflow have times of the same types")
+        if opened.path not in self._leaves:
+            self._leaves[opened.path] = Replay(name, opened.domain, opened.schema, (), opened.path)
+            self.storage[opened.path] = dict(opened.storage_options)
+        return Stream(self, self._leaves[opened.path])
+
+    def add_sink(self, view: View, log: str | os.PathLike[str] | Log, stream: str, replaces: str | None = None) -> None:
+        """Capture a view into a stream of a log. See `Stream.capture`."""
+        name = self.next_name("capture")
+        path = log.path if isinstance(log, Log) else normal_path(log)
+        check_stream_name(stream)
+        LogFormat.build(view.schema, times=[kind.value for kind in view.domain.types])
+        if replaces is not None and not (isinstance(replaces, str) and FINGERPRINT.fullmatch(replaces)):
+            msg = f"could not add operator {name!r}: found replaces={shown(replaces)}"
+            raise InvalidUsageError(msg, hint="give the fingerprint as the error or explain() shows it: '1:…'")
+        if any((sink.path, sink.stream) == (path, stream) for sink in self.sinks):
+            msg = f"could not add operator {name!r}: found stream {stream!r} of log {path!r} captured into already"
+            raise InvalidUsageError(msg, hint="concat the two streams, or capture into another one")
+        below = self._below(view)
+        if path in below:
+            route = [*below[path], path]
+            msg_0 = f"could not add operator {name!r}: found log {path!r} made from itself, by {shown(route)}"
+            raise CyclicSummaryError(
+                msg_0,
+                hint="capture into another log; loops are not built",
+                path=route,
+            )
+        self.sinks.append(Sink(name, view, path, stream, f"dataflow {self.name}", replaces))
+        self.storage.setdefault(path, dict(log.storage_options) if isinstance(log, Log) else {})
+
+    def spool(self, view: View, log: str | os.PathLike[str] | Log, stream: str, replaces: str | None = None) -> Stream:
+        """Capture a view, and replay the log that it is captured into. See `Stream.spool`."""
+        self.add_sink(view, log, stream, replaces)
+        sink = self.sinks[-1]
+        return self.replay(open_logs([sink], self.storage)[sink.path])
+
+    def _below(self, view: View) -> dict[str, list[str]]:
+        """Return the logs that a view is made from, through other outputs too, each with how."""
+        found: dict[str, list[str]] = {}
+        waiting = [(leaf.path, [leaf.path]) for leaf in leaves_of(view)]
+        while waiting:  # one turn per log
+            path, route = waiting.pop()
+            if path in found:
+                continue
+            found[path] = route
+            for sink in self.sinks:
+                if sink.path == path:
+                    waiting += [(leaf.path, [leaf.path, *route]) for leaf in leaves_of(sink.view)]
+        return found
+
+    def probe_of(self, view: View) -> Probe:
+        """Return what tells how far the outputs made from a view are."""
+        return Probe(self, view)
+
+
+class Stream:
     """A stream of a dataflow: rows, each at a time, and a frontier. Made by `Dataflow.replay` and by operators.
+
+    Parameters
+    ----------
+    scope : Scope
+        The dataflow.
+    view : View
+        What it is.
 
     Examples
     --------
@@ -29,6 +207,600 @@ class Stream(RowOperators, TimeOperators):
     >>> rows_of(stream_of({"_time": [1, 1, 2], "n": [5, 20, 30]}).filter("n > 15").aggregate(n=count()))
     [{'_time': 1, 'n': 1}, {'_time': 2, 'n': 1}]
     """
+
+    def __init__(self, scope: Scope, view: View) -> None:
+        self._scope = scope
+        self.view = view
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the payload."""
+        return self.view.schema
+
+    def __repr__(self) -> str:
+        """Return the operator's name and the columns."""
+        return f"Stream({self.view.name!r}, {shown(self.schema.names)})"
+
+    def filter(self, condition: str | pc.Expression, /) -> Stream:
+        """Keep the rows for which a condition holds; not those for which it is null.
+
+        Parameters
+        ----------
+        condition : str or pyarrow.compute.Expression
+            Over payload and time columns: SQL text as Spark's ``where`` takes it, such as
+            ``"delay > 15 AND origin IN ('JFK', 'LGA')"``, or ``pc.field("delay") > 15``. Of SQL there are
+            comparisons, ``AND``, ``OR``, ``NOT``, ``IS [NOT] NULL``, ``[NOT] IN``, ``[NOT] BETWEEN``,
+            ``[NOT] LIKE``, ``+``, ``-``, ``*``, and literals.
+
+        Raises
+        ------
+        InvalidUsageError
+            If it is no condition, or none of these columns and types.
+
+        Examples
+        --------
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> rows_of(stream_of({"_time": [1, 1, 2], "n": [5, 20, None]}).filter("n > 15"))
+        [{'_time': 1, 'n': 20}]
+        """
+        name = self._scope.next_name("filter")
+        kept, columns, text = self._condition(name, condition)
+        sql = condition if isinstance(condition, str) else None
+        return self._made(Filter(name, self.view.domain, self.schema, (self.view,), kept, columns, text, sql))
+
+    def branch(self, condition: str | pc.Expression, /) -> tuple[Stream, Stream]:
+        """Part a stream in two: the rows for which a condition holds, and all others.
+
+        Parameters
+        ----------
+        condition : str or pyarrow.compute.Expression
+            As in `filter`. Rows for which it is null are among the others.
+
+        Returns
+        -------
+        holds, others : Stream
+
+        Examples
+        --------
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> late, others = stream_of({"_time": [1, 1, 2], "n": [5, 20, None]}).branch("n > 15")
+        >>> [row["n"] for row in rows_of(late)], [row["n"] for row in rows_of(others)]
+        ([20], [5, None])
+        """
+        name = self._scope.next_name("branch")
+        kept, columns, text = self._condition(name, condition)
+        # Never null, so that each row goes one way.
+        holds = pc.coalesce(kept, pc.scalar(False))  # noqa: FBT003 - as Arrow has it
+        sql = f"coalesce(({text}), false)" if isinstance(condition, str) else None
+        make = [
+            (f"{name}_holds", holds, text, sql),
+            (f"{name}_others", ~holds, f"not {text}", sql and f"NOT {sql}"),
+        ]
+        one, other = (
+            self._made(Filter(part, self.view.domain, self.schema, (self.view,), each, columns, said, as_sql))
+            for part, each, said, as_sql in make
+        )
+        return one, other
+
+    def _condition(self, name: str, condition: object) -> tuple[pc.Expression, tuple[str, ...], str]:
+        if isinstance(condition, str):
+            types = {field.name: field.type for field in self.view.empty().schema}
+            expression = parse_predicate(condition, types, what=f"add operator {name!r}").expression
+        elif isinstance(condition, pc.Expression):
+            expression = condition
+        else:
+            msg = f"could not add operator {name!r}: found condition={shown(condition)}"
+            raise InvalidUsageError(
+                msg, hint="give SQL text, or an expression such as pyarrow.compute.field('delay') > 15"
+            )
+        return expression, self._columns_of(name, expression, pa.bool_()), str(condition)
+
+    def select(self, *columns: str, **expressions: pc.Expression) -> Stream:
+        """Choose columns, and compute others row by row.
+
+        Parameters
+        ----------
+        *columns : str
+            Payload columns to keep.
+        **expressions : pyarrow.compute.Expression
+            What is computed, by the name of the column that comes out.
+
+        Raises
+        ------
+        InvalidUsageError
+            If a column is missing or named twice, or an expression does not fit.
+
+        Examples
+        --------
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> rows = stream_of({"_time": [1], "k": ["a"], "n": [5]})
+        >>> rows_of(rows.select("k", twice=pc.field("n") * 2))
+        [{'_time': 1, 'k': 'a', 'twice': 10}]
+        """
+        name = self._scope.next_name("select")
+        wanted: dict[str, pc.Expression] = {}
+        for column in columns:
+            self._check_column(name, column)
+            wanted[column] = pc.field(column)
+        for column, expression in expressions.items():
+            if column in wanted or not isinstance(expression, pc.Expression):
+                msg = f"could not add operator {name!r}: found {column}={shown(expression)}"
+                raise InvalidUsageError(msg, hint="give each column once, and expressions such as pc.field('a') + 1")
+            wanted[column] = expression
+        if not wanted:
+            msg = f"could not add operator {name!r}: found no columns"
+            raise InvalidUsageError(msg, hint="name columns to keep or to compute")
+        used: dict[str, None] = {}
+        fields = []
+        for column, expression in wanted.items():  # one turn per column
+            used.update(dict.fromkeys(self._columns_of(name, expression, None)))
+            kept = self.schema.field(column) if column in columns else None
+            fields.append(kept or pa.field(column, self._type_of(name, column, expression)))
+        return self._made(Select(name, self.view.domain, pa.schema(fields), (self.view,), wanted, tuple(used)))
+
+    def map(self, function: Callable[[pa.Table], pa.Table], /, *, columns: Sequence[str] | None = None) -> Stream:
+        """Make one row of each row, by a function of Arrow tables.
+
+        Parameters
+        ----------
+        function : callable
+            Takes a pyarrow Table with the time columns and payload columns of some rows; gives one with
+            as many rows in the same order. What it gives may depend on the row alone: which rows come
+            together is nothing to rely on. It is called once at once, without rows, for its columns.
+        columns : sequence of str, optional
+            Payload columns that it gets; all unless given. Naming them spares reading the others.
+
+        Raises
+        ------
+        InvalidUsageError
+            If a column is missing, or the function fails without rows.
+
+        Examples
+        --------
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> rows = stream_of({"_time": [1, 2], "word": ["to", "be"]})
+        >>> rows_of(rows.map(lambda t: pa.table({"loud": pc.utf8_upper(t["word"])})))
+        [{'_time': 1, 'loud': 'TO'}, {'_time': 2, 'loud': 'BE'}]
+        """
+        name = self._scope.next_name("map")
+        self._check_function(name, function)
+        given = self._given(name, columns)
+        rows = self.view.empty().select([*self.view.domain.columns, *given])
+        schema = self._tried(name, lambda: check_mapped(self.view.domain, rows, function(rows)))
+        named = columns is not None
+        return self._made(Mapped(name, self.view.domain, schema, (self.view,), function, given, named))
+
+    def flat_map(self, function: Callable[[pa.Table], pa.Table], /, *, columns: Sequence[str] | None = None) -> Stream:
+        """Make any number of rows of each row, by a function of Arrow tables; they have its time.
+
+        Parameters
+        ----------
+        function : callable
+            Takes a pyarrow Table as in `map`; gives one with a column ``_row`` besides its own: the number,
+            counted from 0, of the row from which each is made. What it makes of a row may depend on this
+            row alone.
+        columns : sequence of str, optional
+            Payload columns that it gets; all unless given.
+
+        Raises
+        ------
+        InvalidUsageError
+            If a column is missing, or the function fails without rows.
+
+        Examples
+        --------
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> def words(rows):
+        ...     parts = pc.utf8_split_whitespace(rows["text"]).combine_chunks()
+        ...     return pa.table({"_row": pc.list_parent_indices(parts), "word": pc.list_flatten(parts)})
+        >>> rows_of(stream_of({"_time": [1, 2], "text": ["to be", "or"]}).flat_map(words))
+        [{'_time': 1, 'word': 'be'}, {'_time': 1, 'word': 'to'}, {'_time': 2, 'word': 'or'}]
+        """
+        name = self._scope.next_name("flat_map")
+        self._check_function(name, function)
+        given = self._given(name, columns)
+        rows = self.view.empty().select([*self.view.domain.columns, *given])
+        schema = self._tried(name, lambda: check_flat_mapped(rows, function(rows))[0])
+        named = columns is not None
+        return self._made(FlatMapped(name, self.view.domain, schema, (self.view,), function, given, named))
+
+    def inspect(self, function: Callable[[pa.Table, Antichain, Antichain], object], /) -> Stream:
+        """Show the rows to a function, and hand them on.
+
+        Parameters
+        ----------
+        function : callable
+            Takes a pyarrow Table with time and payload columns of some rows, and the range that is being
+            computed: lower and upper frontier. What it gives back means nothing. It runs where the rows are,
+            in Spark's workers, before they are written: at least once, and again when a task is repeated. Not at all
+            where nothing downstream is captured.
+
+        Examples
+        --------
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> seen = []
+        >>> rows = stream_of({"_time": [1, 2]}).inspect(lambda rows, lower, upper: seen.append((rows.num_rows, upper)))
+        >>> _ = rows_of(rows, upper=[2])
+        >>> seen
+        [(1, Antichain.of(2))]
+        """
+        name = self._scope.next_name("inspect")
+        self._check_function(name, function)
+        return self._made(Inspected(name, self.view.domain, self.schema, (self.view,), function))
+
+    def exchange(self, *by: str) -> Stream:
+        """Hint that rows be brought together by some columns; changes no row.
+
+        With ``evaluation="sql"`` Spark repartitions them: before an expensive function, or a join on the same columns.
+        Else nothing is moved, for a task reads what it needs.
+
+        Parameters
+        ----------
+        *by : str
+            Columns; all of the payload unless given.
+
+        Examples
+        --------
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> rows_of(stream_of({"_time": [1], "k": ["a"]}).exchange("k"))
+        [{'_time': 1, 'k': 'a'}]
+        """
+        name = self._scope.next_name("exchange")
+        columns = self._given(name, by or None)
+        return self._made(Hinted(name, self.view.domain, self.schema, (self.view,), "exchange", columns))
+
+    def broadcast(self) -> Stream:
+        """Hint that a stream is small enough to be brought to each task of a join; changes no row.
+
+        Of effect with ``evaluation="sql"`` only.
+
+        Examples
+        --------
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> rows_of(stream_of({"_time": [1], "k": ["a"]}).broadcast())
+        [{'_time': 1, 'k': 'a'}]
+        """
+        name = self._scope.next_name("broadcast")
+        return self._made(Hinted(name, self.view.domain, self.schema, (self.view,), "broadcast"))
+
+    def concat(self, *others: Stream) -> Stream:
+        """Put streams of the same columns together; the frontier waits for all of them.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If columns or types differ.
+
+        Examples
+        --------
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> one = stream_of({"_time": [1], "n": [5]})
+        >>> rows_of(one.concat(stream_of({"_time": [2], "n": [6]}, beside=one)))
+        [{'_time': 1, 'n': 5}, {'_time': 2, 'n': 6}]
+        """
+        name = self._scope.next_name("concat")
+        fields = list(self.schema)
+        for other in others:
+            self._check_stream(name, other)
+            differs = next((f for f in fields if f.name not in other.schema.names), None)
+            differs = differs or next((f for f in fields if other.schema.field(f.name).type != f.type), None)
+            if differs is not None or len(other.schema) != len(fields):
+                msg = f"could not add operator {name!r}: found columns {shown(types_of(other.schema))}"
+                raise SchemaMismatchError(msg, hint=f"give all streams the columns {shown(types_of(self.schema))}")
+            both = [f.nullable or other.schema.field(f.name).nullable for f in fields]
+            fields = [f.with_nullable(nullable) for f, nullable in zip(fields, both, strict=True)]
+        views = (self.view, *(other.view for other in others))
+        return self._made(Concat(name, self.view.domain, pa.schema(fields), views))
+
+    # Times -------------------------------------------------------------------------------------------
+
+    def delay(self, *by: Delay | Delays) -> Stream:
+        """Move rows to later times.
+
+        Parameters
+        ----------
+        *by : Delay
+            `plus`, `ceil_to` or `windows`. With several of them a row goes all ways.
+
+        Raises
+        ------
+        InvalidUsageError
+            If one does not fit the times.
+
+        Examples
+        --------
+        >>> from spark_timely.dataflow.delays import ceil_to
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> rows_of(stream_of({"_time": [3, 10, 11]}).delay(ceil_to(10)))
+        [{'_time': 10}, {'_time': 10}, {'_time': 20}]
+        """
+        name = self._scope.next_name("delay")
+        domain = self.view.domain
+        delays: list[Delay] = []
+        for each in by:
+            if hasattr(each, "delays"):
+                delays += each.delays(domain)
+            elif hasattr(each, "bind"):
+                delays.append(each)
+            else:
+                msg = f"could not add operator {name!r}: found by={shown(each)}"
+                raise InvalidUsageError(msg, hint="give plus(…), ceil_to(…) or windows(…)")
+        if not delays:
+            msg = f"could not add operator {name!r}: found no delay"
+            raise InvalidUsageError(msg, hint="give plus(…), ceil_to(…) or windows(…)")
+        bound = [each.bind(domain) for each in delays]
+        if len(bound) == 1:
+            return self._made(Delayed(name, domain, self.schema, (self.view,), bound[0]))
+        parts = [
+            self._made(Delayed(f"{name}_{number}", domain, self.schema, (self.view,), each)).view
+            for number, each in enumerate(bound, 1)
+        ]
+        return self._made(Concat(name, domain, self.schema, tuple(parts)))
+
+    def step_forward(self) -> Stream:
+        """Move rows to the next time each: what is said at a time is known at the next one.
+
+        For times of one coordinate. A row at the greatest time of the type is an error.
+
+        Examples
+        --------
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> rows_of(stream_of({"_time": [3, 10]}).step_forward())
+        [{'_time': 4}, {'_time': 11}]
+        """
+        name = self._scope.next_name("step_forward")
+        domain = self.view.domain
+        if domain.arity != 1:
+            msg = f"could not add operator {name!r}: found times of {domain.arity} coordinates"
+            raise InvalidUsageError(msg, hint="say with delay(plus(…)) what is added to each coordinate")
+        return self._made(Delayed(name, domain, self.schema, (self.view,), plus(1).bind(domain)))
+
+    def times_extract(self, *, diff: str | None = None) -> tuple[Stream, Stream]:
+        """Return the stream itself, and a stream of the times of its rows.
+
+        Parameters
+        ----------
+        diff : str, optional
+            A column of integers: how often each row counts. Once unless given.
+
+        Returns
+        -------
+        rows, times : Stream
+            The second has a row for each row, with column ``diff``.
+
+        Examples
+        --------
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> _, times = stream_of({"_time": [1, 1], "v": ["a", "b"]}).times_extract()
+        >>> rows_of(times)
+        [{'_time': 1, 'diff': 1}, {'_time': 1, 'diff': 1}]
+        """
+        name = self._scope.next_name("times_extract")
+        if diff is not None:
+            self._check_column(name, diff)
+            if not pa.types.is_signed_integer(self.schema.field(diff).type):
+                msg = f"could not add operator {name!r}: found column {diff!r} of type={self.schema.field(diff).type}"
+                raise SchemaMismatchError(msg, hint="name a column of integers")
+        count = pc.field(diff).cast(pa.int64()) if diff is not None else pc.scalar(1)
+        schema = pa.schema([pa.field("diff", pa.int64())])
+        used = () if diff is None else (diff,)
+        return self, self._made(Select(name, self.view.domain, schema, (self.view,), {"diff": count}, used))
+
+    def times_reduce(self) -> Stream:
+        """Give one row for each complete time: the sum of column ``diff``; none where it is 0.
+
+        Examples
+        --------
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> _, times = stream_of({"_time": [1, 1, 4, 4], "n": [1, 1, 1, -1]}).times_extract(diff="n")
+        >>> rows_of(times.times_reduce())
+        [{'_time': 1, 'diff': 2}]
+        """
+        name = self._scope.next_name("times_reduce")
+        self._check_column(name, "diff")
+        sums = {"diff": sum_of("diff")}
+        schema = pa.schema([sums["diff"].field("diff", self.schema)])
+        summed = self._made(Aggregate(f"{name}_sum", self.view.domain, schema, (self.view,), (), sums))
+        nonzero = pc.field("diff") != 0
+        return self._made(Filter(name, self.view.domain, schema, (summed.view,), nonzero, ("diff",), "diff != 0"))
+
+    # Time by time ------------------------------------------------------------------------------------
+
+    def aggregate(self, *, by: str | Sequence[str] = (), **values: Aggregation) -> Stream:
+        """Compute values of the groups of each complete time.
+
+        Parameters
+        ----------
+        by : str or sequence of str
+            Columns to group by, besides the time; null is a group of its own.
+        **values : Aggregation
+            What to compute, by the name of the column that comes out: ``n=count()``.
+
+        Raises
+        ------
+        InvalidUsageError
+            If a column is missing or named twice, or of a type that does not fit.
+
+        Examples
+        --------
+        >>> from spark_timely.dataflow.aggregates import count
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> rows = stream_of({"_time": [1, 1, 2], "k": ["a", "a", "a"], "n": [5, 6, 7]})
+        >>> rows_of(rows.aggregate(by="k", n=count(), total=sum_of("n")), upper=[2])
+        [{'_time': 1, 'k': 'a', 'n': 2, 'total': 11}]
+        """
+        name = self._scope.next_name("aggregate")
+        keys = (by,) if isinstance(by, str) else tuple(by)
+        fields = [self._key(name, key) for key in keys]
+        for column, value in values.items():
+            if not isinstance(value, Aggregation):
+                msg = f"could not add operator {name!r}: found {column}={shown(value)}"
+                raise InvalidUsageError(msg, hint="give count(), sum, min or max of a column")
+            try:
+                fields.append(value.field(column, self.schema))
+            except SchemaMismatchError as error:
+                msg = f"could not add operator {name!r}: {error.message}"
+                raise SchemaMismatchError(msg, hint=error.hint, context=error.context) from error
+        names = [f.name for f in fields]
+        if not values or len(set(names)) != len(names):
+            msg = f"could not add operator {name!r}: found columns {shown(names)}"
+            raise InvalidUsageError(msg, hint="give at least one value, and each column once")
+        return self._made(Aggregate(name, self.view.domain, pa.schema(fields), (self.view,), keys, dict(values)))
+
+    def join(self, other: Stream, /, *, on: str | Sequence[str], how: str = "inner") -> Stream:
+        """Pair the rows of two streams that have the same time and agree in some columns.
+
+        A time is joined when it is complete on both sides.
+
+        Parameters
+        ----------
+        other : Stream
+        on : str or sequence of str
+            Columns of both; a null agrees with nothing.
+        how : {"inner", "left"}
+            ``left`` keeps rows of this stream without a partner, with nulls.
+
+        Raises
+        ------
+        InvalidUsageError
+            If a column is missing, on both sides without being joined on, or cannot be joined.
+
+        Examples
+        --------
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> left = stream_of({"_time": [1, 2], "k": ["a", "a"], "n": [5, 6]})
+        >>> right = stream_of({"_time": [1], "k": ["a"], "m": [7]}, beside=left)
+        >>> rows_of(left.join(right, on="k"))
+        [{'_time': 1, 'k': 'a', 'n': 5, 'm': 7}]
+        """
+        name = self._scope.next_name("join")
+        self._check_stream(name, other)
+        keys = (on,) if isinstance(on, str) else tuple(dict.fromkeys(on))
+        how_arrow = {"inner": "inner", "left": "left outer"}.get(how)
+        if how_arrow is None:
+            msg = f"could not add operator {name!r}: found how={shown(how)}"
+            raise InvalidUsageError(msg, hint="use 'inner' or 'left'")
+        for key in keys:
+            if self._key(name, key).type != other._key(name, key).type:
+                msg = f"could not add operator {name!r}: found column {key!r} of two types"
+                raise SchemaMismatchError(msg, hint="cast one of them")
+        doubled = [n for n in self.schema.names if n in other.schema.names and n not in keys]
+        if doubled or not keys:
+            msg = f"could not add operator {name!r}: found columns {shown(doubled)} on both sides, on={shown(keys)}"
+            raise InvalidUsageError(msg, hint="name the columns to join on; rename others with select")
+        right = [f for f in other.schema if f.name not in keys]
+        if how == "left":
+            right = [f.with_nullable(True) for f in right]  # noqa: FBT003 - as Arrow has it
+        view = Join(name, self.view.domain, pa.schema([*self.schema, *right]), (self.view, other.view), keys, how_arrow)
+        try:
+            view.apply([self.view.empty(), other.view.empty()], tuple(view.schema.names))
+        except pa.ArrowException as error:
+            msg = f"could not add operator {name!r}: {error}"
+            raise SchemaMismatchError(msg, hint="Arrow joins no lists, maps and structs") from error
+        return self._made(view)
+
+    def unary_notify(
+        self,
+        function: Callable[[object, pa.Table], pa.Table | None],
+        /,
+        *,
+        columns: Sequence[str] | None = None,
+        later: bool = False,
+    ) -> Stream:
+        """Make rows from the rows of each complete time, by a function that is called once for each.
+
+        Parameters
+        ----------
+        function : callable
+            Takes the time, as Python has it (int, date or datetime; a tuple for product times), and a pyarrow
+            Table with the payload of all rows of that time, in no particular order. Gives a table of payload
+            columns, or None for no rows. Called in ascending order of the times that a task has, for times
+            with rows only; it keeps nothing from one time to the next. It is called once at once, with the
+            least time and without rows, for its columns.
+        columns : sequence of str, optional
+            Payload columns that it gets; all unless given.
+        later : bool
+            Whether it may give rows at later times, by giving time columns too. Such a stream can
+            only be captured: the log keeps the rows until their times are complete.
+
+        Raises
+        ------
+        InvalidUsageError
+            If a column is missing, or the function fails without rows.
+
+        Examples
+        --------
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> def widest(time, rows):
+        ...     return pa.table({"hour": pa.array([time % 24] * bool(rows), pa.int64()),
+        ...                      "span": pa.array([pc.max(rows["n"]).as_py()] * bool(rows), pa.int64())})
+        >>> rows_of(stream_of({"_time": [25, 25, 26], "n": [5, 6, 7]}).unary_notify(widest))
+        [{'_time': 25, 'hour': 1, 'span': 6}, {'_time': 26, 'hour': 2, 'span': 7}]
+        """
+        return self._notified("unary_notify", [self], function, [columns], later=later)
+
+    def binary_notify(
+        self,
+        other: Stream,
+        function: Callable[[object, pa.Table, pa.Table], pa.Table | None],
+        /,
+        *,
+        columns: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None),
+        later: bool = False,
+    ) -> Stream:
+        """Make rows from the rows of two streams at each time that is complete on both sides.
+
+        Parameters
+        ----------
+        other : Stream
+        function : callable
+            As in `unary_notify`, with a table for each side; one of them may be without rows.
+        columns : pair of sequences of str, optional
+            Payload columns that it gets of each side; all unless given.
+        later : bool
+            As in `unary_notify`.
+
+        Raises
+        ------
+        InvalidUsageError
+            If a column is missing, or the function fails without rows.
+
+        Examples
+        --------
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> def missing(time, planned, seen):
+        ...     return planned.filter(pc.invert(pc.is_in(planned["id"], seen["id"].combine_chunks())))
+        >>> planned = stream_of({"_time": [1, 1], "id": [7, 8]})
+        >>> rows_of(planned.binary_notify(stream_of({"_time": [1], "id": [8]}, beside=planned), missing))
+        [{'_time': 1, 'id': 7}]
+        """
+        return self._notified("binary_notify", [self, other], function, list(columns), later=later)
+
+    def _notified(
+        self,
+        kind: str,
+        streams: Sequence[Stream],
+        function: Callable[..., pa.Table | None],
+        columns: Sequence[Sequence[str] | None],
+        *,
+        later: bool,
+    ) -> Stream:
+        name = self._scope.next_name(kind)
+        for stream in streams:
+            self._check_stream(name, stream)
+        self._check_function(name, function)
+        given = tuple(stream._given(name, names) for stream, names in zip(streams, columns, strict=True))
+        empty = [stream.view.empty().select(names) for stream, names in zip(streams, given, strict=True)]
+        domain = self.view.domain
+
+        def columns_of() -> pa.Table:
+            made = function(time_value(domain, domain.minimum), *empty)
+            return check_notified(domain, domain.minimum, made, may_be_later=later)[1]
+
+        schema = self._tried(name, columns_of)
+        inputs = tuple(stream.view for stream in streams)
+        named = tuple(names is not None for names in columns)
+        return self._made(Notified(name, domain, schema, inputs, function, given, later, named))
 
     def capture(
         self, log: str | os.PathLike[str] | Log, /, *, stream: str = "main", replaces: str | None = None
@@ -111,3 +883,166 @@ class Stream(RowOperators, TimeOperators):
             probe.frontier
         """
         return self._scope.probe_of(self.view)
+
+    def _made(self, view: View) -> Stream:
+        for source in view.inputs:
+            if source.later:
+                msg = (
+                    f"could not add operator {view.name!r}: found its input {source.name!r} to give rows at later times"
+                )
+                raise InvalidUsageError(
+                    msg, hint="only a log can keep rows until their time: capture the stream, and replay the log"
+                )
+        names = view.schema.names
+        doubled = [name for name in names if names.count(name) > 1 or name in view.domain.columns]
+        if self._scope.evaluation == "sql" and not doubled:  # Spark tells no names apart by case
+            lowered = [name.lower() for name in names]
+            doubled = [name for name in names if lowered.count(name.lower()) > 1]
+        if doubled:
+            msg = f"could not add operator {view.name!r}: found columns {shown(names)} beside {view.domain.columns!r}"
+            raise SchemaMismatchError(msg, hint="give each column a name of its own", context={"column": doubled[0]})
+        return Stream(self._scope, view)
+
+    def _check_stream(self, name: str, other: object) -> None:
+        if not isinstance(other, Stream) or other._scope is not self._scope:
+            msg = f"could not add operator {name!r}: found {shown(other)}"
+            raise InvalidUsageError(msg, hint="give streams of the same dataflow")
+
+    def _check_column(self, name: str, column: object) -> None:
+        if column not in self.schema.names:
+            msg = f"could not add operator {name!r}: found no column {shown(column)}"
+            raise SchemaMismatchError(msg, hint=f"the columns are {shown(self.schema.names)}")
+
+    def _check_function(self, name: str, function: object) -> None:
+        if not callable(function):
+            msg = f"could not add operator {name!r}: found function={shown(function)}"
+            raise InvalidUsageError(msg, hint="give a function of Arrow tables")
+
+    def _given(self, name: str, columns: Sequence[str] | None) -> tuple[str, ...]:
+        """Return the columns that a function gets: all unless said."""
+        given = tuple(self.schema.names if columns is None else columns)
+        for column in given:
+            self._check_column(name, column)
+        return given
+
+    def _key(self, name: str, column: str) -> pa.Field:
+        self._check_column(name, column)
+        found = self.schema.field(column)
+        if pa.types.is_floating(found.type) or pa.types.is_nested(found.type):
+            msg = f"could not add operator {name!r}: found key {column!r} of type={found.type}"
+            raise SchemaMismatchError(
+                msg, hint="floats have two zeros and many NaN, lists have no order: round or cast the column first"
+            )
+        return found
+
+    def _columns_of(self, name: str, expression: pc.Expression, wanted: pa.DataType | None) -> tuple[str, ...]:
+        """Return the payload columns that an expression looks at: those without which it cannot be bound."""
+        found = self._type_of(name, "condition", expression)
+        if wanted is not None and found != wanted:
+            msg = f"could not add operator {name!r}: found a condition of type={found}"
+            raise InvalidUsageError(msg, hint="give a condition that is true or false")
+        empty = self.view.empty()
+        return tuple(n for n in self.schema.names if not _binds(empty.drop_columns(n), expression))
+
+    def _type_of(self, name: str, column: str, expression: pc.Expression) -> pa.DataType:
+        try:
+            return canonical_type(_evaluated(self.view.empty(), expression), column)
+        except (pa.ArrowException, SchemaMismatchError) as error:
+            text = error.message if isinstance(error, TimelyError) else str(error)
+            msg = f"could not add operator {name!r}: {' '.join(text.split())}"
+            raise SchemaMismatchError(msg, hint=f"the columns are {shown(self.schema.names)}") from error
+
+    def _tried(self, name: str, call: Callable[[], pa.Table]) -> pa.Schema:
+        """Return the columns that a user's function gives when it is called without rows."""
+        try:
+            made = call()
+            return pa.schema([pa.field(f.name, canonical_type(f.type, f.name)) for f in made.schema])
+        except Exception as error:
+            text = described(error)
+            msg = f"could not add operator {name!r}: called without rows its function gave {text}"
+            raise InvalidUsageError(
+                msg, hint="let the function give its columns also for a table without rows"
+            ) from error
+
+
+class Probe:
+    """How far the outputs made from a stream are: read from their logs, from any process.
+
+    Parameters
+    ----------
+    scope : Scope
+    view : View
+    """
+
+    def __init__(self, scope: Scope, view: View) -> None:
+        self._scope = scope
+        self._view = view
+        self._opened: dict[str, Log] = {}
+
+    @property
+    def frontier(self) -> Antichain:
+        """Frontier in the times of the stream: everything not beyond it is in all outputs made from it.
+
+        The meet of the uppers of the captures downstream, each as the stream's own times say it; not of those that
+        read one of these logs again.
+
+        Raises
+        ------
+        InvalidUsageError
+            If nothing is captured downstream.
+        """
+        found: list[Antichain] = []
+        for sink in self._scope.sinks:  # one turn per output
+            if self._view not in ordered(sink.view):
+                continue
+            seen: set[tuple[View, Antichain]] = set()
+            waiting: list[tuple[View, Antichain]] = [(sink.view, self._upper(sink))]
+            while waiting:  # one turn per operator and frontier
+                at, frontier = waiting.pop()
+                if (at, frontier) in seen:
+                    continue
+                seen.add((at, frontier))
+                if at is self._view:
+                    found.append(frontier)
+                else:
+                    waiting += [(source, at.back_of(frontier)) for source in at.inputs]
+        if not found:
+            msg = f"could not probe {self._view.name!r}: found nothing that is captured downstream of it"
+            raise InvalidUsageError(msg, hint="capture a stream that is made from it")
+        meet = found[0]
+        for other in found[1:]:
+            meet = meet.meet(other)
+        return meet
+
+    def _upper(self, sink: Sink) -> Antichain:
+        domain = self._view.domain
+        log = self._opened.get(sink.path)
+        try:
+            if log is None:
+                log = open_log(sink.path, storage_options=self._scope.storage[sink.path] or None)
+                self._opened[sink.path] = log
+            log.refresh()
+        except LogMissingError:
+            return domain.minimum_frontier
+        state = log.stream(sink.stream)
+        return log.domain.minimum_frontier if state is None else state.frontier
+
+
+def types_of(schema: pa.Schema) -> dict[str, str]:
+    """Return the types of columns by name, for errors."""
+    return {field.name: str(field.type) for field in schema}
+
+
+def _binds(empty: pa.Table, expression: pc.Expression) -> bool:
+    try:
+        _evaluated(empty, expression)
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _evaluated(empty: pa.Table, expression: pc.Expression) -> pa.DataType:
+    """Return the type of an expression over a table's columns."""
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(empty))
+    project = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["x"]), [source])
+    return project.to_table(use_threads=False).schema.field("x").type

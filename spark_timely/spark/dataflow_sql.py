@@ -1,9 +1,9 @@
-"""The other way to run an output: its range as DataFrames over Spark's own Parquet scan, SQL where there is SQL for it.
+"""Evaluate an output of a dataflow by DataFrames: its range read by Spark's Parquet scan, SQL where there is SQL.
 
 Slower where pyarrow in one task would do, but what Spark can spill, shuffle and plan, it does: a range need not fit
 anywhere. Conditions given as text are Spark's, so are groups, exact integer sums, joins and unions; what is given as
 functions and expressions of Arrow runs in `mapInArrow`; exact sums of floats are put together by key as in
-`dataflow.keyed`. The answer is that of the Arrow evaluation, row for row.
+`dataflow.engine.shuffle`. The answer is that of the Arrow evaluation, row for row.
 """
 
 from __future__ import annotations
@@ -25,17 +25,15 @@ from pyspark.errors import (
 )
 from pyspark.sql import functions as F
 
-from spark_timely.dataflow.keyed import parcels_of, tables_of
-from spark_timely.dataflow.partial import merge_parts, part_of_rows
-from spark_timely.dataflow.row_views import Concat, Filter, Hinted
-from spark_timely.dataflow.tasks import Counts, OutputPlan, Task, TaskResult, write_result
-from spark_timely.dataflow.time_views import Aggregate, Join, Notified
-from spark_timely.dataflow.view import Replay, Step, View, steps_of
+from spark_timely.dataflow.aggregates import merge_parts, part_of_rows
+from spark_timely.dataflow.engine.shuffle import blocks_of, tables_of
+from spark_timely.dataflow.engine.tasks import Counts, OutputPlan, Task, TaskResult, write_result
+from spark_timely.dataflow.views import Aggregate, Concat, Filter, Hinted, Join, Notified, Replay, Step, View, steps_of
 from spark_timely.errors import OperatorError
 from spark_timely.log.files.parquet import conform
 from spark_timely.log.store.storage import open_storage
-from spark_timely.spark.arrow import spark_schema
-from spark_timely.spark.worker import settle_worker
+from spark_timely.spark.base.schema import spark_schema
+from spark_timely.spark.base.worker import settle_worker
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.consolidation import unique_times
 from spark_timely.time.domain import TimeDomain
@@ -239,7 +237,7 @@ class _Frames:
 
         def part(batches: Batches) -> Batches:
             settle_worker()
-            for bucket, content in parcels_of(part_of_rows(_table(batches, given), keys, chosen), len(keys), n):
+            for bucket, content in blocks_of(part_of_rows(_table(batches, given), keys, chosen), len(keys), n):
                 arrays = [pa.array([bucket], pa.int64()), pa.array([content], pa.binary())]
                 yield pa.RecordBatch.from_arrays(arrays, names=["bucket", "content"])
 

@@ -1,4 +1,4 @@
-"""Run the tasks of a dataflow, in Spark's executors or here: the parts that know files of the source, and Spark."""
+"""Run the tasks of a dataflow in Spark's executors: here tasks meet the files of the source."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from spark_timely.dataflow.keyed import merge_parcels, run_part
-from spark_timely.dataflow.tasks import OutputPlan, ReadRange, Share, Task, TaskResult, run_task
-from spark_timely.dataflow.view import Names, Replay
+from spark_timely.dataflow.engine.shuffle import final_aggregate, partial_aggregate
+from spark_timely.dataflow.engine.tasks import OutputPlan, ReadRange, Share, Task, TaskResult, run_task
+from spark_timely.dataflow.views import Names, Replay
 from spark_timely.datasource.catalog import Catalog, FileView
-from spark_timely.datasource.partitions import FilePiece, Layout, Split
+from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split
 from spark_timely.datasource.reader import read_split
 from spark_timely.errors import TimelyInternalError
 from spark_timely.log.store.storage import open_storage
 from spark_timely.protocol.replay import default_splits
+from spark_timely.spark.base.worker import settle_worker
 from spark_timely.spark.dataflow_sql import run_sql
-from spark_timely.spark.worker import settle_worker
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def reader_of(storage_options: StorageOptions, /) -> ReadRange:
         pieces = tuple(FilePiece(share.path, share.start, share.stop) for share in shares)
         split = Split(0, 1, leaf.path, pieces, lower=lo.elements, upper=hi.elements)
         storage = open_storage(leaf.path, storage_options.get(leaf.path) or None)
-        return pa.Table.from_batches(read_split(split, Layout(schema, leaf.domain), storage=storage), schema)
+        return pa.Table.from_batches(read_split(split, ReplayLayout(schema, leaf.domain), storage=storage), schema)
 
     return read
 
@@ -109,10 +109,10 @@ class SparkTasks:
         """Run the job; return the results in the order of the tasks."""
         found: dict[int, TaskResult] = {}
         kinds = [
-            "sql" if outputs[task.output].evaluation == "sql" else "whole" if task.piece is None else "keyed"
+            "sql" if outputs[task.output].evaluation == "sql" else "whole" if task.piece is None else "shuffled"
             for task in tasks
         ]
-        for kind, run in (("whole", self._run_whole), ("keyed", self._run_keyed), ("sql", self._run_sql)):
+        for kind, run in (("whole", self._run_whole), ("shuffled", self._run_shuffled), ("sql", self._run_sql)):
             numbers = [number for number, each in enumerate(kinds) if each == kind]
             if numbers:
                 results = run(list(outputs), [tasks[number] for number in numbers])
@@ -146,7 +146,7 @@ class SparkTasks:
             found.append(run_sql(self._spark, task, plans[task.output], self._storage_options, n_tasks))
         return found
 
-    def _run_keyed(self, plans: list[OutputPlan], todo: list[Task]) -> list[TaskResult]:
+    def _run_shuffled(self, plans: list[OutputPlan], todo: list[Task]) -> list[TaskResult]:
         """Run tasks that are parts of pieces; bucket i of a piece is the result of its task i."""
         options = self._storage_options
         pieces = pieces_of(todo)
@@ -157,19 +157,21 @@ class SparkTasks:
             for batch in batches:
                 for number in batch.column(0).to_pylist():  # one turn per task, mostly one
                     first, n_buckets = place[number]
-                    for parcel in run_part(todo[number], plans[todo[number].output], reader_of(options), n_buckets):
-                        arrays = [pa.array([first], pa.int64()), pa.array([parcel.bucket], pa.int64())]
-                        arrays.append(pa.array([parcel.content], pa.binary()))
+                    for block in partial_aggregate(
+                        todo[number], plans[todo[number].output], reader_of(options), n_buckets
+                    ):
+                        arrays = [pa.array([first], pa.int64()), pa.array([block.bucket], pa.int64())]
+                        arrays.append(pa.array([block.content], pa.binary()))
                         yield pa.RecordBatch.from_arrays(arrays, names=["piece", "bucket", "content"])
 
         def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             settle_worker()
-            parcels: dict[tuple[int, int], list[bytes]] = {}
+            blocks: dict[tuple[int, int], list[bytes]] = {}
             for batch in batches:
                 for first, bucket, content in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                    parcels.setdefault((first, bucket), []).append(content)
-            for (first, bucket), contents in parcels.items():  # one turn per bucket, mostly one
-                result = merge_parcels(todo[first], plans[todo[first].output], contents)
+                    blocks.setdefault((first, bucket), []).append(content)
+            for (first, bucket), contents in blocks.items():  # one turn per bucket, mostly one
+                result = final_aggregate(todo[first], plans[todo[first].output], contents)
                 arrays = [pa.array([first], pa.int64()), pa.array([bucket], pa.int64())]
                 arrays.append(pa.array([pickle.dumps(result)], pa.binary()))
                 yield pa.RecordBatch.from_arrays(arrays, names=["piece", "bucket", "result"])
@@ -180,7 +182,7 @@ class SparkTasks:
         found = spread.mapInArrow(merge, _BUCKETS).collect()
         results = {(row["piece"], row["bucket"]): pickle.loads(bytes(row["result"])) for row in found}
         if len(results) != len(found):
-            msg = f"a job of {n} tasks gave a bucket twice, invariant 1 of dataflow.keyed"
+            msg = f"a job of {n} tasks gave a bucket twice, invariant 1 of dataflow.engine.shuffle"
             raise TimelyInternalError(msg)
         empty = TaskResult(times=np.empty((0, todo[0].lower.arity), dtype=np.int64))
         return [results.get((first, bucket), empty) for first, bucket in buckets_of(todo)]

@@ -34,7 +34,7 @@ from spark_timely.log.base import CommitRequest
 from spark_timely.log.writer import downgrade_to
 from spark_timely.masking import masked_logger
 from spark_timely.sink.plan import check_unbroken, find_log
-from spark_timely.spark.checkpoint import checkpoint_state, gate
+from spark_timely.spark.base.checkpoint import checkpoint_state, gate
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.text import Duration, parse_moment
 

@@ -1,18 +1,30 @@
-"""A Spark session with the settings that matter here, and the registration of the data source."""
+"""Spark sessions: settings, registration of the source, and logs that their catalog knows by name.
+
+Invariants
+----------
+1. However many callers change a session's settings at once, each finds them changed until it is done,
+   and after the last one they are what they were before the first.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from spark_timely.errors import InvalidUsageError
+from spark_timely.errors import InvalidUsageError, LogFormatError, LogMissingError, shown
+from spark_timely.log.store.storage import normal_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register", "session", "session_settings"]
+__all__ = ["changed_settings", "register", "session", "session_settings", "table_path"]
 
 # Arrow's Java library checks the bounds of each value that it reads; Spark asks only for rows that are there.
 _ARROW_FLAGS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
@@ -147,3 +159,135 @@ def register(spark: SparkSession, /) -> None:
     from spark_timely.datasource.source import TimelyDataSource
 
     spark.dataSource.register(TimelyDataSource)
+
+
+_LOCK = threading.Lock()
+
+
+@contextmanager
+def changed_settings(spark: SparkSession, wanted: Mapping[str, str], /, *, purpose: str) -> Iterator[None]:
+    """Change settings of a session for a moment.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        Classic or Connect.
+    wanted : mapping
+        Names and values; the same ones at every call with this purpose.
+    purpose : str
+        Names the group of settings.
+
+    Notes
+    -----
+    Who uses the settings and what they were before is written into the session itself: the objects of
+    Python that stand for one session are many. Cost: three calls of the session per setting.
+
+    Examples
+    --------
+    >>> with changed_settings(spark, {"spark.sql.shuffle.partitions": "1"}, purpose="one"):  # doctest: +SKIP
+    ...     df.write.parquet(path)
+    """
+    key = f"spark.timely.settings.{purpose}"
+    with _LOCK:
+        _enter(spark, wanted, key)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _leave(spark, key)
+
+
+def _enter(spark: SparkSession, wanted: Mapping[str, str], key: str) -> None:
+    text = spark.conf.get(key, None)
+    if text is not None:
+        state = json.loads(text)
+    else:
+        state = {"users": 0, "before": {name: spark.conf.get(name, None) for name in wanted}}
+        try:
+            for name, value in wanted.items():  # as many turns as settings
+                spark.conf.set(name, value)
+        except BaseException:
+            _restore(spark, state["before"])
+            raise
+    state["users"] += 1
+    spark.conf.set(key, json.dumps(state))
+
+
+def _leave(spark: SparkSession, key: str) -> None:
+    state = json.loads(str(spark.conf.get(key)))
+    state["users"] -= 1
+    if state["users"]:
+        spark.conf.set(key, json.dumps(state))
+        return
+    spark.conf.unset(key)
+    _restore(spark, state["before"])
+
+
+def _restore(spark: SparkSession, before: Mapping[str, str | None]) -> None:
+    for name, old in before.items():  # as many turns as settings
+        if old is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, old)
+
+
+# One to three parts, as Spark takes them; nothing else gets into a statement.
+_PART: Final = r"(?:\w+|`(?:[^`]|``)+`)"
+_NAME: Final = re.compile(rf"{_PART}(?:\.{_PART}){{0,2}}")
+# Tables with one of these have no commits but those that their catalog makes.
+_CATALOG_FEATURES: Final = frozenset({"catalogManaged", "catalogOwned", "catalogOwned-preview"})
+
+
+def table_path(spark: SparkSession, name: str, /) -> str:
+    """Return where the log is that a catalog knows by this name.
+
+    Everything that takes the path of a log takes what this gives. A log gets its name by
+    ``CREATE TABLE name USING delta LOCATION 'path'``. Logs are written beside Spark, so a table whose commits only its
+    catalog may make is refused.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        Classic or Connect, with Delta's SQL extension and catalog.
+    name : str
+        One to three parts, those that are no plain words in backquotes.
+
+    Raises
+    ------
+    InvalidUsageError
+        If it is no name of a table.
+    LogMissingError
+        If there is no such table, or it is none of Delta.
+    LogFormatError
+        If its commits are its catalog's.
+
+    Examples
+    --------
+    ::
+
+        path = spark_timely.table_path(spark, "main.raw.flights_log")
+        spark.readStream.format("timely").load(path)
+    """
+    from pyspark.errors import AnalysisException
+
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        msg = f"could not look up a table: found name={shown(name)}"
+        raise InvalidUsageError(msg, hint="give a name such as main.raw.flights_log; odd parts belong in backquotes")
+    try:
+        (detail,) = spark.sql(f"DESCRIBE DETAIL {name}").collect()
+    except AnalysisException as error:
+        said = str(error).strip().partition("\n")[0]
+        msg = f"could not look up table {name!r}: found {said!r:.300}"
+        raise LogMissingError(
+            msg, hint="check the name; the session needs Delta's SQL extension and catalog", context={"table": name}
+        ) from error
+    if detail["format"] != "delta":
+        msg = f"could not use table {name!r} as a log: found format={detail['format']!r}"
+        raise LogMissingError(msg, hint="a log is a Delta table that create_log or a capture made")
+    managed = sorted(_CATALOG_FEATURES.intersection(detail["tableFeatures"] or ()))
+    if managed:
+        msg = f"could not use table {name!r} as a log: found table features {managed}, its commits are its catalog's"
+        raise LogFormatError(
+            msg, hint="keep logs at a location of your own and name them with CREATE TABLE … USING delta LOCATION …"
+        )
+    return normal_path(detail["location"])

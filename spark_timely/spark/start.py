@@ -34,9 +34,9 @@ from spark_timely.log.store.storage_options import check_place, promised
 from spark_timely.masking import masked_logger
 from spark_timely.sink.layout import layout_of, policy_of
 from spark_timely.sink.plan import check_owner, check_unbroken, find_log
-from spark_timely.spark.checkpoint import all_committed
+from spark_timely.spark.base.checkpoint import all_committed
 from spark_timely.spark.idle import IdleWatch, check_idle_options
-from spark_timely.spark.settings import changed_settings
+from spark_timely.spark.session import changed_settings
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.text import parse_duration
 
@@ -395,7 +395,7 @@ class _Capture:
     options: Mapping[str, object] = field(repr=False)  # credentials are never shown
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        from spark_timely.spark.foreach_batch import capture
+        from spark_timely.spark.capture.foreach_batch import capture
 
         options: dict[str, Any] = dict(self.options)  # `start` has checked them
         capture(df, batch_id, path=self.path, checkpoint=self.checkpoint, **options)

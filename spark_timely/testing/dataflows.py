@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_timely.dataflow.scope import Scope
-from spark_timely.dataflow.stream import Stream
-from spark_timely.dataflow.view import Names, Replay
+from spark_timely.dataflow.stream import Scope, Stream
+from spark_timely.dataflow.views import Names, Replay
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 from spark_timely.time.types import TimeType
 
 if TYPE_CHECKING:
-    from spark_timely.dataflow.view import View
+    from spark_timely.dataflow.views import View
 
 __all__ = ["rows_of", "stream_of"]
 

@@ -23,19 +23,17 @@ from hypothesis import given
 from hypothesis import strategies as s
 from pyspark import cloudpickle
 
-from spark_timely.dataflow import cutting
 from spark_timely.dataflow.aggregates import count, max_of, sum_of
-from spark_timely.dataflow.cutting import KEYED_BYTES
 from spark_timely.dataflow.delays import Shift, ceil_to, plus, windows
-from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.keyed import merge_parcels, run_part
-from spark_timely.dataflow.scope import Scope, Sink
-from spark_timely.dataflow.stream import Stream
-from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
-from spark_timely.dataflow.time_views import Aggregate
-from spark_timely.dataflow.tracking import Tracking
-from spark_timely.dataflow.turns import Bounds, advance_all, rest_of
-from spark_timely.dataflow.view import leaves_of
+from spark_timely.dataflow.engine import cutting
+from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES
+from spark_timely.dataflow.engine.shuffle import final_aggregate, partial_aggregate
+from spark_timely.dataflow.engine.steps import Bounds, Engine, advance_all, rest_of
+from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
+from spark_timely.dataflow.engine.tracking import Tracking
+from spark_timely.dataflow.logs import Sink
+from spark_timely.dataflow.stream import Scope, Stream
+from spark_timely.dataflow.views import Aggregate, leaves_of
 from spark_timely.errors import TimelyError
 from spark_timely.log import Log
 from spark_timely.log.delta import create_log, open_log
@@ -120,18 +118,18 @@ def runner(storage: dict[str, dict[str, str]], before: Callable[[], None] = lamb
     def run(outputs: Sequence[OutputPlan], tasks: Sequence[Task]) -> list[TaskResult]:
         plans, todo = cloudpickle.loads(cloudpickle.dumps((list(outputs), list(tasks))))
         results = [TaskResult(times=np.empty((0, each.lower.arity), np.int64)) for each in todo]
-        parcels: dict[tuple[int, int], list[bytes]] = {}
+        blocks: dict[tuple[int, int], list[bytes]] = {}
         pieces = pieces_of(todo)
         for i in reversed(range(len(todo))):
             if todo[i].piece is None:
                 results[i] = run_one(todo[i], plans[todo[i].output], storage)
         for first, numbers in pieces.items():
             for i in reversed(numbers) if todo[first].piece is not None else ():
-                for parcel in run_part(todo[i], plans[todo[i].output], reader_of(storage), len(numbers)):
-                    parcels.setdefault((first, parcel.bucket), []).append(parcel.content)
+                for block in partial_aggregate(todo[i], plans[todo[i].output], reader_of(storage), len(numbers)):
+                    blocks.setdefault((first, block.bucket), []).append(block.content)
         for i, (first, bucket) in enumerate(buckets_of(todo)):
-            if (first, bucket) in parcels:
-                results[i] = merge_parcels(todo[first], plans[todo[first].output], parcels[first, bucket])
+            if (first, bucket) in blocks:
+                results[i] = final_aggregate(todo[first], plans[todo[first].output], blocks[first, bucket])
         before()
         return cloudpickle.loads(cloudpickle.dumps([results[i] for i in range(len(todo))]))  # type: ignore[no-any-return]
 
@@ -146,7 +144,7 @@ class World:
     ) -> None:
         self.folder, self.specs, self.workers, self.limits = folder, specs, workers, Limits(times=max_times)
         self.twice = False
-        self.keyed_bytes = KEYED_BYTES
+        self.shuffle_bytes = SHUFFLE_BYTES
         least = (0,) * arity
         self.logs = [
             create_log(str(folder / f"in{i}"), SCHEMA, times=["long"] * arity, minimum=least) for i in range(2)
@@ -168,7 +166,7 @@ class World:
             limits=self.limits,
             workers=self.workers,
             twice=self.twice,
-            keyed_bytes=self.keyed_bytes,
+            shuffle_bytes=self.shuffle_bytes,
             now=ManualClock(),  # looks take no time: inputs are looked at before each step
         )
 
@@ -290,7 +288,7 @@ def stories(draw: s.DrawFn) -> tuple[int, list[Spec], list[Commit]]:
     workers=s.sampled_from([None, 1, 2, 3, 8]),
     max_times=s.sampled_from([None, None, 1, 3]),
     twice=s.booleans(),
-    keyed_bytes=s.sampled_from([KEYED_BYTES, 0]),
+    shuffle_bytes=s.sampled_from([SHUFFLE_BYTES, 0]),
     seed=s.integers(0, 1 << 30),
 )
 def test_dataflow_is_what_the_sequential_program_gives_through_kills_restarts_and_races(
@@ -298,14 +296,14 @@ def test_dataflow_is_what_the_sequential_program_gives_through_kills_restarts_an
     workers: int | None,
     max_times: int | None,
     twice: bool,
-    keyed_bytes: int,
+    shuffle_bytes: int,
     seed: int,
 ) -> None:
     rng = random.Random(seed)
     arity, flow, history = story
     with tempfile.TemporaryDirectory() as folder:
         world = World(Path(folder), flow, workers, max_times, arity)
-        world.twice, world.keyed_bytes = twice, keyed_bytes
+        world.twice, world.shuffle_bytes = twice, shuffle_bytes
         engines = [world.engine(), world.engine()]
         coming = iter(history)
         for commit in coming:

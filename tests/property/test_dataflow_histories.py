@@ -11,8 +11,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.scope import Scope
+from spark_timely.dataflow.engine.steps import Engine
+from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import DataLossError
 from spark_timely.log.delta import create_log, open_log
 from spark_timely.protocol.replay import Limits

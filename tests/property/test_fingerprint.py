@@ -18,9 +18,8 @@ from hypothesis import strategies as s
 from spark_timely.dataflow.aggregates import count, max_of, min_of, sum_of
 from spark_timely.dataflow.delays import ceil_to, plus, windows
 from spark_timely.dataflow.fingerprint import FINGERPRINT, plans_of
-from spark_timely.dataflow.scope import Scope
-from spark_timely.dataflow.stream import Stream
-from spark_timely.dataflow.view import Replay, View
+from spark_timely.dataflow.stream import Scope, Stream
+from spark_timely.dataflow.views import Replay, View
 from spark_timely.time.domain import TimeDomain
 from tests.oracles.dataflow_model import Spec, below_of
 from tests.property import test_dataflow

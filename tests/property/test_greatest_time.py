@@ -20,13 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as s
 
 from spark_timely.dataflow.aggregates import count
-from spark_timely.dataflow.cutting import KEYED_BYTES
 from spark_timely.dataflow.delays import ceil_to, plus, windows
-from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.scope import Scope
-from spark_timely.dataflow.stream import Stream
-from spark_timely.dataflow.tracking import Tracking
-from spark_timely.dataflow.view import leaves_of
+from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES
+from spark_timely.dataflow.engine.steps import Engine
+from spark_timely.dataflow.engine.tracking import Tracking
+from spark_timely.dataflow.stream import Scope, Stream
+from spark_timely.dataflow.views import leaves_of
 from spark_timely.errors import OperatorError
 from spark_timely.log.delta import create_log, open_log
 from spark_timely.protocol.replay import Limits
@@ -139,7 +138,7 @@ def _check_back(
     whole=s.booleans(),
     workers=s.sampled_from([None, 2]),
     max_times=s.sampled_from([None, 1]),
-    keyed_bytes=s.sampled_from([KEYED_BYTES, 0]),
+    shuffle_bytes=s.sampled_from([SHUFFLE_BYTES, 0]),
 )
 def test_each_row_near_the_greatest_time_is_given_once_or_refused_by_name_however_it_is_cut(
     kind: str,
@@ -148,7 +147,7 @@ def test_each_row_near_the_greatest_time_is_given_once_or_refused_by_name_howeve
     whole: bool,
     workers: int | None,
     max_times: int | None,
-    keyed_bytes: int,
+    shuffle_bytes: int,
 ) -> None:
     type_ = TimeType(kind)
     high = type_.hi
@@ -170,7 +169,7 @@ def test_each_row_near_the_greatest_time_is_given_once_or_refused_by_name_howeve
                 files_of=catalog_of,
                 limits=Limits(times=max_times),
                 workers=workers,
-                keyed_bytes=keyed_bytes,
+                shuffle_bytes=shuffle_bytes,
             )
 
         running, refused = engine(), False

@@ -19,8 +19,8 @@ import spark_timely
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.protocol.policy import FrontierPolicy, Policy
 from spark_timely.protocol.rules import StreamCounts, check_progress
-from spark_timely.spark.arrow import arrow_schema
-from spark_timely.spark.source_frontier import batch_frontier
+from spark_timely.spark.base.schema import arrow_schema
+from spark_timely.spark.base.source_frontier import batch_frontier
 from spark_timely.testing import assert_same_updates
 from spark_timely.testing.strategies import PAYLOAD_SCHEMA, History, column_names, histories
 from spark_timely.time.antichain import Antichain

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_timely.datasource import arrivals, recent
-from spark_timely.datasource.commit_bound import CommitBound
+from spark_timely.datasource.recent import CommitBound
 from spark_timely.log import MemoryLog
 from spark_timely.log.base import OPEN_STREAM
 from spark_timely.log.machine.history import history_of

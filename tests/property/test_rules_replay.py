@@ -26,7 +26,7 @@ from spark_timely.log.base import CommitRequest
 from spark_timely.log.delta import create_log, open_log
 from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.protocol.event import Event, Messages
-from spark_timely.spark.arrow import arrow_schema
+from spark_timely.spark.base.schema import arrow_schema
 from spark_timely.testing.driver import Checkpoint, MicroBatch, StreamDriver
 from spark_timely.testing.strategies import column_names
 from spark_timely.time.domain import TimeDomain

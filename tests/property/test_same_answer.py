@@ -30,7 +30,7 @@ import spark_timely
 from spark_timely.canonical.state import CanonicalState
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.errors import LateDataError
-from spark_timely.spark.arrow import arrow_schema
+from spark_timely.spark.base.schema import arrow_schema
 from spark_timely.testing import assert_same_updates
 from spark_timely.testing.driver import Checkpoint, MicroBatch, StreamDriver
 from spark_timely.testing.strategies import (

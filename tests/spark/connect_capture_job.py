@@ -15,7 +15,8 @@ import spark_timely
 from spark_timely.errors import LogMissingError, StreamMissingError
 from spark_timely.log.base import CommitOutcome
 from spark_timely.sink.commit import TaskReport
-from spark_timely.sink.plan import BatchId, CapturePlan
+from spark_timely.sink.continuity import BatchId
+from spark_timely.sink.plan import CapturePlan
 
 
 def main(spark: SparkSession, folder: Path) -> dict[str, object]:
@@ -83,7 +84,7 @@ def _digests(rows: DataFrame, folder: Path) -> list[str | None]:
     """Capture in foreachBatch; return the digests of the input that the micro-batches report."""
 
     def each(df: DataFrame, batch: int) -> None:  # runs in a process of the server
-        from spark_timely.spark import foreach_batch
+        from spark_timely.spark.capture import foreach_batch
 
         real = foreach_batch.commit_reports
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.canonical.digest import RowsDigest
-from spark_timely.spark import foreach_batch
-from spark_timely.spark.digest_sql import digest_in, digest_sums, row_hash_sql
+from spark_timely.spark.capture import foreach_batch
+from spark_timely.spark.capture.digest_sql import digest_in, digest_sums, row_hash_sql
 from tests.oracles import digest_model as model
 from tests.support import session_of_a_call
 from tests.unit.sink.driver import MIN, rows
@@ -217,7 +217,7 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[TaskReport]:
 
 
 def frame(spark: SparkSession, table: pa.Table, n_parts: int = 2) -> DataFrame:
-    from spark_timely.spark.arrow import spark_schema
+    from spark_timely.spark.base.schema import spark_schema
 
     # A session of its own, as each run of a query has one.
     return session_of_a_call(spark).createDataFrame(table, schema=spark_schema(table.schema)).repartition(n_parts)

@@ -17,7 +17,7 @@ from spark_timely import errors
 from spark_timely.log import Log
 from spark_timely.log.delta import create_log, open_log
 from spark_timely.log.store.storage import FileStorage
-from spark_timely.spark.foreach_batch import capture
+from spark_timely.spark.capture.foreach_batch import capture
 from spark_timely.time.types import TimeType
 from tests.support import session_of_a_call
 from tests.unit.sink.driver import SinkDriver, rows
@@ -41,7 +41,7 @@ def fixed_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     """Return a table as a DataFrame of two partitions, with a session object of its own as in each micro-batch."""
-    from spark_timely.spark.arrow import spark_schema
+    from spark_timely.spark.base.schema import spark_schema
 
     return session_of_a_call(spark).createDataFrame(table, schema=spark_schema(table.schema)).repartition(2)
 

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_timely.dataflow.aggregates import count
-from spark_timely.dataflow.cutting import cut_range
 from spark_timely.dataflow.delays import plus
-from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.scope import Scope
+from spark_timely.dataflow.engine.cutting import cut_range
+from spark_timely.dataflow.engine.steps import Engine
+from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import OperatorError, OwnershipError, SchemaMismatchError
 from spark_timely.log import Log
 from spark_timely.log.delta import open_log

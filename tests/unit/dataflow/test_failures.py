@@ -14,13 +14,11 @@ import pytest
 
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.delays import ceil_to, plus, windows
-from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.notes import failure_of
-from spark_timely.dataflow.outputs import drop_output, pause_s
-from spark_timely.dataflow.report import explain, metrics, outputs
-from spark_timely.dataflow.scope import Scope
-from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
-from spark_timely.dataflow.turns import advance_all, rest_of
+from spark_timely.dataflow.engine.explain import explain, metrics, outputs
+from spark_timely.dataflow.engine.outputs import drop_output, failure_of, pause_s
+from spark_timely.dataflow.engine.steps import Engine, advance_all, rest_of
+from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
+from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import LogMissingError, OperatorError, StorageError
 from spark_timely.log import Log
 from spark_timely.log.delta import create_log, open_log

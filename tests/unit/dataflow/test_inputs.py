@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.dataflow.aggregates import count
-from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.notes import newest_note
-from spark_timely.dataflow.report import metrics
-from spark_timely.dataflow.scope import Scope, Sink
+from spark_timely.dataflow.engine.explain import metrics
+from spark_timely.dataflow.engine.outputs import newest_note
+from spark_timely.dataflow.engine.steps import Engine
+from spark_timely.dataflow.logs import Sink
+from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import DataLossError
 from spark_timely.log import Log
 from spark_timely.log.delta import create_log, open_log

@@ -10,12 +10,11 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.dataflow.aggregates import count
-from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.outputs import check_plans
-from spark_timely.dataflow.report import outputs
-from spark_timely.dataflow.scope import Scope
-from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
-from spark_timely.dataflow.turns import advance_all
+from spark_timely.dataflow.engine.explain import outputs
+from spark_timely.dataflow.engine.outputs import check_plans
+from spark_timely.dataflow.engine.steps import Engine, advance_all
+from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
+from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import DataLossError, OwnershipError, PlanMismatchError
 from spark_timely.log import Log
 from spark_timely.log.delta import open_log

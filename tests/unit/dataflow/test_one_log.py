@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.dataflow.aggregates import count
-from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.scope import Scope
+from spark_timely.dataflow.engine.steps import Engine
+from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import InvalidUsageError
 from spark_timely.log import Log
 from spark_timely.log.delta import create_log, open_log

@@ -11,11 +11,10 @@ import pytest
 
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.delays import plus, windows
-from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.report import explain, metrics, outputs, progress
-from spark_timely.dataflow.scope import Scope
-from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
-from spark_timely.dataflow.turns import advance_all
+from spark_timely.dataflow.engine.explain import explain, metrics, outputs, progress
+from spark_timely.dataflow.engine.steps import Engine, advance_all
+from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
+from spark_timely.dataflow.stream import Scope
 from spark_timely.datasource.catalog import FileView
 from spark_timely.errors import (
     DataLossError,

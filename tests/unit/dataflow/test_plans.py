@@ -11,14 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_timely.dataflow import outputs as dataflow_outputs
 from spark_timely.dataflow.aggregates import count
-from spark_timely.dataflow.engine import Engine, advance_all
-from spark_timely.dataflow.notes import newest_note
-from spark_timely.dataflow.outputs import check_plans
-from spark_timely.dataflow.report import explain, outputs
-from spark_timely.dataflow.scope import Scope
-from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
+from spark_timely.dataflow.engine import outputs as dataflow_outputs
+from spark_timely.dataflow.engine.explain import explain, outputs
+from spark_timely.dataflow.engine.outputs import check_plans, newest_note
+from spark_timely.dataflow.engine.steps import Engine, advance_all
+from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
+from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import DataLossError, InvalidUsageError, OperatorError, OwnershipError, PlanMismatchError
 from spark_timely.log import Log
 from spark_timely.log.delta import create_log, open_log

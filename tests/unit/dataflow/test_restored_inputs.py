@@ -10,13 +10,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from spark_timely.dataflow import inputs as dataflow_inputs
 from spark_timely.dataflow.aggregates import count
-from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.notes import newest_note
-from spark_timely.dataflow.outputs import check_plans
-from spark_timely.dataflow.report import outputs
-from spark_timely.dataflow.scope import Scope
+from spark_timely.dataflow.engine import inputs as dataflow_inputs
+from spark_timely.dataflow.engine.explain import outputs
+from spark_timely.dataflow.engine.outputs import check_plans, newest_note
+from spark_timely.dataflow.engine.steps import Engine
+from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import DataLossError, PlanMismatchError
 from spark_timely.log import Log
 from spark_timely.log.delta import create_log, open_log

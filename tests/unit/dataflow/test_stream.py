@@ -12,11 +12,10 @@ from pyspark import cloudpickle
 
 from spark_timely.dataflow.aggregates import count, max_of, sum_of
 from spark_timely.dataflow.delays import ceil_to, plus, windows
-from spark_timely.dataflow.scope import Scope
-from spark_timely.dataflow.stream import Stream
-from spark_timely.dataflow.tasks import OutputPlan
-from spark_timely.dataflow.tracking import Tracking
-from spark_timely.dataflow.view import Replay, View, leaves_of, ordered
+from spark_timely.dataflow.engine.tasks import OutputPlan
+from spark_timely.dataflow.engine.tracking import Tracking
+from spark_timely.dataflow.stream import Scope, Stream
+from spark_timely.dataflow.views import Replay, View, leaves_of, ordered
 from spark_timely.errors import CyclicSummaryError, InvalidUsageError, OperatorError, SchemaMismatchError
 from spark_timely.log import Log
 from spark_timely.log.delta import create_log

@@ -12,9 +12,9 @@ import pytest
 
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.delays import ceil_to, plus, windows
-from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.scope import Scope
-from spark_timely.dataflow.view import Replay
+from spark_timely.dataflow.engine.steps import Engine
+from spark_timely.dataflow.stream import Scope
+from spark_timely.dataflow.views import Replay
 from spark_timely.errors import InvalidUsageError, OperatorError, SchemaMismatchError
 from spark_timely.log.delta import create_log, open_log
 from spark_timely.spark.dataflow_tasks import catalog_of

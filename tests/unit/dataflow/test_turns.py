@@ -9,10 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.scope import Scope
-from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
-from spark_timely.dataflow.turns import Bounds, advance_all, rest_of
+from spark_timely.dataflow.engine.steps import Bounds, Engine, advance_all, rest_of
+from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
+from spark_timely.dataflow.stream import Scope
 from spark_timely.log import Log
 from spark_timely.log.delta import create_log, open_log
 from spark_timely.protocol.replay import Limits

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_timely.conf.options import SOURCE_OPTIONS, SourceOptions, parse_options
-from spark_timely.datasource.partitions import SPLIT_SCHEMA, Layout, Split, split_batch
+from spark_timely.datasource.partitions import SPLIT_SCHEMA, ReplayLayout, Split, split_batch
 from spark_timely.datasource.planner import ReplayPlanner, layout_of
 from spark_timely.datasource.reader import read_split
 from spark_timely.log import MemoryLog
@@ -99,7 +99,7 @@ def drive(
 def read_all(log: MemoryLog, **options: Any) -> pa.Table:
     """Read a log as a batch."""
     parsed = make_options(**options)
-    layout: Layout = layout_of(log, parsed)
+    layout: ReplayLayout = layout_of(log, parsed)
     splits = ReplayPlanner(log.another(), parsed, layout).plan_batch()
     batches = [
         batch

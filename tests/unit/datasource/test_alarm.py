@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_timely.datasource.alarm import Alarm
+from spark_timely.datasource.clock import Alarm
 from spark_timely.testing import ManualClock
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.conf import SOURCE_OPTIONS, parse_options
-from spark_timely.datasource.alignment import aligned, alignment_of
+from spark_timely.datasource.bounds import aligned, alignment_of
 from spark_timely.errors import InvalidOptionError
 from spark_timely.log import MemoryLog
 from spark_timely.testing.driver import Checkpoint

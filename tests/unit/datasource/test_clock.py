@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.conf.options import SOURCE_OPTIONS, parse_options
-from spark_timely.datasource.alarm import Alarm
-from spark_timely.datasource.clock import Clock, check_clock_options
+from spark_timely.datasource.clock import Alarm, Clock, check_clock_options
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, StorageError
 from spark_timely.log import MemoryLog

@@ -7,7 +7,7 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from spark_timely.datasource.columns import conform_array
+from spark_timely.datasource.reader import conform_array
 from spark_timely.errors import SchemaMismatchError
 
 UTC = pa.timestamp("us", "UTC")

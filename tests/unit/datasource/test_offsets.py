@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_timely.datasource.offsets import Begin, Bound, Offset, Scope, continue_with, first_offset, read_offset
+from spark_timely.datasource.bounds import continue_with, first_offset
 from spark_timely.errors import InvalidBoundsError, InvalidOptionError, InvalidUsageError, LogFormatError
+from spark_timely.spark.base.offsets import Begin, Bound, Offset, Selection, read_offset
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 from tests.unit.datasource.support import make_options
@@ -33,7 +34,7 @@ def offsets(draw: st.DrawFn) -> tuple[Offset, int]:
         st.builds(Bound, st.just("up_to"), times(arity)),
         st.builds(Bound, st.sampled_from(["version", "timestamp"]), st.integers(0, 2**60)),
     )
-    scope = Scope(
+    selection = Selection(
         delivery=delivery,
         as_of=draw(st.none() | times(arity)),
         until=draw(st.none() | bounds),
@@ -56,11 +57,11 @@ def offsets(draw: st.DrawFn) -> tuple[Offset, int]:
                 st.builds(Begin, st.sampled_from(["version", "timestamp"]), st.integers(0, 2**60)),
             )
         )
-        return Offset(scope, begin=begin), arity
+        return Offset(selection, begin=begin), arity
     seqs = st.dictionaries(st.sampled_from(["#open", "a", "b", "main"]), st.integers(1, 9))
     position = times(arity) if delivery == "complete" else seqs
     commits = draw(st.dictionaries(st.sampled_from("abc"), st.tuples(st.integers(0, 9), st.text(max_size=3))))
-    return Offset(scope, position=draw(position), origin=draw(position), log_id="x", commits=commits), arity
+    return Offset(selection, position=draw(position), origin=draw(position), log_id="x", commits=commits), arity
 
 
 @given(offsets())
@@ -73,8 +74,8 @@ def test_offset_through_text_is_the_same_text(drawn: tuple[Offset, int]) -> None
 
 
 def test_offset_of_seqs_does_not_depend_on_the_order_they_were_found_in() -> None:
-    one = Offset(Scope("arrival"), position={"b": 2, "a": 1}, origin={}, commits={"b": (1, "y"), "a": (0, "x")})
-    other = Offset(Scope("arrival"), position={"a": 1, "b": 2}, origin={}, commits={"a": (0, "x"), "b": (1, "y")})
+    one = Offset(Selection("arrival"), position={"b": 2, "a": 1}, origin={}, commits={"b": (1, "y"), "a": (0, "x")})
+    other = Offset(Selection("arrival"), position={"a": 1, "b": 2}, origin={}, commits={"a": (0, "x"), "b": (1, "y")})
     assert json.dumps(one.to_json()) == json.dumps(other.to_json())
 
 
@@ -189,24 +190,26 @@ def test_arrival_refuses_options_that_speak_of_times(options: dict[str, Any]) ->
 
 def test_restart_may_move_the_end_but_not_what_is_read() -> None:
     begun = Offset(
-        Scope(until=Bound("up_to", Antichain.of(9)), streams=("a",)), position=Antichain.of(5), origin=Antichain.of(0)
+        Selection(until=Bound("up_to", Antichain.of(9)), streams=("a",)),
+        position=Antichain.of(5),
+        origin=Antichain.of(0),
     )
 
     def under(**options: Any) -> Offset:
         parsed = make_options(**options)
         return continue_with(begun, first_offset(parsed, LONG, "stream"), parsed)
 
-    assert under(upTo="[9]").scope == replace(begun.scope, content="rows", times=("long",))
+    assert under(upTo="[9]").selection == replace(begun.selection, content="rows", times=("long",))
     assert under(upTo="[9]", startingFrontier="latest") == under(upTo="[9]")
-    assert under().scope.until is None
-    assert under(streamFilter="a", upTo="[12]").scope.until == Bound("up_to", Antichain.of(12))
+    assert under().selection.until is None
+    assert under(streamFilter="a", upTo="[12]").selection.until == Bound("up_to", Antichain.of(12))
     with pytest.raises(InvalidOptionError, match="begun with streamFilter=a, found streamFilter=a,b — hint: give the"):
         under(streamFilter="b,a")
     with pytest.raises(InvalidOptionError, match="begun with delivery=complete, found delivery=arrival"):
         under(delivery="arrival")
     # An earlier version did not write the content down: it is taken for what it is now.
-    assert under(content="events").scope.content == "events"
-    begun = replace(begun, scope=replace(begun.scope, content="rows"))
-    assert under(content="splits").scope.content == "rows"
+    assert under(content="events").selection.content == "events"
+    begun = replace(begun, selection=replace(begun.selection, content="rows"))
+    assert under(content="splits").selection.content == "rows"
     with pytest.raises(InvalidOptionError, match="begun with content=rows, found content=events"):
         under(content="events")

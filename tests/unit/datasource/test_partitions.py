@@ -11,7 +11,7 @@ import pytest
 from spark_timely.datasource.partitions import (
     SPLIT_SCHEMA,
     FilePiece,
-    Layout,
+    ReplayLayout,
     Split,
     make_layout,
     restrict_layout,
@@ -49,7 +49,7 @@ def test_split_through_text_and_pickle_is_the_same(split: Split) -> None:
 
 def test_layout_through_text_is_the_same() -> None:
     layout = make_layout(PAYLOAD, PAIR, collection=True, content="splits", fail_on_data_loss=False)
-    again = Layout.from_json(json.loads(json.dumps(layout.to_json())))
+    again = ReplayLayout.from_json(json.loads(json.dumps(layout.to_json())))
     assert again.schema.equals(layout.schema)
     assert (again.domain, again.collection, again.fail_on_data_loss) == (PAIR, True, False)
 
@@ -64,7 +64,7 @@ def test_split_row_has_exactly_the_schema_and_no_secrets() -> None:
 def test_split_of_another_version_is_refused() -> None:
     found = {**make_layout(PAYLOAD, LONG).to_json(), "format": 99}
     with pytest.raises(InvalidUsageError, match="format=99, known is 2 — hint: driver and executors need the same"):
-        Layout.from_json(found)
+        ReplayLayout.from_json(found)
 
 
 def test_layout_of_messages_is_the_payload_unless_more_is_asked_for() -> None:

@@ -19,8 +19,8 @@ from spark_timely.errors import DataLossError, InvalidUsageError
 from spark_timely.log.files.format import LogFormat
 from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.store.storage import MemoryStorage
-from spark_timely.spark import worker
-from spark_timely.spark.worker import settle_worker
+from spark_timely.spark.base import worker
+from spark_timely.spark.base.worker import settle_worker
 from spark_timely.time.domain import TimeDomain
 
 PAYLOAD = pa.schema([("n", pa.int64()), ("text", pa.string())])

@@ -19,8 +19,8 @@ from spark_timely.errors import (
     LogMissingError,
     SchemaMismatchError,
 )
-from spark_timely.spark.arrow import arrow_schema
-from spark_timely.spark.compat import ADMISSION_CONTROL
+from spark_timely.spark.base.compat import ADMISSION_CONTROL
+from spark_timely.spark.base.schema import arrow_schema
 from spark_timely.testing.driver import Checkpoint, StreamDriver
 
 

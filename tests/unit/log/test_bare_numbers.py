@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import spark_timely
-from spark_timely.datasource.offsets import first_offset
+from spark_timely.datasource.bounds import first_offset
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, WaitTimeoutError
 from spark_timely.interop.exporting import export_log
 from spark_timely.log import Log

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import types as spark
 
 from spark_timely.errors import SchemaMismatchError
-from spark_timely.spark.arrow import arrow_schema, arrow_type, spark_schema, spark_type
+from spark_timely.spark.base.schema import arrow_schema, arrow_type, spark_schema, spark_type
 
 EVERYTHING = (
     spark.StructType()

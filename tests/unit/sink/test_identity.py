@@ -12,7 +12,7 @@ import pytest
 from spark_timely import errors
 from spark_timely.log.machine.identity import Repetition, judge_repetition
 from spark_timely.protocol.note import MicroBatch
-from spark_timely.spark.arrow import spark_schema
+from spark_timely.spark.base.schema import spark_schema
 from tests.unit.sink.driver import BOUNDED, SinkDriver, refused, rows
 
 POLICIES: dict[str, dict[str, str]] = {

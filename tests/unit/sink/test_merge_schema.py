@@ -10,7 +10,7 @@ import pytest
 
 from spark_timely import errors
 from spark_timely.log.delta import create_log
-from spark_timely.spark.arrow import spark_schema
+from spark_timely.spark.base.schema import spark_schema
 from tests.unit.sink.driver import SinkDriver, rows
 
 HOLD = {"timeColumn": "t", "frontier": "hold"}

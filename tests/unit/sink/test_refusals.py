@@ -353,7 +353,7 @@ RACES: dict[str, tuple[pa.Table, dict[str, str]]] = {
 
 @pytest.mark.parametrize("case", sorted(RACES))
 def test_first_micro_batch_planned_for_another_log_than_was_made_is_refused(tmp_path: Path, case: str) -> None:
-    from spark_timely.spark.arrow import spark_schema
+    from spark_timely.spark.base.schema import spark_schema
 
     options = {"timeColumn": "t", "frontier": "hold", "streams": "2"}
     data, more = RACES[case]
@@ -374,7 +374,7 @@ def test_first_micro_batch_planned_for_another_log_than_was_made_is_refused(tmp_
 
 
 def test_first_micro_batches_of_two_queries_for_the_same_log_both_count(tmp_path: Path) -> None:
-    from spark_timely.spark.arrow import spark_schema
+    from spark_timely.spark.base.schema import spark_schema
 
     options = {"timeColumn": "t", "frontier": "hold", "streams": "2"}
     data = rows([2]).append_column("deep", pa.array([[{"x": 1, "y": b"2"}]]))

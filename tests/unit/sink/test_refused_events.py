@@ -100,7 +100,7 @@ def test_time_of_a_replay_is_not_advanced_where_the_row_would_lose_its_own(tmp_p
 
 def test_events_that_lost_where_their_log_begins_are_refused_with_the_cause(tmp_path: Path) -> None:
     from spark_timely.log.files.format import METADATA_KEY, LogFormat
-    from spark_timely.spark.arrow import spark_schema
+    from spark_timely.spark.base.schema import spark_schema
 
     data = events(("message", 3, None), ("progress", 0, -1))
     driver = SinkDriver(tmp_path, frontier="events")

@@ -11,7 +11,7 @@ import pytest
 from spark_timely import errors
 from spark_timely.log.delta import create_log
 from spark_timely.sink.writer import TimelyStreamWriter
-from spark_timely.spark.arrow import spark_schema
+from spark_timely.spark.base.schema import spark_schema
 from spark_timely.time.antichain import Antichain
 from tests.unit.sink.driver import SinkDriver, refused, rows
 from tests.unit.spark.test_source_frontier import offset

@@ -11,10 +11,10 @@ import pytest
 from spark_timely.conf.options import SINK_OPTIONS, parse_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, ProtocolError, SchemaMismatchError
 from spark_timely.interop.cdcv2.statements import Statement
+from spark_timely.sink.cdcv2 import statements_of
 from spark_timely.sink.layout import layout_of
-from spark_timely.sink.statements import statements_of
 from spark_timely.sink.writer import make_stream_writer
-from spark_timely.spark.arrow import spark_schema
+from spark_timely.spark.base.schema import spark_schema
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from spark_timely import errors
 from spark_timely.log.delta import create_log
-from spark_timely.spark import log_record
+from spark_timely.spark.base import log_record
 from tests.unit.sink.driver import BOUNDED, SinkDriver, refused, rows
 
 POLICIES: dict[str, dict[str, str]] = {

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from spark_timely.log.store.storage import open_storage
-from spark_timely.spark import cdcv2
+from spark_timely.spark.capture import cdcv2
 
 
 def test_files_of_later_commits_and_of_other_streams_are_left_alone(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from spark_timely import errors
 from spark_timely.conf.options import SINK_OPTIONS, parse_options
 from spark_timely.log.delta import open_log
 from spark_timely.log.store.storage import open_storage
-from spark_timely.spark import foreach_batch, staging
-from spark_timely.spark.arrow import spark_schema
+from spark_timely.spark.base.schema import spark_schema
+from spark_timely.spark.capture import foreach_batch, staging
 from tests.unit.sink.driver import rows
 from tests.unit.spark.test_source_frontier import offset
 from tests.unit.spark.test_start import Session

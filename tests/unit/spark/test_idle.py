@@ -21,7 +21,7 @@ from spark_timely.log.base import CommitRequest
 from spark_timely.log.delta import create_log
 from spark_timely.protocol.note import MicroBatch, Note
 from spark_timely.spark import idle as idle_module
-from spark_timely.spark.checkpoint import checkpoint_state, gate
+from spark_timely.spark.base.checkpoint import checkpoint_state, gate
 from spark_timely.spark.idle import IdleWatch, check_idle_options, greatest_seen
 from spark_timely.spark.start import CaptureQuery
 from tests.unit.sink.driver import SinkDriver, rows

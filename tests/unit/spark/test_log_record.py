@@ -14,9 +14,9 @@ import pytest
 from spark_timely import errors
 from spark_timely.log import Log
 from spark_timely.log.delta import open_log
-from spark_timely.spark import foreach_batch
+from spark_timely.spark.base.log_record import LogCommit, LogEntry, read_entries, write_entry
+from spark_timely.spark.capture import foreach_batch
 from spark_timely.spark.idle import IdleWatch
-from spark_timely.spark.log_record import LogCommit, LogEntry, read_entries, write_entry
 from tests.unit.sink.driver import SinkDriver, rows
 from tests.unit.spark.test_foreach_batch import Frame, write_job
 from tests.unit.spark.test_idle import BOUNDED as IDLE_OPTIONS

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_timely.dataflow.scope import Scope
-from spark_timely.dataflow.turns import Bounds
-from spark_timely.datasource.alarm import Alarm
+from spark_timely.dataflow.engine.steps import Bounds
+from spark_timely.dataflow.stream import Scope
+from spark_timely.datasource.clock import Alarm
 from spark_timely.log.delta import create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark import dataflow

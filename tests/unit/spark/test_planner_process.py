@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from spark_timely.spark.worker import settle_planner
+from spark_timely.spark.base.worker import settle_planner
 
 # Which process this is, is told by how it was started: by the module's own name, or by Spark's daemon with the name.
 PROBE = """
@@ -15,7 +15,7 @@ import sys, types
 spec, argument = sys.argv[1], sys.argv[2]
 sys.modules["__main__"].__spec__ = types.SimpleNamespace(name=spec)
 sys.argv = ["started", argument]
-from spark_timely.spark.worker import settle_planner
+from spark_timely.spark.base.worker import settle_planner
 settle_planner()
 import numpy as np, pyarrow as pa
 numbers = pa.array(np.arange(3)).to_numpy().tolist() + pa.array([4]).to_pylist()

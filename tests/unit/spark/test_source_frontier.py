@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_timely.errors import InvalidUsageError, LogFormatError, StorageError
-from spark_timely.spark.source_frontier import SourceFrontier, batch_frontier, source_frontier
+from spark_timely.spark.base.source_frontier import SourceFrontier, batch_frontier, source_frontier
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.types import TimeType
 

@@ -32,14 +32,15 @@ from spark_timely.errors import (
 from spark_timely.log.base import CommitOutcome
 from spark_timely.log.store.storage import FileStorage, open_storage
 from spark_timely.sink.commit import TaskReport, commit_reports, is_refusal
+from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.layout import fingerprint
-from spark_timely.sink.plan import BatchId, CapturePlan, Standing, make_plan
+from spark_timely.sink.plan import CapturePlan, Standing, make_plan
 from spark_timely.sink.writer import QUERY_PROPERTY
-from spark_timely.spark.cdcv2 import capture_messages
-from spark_timely.spark.checkpoint import checkpoint_state, is_finished, planned_offsets
-from spark_timely.spark.classify import Classified, classify
-from spark_timely.spark.digest_sql import digest_in, digest_sums, row_hash_sql
-from spark_timely.spark.staging import (
+from spark_timely.spark.base.checkpoint import checkpoint_state, is_finished, planned_offsets
+from spark_timely.spark.capture.cdcv2 import capture_messages
+from spark_timely.spark.capture.classify import Classified, classify
+from spark_timely.spark.capture.digest_sql import digest_in, digest_sums, row_hash_sql
+from spark_timely.spark.capture.staging import (
     Staged,
     base_of,
     counted,
@@ -115,8 +116,8 @@ def capture(
 
     Notes
     -----
-    With ``dialect="cdcv2"`` rows are CDCv2's messages; see `spark_timely.spark.cdcv2`. Copies and other orders of
-    them do no harm, and `committed` is False too once the stream is complete.
+    With ``dialect="cdcv2"`` rows are CDCv2's messages; see `spark_timely.spark.capture.cdcv2`. Copies and other orders
+    of them do no harm, and `committed` is False too once the stream is complete.
 
     Spark does not flush what it writes: the driver does so before the commit, with the files on its own host's disk.
     What executors wrote on other hosts, into a directory that is shared, is as safe as that file system makes it.

@@ -21,10 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_timely.dataflow.delays import BoundDelay
-from spark_timely.dataflow.keyed import keyed_aggregate
-from spark_timely.dataflow.row_views import Delayed
-from spark_timely.dataflow.tasks import Share, Task
-from spark_timely.dataflow.view import Replay, View
+from spark_timely.dataflow.engine.shuffle import shuffled_aggregate
+from spark_timely.dataflow.engine.tasks import Share, Task
+from spark_timely.dataflow.views import Delayed, Replay, View
 from spark_timely.protocol.replay import (
     WHOLE,
     FileBounds,
@@ -42,12 +41,12 @@ from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray
 from spark_timely.time.order import minimal
 
-__all__ = ["KEYED_BYTES", "Files", "cut_range", "paths_of"]
+__all__ = ["SHUFFLE_BYTES", "Files", "cut_range", "paths_of"]
 
 Delays = tuple[BoundDelay, ...]
 
 # A piece of whole times above so many bytes is computed by key, if it can be: one process would have to hold it.
-KEYED_BYTES: Final = 128 << 20
+SHUFFLE_BYTES: Final = 128 << 20
 
 # Tasks for a range of whole times whose size alone asks for so many.
 _MOST_TASKS: Final = 16
@@ -165,7 +164,7 @@ def cut_range(
     limits: Limits,
     workers: int | None,
     whole: bool = False,
-    keyed_bytes: int = KEYED_BYTES,
+    shuffle_bytes: int = SHUFFLE_BYTES,
 ) -> tuple[Antichain, list[Task]]:
     """Choose how far a step goes, and cut it into tasks.
 
@@ -183,7 +182,7 @@ def cut_range(
         Tasks, at most and unless they would be too large; by bytes if not given.
     whole : bool
         One task for all of the range.
-    keyed_bytes : int
+    shuffle_bytes : int
         A piece with more is computed by key, where the view allows it.
 
     Returns
@@ -216,7 +215,7 @@ def cut_range(
     if view.rowwise:
         return hi, _cut_rows(chosen, output, seq, n_tasks)
     # Whole times lie in memory: rather some tasks more than one that is too large.
-    n_tasks = max(n_tasks, min(_MOST_TASKS, -(-size // max(keyed_bytes, 1 << 20))))
+    n_tasks = max(n_tasks, min(_MOST_TASKS, -(-size // max(shuffle_bytes, 1 << 20))))
     ends = [lo, *_cuts(chosen, n_tasks), hi]
     tasks = []
     for number, (low, high) in enumerate(itertools.pairwise(ends)):  # one turn per piece
@@ -225,7 +224,7 @@ def cut_range(
         if not found:
             continue
         task = _whole(piece, found, Task(output, seq, low, high))
-        if task.size_bytes > keyed_bytes and keyed_aggregate(view) is not None:
+        if task.size_bytes > shuffle_bytes and shuffled_aggregate(view) is not None:
             shares = _cut_rows(piece, output, seq, workers or default_splits(task.size_bytes))
             tasks += [replace(part, piece=number) for part in shares]
         else:

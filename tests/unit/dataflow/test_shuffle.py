@@ -10,12 +10,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_timely.dataflow.aggregates import Aggregation, aggregate_rows, count, max_of, min_of, sum_of
+from spark_timely.dataflow.aggregates import (
+    Aggregation,
+    aggregate_rows,
+    count,
+    max_of,
+    merge_parts,
+    min_of,
+    part_of_rows,
+    sum_of,
+)
 from spark_timely.dataflow.delays import ceil_to
-from spark_timely.dataflow.engine import Engine
-from spark_timely.dataflow.keyed import keyed_aggregate, parcels_of, tables_of
-from spark_timely.dataflow.partial import merge_parts, part_of_rows
-from spark_timely.dataflow.scope import Scope
+from spark_timely.dataflow.engine.shuffle import blocks_of, shuffled_aggregate, tables_of
+from spark_timely.dataflow.engine.steps import Engine
+from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import OperatorError
 from spark_timely.log.delta import create_log, open_log
 from spark_timely.spark.dataflow_tasks import catalog_of
@@ -86,7 +94,7 @@ def test_parts_put_together_are_what_one_place_gives(seed: int) -> None:
 
 def test_buckets_without_groups_are_not_sent() -> None:
     parts = part_of_rows(pa.table({"k": ["a", "b", "c"], "n": [1, 2, 3]}), ["k"], {"s": sum_of("n")})
-    sent = list(parcels_of(parts, 1, 50))
+    sent = list(blocks_of(parts, 1, 50))
     assert 1 <= len({bucket for bucket, _ in sent}) == len(sent) <= 3
     assert all(table.num_rows for table in tables_of([content for _, content in sent]))
     schema = pa.schema([("k", pa.string()), ("s", pa.int64())])
@@ -96,7 +104,7 @@ def test_buckets_without_groups_are_not_sent() -> None:
         {"k": "b", "s": 2},
         {"k": "c", "s": 3},
     ]
-    assert list(parcels_of(parts.slice(0, 0), 1, 50)) == []
+    assert list(blocks_of(parts.slice(0, 0), 1, 50)) == []
 
 
 def test_sum_beyond_64_bits_is_refused_when_parts_are_put_together() -> None:
@@ -109,7 +117,7 @@ def test_sum_beyond_64_bits_is_refused_when_parts_are_put_together() -> None:
 def test_aggregate_over_row_by_row_operators_alone_is_computed_by_key() -> None:
     rows = stream_of({"_time": [1], "k": ["a"], "n": [1]})
     groups = rows.filter("n > 0").delay(ceil_to(5)).aggregate(by="k", m=count())
-    assert keyed_aggregate(groups.filter("m > 1").delay(ceil_to(10)).view) is groups.view
+    assert shuffled_aggregate(groups.filter("m > 1").delay(ceil_to(10)).view) is groups.view
     for stream in (
         rows.filter("n > 0"),
         groups.aggregate(m=count()),
@@ -117,7 +125,7 @@ def test_aggregate_over_row_by_row_operators_alone_is_computed_by_key() -> None:
         groups.concat(groups),
         groups.unary_notify(lambda time, each: each),
     ):
-        assert keyed_aggregate(stream.view) is None
+        assert shuffled_aggregate(stream.view) is None
 
 
 def test_one_giant_time_is_cut_by_rows_and_failures_name_the_operator(tmp_path: Path) -> None:
@@ -140,7 +148,7 @@ def test_one_giant_time_is_cut_by_rows_and_failures_name_the_operator(tmp_path: 
     replay = scope.replay(log)
     replay.aggregate(by="k", n=count(), s=sum_of("x")).filter("n > 1").capture(str(tmp_path / "out"))
     replay.map(broken).aggregate(n=count()).capture(str(tmp_path / "bad"))
-    engine = Engine("flow", scope.sinks, scope.storage, files_of=catalog_of, workers=3, keyed_bytes=0)
+    engine = Engine("flow", scope.sinks, scope.storage, files_of=catalog_of, workers=3, shuffle_bytes=0)
     jobs, counted = [], []
     run = runner(scope.storage)
 
@@ -170,7 +178,7 @@ def test_one_giant_time_of_which_no_row_is_left_gives_no_group(tmp_path: Path) -
     log.writer(owner="test").append(pa.table({"_time": [7] * 40, "k": range(40)}), advance_to=8)
     scope = Scope("flow")
     scope.replay(log).filter("k > 100").aggregate(by="k", n=count()).capture(str(tmp_path / "out"))
-    engine = Engine("flow", scope.sinks, scope.storage, files_of=catalog_of, workers=3, keyed_bytes=0)
+    engine = Engine("flow", scope.sinks, scope.storage, files_of=catalog_of, workers=3, shuffle_bytes=0)
     engine.advance(runner(scope.storage))
     out = open_log(str(tmp_path / "out"))
     assert (out.frontier(), out.messages().num_rows) == (Antichain.of(8), 0)

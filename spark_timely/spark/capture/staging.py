@@ -38,11 +38,12 @@ from spark_timely.masking import masked_logger
 from spark_timely.protocol.policy import FrontierPolicy, late_error
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.sink.commit import TaskReport
+from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.layout import fingerprint
-from spark_timely.sink.plan import BatchId, CapturePlan, Standing, find_log
-from spark_timely.spark.classify import RowClass
-from spark_timely.spark.digest_sql import digest_in
-from spark_timely.spark.settings import changed_settings
+from spark_timely.sink.plan import CapturePlan, Standing, find_log
+from spark_timely.spark.capture.classify import RowClass
+from spark_timely.spark.capture.digest_sql import digest_in
+from spark_timely.spark.session import changed_settings
 from spark_timely.time.arrays import IntArray
 from spark_timely.time.consolidation import consolidate_rows
 from spark_timely.time.order import beyond, minimal

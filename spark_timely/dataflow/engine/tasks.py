@@ -5,6 +5,10 @@ Invariants
 1. The pieces of a range give each of its rows once. Nothing but `TaskResult` leaves the task: names and
    statistics of files, no rows.
 2. Files that a task wrote are part of nothing until they are committed; each attempt writes others.
+3. What a dataflow writes is a function of its inputs alone, or copies, restarts and other cuts give other answers. Test
+   mode (`run_twice`) computes a range twice, with everything in another order, and names an operator that gives other
+   rows: its function looks at a clock, draws lots, keeps something from call to call, or depends on which rows come
+   together and in what order.
 """
 
 from __future__ import annotations
@@ -13,10 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 
-from spark_timely.dataflow.checking import run_twice
-from spark_timely.dataflow.view import Names, Read, Replay, Step, View, packed, unpacked
+from spark_timely.canonical.row_hash import RowHasher
+from spark_timely.dataflow.views import Names, Read, Replay, Step, View, Watch, packed, unpacked
 from spark_timely.errors import OperatorError, SchemaMismatchError
 from spark_timely.log.base import DataFile
 from spark_timely.log.files.parquet import conform, message_table, write_data_files
@@ -38,6 +43,7 @@ __all__ = [
     "of_shares",
     "plain_error",
     "run_task",
+    "run_twice",
     "write_result",
 ]
 
@@ -109,7 +115,7 @@ class Task:
     size_bytes : int
         Of the shares.
     piece : int or None
-        Number of the piece of which this task computes a part only: see `dataflow.keyed`.
+        Number of the piece of which this task computes a part only: see `engine.shuffle`.
     """
 
     output: int
@@ -217,3 +223,67 @@ def plain_error(error: OperatorError) -> OperatorError:
     """Return the error without its causes, which need not be picklable."""
     values: dict[str, Any] = {"operator": error.operator, "lower": error.lower, "upper": error.upper}
     return OperatorError(error.message, hint=error.hint, **values)
+
+
+def run_twice(
+    view: View, read: Read, lo: Antichain, hi: Antichain, wanted: Names | None = None, *, watch: Watch | None = None
+) -> pa.Table:
+    """Run a view twice, and refuse an operator that gives other rows the second time.
+
+    The second time the rows of the logs come in the opposite order, and each operator that goes row by row gets them in
+    two parts.
+
+    Parameters
+    ----------
+    view : View
+    read : callable
+    lo, hi : Antichain
+    wanted : tuple of str, optional
+    watch : callable, optional
+        Is shown what operators gave the first time.
+
+    Returns
+    -------
+    pyarrow.Table
+        As of the first time.
+
+    Raises
+    ------
+    OperatorError
+        If an operator's function is not deterministic, or fails.
+
+    Notes
+    -----
+    Cost: that of two runs, and a hash of each row that any operator gives.
+    """
+    first: dict[Step, tuple[int, int]] = {}
+    second: dict[Step, tuple[int, int]] = {}
+
+    def seen(step: Step, table: pa.Table) -> None:
+        first[step] = _digest(table)
+        if watch is not None:
+            watch(step, table)
+
+    def backwards(leaf: Replay, low: Antichain, high: Antichain, columns: Names) -> pa.Table:
+        table = read(leaf, low, high, columns)
+        return table.take(pa.array(np.arange(table.num_rows - 1, -1, -1)))
+
+    table = view.run(read, lo, hi, wanted, watch=seen)
+    view.run(backwards, lo, hi, wanted, watch=lambda step, rows: second.update({step: _digest(rows)}), in_parts=True)
+    for step, digest in first.items():  # one turn per operator and range, inputs before what is made of them
+        if digest != second[step]:
+            at, low, high, _ = step
+            found = f"other rows the second time: {digest[0]} rows, then {second[step][0]}"
+            raise at.failure(
+                found,
+                low,
+                high,
+                hint="let its function depend on the rows alone that it is given: not on order, clocks or chance",
+            )
+    return table
+
+
+def _digest(table: pa.Table) -> tuple[int, int]:
+    """Return the number of rows, and a hash of them that does not depend on their order."""
+    hashes = RowHasher(table.schema).hash(table)
+    return table.num_rows, hash(tuple(hashes.sum(axis=0, dtype=np.uint64).ravel().tolist()))

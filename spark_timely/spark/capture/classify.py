@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from spark_timely.protocol.policy import FrontierPolicy, LateData
-from spark_timely.spark.arrow import spark_type
+from spark_timely.spark.base.schema import spark_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -84,7 +84,7 @@ class Classified:
     sort_by : tuple of str
         Names of the columns by which the rows of a file are ordered; none where all have one time.
     inputs : tuple of (str, str), or None
-        As `Layout.inputs`, for rows that have `columns`; None where these do not have all that the data brought.
+        As `CaptureLayout.inputs`, for rows that have `columns`; None where these do not have all that the data brought.
     """
 
     row_class: str

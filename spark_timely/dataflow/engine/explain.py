@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spark_timely.dataflow.cutting import paths_of
+from spark_timely.dataflow.engine.cutting import paths_of
+from spark_timely.dataflow.engine.outputs import newest_note, steps_of
 from spark_timely.dataflow.fingerprint import plans_of
-from spark_timely.dataflow.notes import newest_note, steps_of
-from spark_timely.dataflow.view import Replay, View, leaves_of, ordered
+from spark_timely.dataflow.views import Replay, View, leaves_of, ordered
 from spark_timely.errors import LogMissingError
 from spark_timely.log.delta import open_log
 from spark_timely.protocol.note import OutputFailure, OutputNote
@@ -19,8 +19,9 @@ from spark_timely.time.antichain import Antichain
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from spark_timely.dataflow.cutting import Files
-    from spark_timely.dataflow.scope import Scope, Sink
+    from spark_timely.dataflow.engine.cutting import Files
+    from spark_timely.dataflow.logs import Sink
+    from spark_timely.dataflow.stream import Scope
     from spark_timely.log import Log
 
 __all__ = ["OperatorMetrics", "OutputProgress", "OutputState", "explain", "metrics", "outputs", "progress"]
@@ -124,7 +125,7 @@ def outputs(scope: Scope, /) -> list[OutputState]:
     Examples
     --------
     >>> import tempfile, pyarrow as pa
-    >>> from spark_timely.dataflow.scope import Scope
+    >>> from spark_timely.dataflow.stream import Scope
     >>> from spark_timely.log.delta import create_log
     >>> folder = tempfile.mkdtemp()
     >>> log = create_log(folder + "/in", pa.schema([("v", pa.int64())]), minimum=(0,))

@@ -1,8 +1,8 @@
-"""A piece of an output's range that is too large for one place: cut by rows, and put together by key.
+"""An aggregate in two phases with a shuffle between them, for a piece that is too large for one task.
 
-For an aggregate over operators that go row by row: tasks group a share of the rows each, in buckets of keys; then each
-bucket is put together, and what lies above the aggregate is run on it. Groups travel, not rows; what comes out is the
-same as in one place.
+For an aggregate over operators that go row by row. First tasks group a share of the rows each, in buckets of keys
+(`partial_aggregate`). Then each bucket is put together, and what is made of the aggregate is computed
+(`final_aggregate`). Groups travel, not rows; the rows are the same as of one task.
 
 Invariants
 ----------
@@ -19,9 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.canonical.row_hash import RowHasher
-from spark_timely.dataflow.checking import run_twice
-from spark_timely.dataflow.partial import merge_parts, part_of_rows
-from spark_timely.dataflow.tasks import (
+from spark_timely.dataflow.aggregates import merge_parts, part_of_rows
+from spark_timely.dataflow.engine.tasks import (
     Counts,
     OutputPlan,
     ReadRange,
@@ -29,16 +28,16 @@ from spark_timely.dataflow.tasks import (
     TaskResult,
     of_shares,
     plain_error,
+    run_twice,
     write_result,
 )
-from spark_timely.dataflow.time_views import Aggregate
-from spark_timely.dataflow.view import Step, View, steps_of
+from spark_timely.dataflow.views import Aggregate, Step, View, steps_of
 from spark_timely.errors import OperatorError
 
-__all__ = ["Parcel", "keyed_aggregate", "merge_parcels", "parcels_of", "run_part", "tables_of"]
+__all__ = ["Block", "blocks_of", "final_aggregate", "partial_aggregate", "shuffled_aggregate", "tables_of"]
 
 
-def keyed_aggregate(view: View) -> Aggregate | None:
+def shuffled_aggregate(view: View) -> Aggregate | None:
     """Return the aggregate of a view that can be computed by key: the only operator that does not go row by row."""
     while not isinstance(view, Aggregate):
         if not view.own_rowwise or len(view.inputs) != 1:
@@ -48,7 +47,7 @@ def keyed_aggregate(view: View) -> Aggregate | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class Block:
     """What a task sends to a bucket.
 
     Attributes
@@ -62,20 +61,20 @@ class Parcel:
     content: bytes
 
 
-def run_part(task: Task, output: OutputPlan, read: ReadRange, n_buckets: int) -> Iterator[Parcel]:
+def partial_aggregate(task: Task, output: OutputPlan, read: ReadRange, n_buckets: int) -> Iterator[Block]:
     """Read a share of the rows, group them, and give the groups in buckets.
 
     Parameters
     ----------
     task : Task
     output : OutputPlan
-        With a view that has a `keyed_aggregate`.
+        With a view that has a `shuffled_aggregate`.
     read : callable
     n_buckets : int
 
     Yields
     ------
-    Parcel
+    Block
         Counts and errors go to bucket 0.
     """
     aggregate, (_, lo, hi, wanted) = _place(task, output)
@@ -87,14 +86,14 @@ def run_part(task: Task, output: OutputPlan, read: ReadRange, n_buckets: int) ->
         keys, chosen, _ = aggregate.plan(wanted)
         parts = part_of_rows(rows, keys, chosen)
     except OperatorError as error:
-        yield Parcel(0, pickle.dumps(plain_error(error)))
+        yield Block(0, pickle.dumps(plain_error(error)))
         return
-    yield Parcel(0, pickle.dumps(counts.by_operator))
-    for bucket, content in parcels_of(parts, len(keys), n_buckets):
-        yield Parcel(bucket, content)
+    yield Block(0, pickle.dumps(counts.by_operator))
+    for bucket, content in blocks_of(parts, len(keys), n_buckets):
+        yield Block(bucket, content)
 
 
-def parcels_of(parts: pa.Table, n_keys: int, n_buckets: int) -> Iterator[tuple[int, bytes]]:
+def blocks_of(parts: pa.Table, n_keys: int, n_buckets: int) -> Iterator[tuple[int, bytes]]:
     """Give the groups of a table of parts in buckets of keys: each bucket, and its table packed."""
     hashed = parts.select([f"k{i}" for i in range(n_keys)])
     buckets = RowHasher(hashed.schema).hash(hashed)[:, 0] % np.uint64(n_buckets)
@@ -119,8 +118,8 @@ def tables_of(contents: Sequence[bytes]) -> list[pa.Table]:
     return tables
 
 
-def merge_parcels(task: Task, output: OutputPlan, contents: Sequence[bytes]) -> TaskResult:
-    """Put the parcels of a bucket together, run what lies above the aggregate, and write.
+def final_aggregate(task: Task, output: OutputPlan, contents: Sequence[bytes]) -> TaskResult:
+    """Put the blocks of a bucket together, run what lies above the aggregate, and write.
 
     Parameters
     ----------
@@ -128,7 +127,7 @@ def merge_parcels(task: Task, output: OutputPlan, contents: Sequence[bytes]) -> 
         Any one of the piece.
     output : OutputPlan
     contents : sequence of bytes
-        Of all parcels of the bucket.
+        Of all blocks of the bucket.
     """
     aggregate, (_, lo, hi, wanted) = _place(task, output)
     counts = Counts()
@@ -164,7 +163,7 @@ def _nothing(*_: object) -> pa.Table:
 
 
 def _place(task: Task, output: OutputPlan) -> tuple[Aggregate, Step]:
-    aggregate = keyed_aggregate(output.view)
+    aggregate = shuffled_aggregate(output.view)
     assert aggregate is not None
     view = output.view
     steps = steps_of(view, task.lower, task.upper, tuple(view.schema.names), stop=aggregate)

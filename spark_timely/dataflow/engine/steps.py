@@ -1,22 +1,27 @@
-"""Run a dataflow: step by step, until nothing that is complete waits any more.
+"""Run dataflows: step by step, those of one query in turn, until nothing that is complete waits any more.
 
 A step: read the uppers; propagate; see which outputs are ready; cut what waits for them into tasks; run all
 tasks as one job; append each output's files, if its upper is still what it was. A restart is the same loop: there
-is nothing to recover, and outputs at different uppers each go on from their own.
+is nothing to recover, and outputs at different uppers each continue from their own.
 
 Invariants
 ----------
-1. Who lost a race for an output throws its files away, looks again, and goes on.
+1. A copy that lost a race for an output deletes its files, looks again, and continues.
 2. The driver sees names and statistics of files, never rows.
 3. How far the inputs are is read before each step, unless they were pinned: then once, so that steps come to an end
    however fast the inputs move.
-4. An output that failed is left where it is, with what depends on it; the others go on.
+4. An output that failed is left where it is, with what depends on it; the others continue.
+5. Dataflows take a step in turn, and each looks at its inputs before it: news waits for one step of each of the others.
+6. A call comes back. Of a query that ends, since the frontiers of inputs are those of its start; of one that lives,
+   since it ends after the turn in which its bounds are passed, and `rest_of` says when to call again.
+7. No dataflow waits for a failure to pass while another has work to do.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import re
 import time as monotonic
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,15 +30,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.dataflow.cutting import KEYED_BYTES, Files, cut_range
-from spark_timely.dataflow.inputs import Inputs, other_log
-from spark_timely.dataflow.logs import open_logs
-from spark_timely.dataflow.notes import note_of
-from spark_timely.dataflow.outputs import Outputs, passes
-from spark_timely.dataflow.tasks import OutputPlan, Task, TaskResult
-from spark_timely.dataflow.tracking import Tracking
-from spark_timely.dataflow.turns import advance_all, is_cancelled
-from spark_timely.dataflow.view import leaves_of
+from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES, Files, cut_range
+from spark_timely.dataflow.engine.inputs import Inputs, other_log
+from spark_timely.dataflow.engine.outputs import Outputs, note_of, passes
+from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
+from spark_timely.dataflow.engine.tracking import Tracking
+from spark_timely.dataflow.logs import Sink, open_logs
+from spark_timely.dataflow.views import leaves_of
 from spark_timely.errors import DataLossError, LogMissingError, RolledBackError, TimelyError
 from spark_timely.log import Log
 from spark_timely.log.commit import discard_refused
@@ -44,12 +47,11 @@ from spark_timely.time.antichain import Antichain
 from spark_timely.time.consolidation import unique_times
 
 if TYPE_CHECKING:
-    from spark_timely.dataflow.scope import Sink
     from spark_timely.log.base import DataFile, StreamState
 
     Ready = tuple[Sink, StreamState, Antichain]
 
-__all__ = ["Appended", "Engine", "RunTasks"]
+__all__ = ["Appended", "Bounds", "Engine", "RunTasks", "advance_all", "is_cancelled", "rest_of"]
 
 _log = logging.getLogger("spark_timely.dataflow")
 
@@ -105,7 +107,7 @@ class Engine:
         Whether everything is computed twice, and refused where that makes a difference.
     evaluation : {"arrow", "sql"}
         What runs the outputs.
-    keyed_bytes : int
+    shuffle_bytes : int
         A piece of whole times with more is computed by key, where its operators allow that.
     run, tries
         As of `Outputs`.
@@ -131,7 +133,7 @@ class Engine:
         workers: int | None = None,
         twice: bool = False,
         evaluation: str = "arrow",
-        keyed_bytes: int = KEYED_BYTES,
+        shuffle_bytes: int = SHUFFLE_BYTES,
         run: str = "",
         tries: int = 1,
         now: Callable[[], float] = monotonic.monotonic,
@@ -142,7 +144,7 @@ class Engine:
         self._workers = workers
         self._twice = twice
         self._evaluation = evaluation
-        self._keyed_bytes = keyed_bytes
+        self._keyed_bytes = shuffle_bytes
         self._logs = open_logs(sinks, storage)
         leaves = {leaf.path: leaf for sink in sinks for leaf in leaves_of(sink.view)}
         own = {sink.path for sink in sinks}
@@ -390,7 +392,7 @@ class Engine:
                     workers=self._workers,
                     # Spark cuts by itself what it runs.
                     whole=self._evaluation == "sql",
-                    keyed_bytes=self._keyed_bytes,
+                    shuffle_bytes=self._keyed_bytes,
                 )
             except (TimelyError, pa.ArrowException, OSError) as error:
                 self._outputs.fail(sink, state, error)
@@ -483,3 +485,134 @@ def _gone_back(sink: Sink, upper: Antichain, frontier: Antichain) -> DataLossErr
         "missed; capture into another log, or remove this output to make it anew",
         context={"path": sink.path},
     )
+
+
+# What Spark says of a job that was cancelled, classic and Connect; who waits for it may be interrupted before. Other
+# errors may have the word too: a column's name.
+_CANCELLED: Final = re.compile(
+    r"SPARK_JOB_CANCELLED|Job \d+ cancelled|OPERATION_CANCELED"
+    r"|java\.lang\.InterruptedException|ClosedByInterruptException"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How long a call of a query that lives goes on.
+
+    Attributes
+    ----------
+    seconds : float or None
+        After so many seconds no dataflow takes a further turn; None: as long as there is work.
+    steps : int or None
+        Nor after so many steps, of all dataflows together.
+    """
+
+    seconds: float | None = 10.0
+    steps: int | None = 30
+
+    def passed(self, seconds: float, steps: int) -> bool:
+        """Return whether either is used up.
+
+        Examples
+        --------
+        >>> Bounds().passed(9.0, 29), Bounds().passed(9.0, 30), Bounds(3600.0, None).passed(11.0, 100)
+        (False, True, False)
+        """
+        return (self.seconds is not None and seconds >= self.seconds) or (
+            self.steps is not None and steps >= self.steps
+        )
+
+
+def advance_all(
+    engines: Sequence[Engine],
+    run_tasks: RunTasks,
+    *,
+    lives: bool = False,
+    bounds: Bounds | None = None,
+    now: Callable[[], float] = monotonic.monotonic,
+    pause: Callable[[float], None] = monotonic.sleep,
+) -> list[Appended]:
+    """Advance several dataflows, a step of each in turn: a large one does not make the others wait for its end.
+
+    Parameters
+    ----------
+    engines : sequence of Engine
+    run_tasks : callable
+        As for `Engine.advance`.
+    lives : bool
+        Whether the query goes on: inputs are then looked at between steps, the call ends at its bounds, and failures
+        end the query only where nothing is left that may move, or one cannot be written into its output's log. Else
+        the frontiers of inputs stay as they are at the start, and what fails for a moment is tried again here.
+    bounds : Bounds, optional
+        Of a query that lives.
+    now : callable
+        A clock in seconds that never goes back.
+    pause : callable
+        Waits so many seconds.
+
+    Returns
+    -------
+    list of Appended
+        What was done, in order.
+
+    Raises
+    ------
+    OperatorError, DataLossError
+        As `Engine.advance`: after all that does not depend on it is done.
+    """
+    bounds = bounds or Bounds()
+    done: list[Appended] = []
+    broken: dict[Engine, Exception] = {}
+    began, n_steps = now(), 0
+    for engine in engines:
+        _guarded(engine, broken, lambda engine=engine: engine.begin(pinned=not lives))  # type: ignore[misc]
+    while True:  # one turn per step of the dataflow that has most to do
+        before = n_steps
+        for engine in engines:
+            if engine in broken:
+                continue
+            found = _guarded(engine, broken, lambda engine=engine: engine.step(run_tasks))  # type: ignore[misc]
+            if found is not None:
+                n_steps += 1
+                done += found
+        if n_steps > before:
+            if lives and bounds.passed(now() - began, n_steps):
+                break
+            continue
+        rest = None if lives else rest_of([engine for engine in engines if engine not in broken])
+        if rest is None:
+            break
+        pause(rest)
+    kept = [engine for engine in engines if not engine.dropped]
+    failures = [*broken.values(), *(error for engine in kept for error in engine.failures)]
+    ends = broken or any(engine.unreported_failures for engine in kept) or not any(engine.goes_on for engine in kept)
+    if failures and (ends or not lives):
+        first, *others = failures
+        for other in others:
+            first.add_note(str(other))
+        raise first
+    return done
+
+
+def rest_of(engines: Sequence[Engine]) -> float | None:
+    """Return after how many seconds there is something to do although no input moves; None: there is nothing."""
+    rests = [engine.rest for engine in engines]
+    return min((rest for rest in rests if rest is not None), default=None)
+
+
+def is_cancelled(error: Exception) -> bool:
+    """Return whether a job did not fail but was cancelled, as a query that is stopped does: nothing is tried again."""
+    return _CANCELLED.search(str(error)) is not None
+
+
+def _guarded(
+    engine: Engine, broken: dict[Engine, Exception], do: Callable[[], list[Appended] | None]
+) -> list[Appended] | None:
+    """Let what is wrong with one dataflow not concern the others."""
+    try:
+        return do()
+    except Exception as error:
+        if is_cancelled(error):
+            raise
+        broken[engine] = error
+        return None

@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from spark_timely.dataflow.row_views import Delayed
-from spark_timely.dataflow.view import Replay, View, ordered
+from spark_timely.dataflow.views import Delayed, Replay, View, ordered
 from spark_timely.errors import DataLossError
 from spark_timely.progress.frontier import MutableAntichain
 from spark_timely.progress.location import Source, Target
@@ -28,7 +27,7 @@ from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
     from spark_timely.dataflow.delays import BoundDelay
-    from spark_timely.dataflow.scope import Sink
+    from spark_timely.dataflow.logs import Sink
     from spark_timely.time.arrays import Time
     from spark_timely.time.domain import TimeDomain
 
@@ -49,13 +48,13 @@ class _Holding(Operator):
         super().__init__(name, inputs=inputs, outputs=1, minimum=minimum, summary=summary)
         self.held = start
         self._stated = start
-        self._told = MutableAntichain(len(minimum))
+        self._input = MutableAntichain(len(minimum))
         self.busy = False
 
     @property
-    def told(self) -> Antichain:
-        """Frontier of its input, as it was last told."""
-        return self._told.frontier
+    def input_frontier(self) -> Antichain:
+        """Frontier of its input, as of the last statement."""
+        return self._input.frontier
 
     def get_internal_summary(self) -> tuple[InternalSummary, PortChanges]:
         capabilities = PortChanges(len(self.minimum))
@@ -71,11 +70,11 @@ class _Holding(Operator):
         return True
 
     def push_external_progress(self, changes: PortChanges) -> None:
-        self._told.update_pairs([(time, diff) for _, time, diff in changes.drain()])
-        self.hear()
+        self._input.update_pairs([(time, diff) for _, time, diff in changes.drain()])
+        self.observe()
 
-    def hear(self) -> None:
-        """Do what is to be done when the frontier of the input moved."""
+    def observe(self) -> None:
+        """React to a frontier of the input that moved."""
 
     def pull_internal_progress(self, consumed: PortChanges, internal: PortChanges, produced: PortChanges) -> bool:
         self.busy = self.held != self._stated
@@ -95,8 +94,8 @@ class _Following(_Holding):
         super().__init__(name, 1, start, minimum, [[[]]])
         self._delay = delay
 
-    def hear(self) -> None:
-        self.held = self._delay.front(self.told)
+    def observe(self) -> None:
+        self.held = self._delay.front(self.input_frontier)
 
 
 class Tracking:
@@ -201,7 +200,7 @@ class Tracking:
 
     def frontier(self, sink: Sink) -> Antichain:
         """Return the frontier of what an output captures: times not beyond it are complete."""
-        return self._outputs[sink].told
+        return self._outputs[sink].input_frontier
 
 
 def _went_back(path: str, domain: TimeDomain, frontier: Antichain, before: Antichain) -> DataLossError:

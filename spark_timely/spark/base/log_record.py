@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, cast
 from spark_timely.errors import DataLossError, StorageError, shown
 from spark_timely.log.store.storage import open_storage
 from spark_timely.masking import masked_logger
-from spark_timely.spark.checkpoint import reachable
+from spark_timely.spark.base.checkpoint import reachable
 
 if TYPE_CHECKING:
     from spark_timely.log.store.storage import FileStorage

@@ -1,16 +1,17 @@
-"""Read from a query's checkpoint how far its ``timely`` sources are at the end of a micro-batch.
+"""How far a query's ``timely`` sources are at the end of a micro-batch, read from its checkpoint.
 
 Spark writes ``offsets/<n>`` before micro-batch n runs: two lines of its own, then one line per source
 with the offset at which the micro-batch ends. Of a ``timely`` source that offset is a frontier, so what
-the upstream job knew about completeness is known to whoever reads the file, in this job. Operators that
-keep rows back have a directory each under ``state``.
+the upstream job knew about completeness is known to whoever reads the file, in this job: under ``frontier=source`` a
+capture moves its stream by it (`end_of_sources`). Operators that keep rows back have a directory each under ``state``.
 
 Invariants
 ----------
 1. The frontier of a micro-batch is the meet of those of all its sources: a time is complete when it is
    complete in each. A source that has not begun yet holds everything back.
-2. What is not known is refused, never taken for complete.
-3. The answer depends on the number of the micro-batch alone: Spark never writes an offset file anew.
+2. What is not known, or not in the log's times, is refused before any row is written, never taken for complete.
+3. The answer depends on the number of the micro-batch alone: Spark never writes an offset file anew, so a repeated
+   micro-batch gets the same.
 """
 
 from __future__ import annotations
@@ -20,16 +21,22 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from spark_timely.datasource.offsets import read_offset
-from spark_timely.errors import InvalidUsageError, StorageError, TimelyError, shown
+from spark_timely.errors import InvalidOptionError, InvalidUsageError, StorageError, TimelyError, shown
 from spark_timely.log.store.storage import FileStorage, open_storage
+from spark_timely.protocol.policy import FrontierPolicy
+from spark_timely.spark.base.checkpoint import checkpoint_state
+from spark_timely.spark.base.offsets import read_offset
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 from spark_timely.time.types import TimeType
 
-__all__ = ["SourceFrontier", "batch_frontier", "source_frontier"]
+if TYPE_CHECKING:
+    from spark_timely.conf.options import SinkOptions
+    from spark_timely.protocol.policy import Policy
+
+__all__ = ["SourceFrontier", "batch_frontier", "end_of_sources", "source_frontier"]
 
 _HEADER_LINES: Final = 2
 # Spark's word for a source that has no offset yet.
@@ -256,3 +263,76 @@ def _operator(storage: FileStorage, folder: str) -> str:
                 _, _, facts = bytes(storage.read(path)).decode().partition("\n")
                 return str(json.loads(facts)["operatorInfo"]["operatorName"])
     return "an unknown one"
+
+
+def end_of_sources(options: SinkOptions, policy: Policy, batch: int | None, /) -> Antichain | None:
+    """Return how far the sources of a micro-batch are at its end.
+
+    Parameters
+    ----------
+    options : SinkOptions
+        Names the checkpoint.
+    policy : Policy
+        Names the types of the log's times.
+    batch : int or None
+        Number of the micro-batch; None where it is not known.
+
+    Returns
+    -------
+    Antichain or None
+        None where nothing is known yet, and under every policy but ``source``.
+
+    Raises
+    ------
+    InvalidOptionError
+        If no checkpoint is given, or that of another query, or the sources' times are of other types than the
+        log's.
+    InvalidUsageError
+        If the query reads or does something that hides what is complete.
+    StorageError
+        If the checkpoint cannot be read.
+
+    Notes
+    -----
+    Cost: two small reads and two listings.
+    """
+    if policy.frontier is not FrontierPolicy.SOURCE:
+        return None
+    location = options.checkpoint_location
+    if location is None:
+        msg = "could not use frontier='source': found no checkpoint"
+        raise InvalidOptionError(
+            msg,
+            hint="give checkpoint, the query's checkpointLocation, in place of app_id: how far the sources are stands"
+            " there; without it use another frontier policy",
+            context={"option": "checkpoint"},
+        )
+    if batch is None:
+        msg = f"could not tell how far the sources are: found no micro-batch in checkpoint {location!r}"
+        raise StorageError(
+            msg,
+            hint="put the checkpoint where Python can read it: a local path, or a cloud URL with 'storage.' options",
+            determinate=True,
+            context={"checkpoint": location},
+        )
+    newest = checkpoint_state(location, storage_options=options.storage_options).batch
+    if newest is not None and newest != batch:
+        msg = f"could not tell how far micro-batch {batch} is: found micro-batch {newest} as the newest of checkpoint"
+        msg = f"{msg} {location!r}"
+        raise InvalidOptionError(
+            msg,
+            hint="give the checkpoint of this very query, not that of another one",
+            context={"option": "checkpoint"},
+        )
+    found = source_frontier(batch, location, storage_options=options.storage_options)
+    wanted = policy.domain.types
+    if found.times not in ((), wanted):
+        has, wants = (", ".join(kind.value for kind in kinds) for kinds in (found.times, wanted))
+        msg = f"could not use frontier='source': found sources with times of type ({has}), the log's are ({wants})"
+        raise InvalidOptionError(
+            msg,
+            hint="a frontier moves only in times of its own type: capture the time that the sources give (option"
+            " includeTime adds it), into a log of that type",
+            context={"option": "frontier"},
+        )
+    return found.frontier

@@ -24,10 +24,11 @@ import time as monotonic
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import pyarrow.compute as pc
+
 from spark_timely import errors
+from spark_timely.dataflow.engine.inputs import Inputs
 from spark_timely.dataflow.fingerprint import plans_of
-from spark_timely.dataflow.inputs import Inputs
-from spark_timely.dataflow.notes import newest_note, note_of
 from spark_timely.errors import (
     ClosedError,
     DataLossError,
@@ -46,11 +47,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from spark_timely.dataflow.fingerprint import Plan
-    from spark_timely.dataflow.scope import Sink
+    from spark_timely.dataflow.logs import Sink
     from spark_timely.log import Log
     from spark_timely.log.base import DataFile, StreamState
 
-__all__ = ["TRIES", "Outputs", "check_plans", "drop_output", "passes", "pause_s"]
+__all__ = [
+    "TRIES",
+    "Outputs",
+    "check_plans",
+    "drop_output",
+    "failure_of",
+    "newest_note",
+    "note_of",
+    "passes",
+    "pause_s",
+    "steps_of",
+]
 
 _log = logging.getLogger("spark_timely.dataflow")
 
@@ -484,3 +496,41 @@ def _no_stream(sink: Sink) -> DataLossError:
         hint="the output was replaced: start the dataflow again",
         context={"path": sink.path, "stream": sink.stream},
     )
+
+
+def steps_of(log: Log, sink: Sink) -> list[Mapping[str, object]]:
+    """Return the numbers of the steps of an output, the oldest first.
+
+    Notes
+    -----
+    Cost: all progress rows of the log are looked at; one turn per commit of the output.
+    """
+    rows = log.progress()
+    mine = rows.filter(pc.and_(pc.equal(rows["_stream"], sink.stream), pc.equal(rows["_query"], sink.owner)))
+    notes = (Note.parse(text).output for text in mine["_note"].drop_null().to_pylist())
+    return [note.step for note in notes if note is not None and note.step is not None]
+
+
+def newest_note(log: Log, sink: Sink) -> OutputNote:
+    """Return the newest note of an output; an empty one where there is none."""
+    return note_of(log.stream(sink.stream), sink)
+
+
+def note_of(state: StreamState | None, sink: Sink) -> OutputNote:
+    """Return what a state of an output's stream says of the output; an empty note where that is nothing."""
+    note = None if state is None or state.owner != sink.owner else state.note.output
+    return OutputNote() if note is None else note
+
+
+def failure_of(log: Log, sink: Sink, *, run: str | None = None) -> OutputFailure | None:
+    """Return why an output waits; None where it does not, as far as its log says.
+
+    Parameters
+    ----------
+    log : Log
+    sink : Sink
+    run : str, optional
+        The run of a query that is asked for; any unless given.
+    """
+    note = newest_note(log, sink)
+    return note.failure if run is None else next((each for each in note.failures if each.run == run), None)

@@ -37,14 +37,24 @@ from spark_timely.interop.cdcv2.statements import Ledger
 from spark_timely.log.base import CommitOutcome, StreamState
 from spark_timely.log.store.storage import FileStorage, open_storage
 from spark_timely.log.writer import downgrade_to
+from spark_timely.sink.cdcv2 import COLUMNS, statements_of
 from spark_timely.sink.commit import commit_reports, is_refusal
-from spark_timely.sink.plan import BatchId, CapturePlan, Standing, find_log
-from spark_timely.sink.statements import COLUMNS, statements_of
-from spark_timely.spark.arrow import spark_schema
-from spark_timely.spark.classify import SQL_TYPES, RowClass, beyond_sql, classify, quoted
+from spark_timely.sink.continuity import BatchId
+from spark_timely.sink.plan import CapturePlan, Standing, find_log
+from spark_timely.spark.base.schema import spark_schema
+from spark_timely.spark.capture.classify import SQL_TYPES, RowClass, beyond_sql, classify, quoted
+from spark_timely.spark.capture.staging import (
+    Staged,
+    counted,
+    discard,
+    in_order,
+    remove,
+    staging_folder,
+    tidy,
+    write_files,
+)
 from spark_timely.spark.collection import has_map
-from spark_timely.spark.settings import changed_settings
-from spark_timely.spark.staging import Staged, counted, discard, in_order, remove, staging_folder, tidy, write_files
+from spark_timely.spark.session import changed_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,7 +79,7 @@ def capture_messages(df: DataFrame, plan: CapturePlan, ident: BatchId) -> Commit
     Parameters
     ----------
     df : pyspark.sql.DataFrame
-        Rows as `spark_timely.sink.statements` describes them.
+        Rows as `spark_timely.sink.cdcv2` describes them.
     plan : CapturePlan
     ident : BatchId
 

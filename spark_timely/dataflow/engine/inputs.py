@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from spark_timely.dataflow.view import leaves_of
+from spark_timely.dataflow.views import leaves_of
 from spark_timely.log.machine.identity import newest_commits, other_commits, told_of_others
 from spark_timely.protocol.note import InputNote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from spark_timely.dataflow.scope import Sink
+    from spark_timely.dataflow.logs import Sink
     from spark_timely.log import Log
     from spark_timely.log.machine.identity import Commits
     from spark_timely.protocol.note import OutputNote

@@ -1,4 +1,4 @@
-"""The rows of ``dialect=cdcv2``: CDCv2's messages, updates and statements, as columns of one DataFrame.
+"""Rows of ``dialect=cdcv2`` in the sink: CDCv2's messages, updates and statements, as columns of one DataFrame.
 
 An update is a row with a time, a diff and a record. A statement is a row with `_lower`, `_upper` and
 `_counts`, and nulls in time and diff: of the times beyond `_lower` and not beyond `_upper`, those in `_counts` have
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spark_timely.errors import ProtocolError, SchemaMismatchError, TimelyError, shown
 from spark_timely.interop.cdcv2.statements import Statement, Time
-from spark_timely.spark.arrow import arrow_schema
+from spark_timely.spark.base.schema import arrow_schema
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.types import TimeType
 

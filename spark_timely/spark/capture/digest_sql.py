@@ -26,7 +26,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from spark_timely.canonical.digest import SPARK_SCHEME, RowsDigest
-from spark_timely.spark.classify import quoted
+from spark_timely.spark.capture.classify import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -46,7 +46,7 @@ def row_hash_sql(columns: Iterable[tuple[str, str]], schema: StructType) -> str:
     Parameters
     ----------
     columns : iterable of (str, str)
-        The columns that count: name in the log, name in the data. `Layout.inputs` gives them.
+        The columns that count: name in the log, name in the data. `CaptureLayout.inputs` gives them.
     schema : pyspark.sql.types.StructType
         Schema of the data.
 

@@ -1,0 +1,907 @@
+"""Views: the operators of a dataflow through which nothing is ever in flight.
+
+A view computes the rows of any range of times whose end its frontier has reached, from the same ranges of
+its inputs. It is a plain value: tasks get it pickled. Some make each row from one row (filter, select, map, flat_map,
+concat, delay, inspect); others need whole times (aggregate, join, functions of the rows of a complete time).
+
+Invariants
+----------
+1. `run(read, lo, hi)` is a function of the rows of the logs below at the times of `pre(lo, hi)` alone: how
+   they lie in files, and in what order they come, changes no row.
+2. Every row that `run` gives is at a time beyond `lo` and not beyond `hi`; of a view that is `later`, beyond `lo`.
+3. Once the frontiers of the inputs are beyond a range, nothing can be added to it: `front` is monotone, and
+   not beyond anything that the view may still give.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.acero as acero
+import pyarrow.compute as pc
+
+from spark_timely.dataflow.aggregates import Aggregation, aggregate_rows
+from spark_timely.dataflow.delays import BoundDelay
+from spark_timely.errors import OperatorError, TimelyError, TimelyInternalError, described
+from spark_timely.log.files.parquet import conform
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.arrays import IntArray
+from spark_timely.time.consolidation import group_times
+from spark_timely.time.domain import TimeDomain
+
+__all__ = [
+    "ROW",
+    "Aggregate",
+    "Concat",
+    "Delayed",
+    "Filter",
+    "FlatMapped",
+    "Hinted",
+    "Inspected",
+    "Join",
+    "Mapped",
+    "Names",
+    "Notified",
+    "Packed",
+    "Read",
+    "Replay",
+    "Select",
+    "Step",
+    "View",
+    "Watch",
+    "check_flat_mapped",
+    "check_mapped",
+    "check_notified",
+    "function_name",
+    "leaves_of",
+    "ordered",
+    "steps_of",
+    "time_value",
+    "with_times",
+]
+
+Names = tuple[str, ...]
+
+Read = Callable[["Replay", Antichain, Antichain, Names], pa.Table]
+"""Gives the rows of a log at the times of a range: its time columns, and the payload columns that are named."""
+
+
+@dataclass(frozen=True, eq=False)
+class View(ABC):
+    """A stream of a dataflow, as a value.
+
+    Attributes
+    ----------
+    name : str
+        Of the operator, for errors.
+    domain : TimeDomain
+        Of its times.
+    schema : pyarrow.Schema
+        Of its payload.
+    inputs : tuple of View
+    """
+
+    name: str
+    domain: TimeDomain
+    schema: pa.Schema
+    inputs: tuple[View, ...] = ()
+
+    @property
+    def rowwise(self) -> bool:
+        """Whether each row is made from one row alone, so that a time may be cut anywhere."""
+        return self.own_rowwise and all(view.rowwise for view in self.inputs)
+
+    # What an operator says ---------------------------------------------------------------------------
+
+    @property
+    def own_rowwise(self) -> bool:
+        """Whether this operator makes each row from one row of its inputs alone."""
+        return True
+
+    @property
+    def later(self) -> bool:
+        """Whether it may give rows at times past the range that it was run for: only a log can keep those."""
+        return False
+
+    def front_of(self, frontiers: Sequence[Antichain]) -> Antichain:
+        """Return the frontier from those of the inputs: what may come at any of them."""
+        found = frontiers[0]
+        for other in frontiers[1:]:
+            found = found.meet(other)
+        return found
+
+    def back_of(self, frontier: Antichain) -> Antichain:
+        """Return the frontier of the inputs that stands for one of the view."""
+        return frontier
+
+    def needs(self, wanted: Names) -> tuple[Names, ...]:
+        """Return the columns needed of each input for those wanted of the view."""
+        return tuple(wanted for _ in self.inputs)
+
+    @abstractmethod
+    def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
+        """Compute the rows from those of the inputs: time columns first, then the columns wanted."""
+
+    def apply_range(self, tables: Sequence[pa.Table], wanted: Names, lo: Antichain, hi: Antichain) -> pa.Table:
+        """Compute the rows of a range, where the operator wants to know it."""
+        del lo, hi
+        return self.apply(tables, wanted)
+
+    def describe(self) -> str:
+        """Return what the operator does, in a few words, for people."""
+        return ""
+
+    # What follows from it ----------------------------------------------------------------------------
+
+    def front(self, frontiers: Mapping[Replay, Antichain]) -> Antichain:
+        """Return the frontier, from those of the logs below: nothing follows at times not beyond it.
+
+        Parameters
+        ----------
+        frontiers : mapping of Replay to Antichain
+        """
+        known: dict[View, Antichain] = dict(frontiers.items())
+        for view in ordered(self):  # one turn per operator
+            if view not in known:
+                known[view] = view.front_of([known[source] for source in view.inputs])
+        return known[self]
+
+    def pre(self, lo: Antichain, hi: Antichain) -> dict[Replay, list[tuple[Antichain, Antichain]]]:
+        """Return the ranges of each log below that a range of the view needs."""
+        found: dict[Replay, list[tuple[Antichain, Antichain]]] = {}
+        for view, low, high, _ in steps_of(self, lo, hi, ()):
+            if isinstance(view, Replay) and (low, high) not in found.setdefault(view, []):
+                found[view].append((low, high))
+        return found
+
+    def run(
+        self,
+        read: Read,
+        lo: Antichain,
+        hi: Antichain,
+        wanted: Names | None = None,
+        *,
+        watch: Watch | None = None,
+        in_parts: bool = False,
+        given: tuple[View, pa.Table] | None = None,
+    ) -> pa.Table:
+        """Compute the rows of the view at the times beyond `lo` and not beyond `hi`.
+
+        Parameters
+        ----------
+        read : callable
+            Gives the rows of a log below. Asked once for ranges that overlap.
+        lo, hi : Antichain
+            `hi` is not beyond the view's frontier.
+        wanted : tuple of str, optional
+            Payload columns; all unless given.
+        watch : callable, optional
+            Is shown what each operator gave.
+        in_parts : bool
+            Whether operators that go row by row get their rows in two parts: it must make no difference.
+        given : (View, pyarrow.Table), optional
+            A view below, and its rows, computed elsewhere.
+
+        Returns
+        -------
+        pyarrow.Table
+            Time columns, then payload columns; rows in no particular order.
+
+        Raises
+        ------
+        OperatorError
+            If a function of the user fails, or gives what it must not.
+        """
+        names = tuple(self.schema.names) if wanted is None else wanted
+        steps = steps_of(self, lo, hi, names, stop=None if given is None else given[0])
+        shared = _SharedRead(read, steps)
+        uses = Counter(source for sources in steps.values() for source in sources)
+        tables: dict[Step, pa.Table] = {}
+        table = self.empty()
+        for step, sources in steps.items():  # one turn per operator and range
+            view, low, high, columns = step
+            if given is not None and view is given[0]:
+                table = given[1]
+            elif isinstance(view, Replay):
+                table = shared(view, low, high, columns)
+            else:
+                rows = [tables[source] for source in sources]
+                half = rows[0].num_rows // 2 if in_parts and len(rows) == 1 and view.own_rowwise else 0
+                cuts = [[rows[0].slice(0, half)], [rows[0].slice(half)]] if half else [rows]
+                parts = [view._guarded(cut, low, high, columns) for cut in cuts]
+                table = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+            if watch is not None:
+                watch(step, table)
+            tables[step] = table
+            for source in sources:
+                uses[source] -= 1
+                if not uses[source]:  # what is not needed again need not lie in memory
+                    tables.pop(source, None)
+        times = self.domain.from_columns(table)
+        wrong = ~lo.beyond(times)
+        if not self.later:
+            wrong |= hi.beyond(times)
+        if wrong.any():
+            time = self.domain.render_time(times[int(np.flatnonzero(wrong)[0])].tolist())
+            msg = f"operator {self.name!r} gave time={time!r} outside of its range, invariant 2"
+            raise TimelyInternalError(msg)
+        return table
+
+    def _guarded(self, tables: Sequence[pa.Table], lo: Antichain, hi: Antichain, wanted: Names) -> pa.Table:
+        """Let every failure name the operator and its times."""
+        try:
+            return self.apply_range(tables, wanted, lo, hi)
+        except Exception as error:
+            text = described(error)
+            hint = error.hint if isinstance(error, TimelyError) else None
+            raise self.failure(
+                text, lo, hi, hint=hint or "correct the function or the data; nothing of these times was written"
+            ) from error
+
+    def failure(self, found: str, lo: Antichain, hi: Antichain, *, hint: str) -> OperatorError:
+        """Return the error of this operator at a range of times."""
+        low, high = self.domain.render_frontier(lo), self.domain.render_frontier(hi)
+        msg = f"could not run operator {self.name!r} at times from {low} to {high}: found {found}"
+        return OperatorError(msg, hint=hint, operator=self.name, lower=low, upper=high)
+
+    def empty(self) -> pa.Table:
+        """Return no rows, with all columns."""
+        times = [pa.field(n, t.arrow) for n, t in zip(self.domain.columns, self.domain.types, strict=True)]
+        return pa.schema([*times, *self.schema]).empty_table()
+
+    def _times(self, wanted: Names) -> Names:
+        return (*self.domain.columns, *wanted)
+
+
+@dataclass(frozen=True, eq=False)
+class Replay(View):
+    """The rows of a log.
+
+    Attributes
+    ----------
+    path : str
+        Of the log.
+    """
+
+    path: str = ""
+
+    def describe(self) -> str:
+        """Return where the log is."""
+        return self.path
+
+    def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
+        """Refuse: `run` reads the rows of a log, nothing computes them."""
+        del tables, wanted
+        msg = f"could not compute the rows of log {self.path!r}: found no inputs"
+        raise TimelyInternalError(msg)
+
+
+Step = tuple[View, Antichain, Antichain, Names]
+"""A view at a range of times, and the columns that are wanted of it."""
+
+Watch = Callable[[Step, pa.Table], None]
+
+
+def ordered(view: View) -> list[View]:
+    """Return a view and all below it, each after its inputs."""
+    found: dict[View, None] = {}
+    waiting = [(view, False)]
+    while waiting:  # two turns per edge
+        at, ready = waiting.pop()
+        if at in found:
+            continue
+        if ready:
+            found[at] = None
+        else:
+            waiting.append((at, True))
+            waiting += [(source, False) for source in at.inputs]
+    return list(found)
+
+
+def leaves_of(view: View) -> list[Replay]:
+    """Return the logs below a view, each once."""
+    return [leaf for leaf in ordered(view) if isinstance(leaf, Replay)]
+
+
+def steps_of(
+    view: View, lo: Antichain, hi: Antichain, wanted: Names, *, stop: View | None = None
+) -> dict[Step, list[Step]]:
+    """Return what a range of a view is computed by, each after what it is computed from, which is given with it.
+
+    What lies below `stop` is left out.
+    """
+    found: dict[Step, list[Step]] = {}
+    sources: dict[Step, list[Step]] = {}
+    waiting: list[Step] = [(view, lo, hi, wanted)]
+    while waiting:  # two turns per operator, range and use
+        step = waiting[-1]
+        if step in found:
+            waiting.pop()
+        elif step in sources:
+            found[step] = sources[step]
+            waiting.pop()
+        else:
+            at, low, high, names = step
+            below, above = at.back_of(low), at.back_of(high)
+            needed = zip(at.inputs, at.needs(names), strict=True) if at.inputs and at is not stop else ()
+            sources[step] = [(source, below, above, columns) for source, columns in needed]
+            waiting += sources[step]
+    return found
+
+
+class _SharedRead:
+    """Reads the logs below: once for all requests whose ranges overlap, however many delays lie between."""
+
+    def __init__(self, read: Read, steps: Iterable[Step]) -> None:
+        self._read = read
+        self._groups: dict[Step, _Group] = {}
+        by_leaf: dict[View, list[Step]] = {}
+        for step in steps:
+            if isinstance(step[0], Replay):
+                by_leaf.setdefault(step[0], []).append(step)
+        for steps_of_leaf in by_leaf.values():
+            for group in _grouped(steps_of_leaf):
+                self._groups.update(dict.fromkeys(group.steps, group))
+
+    def __call__(self, leaf: Replay, lo: Antichain, hi: Antichain, names: Names) -> pa.Table:
+        """Return the rows of a range that was announced."""
+        group = self._groups[leaf, lo, hi, names]
+        if group.table is None:
+            group.table = self._read(leaf, group.lo, group.hi, group.names)
+        table = group.table.select([*leaf.domain.columns, *names])
+        group.waiting -= 1
+        if not group.waiting:
+            group.table = None
+        if (lo, hi) == (group.lo, group.hi):
+            return table
+        times = leaf.domain.from_columns(table)
+        return table.filter(pa.array(lo.beyond(times) & ~hi.beyond(times)))
+
+
+class _Group:
+    """Requests of one log that are read together."""
+
+    def __init__(self, step: Step) -> None:
+        _, self.lo, self.hi, self.names = step
+        self.steps = [step]
+        self.waiting = 1
+        self.table: pa.Table | None = None
+
+    def add(self, step: Step) -> None:
+        _, lo, hi, names = step
+        self.lo, self.hi = self.lo.meet(lo), self.hi.join(hi)
+        self.names = tuple(dict.fromkeys((*self.names, *names)))
+        self.steps.append(step)
+        self.waiting += 1
+
+
+def _grouped(steps: Sequence[Step]) -> list[_Group]:
+    """Join ranges that overlap; of several coordinates only those that are equal: their hull may be large."""
+    if steps[0][1].arity > 1 or any(lo.is_empty for _, lo, _, _ in steps):
+        equal: dict[tuple[Antichain, Antichain], _Group] = {}
+        for step in steps:
+            if step[1:3] in equal:
+                equal[step[1:3]].add(step)
+            else:
+                equal[step[1:3]] = _Group(step)
+        return list(equal.values())
+    found: list[_Group] = []
+    for step in sorted(steps, key=lambda step: step[1].elements):
+        if found and (found[-1].hi.is_empty or step[1].elements <= found[-1].hi.elements):
+            found[-1].add(step)
+        else:
+            found.append(_Group(step))
+    return found
+
+
+Packed = tuple[list[tuple[View, tuple[int, ...]]], list[int]]
+"""Views without their inputs, each with the places of its inputs before it; and the places of those packed."""
+
+
+def packed(views: Sequence[View]) -> Packed:
+    """Return views and all below them as a list: pickled as they are, a few hundred in a row would be too deep.
+
+    Examples
+    --------
+    >>> from spark_timely.testing import rows_of, stream_of
+    >>> view = stream_of({"_time": [1]}).step_forward().view
+    >>> [each.name for each, _ in packed([view])[0]], [each.name for each in unpacked(packed([view]))[0].inputs]
+    (['replay_1', 'step_forward_2'], ['replay_1'])
+    """
+    places: dict[View, int] = {}
+    flat: list[tuple[View, tuple[int, ...]]] = []
+    for view in views:
+        for each in ordered(view):  # one turn per operator and view
+            if each not in places:
+                places[each] = len(flat)
+                flat.append((replace(each, inputs=()), tuple(places[source] for source in each.inputs)))
+    return flat, [places[view] for view in views]
+
+
+def unpacked(found: Packed) -> list[View]:
+    """Return views that were packed."""
+    flat, wanted = found
+    made: list[View] = []
+    for view, sources in flat:  # one turn per operator
+        made.append(replace(view, inputs=tuple(made[source] for source in sources)) if sources else view)
+    return [made[place] for place in wanted]
+
+
+def with_times(times: pa.Table, payload: pa.Table) -> pa.Table:
+    """Put time columns before payload columns."""
+    columns = [*times.columns, *payload.columns]
+    return pa.Table.from_arrays(columns, schema=pa.schema([*times.schema, *payload.schema]))
+
+
+def function_name(function: object) -> str:
+    """Return the name of a function, for people."""
+    name: str = getattr(function, "__name__", type(function).__name__)
+    return name
+
+
+ROW = "_row"
+"""Column in which the function of `flat_map` says from which row a row is made."""
+
+
+@dataclass(frozen=True, eq=False)
+class Filter(View):
+    """The rows for which a condition holds; those for which it is null go.
+
+    Attributes
+    ----------
+    condition : pyarrow.compute.Expression
+    columns : tuple of str
+        Payload columns that it looks at.
+    text : str
+        The condition as it was given, for people.
+    sql : str or None
+        The condition as SQL, if it was given so.
+    """
+
+    condition: pc.Expression = None
+    columns: Names = ()
+    text: str = ""
+    sql: str | None = None
+
+    def describe(self) -> str:
+        """Return the condition."""
+        return self.text
+
+    def needs(self, wanted: Names) -> tuple[Names, ...]:
+        """Return the columns wanted and those of the condition."""
+        return (tuple(dict.fromkeys((*wanted, *self.columns))),)
+
+    def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
+        """Keep rows."""
+        return tables[0].filter(self.condition).select(self._times(wanted))
+
+
+@dataclass(frozen=True, eq=False)
+class Select(View):
+    """Columns computed from columns, row by row.
+
+    Attributes
+    ----------
+    expressions : dict of str to pyarrow.compute.Expression
+        By column that comes out.
+    columns : tuple of str
+        Payload columns that they look at.
+    """
+
+    expressions: Mapping[str, pc.Expression] = field(default_factory=dict)
+    columns: Names = ()
+
+    def describe(self) -> str:
+        """Return what is computed."""
+        return ", ".join(name if str(x) == name else f"{name}={x}" for name, x in self.expressions.items())
+
+    def needs(self, wanted: Names) -> tuple[Names, ...]:
+        """Return the columns of all expressions."""
+        return (self.columns,)
+
+    def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
+        """Compute the columns."""
+        names = self._times(wanted)
+        chosen = [self.expressions.get(name, pc.field(name)) for name in names]
+        source = acero.Declaration("table_source", acero.TableSourceNodeOptions(tables[0]))
+        project = acero.Declaration("project", acero.ProjectNodeOptions(chosen, list(names)), [source])
+        made = project.to_table(use_threads=False)
+        payload = conform(made.select(wanted), pa.schema([self.schema.field(name) for name in wanted]))
+        return with_times(made.select(self.domain.columns), payload)
+
+
+@dataclass(frozen=True, eq=False)
+class Mapped(View):
+    """What a function makes of the rows: one row each, at its time.
+
+    Attributes
+    ----------
+    function : callable
+        Takes a table of time and payload columns, gives one of payload columns with as many rows.
+    columns : tuple of str
+        Payload columns that it gets.
+    named : bool
+        Whether these were named, or are simply all.
+    """
+
+    function: Callable[[pa.Table], pa.Table] = field(default=lambda table: table)
+    columns: Names = ()
+    named: bool = False
+
+    def describe(self) -> str:
+        """Return the name of the function."""
+        return function_name(self.function)
+
+    def needs(self, wanted: Names) -> tuple[Names, ...]:
+        """Return the columns that the function gets."""
+        return (self.columns,)
+
+    def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
+        """Call the function, and check what it gave."""
+        rows = tables[0]
+        payload = check_mapped(self.domain, rows, self.function(rows))
+        made = conform(payload, self.schema, what="what the function gave")
+        return with_times(rows.select(self.domain.columns), made.select(wanted))
+
+
+def check_mapped(domain: TimeDomain, rows: pa.Table, made: object) -> pa.Table:
+    """Return the payload of what a function made of rows, one for one; refuse rows that came, went or moved."""
+    if not isinstance(made, pa.Table):
+        msg = f"a value of type {type(made).__name__!r}, not a pyarrow.Table"
+        raise OperatorError(msg, hint="let the function give a pyarrow.Table with one row for each that it got")
+    if made.num_rows != rows.num_rows:
+        msg = f"{made.num_rows} rows for {rows.num_rows}"
+        raise OperatorError(msg, hint="map gives one row for each that it got; use filter to drop rows")
+    for name in domain.columns:
+        if name in made.schema.names:
+            moved = pc.not_equal(made.column(name), rows.column(name))
+            if moved.null_count or pc.any(moved).as_py():
+                at = pc.index(pc.fill_null(moved, True), value=True).as_py()  # noqa: FBT003 - as Arrow has it
+                before, after = rows.column(name)[at].as_py(), made.column(name)[at].as_py()
+                msg = f"time {name}={after!r} for a row of {name}={before!r}"
+                raise OperatorError(msg, hint="only delay moves times")
+    return made.drop_columns([name for name in domain.columns if name in made.schema.names])
+
+
+@dataclass(frozen=True, eq=False)
+class FlatMapped(View):
+    """What a function makes of the rows: any number of each, at its time.
+
+    Attributes
+    ----------
+    function : callable
+        Takes a table of time and payload columns; gives one of payload columns, and of `ROW`: the number of the
+        row from which each is made.
+    columns : tuple of str
+        Payload columns that it gets.
+    named : bool
+        Whether these were named, or are simply all.
+    """
+
+    function: Callable[[pa.Table], pa.Table] = field(default=lambda table: table)
+    columns: Names = ()
+    named: bool = False
+
+    def describe(self) -> str:
+        """Return the name of the function."""
+        return function_name(self.function)
+
+    def needs(self, wanted: Names) -> tuple[Names, ...]:
+        """Return the columns that the function gets."""
+        return (self.columns,)
+
+    def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
+        """Call the function, and give each row the time of the one that it is made from."""
+        rows = tables[0]
+        payload, places = check_flat_mapped(rows, self.function(rows))
+        made = conform(payload, self.schema, what="what the function gave")
+        return with_times(rows.select(self.domain.columns).take(places), made.select(wanted))
+
+
+def check_flat_mapped(rows: pa.Table, made: object) -> tuple[pa.Table, pa.Array]:
+    """Return the payload of what a function made of rows, and the number of the row that each is made from."""
+    if not isinstance(made, pa.Table):
+        msg = f"a value of type {type(made).__name__!r}, not a pyarrow.Table"
+        raise OperatorError(msg, hint=f"let the function give a pyarrow.Table with a column {ROW!r}")
+    hint = f"say in column {ROW!r} from which row each is made, counted from 0: pc.list_parent_indices does for lists"
+    if ROW not in made.schema.names or not pa.types.is_integer(made.schema.field(ROW).type):
+        msg = f"columns {made.schema.names!r}, none of them an integer {ROW!r}"
+        raise OperatorError(msg, hint=hint)
+    places = made.column(ROW).cast(pa.int64()).combine_chunks()
+    ends = pc.min_max(places).as_py()
+    if places.null_count or (len(places) and not 0 <= ends["min"] <= ends["max"] < rows.num_rows):
+        msg = f"{ROW} from {ends['min']} to {ends['max']} with {places.null_count} nulls for {rows.num_rows} rows"
+        raise OperatorError(msg, hint=hint)
+    return made.drop_columns([ROW]), places
+
+
+@dataclass(frozen=True, eq=False)
+class Inspected(View):
+    """Its input as it is; a function is shown the rows.
+
+    Attributes
+    ----------
+    function : callable
+        Takes a table of time and payload columns, and the range of times that is being computed.
+    """
+
+    function: Callable[[pa.Table, Antichain, Antichain], object] = field(default=lambda *_: None)
+
+    def describe(self) -> str:
+        """Return the name of the function."""
+        return function_name(self.function)
+
+    def needs(self, wanted: Names) -> tuple[Names, ...]:
+        """Return all columns: the function is shown all."""
+        return (tuple(self.schema.names),)
+
+    def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
+        """Hand the rows on."""
+        return tables[0].select(self._times(wanted))
+
+    def apply_range(self, tables: Sequence[pa.Table], wanted: Names, lo: Antichain, hi: Antichain) -> pa.Table:
+        """Show the rows, and hand them on."""
+        self.function(tables[0], lo, hi)
+        return self.apply(tables, wanted)
+
+
+@dataclass(frozen=True, eq=False)
+class Hinted(View):
+    """Its input as it is, with a hint for the plan of Spark's DataFrames.
+
+    Attributes
+    ----------
+    kind : {"exchange", "broadcast"}
+    columns : tuple of str
+        By which rows are exchanged.
+    """
+
+    kind: str = "exchange"
+    columns: Names = ()
+
+    def describe(self) -> str:
+        """Return the columns."""
+        return ", ".join(self.columns)
+
+    def needs(self, wanted: Names) -> tuple[Names, ...]:
+        """Return the columns wanted, and those by which rows are exchanged."""
+        return (tuple(dict.fromkeys((*wanted, *self.columns))),)
+
+    def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
+        """Hand the rows on."""
+        return tables[0].select(self._times(wanted))
+
+
+@dataclass(frozen=True, eq=False)
+class Concat(View):
+    """The rows of all inputs."""
+
+    def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
+        """Put the tables behind each other."""
+        names = self._times(wanted)
+        schema = self.empty().schema
+        parts = [table.select(names).cast(pa.schema([schema.field(name) for name in names])) for table in tables]
+        return pa.concat_tables(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Delayed(View):
+    """The rows of its input at later times.
+
+    Attributes
+    ----------
+    delay : BoundDelay
+    """
+
+    delay: BoundDelay = None  # type: ignore[assignment]
+
+    def describe(self) -> str:
+        """Return the delay."""
+        return self.delay.describe()
+
+    def front_of(self, frontiers: Sequence[Antichain]) -> Antichain:
+        """Return the frontier behind the delay."""
+        return self.delay.front(frontiers[0])
+
+    def back_of(self, frontier: Antichain) -> Antichain:
+        """Return the frontier before the delay."""
+        return self.delay.back(frontier)
+
+    def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
+        """Move the times."""
+        table = tables[0]
+        before = self.domain.from_columns(table)
+        after, ok = self.delay.forward(before)
+        if not ok.all():
+            time = self.domain.render_time(before[int(np.flatnonzero(~ok)[0])].tolist())
+            msg = f"time={time!r}, which it would delay past the greatest time of its type"
+            raise OperatorError(msg, hint="drop such rows before the delay")
+        return with_times(pa.table(self.domain.to_columns(after)), table.select(wanted))
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregate(View):
+    """Values of the groups of each complete time.
+
+    Attributes
+    ----------
+    by : tuple of str
+    aggregations : dict of str to Aggregation
+        By column that comes out.
+    """
+
+    by: Names = ()
+    aggregations: Mapping[str, Aggregation] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        """Return keys and values."""
+        values = (f"{name}={a.kind}({a.column or ''})" for name, a in self.aggregations.items())
+        return f"by {', '.join(self.by) or 'time'}: {', '.join(values)}"
+
+    @property
+    def own_rowwise(self) -> bool:
+        """A group is made of all rows of its time."""
+        return False
+
+    def needs(self, wanted: Names) -> tuple[Names, ...]:
+        """Return the columns of keys and of values wanted."""
+        used = [a.column for name, a in self.aggregations.items() if name in wanted and a.column is not None]
+        return (tuple(dict.fromkeys((*self.by, *used))),)
+
+    def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
+        """Group by time and keys."""
+        keys, chosen, schema = self.plan(wanted)
+        return aggregate_rows(tables[0], keys, chosen, schema).select(self.names(wanted))
+
+    def plan(self, wanted: Names) -> tuple[Names, dict[str, Aggregation], pa.Schema]:
+        """Return what is grouped by, the values wanted, and the columns that come out of the grouping."""
+        keys = self._times(self.by)
+        chosen = {name: a for name, a in self.aggregations.items() if name in wanted}
+        schema = self.empty().schema
+        return keys, chosen, pa.schema([schema.field(name) for name in (*keys, *chosen)])
+
+    def names(self, wanted: Names) -> Names:
+        """Return the names of time columns and of the columns wanted."""
+        return self._times(wanted)
+
+
+@dataclass(frozen=True, eq=False)
+class Join(View):
+    """Pairs of rows of one time that agree in some columns.
+
+    Attributes
+    ----------
+    on : tuple of str
+        A null agrees with nothing.
+    how : {"inner", "left outer"}
+        Whether rows on the left without a partner stay, with nulls.
+    """
+
+    on: Names = ()
+    how: str = "inner"
+
+    def describe(self) -> str:
+        """Return the columns that agree."""
+        return f"{self.how} on {', '.join(self.on)}"
+
+    @property
+    def own_rowwise(self) -> bool:
+        """A pair is made of any two rows of its time."""
+        return False
+
+    def needs(self, wanted: Names) -> tuple[Names, ...]:
+        """Return of each side the columns that agree, and those wanted."""
+        left, right = self.inputs
+        return (
+            (*self.on, *(n for n in left.schema.names if n in wanted and n not in self.on)),
+            (*self.on, *(n for n in right.schema.names if n in wanted and n not in self.on)),
+        )
+
+    def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
+        """Join by time and columns."""
+        left, right = tables
+        names = self._times(wanted)
+        joined = left.join(right, keys=list(self._times(self.on)), join_type=self.how, use_threads=False)
+        schema = self.empty().schema
+        return joined.select(names).cast(pa.schema([schema.field(name) for name in names]))
+
+
+@dataclass(frozen=True, eq=False)
+class Notified(View):
+    """What a function makes of the rows of each complete time, in ascending order of times.
+
+    Attributes
+    ----------
+    function : callable
+        Takes the time and a table of payload columns for each input; gives a table or None.
+    columns : tuple of tuple of str
+        Payload columns that it gets, by input.
+    may_be_later : bool
+        Whether it may give rows at later times too.
+    named : tuple of bool
+        Whether the columns were named, or are simply all, by input.
+    """
+
+    function: Callable[..., pa.Table | None] = field(default=lambda *_: None)
+    columns: tuple[Names, ...] = ()
+    may_be_later: bool = False
+    named: tuple[bool, ...] = ()
+
+    def describe(self) -> str:
+        """Return the name of the function."""
+        return function_name(self.function)
+
+    @property
+    def own_rowwise(self) -> bool:
+        """The function sees all rows of a time."""
+        return False
+
+    @property
+    def later(self) -> bool:
+        """Whether it may give rows at times past the range that it was run for."""
+        return self.may_be_later
+
+    def needs(self, wanted: Names) -> tuple[Names, ...]:
+        """Return the columns that the function gets."""
+        return self.columns
+
+    def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
+        """Call the function, time by time."""
+        made = [self.empty()]
+        for time, parts in _by_time(self.domain, tables):  # one turn per complete time
+            rows = [part.select(names) for part, names in zip(parts, self.columns, strict=True)]
+            given = self.function(time_value(self.domain, time), *rows)
+            if given is not None:
+                times, payload = check_notified(self.domain, time, given, may_be_later=self.may_be_later)
+                made.append(with_times(times, conform(payload, self.schema, what="what the function gave")))
+        schema = made[0].schema
+        return pa.concat_tables([table.cast(schema) for table in made]).select(self._times(wanted))
+
+
+def time_value(domain: TimeDomain, time: Sequence[int]) -> object:
+    """Return a time as Python has it: an int, a date or a datetime; a tuple of them for several coordinates."""
+    values = [kind.to_arrow([x])[0].as_py() for kind, x in zip(domain.types, time, strict=True)]
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _by_time(domain: TimeDomain, tables: Sequence[pa.Table]) -> Iterator[tuple[tuple[int, ...], list[pa.Table]]]:
+    """Give the rows of each time that any table has rows of, in lexicographic order."""
+    lengths = [table.num_rows for table in tables]
+    unique, codes, _ = group_times(np.concatenate([domain.from_columns(table) for table in tables]))
+    sorted_tables, bounds = [], []
+    for table, mine in zip(tables, np.split(codes, np.cumsum(lengths)[:-1]), strict=True):  # one turn per input
+        order = np.argsort(mine, kind="stable")
+        sorted_tables.append(table.take(pa.array(order)))
+        bounds.append(np.searchsorted(mine[order], np.arange(unique.shape[0] + 1)))
+    for i, time in enumerate(unique.tolist()):
+        parts = [t.slice(int(b[i]), int(b[i + 1] - b[i])) for t, b in zip(sorted_tables, bounds, strict=True)]
+        yield tuple(time), parts
+
+
+def check_notified(
+    domain: TimeDomain, time: Sequence[int], made: object, *, may_be_later: bool
+) -> tuple[pa.Table, pa.Table]:
+    """Return times and payload of what a function made of a complete time; refuse rows before it."""
+    if not isinstance(made, pa.Table):
+        msg = f"a value of type {type(made).__name__!r}, not a pyarrow.Table"
+        raise OperatorError(msg, hint="let the function give a pyarrow.Table, or None for no rows")
+    told = [name for name in domain.columns if name in made.schema.names]
+    if not told:
+        at: IntArray = np.tile(np.array(time, dtype=np.int64), (made.num_rows, 1))
+        return pa.table(domain.to_columns(at)), made
+    if len(told) != domain.arity:
+        msg = f"time columns {told!r} only"
+        raise OperatorError(msg, hint=f"give all of {domain.columns!r}, or none for rows at the time itself")
+    times = domain.from_columns(made)
+    wrong = ~Antichain.of(tuple(time)).beyond(times) if may_be_later else (times != np.array(time)).any(axis=1)
+    if wrong.any():
+        given = domain.render_time(times[int(np.flatnonzero(wrong)[0])].tolist())
+        msg = f"a row at time={given!r} for the complete time={domain.render_time(time)!r}"
+        before = "rows are given at the time that is complete or, with later=True, after it"
+        raise OperatorError(msg, hint=before)
+    return pa.table(domain.to_columns(times)), made.drop_columns(told)
