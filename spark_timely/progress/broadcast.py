@@ -42,7 +42,10 @@ class ProgressMode(enum.Enum):
     """In each turn."""
 
     DEMAND = "demand"
-    """Only when it can make a difference to what was exchanged: fewer batches, the same frontiers."""
+    """Only when it can make a difference to what was exchanged: fewer batches, the same frontiers.
+
+    Rules 000.33 (a batch may wait) and 000.50 (announcements do not) are about this mode.
+    """
 
 
 class Progcaster:
