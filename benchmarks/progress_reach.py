@@ -14,8 +14,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from spark_timely.progress.location import Location, Source, Target
 from spark_timely.progress.reachability import Builder, Tracker
 
@@ -80,19 +78,20 @@ def build(plan: Plan) -> Tracker:
     return builder.build()[0]
 
 
-def start(tracker: Tracker, give_up: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int:
+def start(tracker: Tracker, give_up: list[int]) -> int:
     """Propagate for the first time, twice; return the number of moves read."""
     tracker.initialize(0)
     tracker.propagate_all()
     moves = tracker.pushed().diffs.shape[0]
-    tracker.update_many(give_up, 0, is_target=False, times=np.zeros((give_up.shape[0], 1), np.int64), diffs=-1)
+    for node in give_up:
+        tracker.update_source((node, 0), 0, -1)
     tracker.propagate_all()
     return moves + tracker.pushed().diffs.shape[0]
 
 
-def givers(plan: Plan) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def givers(plan: Plan) -> list[int]:
     """Return the nodes that give up their initial capability: those with inputs and outputs."""
-    return np.array([index for index, inputs, outputs, _, _ in plan.nodes if inputs and outputs], np.int64)
+    return [index for index, inputs, outputs, _, _ in plan.nodes if inputs and outputs]
 
 
 def check(plan: Plan, tracker: Tracker) -> None:
@@ -146,14 +145,14 @@ def one_graph(nodes: int) -> float:
 
 def one_operator(ports: int) -> float:
     """Return the seconds for one operator of so many inputs and outputs, each input once at a time of its own."""
-    where = np.arange(ports)
     took = []
     for _ in range(3):
         begin = time.perf_counter()
         builder = Builder()
         builder.add_node(1, ports, ports)
         tracker = builder.build()[0]
-        tracker.update_many(1, where, is_target=True, times=where, diffs=1)
+        for port in range(ports):
+            tracker.update_target(Target(1, port), port, 1)
         tracker.propagate_all()
         moves = tracker.pushed().diffs.shape[0]
         for port in range(20):

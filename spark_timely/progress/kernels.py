@@ -1,8 +1,9 @@
 """Compiled loops, where numba is installed; the same answers without it.
 
-Every module of compiled loops is named ``kernels_<what>`` and takes `njit` from here; nothing else
-of the library imports numba. A decorated function means the same either way: without numba it is the
-plain Python function, right but slow, and callers that have a NumPy way ask `COMPILED` first.
+Nothing else of the library imports numba: ``kernels_counts`` takes `njit` from here for each of its functions, and
+``reachability_loops`` for copies of all of its functions, once a graph is large enough. A function means the same
+either way: without numba it is the plain Python function, right but slow, and callers that have a NumPy way ask
+`COMPILED` first.
 
 Loading numba takes a third of a second, and compiling takes longer where no cache of compiled code can
 be written. So modules of kernels are imported by the function that needs them, once the work at hand

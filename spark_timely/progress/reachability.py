@@ -18,19 +18,43 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from operator import index
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
+from spark_timely.progress import reachability_loops as loops
 from spark_timely.progress.location import Location, Source, Target
-from spark_timely.progress.reachability_graph import Arcs, Shape, Wide, arrange_graph
-from spark_timely.progress.reachability_scope import PortSummaries, internal_arcs, scope_summaries
-from spark_timely.progress.reachability_tracker import Changes, Tracker
+from spark_timely.progress.reachability_graph import (
+    Arcs,
+    Graph,
+    Index,
+    PortSummaries,
+    Shape,
+    Wide,
+    arrange,
+    filled,
+    internal_arcs,
+    scope_summaries,
+    working,
+)
+from spark_timely.progress.reachability_loops import Held, Ints
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.arrays import BoolArray, DiffArray, IntArray, Time
+from spark_timely.time.consolidation import consolidate_rows
 from spark_timely.time.order import minimal_elements
 
 __all__ = ["Builder", "Changes", "PortSummaries", "Tracker"]
+
+_HALF = 1 << 63
+_HI = _HALF - 1
+# Room for so many integers of frontiers to begin with, if times have more than one coordinate.
+_ROOM = 256
+# Moves that nobody reads are summed up after so many propagations.
+_UNREAD = 32
+# Where no more than one port of so many may have moved, these are asked for one by one.
+_SPARSE = 8
 
 # What one step of a path summary may be given as: a whole number (k = 1), or k of them.
 Steps: TypeAlias = "int | Sequence[int]"
@@ -147,30 +171,6 @@ class Builder:
         target_node, target_port = target
         self._edges += (node, port, target_node, target_port)
 
-    def add_nodes(self, indexes: npt.ArrayLike, inputs: npt.ArrayLike, outputs: npt.ArrayLike) -> None:
-        """Add many nodes without a summary of their own; see `add_node`.
-
-        Examples
-        --------
-        >>> builder = Builder()
-        >>> builder.add_nodes([1, 2, 3], 1, 1)
-        """
-        columns = np.broadcast_arrays(np.asarray(indexes, dtype=np.int64), inputs, outputs)
-        self._nodes += np.stack(columns, axis=1).astype(np.int64).ravel().tolist()
-
-    def add_edges(self, edges: npt.ArrayLike) -> None:
-        """Add many edges: an array of rows of source node, source port, target node, target port.
-
-        Examples
-        --------
-        >>> Builder().add_edges([[1, 0, 2, 0], [2, 0, 3, 0]])
-        """
-        rows = np.asarray(edges, dtype=np.int64)
-        if rows.size and (rows.ndim != 2 or rows.shape[1] != 4):
-            msg = f"could not add edges: found shape={rows.shape!r}"
-            raise InvalidShapeError(msg, hint="give rows of source node, source port, target node, target port")
-        self._edges += rows.ravel().tolist()
-
     def build(self) -> tuple[Tracker, list[PortSummaries]]:
         """Build the tracker.
 
@@ -204,12 +204,7 @@ class Builder:
         [{0: Antichain.of(2)}]
         """
         shape = self._shape()
-        arcs = self._all_arcs(shape)
-
-        def named(vertex: int) -> Location | None:
-            return shape.location(vertex) if vertex < shape.n_ports else None
-
-        graph = arrange_graph(arcs, self._arity, named)
+        graph = arrange(self._all_arcs(shape), shape)
         hi = (1 << 64) - 1 if self._unsigned else (1 << 63) - 1
         inner, summary = scope_summaries(graph, shape, hi)
         return Tracker(graph, shape, unsigned=self._unsigned, inner=inner), summary
@@ -254,10 +249,7 @@ class Builder:
         """Check the nodes, and number the ports."""
         nodes = _numbers(self._nodes, 3)
         indexes = nodes[:, 0]
-        outside = indexes.size == 0 or 0 not in indexes[:1]
-        if indexes.size and outside:
-            outside = not (indexes == 0).any()
-        n = indexes.shape[0] + (1 if outside else 0)
+        n = indexes.shape[0] + (0 if (indexes == 0).any() else 1)
         if (nodes < 0).any():
             row = nodes[(nodes < 0).any(axis=1)][0].tolist()
             msg = f"could not build the graph: found a node with index={row[0]}, inputs={row[1]}, outputs={row[2]}"
@@ -292,12 +284,10 @@ def _numbers(flat: list[int], width: int) -> Wide:
 
 def _check_ports(ports: Wide, counts: Wide, edges: Wide) -> None:
     nodes, numbers = ports[:, 0], ports[:, 1]
-    if not nodes.size:
-        return
-    if nodes.min() >= 0 and nodes.max() < counts.shape[0] and numbers.min() >= 0 and (numbers < counts[nodes]).all():
-        return
     good = (nodes >= 0) & (nodes < counts.shape[0]) & (numbers >= 0)
     good[good] = numbers[good] < counts[nodes[good]]
+    if good.all():
+        return
     row = edges[~good][0].tolist()
     source, target = Source(*row[:2]).location, Target(*row[2:]).location
     msg = f"could not build the graph: found the edge {source} → {target}, but no such port"
@@ -313,3 +303,526 @@ def _not_in_sequence(indexes: Wide, n: int) -> InvalidUsageError:
         f"could not build the graph: found nodes that are not numbered 0…n-1 once each, {found}",
         hint="give each node the next number; 0 is the outside",
     )
+
+
+class Changes(NamedTuple):
+    """How frontiers moved: one row per element that entered (+1) or left (-1) the frontier of a port.
+
+    Rows are sorted by node, a node's targets before its sources, by port, by time.
+
+    Examples
+    --------
+    >>> from spark_timely.progress.reachability import Builder
+    >>> builder = Builder()
+    >>> builder.add_node(1, 0, 1)
+    >>> builder.add_node(2, 1, 0, sources=[(1, 0)])
+    >>> tracker, _ = builder.build()
+    >>> tracker.update_source(Source(1, 0), 5, 1)
+    >>> tracker.propagate_all()
+    >>> for location, time, diff in tracker.pushed().rows():
+    ...     print(location, time, diff)
+    source (1, 0) (5,) 1
+    target (2, 0) (5,) 1
+    """
+
+    nodes: Wide
+    ports: Wide
+    is_target: BoolArray
+    times: IntArray
+    diffs: DiffArray
+
+    def rows(self) -> list[tuple[Location, Time, int]]:
+        """Return the rows as plain values: location, time, diff."""
+        columns = (self.nodes, self.ports, self.is_target, self.times, self.diffs)
+        return [
+            (Location(node, port, side), tuple(time), diff)
+            for node, port, side, time, diff in zip(*(column.tolist() for column in columns), strict=True)
+        ]
+
+
+class Tracker:
+    """Tracks pointstamps in a graph and the frontiers that they imply; built by `Builder.build`.
+
+    Changes of pointstamps are entered by the `update…` methods, and have no effect before `propagate_all`.
+    Counts may be negative for a while: a time bounds something only while its count is positive.
+
+    Notes
+    -----
+    Source: timely `progress/reachability.rs`, `Tracker`.
+
+    Examples
+    --------
+    >>> from spark_timely.progress.reachability import Builder
+    >>> builder = Builder()
+    >>> builder.add_node(1, 0, 1)
+    >>> builder.add_node(2, 1, 0, sources=[(1, 0)])
+    >>> tracker, _ = builder.build()
+    >>> tracker.update_source(Source(1, 0), 5, 1)
+    >>> tracker.update_target(Target(2, 0), 3, 1)
+    >>> tracker.propagate_all()
+    >>> tracker.implications(Target(2, 0))
+    Antichain.of(3)
+    >>> tracker.tracking_anything()
+    True
+    """
+
+    def __init__(self, graph: Graph, shape: Shape, *, unsigned: bool, inner: Arcs | None) -> None:
+        self._graph, self._shape = graph, shape
+        # By side, ports per node and number of the first one: views that are cheap to index.
+        self._numbers = (shape.outputs.data, shape.sources.data), (shape.inputs.data, shape.targets.data)
+        self._arity = graph.arity
+        self._half = _HALF if unsigned else 0
+        self._state = _Frontiers(graph, graph.arcs, shape.n_ports)
+        # The same without what is at node 0, as far as it leads to the graph's outputs; if there are any.
+        self._inner = None if inner is None else _Frontiers(graph, inner, int(shape.inputs[0]))
+        # Changes entered: port numbers, times flat and moved to int64, diffs.
+        self._ats, self._times, self._diffs = array("q"), array("q"), array("q")
+        self._moves: list[_Moves] = []
+        self._outward: list[_Moves] = []
+
+    @property
+    def n_locations(self) -> int:
+        """Number of ports of all nodes."""
+        return self._shape.n_ports
+
+    def update_source(self, source: Source | tuple[int, int], time: int | Sequence[int], diff: int) -> None:
+        """Change the count of capabilities at one time; takes effect with `propagate_all`.
+
+        Raises
+        ------
+        InvalidUsageError
+            If there is no such source.
+        InvalidShapeError
+            If `time` does not have k coordinates, or is not of the tracker's type.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_source(Source(1, 0), 5, 1)
+        >>> tracker.propagate_all()
+        >>> tracker.pointstamps(Source(1, 0))
+        Antichain.of(5)
+        """
+        node, port = source
+        self._enter(node, port, time, diff, is_target=False)
+
+    def update_target(self, target: Target | tuple[int, int], time: int | Sequence[int], diff: int) -> None:
+        """Change the count of messages at one time; takes effect with `propagate_all`.
+
+        Raises
+        ------
+        InvalidUsageError
+            If there is no such target.
+        InvalidShapeError
+            If `time` does not have k coordinates, or is not of the tracker's type.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_target(Target(1, 0), 5, 1)
+        >>> tracker.propagate_all()
+        >>> tracker.pointstamps(Target(1, 0))
+        Antichain.of(5)
+        """
+        node, port = target
+        self._enter(node, port, time, diff, is_target=True)
+
+    def update(self, location: Location, time: int | Sequence[int], diff: int) -> None:
+        """Change one count at a port of either side; see `update_source` and `update_target`.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.update(Location(1, 0, is_target=True), 5, 1)
+        >>> tracker.propagate_all()
+        >>> tracker.implications(Source(1, 0))
+        Antichain.of(5)
+        """
+        self._enter(location.node, location.port, time, diff, is_target=location.is_target)
+
+    def _enter(self, node: int, port: int, time: int | Sequence[int], diff: int, *, is_target: bool) -> None:
+        number, row = self._number(node, port, is_target=is_target), self._row(time)
+        self._times.extend(row)
+        self._ats.append(number)
+        self._diffs.append(diff)
+
+    def initialize(self, time: int | Sequence[int], *, count: int = 1) -> None:
+        """Enter capabilities at one time at every source of every node but 0, `count` at each.
+
+        With the number of peers as count: what a graph starts with before any operator has spoken.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.initialize(0, count=2)
+        >>> tracker.propagate_all()
+        >>> tracker.counts(Source(1, 0))
+        [((0,), 2)]
+        """
+        shape, row = self._shape, self._row(time)
+        first, n = int(shape.inputs[0] + shape.outputs[0]), int(shape.outputs[1:].sum())
+        inputs = np.repeat(np.cumsum(shape.inputs[1:]), shape.outputs[1:])
+        self._ats.frombytes((first + inputs + np.arange(n)).tobytes())
+        self._times += row * n
+        self._diffs += array("q", [count]) * n
+
+    def propagate_all(self) -> None:
+        """Let all changes entered take effect: bring every implied frontier up to date.
+
+        Notes
+        -----
+        Cost: O(changes entered + frontier changes × edges that they pass), whatever the size of the graph.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_target(Target(1, 0), 5, 1)
+        >>> tracker.implications(Source(1, 0))
+        Antichain.empty(1)
+        >>> tracker.propagate_all()
+        >>> tracker.implications(Source(1, 0))
+        Antichain.of(5)
+        """
+        if not self._ats:
+            return
+        at: Wide = np.frombuffer(self._ats, dtype=np.int64)
+        times: Wide = np.frombuffer(self._times, dtype=np.int64)
+        diffs: Wide = np.frombuffer(self._diffs, dtype=np.int64)
+        self._ats, self._times, self._diffs = array("q"), array("q"), array("q")
+        positions = self._graph.positions[at]
+        _add(self._moves, self._state.propagate(positions, times, diffs))
+        if self._inner is not None:
+            inside = at >= self._shape.inputs[0] + self._shape.outputs[0]
+            times = times.reshape(len(at), self._arity)[inside].ravel()
+            _add(self._outward, self._inner.propagate(positions[inside], times, diffs[inside]))
+
+    def pushed(self) -> Changes:
+        """Return how the implied frontiers moved since the last call, at all ports; the net moves only.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_target(Target(1, 0), 5, 1)
+        >>> tracker.propagate_all()
+        >>> tracker.pushed().nodes.tolist(), tracker.pushed().nodes.tolist()
+        ([1, 1], [])
+        """
+        moves, self._moves = self._moves, []
+        return self._changes(moves)
+
+    def drain_pushed(self) -> list[tuple[Location, Time, int]]:
+        """Return what `pushed` does as plain values: location, time, diff.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_source(Source(1, 0), 5, 1)
+        >>> tracker.propagate_all()
+        >>> tracker.drain_pushed()
+        [(Location(node=1, port=0, is_target=False), (5,), 1)]
+        """
+        return self.pushed().rows() if self._moves else []
+
+    def pushed_output(self) -> Changes:
+        """Return how the frontiers at the graph's outputs moved since the last call, without the outside's part.
+
+        They are implied by the pointstamps inside the graph alone, not by those at node 0: the capabilities of
+        the outside, at its sources, and messages that have left. So a graph never takes these for its own.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(0, 1, 1)
+        >>> builder.add_node(1, 1, 1, sources=[(0, 0)])
+        >>> builder.add_edge(Source(1, 0), Target(0, 0))
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_source(Source(0, 0), 3, 1)
+        >>> tracker.update_target(Target(1, 0), 5, 1)
+        >>> tracker.propagate_all()
+        >>> tracker.implications(Target(0, 0)), tracker.pushed_output().times.tolist()
+        (Antichain.of(3), [[5]])
+        """
+        moves, self._outward = self._outward, []
+        return self._changes(moves)
+
+    def drain_output(self) -> list[tuple[int, Time, int]]:
+        """Return what `pushed_output` does as plain values: output, time, diff.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(0, 1, 1)
+        >>> builder.add_node(1, 1, 1, sources=[(0, 0)])
+        >>> builder.add_edge(Source(1, 0), Target(0, 0))
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_source(Source(0, 0), 3, 1)
+        >>> tracker.update_target(Target(1, 0), 5, 1)
+        >>> tracker.propagate_all()
+        >>> tracker.drain_output()
+        [(0, (5,), 1)]
+        """
+        return [(place.port, time, diff) for place, time, diff in self.pushed_output().rows()] if self._outward else []
+
+    def _changes(self, moves: list[_Moves]) -> Changes:
+        ports, times, diffs = _summed(moves) if moves else _no_moves(self._arity)
+        rows: IntArray = np.ascontiguousarray(times)
+        if self._half:
+            rows = rows.view(np.uint64) ^ np.uint64(_HALF)
+        return Changes(*self._shape.locations(ports), rows, diffs)
+
+    def implications(self, location: Location | Source | Target) -> Antichain:
+        """Return the frontier implied at a port: no time that is not beyond it can appear there any more.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_target(Target(1, 0), 5, 1)
+        >>> tracker.propagate_all()
+        >>> tracker.implications(Source(1, 0))
+        Antichain.of(5)
+        """
+        return self._antichain(self._state.implications(self._position(location)))
+
+    def pointstamps(self, location: Location | Source | Target) -> Antichain:
+        """Return the frontier of the pointstamps at a port: of what is held there itself.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_target(Target(1, 0), 5, 1)
+        >>> tracker.propagate_all()
+        >>> tracker.pointstamps(Source(1, 0))
+        Antichain.empty(1)
+        """
+        found = self._state.counts(self._position(location))
+        return self._antichain([time for time, count in found if count > 0])
+
+    def counts(self, location: Location | Source | Target) -> list[tuple[Time, int]]:
+        """Return the pointstamps at a port with their counts, negative ones too, in the order of times.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.update_target(Target(1, 0), 5, -1)
+        >>> tracker.propagate_all()
+        >>> tracker.counts(Target(1, 0)), tracker.tracking_anything()
+        ([((5,), -1)], False)
+        """
+        found = self._state.counts(self._position(location))
+        return [(tuple(x + self._half for x in time), count) for time, count in found]
+
+    def tracking_anything(self) -> bool:
+        """Tell whether any count of a pointstamp is positive.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.reachability import Builder
+        >>> builder = Builder()
+        >>> builder.add_node(1, 1, 1)
+        >>> tracker, _ = builder.build()
+        >>> tracker.tracking_anything()
+        False
+        """
+        return self._state.n_holding > 0
+
+    def _row(self, time: int | Sequence[int]) -> array[int]:
+        """Return a time moved to int64."""
+        half = self._half
+        try:
+            if isinstance(time, int | np.integer):
+                row = array("q", (index(time) - half,))
+            else:
+                row = array("q", [index(coordinate) - half for coordinate in time])
+        except (OverflowError, TypeError, ValueError):
+            row = array("q")
+        if len(row) != self._arity:
+            msg = f"could not update a pointstamp: found time={time!r}, arity={self._arity}"
+            raise InvalidShapeError(
+                msg, hint="times are whole numbers within the type of the graph, one per coordinate"
+            )
+        return row
+
+    def _number(self, node: int, port: int, *, is_target: bool) -> int:
+        """Return the port number."""
+        counts, starts = self._numbers[is_target]
+        if not (0 <= node < len(counts) and 0 <= port < counts[node]):
+            location = Location(node, port, is_target)
+            msg = f"could not update a pointstamp: found the location {location}, but the graph has no such port"
+            raise InvalidUsageError(
+                msg,
+                hint="name a node and a port that were added before the graph was built",
+                context={"location": location},
+            )
+        return starts[node] + port
+
+    def _position(self, location: Location | Source | Target) -> int:
+        node, port, is_target = location if isinstance(location, Location) else location.location
+        return int(self._graph.positions[self._number(node, port, is_target=is_target)])
+
+    def _antichain(self, elements: list[tuple[int, ...]]) -> Antichain:
+        if not elements:
+            return Antichain.empty(self._arity)
+        return Antichain.of(*(tuple(x + self._half for x in element) for element in elements))
+
+
+def _add(moves: list[_Moves], more: _Moves) -> None:
+    """Add moves to those that nobody has read yet."""
+    if more.diffs.shape[0]:
+        moves.append(more)
+        if len(moves) > _UNREAD:
+            moves[:] = [_summed(moves)]
+
+
+def _summed(moves: list[_Moves]) -> _Moves:
+    """Return the net of moves made one after the other."""
+    if len(moves) == 1:
+        return moves[0]
+    keys = [np.column_stack([each.ports.astype(np.int64), each.times]) for each in moves]
+    rows, diffs = consolidate_rows(np.concatenate(keys), np.concatenate([each.diffs for each in moves]))
+    return _Moves(rows[:, 0].astype(np.int32), rows[:, 1:].astype(np.int64), diffs)
+
+
+class _Moves(NamedTuple):
+    """How implied frontiers moved: port number, time (rows of k) and +1 or -1; sorted by port, then by time."""
+
+    ports: Index
+    times: Wide
+    diffs: Wide
+
+
+def _no_moves(arity: int) -> _Moves:
+    return _Moves(np.zeros(0, np.int32), np.zeros((0, arity), np.int64), np.zeros(0, np.int64))
+
+
+class _Frontiers:
+    """Pointstamps and implied frontiers at all positions; it says how those at the first `n_ports` ports move.
+
+    Notes
+    -----
+    Memory: about 60 bytes for each vertex, 8k + 40 for each distinct time of a pointstamp, for k > 1 up to four
+    times 8k for each element of a frontier; several times as much for a graph of interpreted loops.
+    """
+
+    def __init__(self, graph: Graph, arcs: Arcs, n_ports: int) -> None:
+        self._graph, self._links, n = graph, graph.links(arcs), arcs.n
+        self._every = self._working(np.arange(n_ports, dtype=np.int32))
+        self._positions = self._working(graph.positions)
+        st, none = self._filled(loops.SCALARS, 0), self._filled(0, 0)
+        st[loops.FREE] = loops.NONE
+        sizes = (n, loops.NONE), (n, loops.UNTOUCHED), (n, 0), (n, 0), (n // loops.BLOCK + 1, 0)
+        rest = [self._filled(size, value, np.int32) for size, value in sizes]
+        buckets, points = self._filled(0, 0, np.int32), self._filled(n, loops.NONE, np.int32)
+        # Times of one coordinate: two antichains of one element for each position.
+        elements = self._filled(4 * n if graph.arity == 1 else _ROOM, 1)
+        self._held = Held(st, none, buckets, points, elements, *rest)
+
+    def _working(self, numbers: IntArray) -> Ints:
+        return working(numbers, compiled=self._graph.loops.compiled)
+
+    def _filled(self, size: int, value: int, dtype: type[np.int32 | np.int64] = np.int64) -> Ints:
+        return filled(size, value, compiled=self._graph.loops.compiled, dtype=dtype)
+
+    def _longer(self, numbers: Ints, size: int) -> Ints:
+        """Return 64-bit integers with room at their end."""
+        longer = self._filled(size, 0)
+        longer[: len(numbers)] = numbers
+        return longer
+
+    def _make_room(self, size: int) -> None:
+        """Move the antichains that are in use to a place for so many integers, or for more if that is half full."""
+        elements = self._filled(size, 0)
+        self._graph.loops.run.compact(self._held, self._graph.arity, elements)
+        if 2 * self._held.st[loops.TOP] > size:
+            elements = self._longer(elements, 2 * size)
+        self._held = self._held._replace(elements=elements)
+
+    def _make_records(self, room: int) -> None:
+        """Make room for so many records in the pool."""
+        n_buckets = 1 << max(4, (room // 2).bit_length())
+        self._held = self._held._replace(
+            pool=self._longer(self._held.pool, room * (loops.TIME + self._graph.arity)),
+            buckets=self._filled(n_buckets, loops.NONE, np.int32),
+        )
+        self._held.st[loops.MASK] = n_buckets - 1
+        self._graph.loops.run.rehash(self._graph.arity, self._held.st, self._held.pool, self._held.buckets)
+
+    def propagate(self, positions: Index, times: Wide, diffs: Wide) -> _Moves:
+        """Enter changes of pointstamps (times flat); return the net moves of the frontiers at the first ports."""
+        k, run, st = self._graph.arity, self._graph.loops.run, self._held.st
+        room, needed = len(self._held.pool) // (loops.TIME + k), st[loops.USED] + len(diffs)
+        if needed > room:
+            self._make_records(max(int(needed), 2 * room))
+        given: list[IntArray] = [positions, times, diffs]
+        run.enter(self._held, k, len(diffs), *map(self._working, given))
+        size = len(self._held.elements)
+        while not run.carry(self._links, self._held, k, _HI):
+            self._make_room(size)
+            size = 2 * len(self._held.elements)
+        count, asked = int(st[loops.MOVED]), self._every
+        if not count:
+            return _no_moves(k)
+        if count * _SPARSE < len(self._every):
+            moved = np.sort(self._graph.vertices[self._held.moved[:count]])
+            asked = self._working(moved[moved < len(self._every)])
+        rows, size = 2 * min(count, len(asked)), -1
+        while rows > size:
+            size = rows
+            ports, at, signs = self._filled(size, 0, np.int32), self._filled(size * k, 0), self._filled(size, 0)
+            rows = run.read(self._held, k, asked, self._positions, ports, at, signs)
+        return _Moves(
+            np.array(ports[:rows], np.int32),
+            np.array(at[: rows * k], np.int64).reshape(rows, k),
+            np.array(signs[:rows], np.int64),
+        )
+
+    def implications(self, position: int) -> list[Time]:
+        """Return the frontier implied at a position."""
+        first, k, elements = self._held.fronts[position], self._graph.arity, self._held.elements
+        rows = range(elements[first] if first >= 0 else 0)
+        return [tuple(int(elements[first + 1 + row * k + j]) for j in range(k)) for row in rows]
+
+    def counts(self, position: int) -> list[tuple[Time, int]]:
+        """Return all pointstamps at a position with their counts, in the order of times."""
+        found, r, pool = [], self._held.points[position], self._held.pool
+        while r >= 0:
+            time = tuple(int(x) for x in pool[r + loops.TIME : r + loops.TIME + self._graph.arity])
+            found.append((time, int(pool[r + loops.COUNT])))
+            r = pool[r + loops.NEXT]
+        return found
+
+    @property
+    def n_holding(self) -> int:
+        """Number of times with a positive count, over all positions."""
+        return int(self._held.st[loops.HOLDING])

@@ -1,36 +1,52 @@
 """The graph that reachability works on: ports as vertices in an order of work, path summaries as arcs.
 
+Also what paths through the whole graph do to times: `scope_summaries`.
+
 Invariants
 ----------
 1. Ports are numbered node by node, a node's targets before its sources: the *port number*. A vertex is a
-   port or an aid; its *position* is its place in the order of work.
-2. An aid stands between all targets and all sources of a node whose every input leads to every output
-   without a step: inputs + outputs arcs take the place of inputs × outputs. For times of one coordinate,
-   whose implied frontiers are computed from the arcs to a vertex, aids keep these few.
-3. Steps are within [0, 2**63): a greater one, of unsigned times, is taken in several arcs over aids.
+   port or an aid; its *position* is its place in the order of work, see `reachability_loops`.
+2. An aid stands between all targets and all sources of a node whose every input leads to every output without a
+   step: inputs + outputs arcs take the place of inputs × outputs. Aids in a tree stand before a vertex to which
+   many arcs lead, so that one that moves costs a logarithm.
+3. Steps are within [0, 2**63): a greater one, of unsigned times, is taken in three arcs over aids.
 4. Times are worked on as int64: unsigned ones moved down by 2**63, which keeps their order and whether a
    sum overflows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias, cast
+from dataclasses import dataclass
+from functools import cache
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from spark_timely.errors import CyclicSummaryError
 from spark_timely.progress.location import Location
-from spark_timely.progress.reachability_loops import Loops, loops_for
+from spark_timely.progress.reachability_loops import Ints, Links, Loops, loops_for
+from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import BoolArray, IntArray
+from spark_timely.time.order import minimal_elements
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Collection, Iterable
 
-    from spark_timely.progress.kernels_reach import Ints
-
-__all__ = ["Arcs", "Graph", "Index", "Shape", "Wide", "arrange_graph", "working"]
+__all__ = [
+    "Arcs",
+    "Graph",
+    "Index",
+    "PortSummaries",
+    "Shape",
+    "Wide",
+    "arrange",
+    "filled",
+    "internal_arcs",
+    "scope_summaries",
+    "working",
+]
 
 Index: TypeAlias = npt.NDArray[np.int32]
 Wide: TypeAlias = npt.NDArray[np.int64]
@@ -41,10 +57,18 @@ _SHOWN = 6
 _FAN = 32
 # For fewer ports than one in so many, nodes are looked up, else counted off.
 _SPARSE = 8
+# The greatest step of one arc.
+_STEP = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+# With no more inputs than this, and more outputs, paths are followed from the inputs.
+_FEW_INPUTS = 8
+
+# By input or output of the graph: the minimal path summaries.
+_Label: TypeAlias = dict[int, list[tuple[int, ...]]]
+
+
+class Shape(NamedTuple):
     """The ports of all nodes, by node."""
 
     inputs: Wide
@@ -56,10 +80,9 @@ class Shape:
     @classmethod
     def of(cls, inputs: Wide, outputs: Wide) -> Shape:
         """Return the shape of nodes with so many inputs and outputs."""
-        both = inputs + outputs
-        ends = np.cumsum(both)
-        targets = ends - both
-        return cls(inputs, outputs, targets, targets + inputs, int(ends[-1]) if ends.size else 0)
+        ends = (inputs + outputs).cumsum()
+        sources = ends - outputs
+        return cls(inputs, outputs, sources - inputs, sources, int(ends[-1]))
 
     def locations(self, numbers: Wide | Index) -> tuple[Wide, Wide, BoolArray]:
         """Return node, port and side of port numbers."""
@@ -71,84 +94,108 @@ class Shape:
         ports: Wide = numbers.astype(np.int64) - np.where(is_target, self.targets[nodes], self.sources[nodes])
         return nodes, ports, is_target
 
-    def location(self, number: int) -> Location:
-        """Return the place of one port number."""
-        nodes, ports, is_target = self.locations(np.array([number]))
-        return Location(int(nodes[0]), int(ports[0]), bool(is_target[0]))
 
-
-@dataclass(frozen=True, slots=True)
-class Arcs:
-    """The arcs of a graph before it is arranged: from vertex, to vertex, row of the table of steps."""
+class Arcs(NamedTuple):
+    """Arcs between vertices 0…n-1: from vertex, to vertex, row of the table of steps."""
 
     n: int
-    tails: Index
-    heads: Index
-    steps: Index
-    table: Wide  # steps, row by row, flat; row 0 holds zeros
+    tails: Wide
+    heads: Wide
+    steps: Wide
+    table: Wide  # steps, row by row; row 0 holds zeros
 
     def only(self, keep: BoolArray) -> Arcs:
         """Return the arcs that are kept, of the same vertices."""
-        return Arcs(self.n, self.tails[keep], self.heads[keep], self.steps[keep], self.table)
+        return self._replace(tails=self.tails[keep], heads=self.heads[keep], steps=self.steps[keep])
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """An arranged graph, as the kernels take it: arrays if they are compiled, else lists. See the invariants."""
+    """An arranged graph."""
 
     loops: Loops
-    n: int
     arity: int
-    first: Ints
-    heads: Ints
-    steps: Ints
-    table: Ints
-    in_first: Ints  # the same arcs by head; only for times of one coordinate
-    in_tails: Ints
-    in_steps: Ints
-    component_end: Ints  # by position; 0 for a vertex that is a component alone
-    cyclic: bool
+    arcs: Arcs  # between positions
+    ends: Wide  # by position: end of its component, 0 for one that is a component alone
     positions: Index  # by vertex
     vertices: Index  # by position
 
-    def with_arcs(self, first: Index, heads: Index, steps: Index) -> Graph:
-        """Return a graph of the same vertices in the same order, with only some of the arcs."""
-        arcs = [working(each, compiled=self.loops.compiled) for each in (first, heads, steps)]
-        turned = _turned(self.loops, self.n, self.arity == 1, *arcs)
-        return replace(
-            self,
-            first=arcs[0],
-            heads=arcs[1],
-            steps=arcs[2],
-            in_first=turned[0],
-            in_tails=turned[1],
-            in_steps=turned[2],
-        )
+    def links(self, arcs: Arcs) -> Links:
+        """Return some of the arcs as the loops take them."""
+        into, in_first = by_end(arcs.heads, arcs.n)
+        out, out_first = by_end(arcs.tails, arcs.n)
+        narrow = (in_first, arcs.tails[into], arcs.steps[into], out_first, arcs.heads[out], arcs.steps[out], self.ends)
+        compiled = self.loops.compiled
+        table = working(arcs.table.ravel(), compiled=compiled)
+        return Links(table, *(working(numbers, compiled=compiled, dtype=np.int32) for numbers in narrow))
 
 
-def working(array: IntArray, *, compiled: bool) -> Ints:
-    """Return an array as the kernels work on it."""
-    return cast("Ints", array if compiled else array.tolist())
+def working(numbers: IntArray, *, compiled: bool, dtype: type[np.int32 | np.int64] | None = None) -> Ints:
+    """Return an array as the loops work on it."""
+    return cast("Ints", np.ascontiguousarray(numbers, dtype)) if compiled else numbers.tolist()
 
 
-def _filled(size: int, value: int = 0, *, compiled: bool) -> Ints:
-    """Return so many equal numbers, as the kernels work on them."""
-    return cast("Ints", np.full(size, value, np.int32) if compiled else [value] * size)
+def filled(size: int, value: int, *, compiled: bool, dtype: type[np.int32 | np.int64] = np.int64) -> Ints:
+    """Return as many times the same number as the loops work on it."""
+    return cast("Ints", np.full(size, value, dtype)) if compiled else [value] * size
 
 
-def _turned(loops: Loops, n: int, wanted: bool, first: Ints, heads: Ints, steps: Ints) -> tuple[Ints, Ints, Ints]:  # noqa: FBT001
-    """Return the arcs by head, or nothing."""
-    n_arcs = first[n] if wanted else 0
-    in_first, in_tails, in_steps, fill = (
-        _filled(size, compiled=loops.compiled) for size in (n + 1 if wanted else 0, n_arcs, n_arcs, n)
+def by_end(ends: Wide, n: int) -> tuple[Wide, Wide]:
+    """Return the order of arcs by one of their ends, and where those of each vertex begin: n + 1 numbers."""
+    first = np.zeros(n + 1, np.int64)
+    np.bincount(ends, minlength=n).cumsum(out=first[1:])
+    return ends.argsort(kind="stable"), first
+
+
+def internal_arcs(
+    shape: Shape, summed: Collection[int], given: Wide, steps: list[tuple[int, ...]], tails: Wide, heads: Wide
+) -> Arcs:
+    """Put edges and the arcs inside of nodes together.
+
+    `summed` are the nodes whose arcs are `given` (node, input, output, row of `steps`); inside all others
+    but node 0 every input leads to every output without a step.
+    """
+    plain = (shape.inputs > 0) & (shape.outputs > 0)
+    plain[[0, *summed]] = False
+    hubs = (plain & (shape.inputs > 1) & (shape.outputs > 1)).nonzero()[0]
+    plain[hubs] = False
+    aids, one = shape.n_ports + np.arange(hubs.shape[0]), np.ones(hubs.shape[0], np.int64)
+    # Runs of vertices that lead to one vertex, or to which one leads.
+    runs = (
+        (shape.targets[plain], shape.targets[hubs], aids),
+        (shape.inputs[plain], shape.inputs[hubs], one),
+        (shape.sources[plain], aids, shape.sources[hubs]),
+        (shape.outputs[plain], one, shape.outputs[hubs]),
     )
-    if wanted:
-        loops.arranging.turn(n, first, heads, steps, in_first, in_tails, in_steps, fill)
-    return in_first, in_tails, in_steps
+    lows, ins, highs, outs = (np.concatenate(each) for each in runs)
+    lengths = np.maximum(ins, outs)
+    within = np.arange(int(lengths.sum())) - (lengths.cumsum() - lengths).repeat(lengths)
+    lows = lows.repeat(lengths) + within * (ins > 1).repeat(lengths)
+    highs = highs.repeat(lengths) + within * (outs > 1).repeat(lengths)
+    rows = np.zeros(tails.shape[0] + within.shape[0] + given.shape[0], np.int64)
+    rows[rows.shape[0] - given.shape[0] :] = given[:, 3]
+    n = shape.n_ports + hubs.shape[0]
+    tails = np.concatenate([tails, lows, shape.targets[given[:, 0]] + given[:, 1]])
+    heads = np.concatenate([heads, highs, shape.sources[given[:, 0]] + given[:, 2]])
+    if all(max(step, default=0) <= _STEP for step in steps):
+        return Arcs(n, tails, heads, rows, np.array(steps, np.int64).reshape(len(steps), -1))
+    # Invariant 3: row r becomes rows 3r, 3r + 1 and 3r + 2.
+    pieces = [[min(max(x - i * _STEP, 0), _STEP) for x in step] for step in steps for i in range(3)]
+    wide = np.flatnonzero(np.array([max(step) > _STEP for step in steps])[rows])
+    between = n + np.arange(2 * wide.shape[0]).reshape(2, -1)
+    last = heads[wide]
+    heads[wide] = between[0]
+    return Arcs(
+        n + between.size,
+        np.concatenate([tails, *between]),
+        np.concatenate([heads, between[1], last]),
+        np.concatenate([3 * rows, 3 * rows[wide] + 1, 3 * rows[wide] + 2]),
+        np.array(pieces, np.int64),
+    )
 
 
 def _narrowed(arcs: Arcs) -> Arcs:
-    """Put aids before vertices with many arcs to them, in a tree: so that one that moves costs a logarithm."""
+    """Put aids before vertices with many arcs to them, in a tree."""
     while arcs.heads.shape[0] > _FAN and (counts := np.bincount(arcs.heads, minlength=arcs.n)).max() > _FAN:
         wide = np.flatnonzero((counts > _FAN)[arcs.heads])
         wide = wide[np.argsort(arcs.heads[wide], kind="stable")]
@@ -156,109 +203,198 @@ def _narrowed(arcs: Arcs) -> Arcs:
         begins = np.flatnonzero(np.diff(heads, prepend=-1))
         rank = np.arange(heads.shape[0]) - np.repeat(begins, np.diff(begins, append=heads.shape[0]))
         # A new aid begins with each head, and after every so many of its arcs.
-        aid = arcs.n - 1 + np.cumsum(rank % _FAN == 0)
-        into = heads[rank % _FAN == 0]
-        n_aids = into.shape[0]
+        begin = rank % _FAN == 0
+        aids = np.arange(arcs.n, arcs.n + int(begin.sum()))
         narrow = arcs.heads.copy()
-        narrow[wide] = aid
+        narrow[wide] = arcs.n - 1 + np.cumsum(begin)
         arcs = Arcs(
-            arcs.n + n_aids,
-            np.concatenate([arcs.tails, np.arange(arcs.n, arcs.n + n_aids, dtype=np.int32)]),
-            np.concatenate([narrow, into]),
-            np.concatenate([arcs.steps, np.zeros(n_aids, np.int32)]),
+            arcs.n + aids.shape[0],
+            np.concatenate([arcs.tails, aids]),
+            np.concatenate([narrow, heads[begin]]),
+            np.concatenate([arcs.steps, np.zeros_like(aids)]),
             arcs.table,
         )
     return arcs
 
 
-def arrange_graph(arcs: Arcs, arity: int, named: Callable[[int], Location | None]) -> Graph:
+def arrange(arcs: Arcs, shape: Shape) -> Graph:
     """Order the vertices so that work is done once per vertex, or component, and change.
 
     Raises
     ------
     CyclicSummaryError
-        If a cycle does not advance times: all its steps are zero. `named` tells which ports are on it.
+        If a cycle does not advance times: all its steps are zero.
     """
-    if arity == 1:
-        arcs = _narrowed(arcs)
-    loops = loops_for(arcs.n)
-    kernels, compiled = loops.arranging, loops.compiled
-
-    def ints(size: int, value: int = 0) -> Ints:
-        return _filled(size, value, compiled=compiled)
-
-    n, n_arcs = arcs.n, arcs.tails.shape[0]
-    tails, heads = working(arcs.tails, compiled=compiled), working(arcs.heads, compiled=compiled)
-    steps = working(arcs.steps, compiled=compiled)
-    first, by_tail, order = ints(n + 1), ints(n_arcs), ints(n)
-    cyclic = kernels.arrange(n, n_arcs, tails, heads, first, by_tail, ints(n), order) < n
-    component_end = np.zeros(n, np.int32)
-    if cyclic:
-        which = ints(n, -1)
-        count = kernels.components(n, heads, first, by_tail, ints(n, -1), ints(n), ints(n), ints(n), ints(n), which)
-        component = (count - 1 - np.asarray(which)).astype(np.int32)
-        starts = np.zeros(count + 1, np.int32)
-        np.cumsum(np.bincount(component, minlength=count), out=starts[1:])
-        lengths = np.diff(starts)
-        component_end = np.repeat(np.where(lengths > 1, starts[1:], 0), lengths).astype(np.int32)
-        degrees = ints(n)
-        bad = kernels.settle_order(
-            n,
-            count,
-            heads,
-            steps,
-            first,
-            by_tail,
-            working(component, compiled=compiled),
-            working(starts, compiled=compiled),
-            working(starts[:-1].copy(), compiled=compiled),
-            degrees,
-            order,
-        )
-        if bad >= 0:
-            raise _cycle(arcs, component == bad, np.asarray(degrees) > 0, named)
-    position, out_first, out_heads, out_steps = ints(n), ints(n + 1), ints(n_arcs), ints(n_arcs)
-    kernels.renumber(n, heads, steps, first, by_tail, order, position, out_first, out_heads, out_steps)
-    return Graph(
-        loops,
-        n,
-        arity,
-        out_first,
-        out_heads,
-        out_steps,
-        working(arcs.table, compiled=compiled),
-        *_turned(loops, n, arity == 1, out_first, out_heads, out_steps),
-        working(component_end, compiled=compiled),
-        cyclic,
-        np.asarray(position, dtype=np.int32),
-        np.asarray(order, dtype=np.int32),
-    )
+    arcs = _narrowed(arcs)
+    loops, n = loops_for(arcs.n), arcs.n
+    order, ends = np.arange(n), np.zeros(n, np.int64)
+    if not (arcs.tails < arcs.heads).all():  # else they are in order, as most graphs are given
+        which = _components(arcs, loops)
+        sizes = np.bincount(which, minlength=1)[::-1]
+        ends = np.repeat(np.where(sizes > 1, np.cumsum(sizes), 0), sizes)
+        order = np.argsort(-which, kind="stable")
+        if ends.any():
+            free = arcs.only(~np.asarray(arcs.table.any(axis=1))[arcs.steps] & (which[arcs.tails] == which[arcs.heads]))
+            rank = _components(free, loops)
+            stuck: BoolArray = np.greater(np.bincount(rank)[rank], 1)
+            if stuck.any():
+                raise _cycle(free.only(stuck[free.heads] & (rank[free.heads] == rank[free.tails])), shape)
+            order = np.lexsort((-rank, -which))
+    positions = np.empty(n, np.int64)
+    positions[order] = np.arange(n)
+    placed = arcs._replace(tails=positions[arcs.tails], heads=positions[arcs.heads])
+    return Graph(loops, arcs.table.shape[1], placed, ends, positions.astype(np.int32), order.astype(np.int32))
 
 
-def _cycle(
-    arcs: Arcs,
-    member: BoolArray,
-    left: BoolArray,
-    named: Callable[[int], Location | None],
-) -> CyclicSummaryError:
-    """Return the error that names a cycle among the members that are left over."""
-    inside = member & left
-    arc = np.flatnonzero((arcs.steps == 0) & inside[arcs.heads] & inside[arcs.tails])
-    # Each vertex that is left has such an arc to it: going back along them must meet a vertex again.
-    before = dict(zip(arcs.heads[arc].tolist(), arcs.tails[arc].tolist(), strict=True))
+def _components(arcs: Arcs, loops: Loops) -> Wide:
+    """Return the strongly connected component of each vertex; arcs lead to equal or lower numbers."""
+    order, first = by_end(arcs.tails, arcs.n)
+    which = working(np.full(arcs.n, -1), compiled=loops.compiled)
+    each = (first, arcs.heads[order], np.zeros(5 * arcs.n, np.int64))
+    loops.run.components(arcs.n, *(working(numbers, compiled=loops.compiled) for numbers in each), which)
+    return np.asarray(which)
+
+
+def _cycle(arcs: Arcs, shape: Shape) -> CyclicSummaryError:
+    """Return the error that names a cycle of arcs, of which one leads to each vertex that one leaves."""
+    # Going back along them must meet a vertex again.
+    before = dict(zip(arcs.heads.tolist(), arcs.tails.tolist(), strict=True))
     path = [next(iter(before))]
     seen = {path[0]: 0}
     while (vertex := before[path[-1]]) not in seen:
         seen[vertex] = len(path)
         path.append(vertex)
-    cycle = [place for v in reversed(path[seen[vertex] :]) if (place := named(v)) is not None]
+    ports = np.array([v for v in reversed(path[seen[vertex] :]) if v < shape.n_ports])
+    cycle = [Location(*place) for place in zip(*(each.tolist() for each in shape.locations(ports)), strict=True)]
     least = cycle.index(min(cycle))
     cycle = cycle[least:] + cycle[: least + 1]
-    told = [str(place) for place in cycle]
-    if len(told) > 2 * _SHOWN + 1:
-        told = [*told[:_SHOWN], f"… {len(told) - 2 * _SHOWN} more …", *told[-_SHOWN:]]
+    shown = [str(place) for place in cycle]
+    if len(shown) > 2 * _SHOWN + 1:
+        shown = [*shown[:_SHOWN], f"… {len(shown) - 2 * _SHOWN} more …", *shown[-_SHOWN:]]
     return CyclicSummaryError(
-        "could not build the graph: found a cycle along which times do not advance, path=" + " → ".join(told),
+        "could not build the graph: found a cycle along which times do not advance, path=" + " → ".join(shown),
         hint="let an operator of the cycle add to the time, or take one of the edges out",
         path=tuple(cycle),
     )
+
+
+class PortSummaries(dict[int, Antichain]):
+    """By output: the antichain of path summaries that lead there; nothing for outputs that are not reached.
+
+    Examples
+    --------
+    >>> summaries = PortSummaries({0: Antichain.of(2)})
+    >>> summaries[0], summaries[1], len(summaries)
+    (Antichain.of(2), (), 1)
+    """
+
+    def __missing__(self, output: int) -> tuple[()]:
+        """Return the empty set of path summaries."""
+        return ()
+
+
+def scope_summaries(graph: Graph, shape: Shape, hi: int) -> tuple[Arcs | None, list[PortSummaries]]:
+    """Return what paths from the graph's inputs to its outputs do to times, `hi` being the greatest summary.
+
+    Also the arcs that lead to outputs, if there are any outputs.
+    """
+    inputs = graph.positions[shape.sources[0] + np.arange(shape.outputs[0])].tolist()
+    outputs = graph.positions[shape.targets[0] + np.arange(shape.inputs[0])].tolist()
+    found = [PortSummaries() for _ in inputs]
+    if not outputs:
+        return None, found
+    arcs = graph.arcs
+    leads = _reached(arcs._replace(tails=arcs.heads, heads=arcs.tails), outputs)
+    inner = arcs.only(leads[arcs.heads])
+    if not leads[inputs].any():
+        return inner, found
+    both = leads & _reached(arcs, inputs)
+    arcs = arcs.only(both[arcs.heads] & both[arcs.tails])
+    ends = np.where(graph.ends > 0, graph.ends, np.arange(1, arcs.n + 1)).tolist()
+
+    @cache
+    def antichain(paths: tuple[tuple[int, ...], ...]) -> Antichain:
+        return Antichain(paths, graph.arity)
+
+    if len(inputs) <= _FEW_INPUTS < len(outputs):
+        labels = _labels(arcs, hi, ends, inputs, 1)
+        for output, position in enumerate(outputs):
+            for port, paths in labels.get(position, {}).items():
+                found[port][output] = antichain(tuple(paths))
+        return inner, found
+    labels = _labels(arcs._replace(tails=arcs.heads, heads=arcs.tails), hi, ends, outputs, -1)
+    # Inputs that see the same outputs alike share one answer.
+    shared: dict[int, PortSummaries] = {}
+    for port, position in enumerate(inputs):
+        label = labels.get(position, {})
+        if id(label) not in shared:
+            shared[id(label)] = PortSummaries({output: antichain(tuple(label[output])) for output in sorted(label)})
+        found[port] = shared[id(label)]
+    return inner, found
+
+
+def _reached(arcs: Arcs, starts: Iterable[int]) -> BoolArray:
+    """Return which positions can be reached."""
+    order, begins = by_end(arcs.tails, arcs.n)
+    heads, first = arcs.heads[order].tolist(), begins.tolist()
+    seen = bytearray(arcs.n)
+    stack = list(starts)
+    while stack:
+        position = stack.pop()
+        if not seen[position]:
+            seen[position] = 1
+            stack += heads[first[position] : first[position + 1]]
+    return np.frombuffer(seen, dtype=np.bool_)
+
+
+def _labels(arcs: Arcs, hi: int, ends: list[int], seeds: list[int], sign: int) -> dict[int, _Label]:
+    """Return by position, for each seed from which a path leads there, the minimal summaries of such paths.
+
+    Arcs lead to higher positions outside of components (`sign` 1), or to lower ones (-1); `ends` are those of the
+    components. A position with one arc to it that has no step shares the label of where the arc comes from.
+    """
+    order, begins = by_end(arcs.tails, arcs.n)
+    heads, steps, first = arcs.heads[order].tolist(), arcs.steps[order].tolist(), begins.tolist()
+    table = [tuple(row) for row in arcs.table.tolist()]
+    labels: dict[int, _Label] = {seed: {number: [(0,) * len(table[0])]} for number, seed in enumerate(seeds)}
+    own, queued = set(seeds), set(seeds)
+    # Component by component; inside one again and again, in the order of positions, until nothing changes.
+    heap = sorted((sign * ends[seed], 0, sign * seed) for seed in seeds)
+    while heap:
+        end, sweep, at = heappop(heap)
+        position = sign * at
+        queued.discard(position)
+        label = labels[position]
+        for arc in range(first[position], first[position + 1]):
+            head, step = heads[arc], table[steps[arc]]
+            if head not in labels and not any(step):
+                labels[head] = label
+                own.discard(position)
+            else:
+                if head not in own:
+                    labels[head] = dict(labels.get(head, {}))
+                    own.add(head)
+                if not _merge(labels[head], label, step, hi):
+                    continue
+            if head not in queued:
+                queued.add(head)
+                again = sweep + (sign * head < at) if sign * ends[head] == end else 0
+                heappush(heap, (sign * ends[head], again, sign * head))
+    return labels
+
+
+def _merge(into: _Label, label: _Label, step: tuple[int, ...], hi: int) -> bool:
+    """Add what one arc makes of a label to another; tell whether that changed it."""
+    changed = False
+    for number, paths in label.items():
+        longer = [
+            row for path in paths if max(row := tuple(x + y for x, y in zip(path, step, strict=True)), default=0) <= hi
+        ]
+        before = into.get(number)
+        if not longer or longer == before:
+            continue
+        after = minimal_elements([*(before or ()), *longer])
+        if after != before:
+            into[number] = after
+            changed = True
+    return changed

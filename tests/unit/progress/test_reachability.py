@@ -76,16 +76,6 @@ def test_edges_given_with_the_node_are_edges() -> None:
     assert tracker.implications(Target(2, 1)) == Antichain.of(3)
 
 
-def test_many_nodes_and_edges_at_once_are_the_same_graph() -> None:
-    builder = Builder()
-    builder.add_nodes([1, 2, 3], [0, 1, 1], 1)
-    builder.add_edges([[1, 0, 2, 0], [2, 0, 3, 0]])
-    builder.add_edges(np.zeros((0, 4), np.int64))
-    tracker = set_to(tracker_of(builder), (Source(1, 0), 5, 1))
-    assert tracker.n_locations == 5
-    assert tracker.implications(Source(3, 0)) == Antichain.of(5)
-
-
 def test_graph_without_nodes_tracks_nothing() -> None:
     tracker, summary = Builder().build()
     tracker.initialize(0)
@@ -167,11 +157,6 @@ def test_numbers_that_are_no_whole_numbers_are_refused() -> None:
     builder.add_node(4, 1.0, 0)  # type: ignore[arg-type]
     with pytest.raises(InvalidUsageError, match="whole numbers"):
         builder.build()
-
-
-def test_edges_of_another_shape_are_refused() -> None:
-    with pytest.raises(InvalidShapeError, match="rows of source node"):
-        Builder().add_edges([[1, 0, 2]])
 
 
 @pytest.mark.parametrize(
@@ -277,10 +262,10 @@ def test_pushed_comes_as_arrays_by_port() -> None:
     set_to(tracker, (Source(1, 0), 5, -1), (Source(1, 0), 7, 1))
     changes = tracker.pushed()
     assert changes.times.dtype == np.int64
-    groups = [(str(place), times.tolist(), diffs.tolist()) for place, times, diffs in changes.groups()]
-    assert groups[1] == ("target (2, 0)", [[5], [7]], [-1, 1])
-    assert [group[0] for group in groups] == ["source (1, 0)", "target (2, 0)", "source (2, 0)", "target (3, 0)"]
-    assert list(tracker.pushed().groups()) == []
+    rows = [(str(place), time, diff) for place, time, diff in changes.rows()]
+    assert rows[2:4] == [("target (2, 0)", (5,), -1), ("target (2, 0)", (7,), 1)]
+    assert [row[0] for row in rows[::2]] == ["source (1, 0)", "target (2, 0)", "source (2, 0)", "target (3, 0)"]
+    assert tracker.pushed().rows() == []
 
 
 def test_pushed_is_sorted_by_time_where_a_frontier_goes_back() -> None:
@@ -314,6 +299,36 @@ def test_a_small_graph_needs_no_compiled_loops() -> None:
         "assert 'numba' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("nodes", [3, 300], ids=["interpreted", "compiled"])
+def test_times_without_coordinates_are_held_or_not(nodes: int) -> None:
+    builder = Builder(0)
+    builder.add_node(0, 1, 0)
+    builder.add_node(1, 0, 1)
+    for index in range(2, nodes + 1):
+        builder.add_node(index, 1, 1, sources=[(index - 1, 0)])
+    builder.add_edge(Source(nodes, 0), Target(0, 0))
+    tracker = set_to(tracker_of(builder), (Source(1, 0), (), 2))
+    assert tracker.implications(Target(nodes, 0)) == Antichain.of(())
+    assert tracker.pushed().diffs.tolist() == [1] * 2 * nodes
+    assert set_to(tracker, (Source(1, 0), (), -1)).pushed().rows() == []
+    assert tracker.counts(Source(1, 0)) == [((), 1)]
+    assert set_to(tracker, (Source(1, 0), (), -1)).pushed().diffs.tolist() == [-1] * 2 * nodes
+    assert tracker.implications(Target(nodes, 0)).is_empty
+
+
+@pytest.mark.parametrize("nodes", [3, 300], ids=["interpreted", "compiled"])
+@pytest.mark.parametrize("order", ["rising", "falling", "mixed"])
+def test_many_times_at_one_port_leave_it_one_by_one(order: str, nodes: int) -> None:
+    times = {"rising": range(40), "falling": range(39, -1, -1), "mixed": [7 * time % 40 for time in range(40)]}[order]
+    tracker = tracker_of(chain(nodes))
+    for time in times:
+        set_to(tracker, (Source(1, 0), time, 1))
+    assert tracker.counts(Source(1, 0)) == [((time,), 1) for time in range(40)]
+    for time in range(39):
+        set_to(tracker, (Source(1, 0), time, -1))
+        assert tracker.pointstamps(Source(1, 0)) == tracker.implications(Target(nodes, 0)) == Antichain.of(time + 1)
 
 
 @pytest.mark.parametrize(("dtype", "greatest"), [("int64", (1 << 63) - 1), ("uint64", (1 << 64) - 1)])
@@ -357,7 +372,6 @@ def test_counts_below_zero_bound_nothing_and_are_remembered() -> None:
 def test_rule_000_42_anything_positive_is_tracked() -> None:
     tracker = set_to(tracker_of(chain(3)), (Target(3, 0), 5, 2))
     assert tracker.tracking_anything()
-    assert (tracker.holds_messages(3), tracker.holds_messages(2), tracker.holds_capabilities(1)) == (True, False, False)
     assert not set_to(tracker, (Target(3, 0), 5, -2)).tracking_anything()
 
 
@@ -377,9 +391,6 @@ def test_unknown_location_is_refused_by_name(place: Source | Target) -> None:
     with pytest.raises(InvalidUsageError) as caught:
         tracker.update(place.location, 5, 1)
     assert str(place.location) in str(caught.value)
-    with pytest.raises(InvalidUsageError) as caught:
-        tracker.update_many([1, place.node], [0, place.port], [False, place.location.is_target], [5, 5], 1)
-    assert str(place.location) in str(caught.value)
     tracker.propagate_all()
     assert not tracker.tracking_anything()
 
@@ -393,8 +404,6 @@ def test_time_of_another_type_is_refused_and_leaves_nothing(dtype: str, time: in
     tracker = tracker_of(builder)
     with pytest.raises(InvalidShapeError, match="could not"):
         tracker.update_source(Source(1, 0), time, 1)
-    with pytest.raises(InvalidShapeError, match="could not"):
-        tracker.update_many(1, 0, is_target=False, times=[time], diffs=1)
     tracker.update_source(Source(1, 0), 5, 1)
     tracker.propagate_all()
     assert tracker.implications(Source(1, 0)) == Antichain.of(5)
@@ -463,7 +472,7 @@ SIZES = [1, 10, 1000, 100_000]
 
 
 def arcs(tracker: Tracker) -> int:
-    return tracker._graph.first[tracker._graph.n]
+    return len(tracker._graph.arcs.heads)
 
 
 @pytest.mark.parametrize("ports", SIZES)
@@ -472,8 +481,8 @@ def test_operator_with_many_inputs_and_one_output_takes_linear_room(ports: int) 
     builder.add_node(1, ports, 1)
     tracker = tracker_of(builder)
     assert arcs(tracker) <= 1.1 * ports + 1
-    where = np.arange(ports)
-    tracker.update_many(1, where, is_target=True, times=where + 5, diffs=1)
+    for port in range(ports):
+        tracker.update_target(Target(1, port), port + 5, 1)
     tracker.propagate_all()
     assert tracker.implications(Source(1, 0)) == Antichain.of(5)
     for port in range(min(ports - 1, 500)):
@@ -498,8 +507,9 @@ def test_graph_with_many_inputs_and_outputs_side_by_side(ports: int) -> None:
     builder = Builder()
     builder.add_node(0, ports, ports)
     builder.add_node(1, ports, ports, [{port: [1]} for port in range(ports)])
-    edges = [[0, port, 1, port] for port in range(ports)] + [[1, port, 0, port] for port in range(ports)]
-    builder.add_edges(edges)
+    for port in range(ports):
+        builder.add_edge(Source(0, port), Target(1, port))
+        builder.add_edge(Source(1, port), Target(0, port))
     tracker, summary = builder.build()
     assert summary[ports - 1] == {ports - 1: Antichain.of(1)}
     set_to(tracker, (Target(1, ports - 1), 5, 1))
@@ -511,7 +521,9 @@ def test_graph_whose_inputs_all_lead_to_all_outputs_shares_one_summary() -> None
     n = 20_000
     builder.add_node(0, n, n)
     builder.add_node(1, n, n)
-    builder.add_edges([[0, port, 1, port] for port in range(n)] + [[1, port, 0, port] for port in range(n)])
+    for port in range(n):
+        builder.add_edge(Source(0, port), Target(1, port))
+        builder.add_edge(Source(1, port), Target(0, port))
     _, summary = builder.build()
     assert len({id(each) for each in summary}) == 1
     assert len(summary[0]) == n
@@ -521,11 +533,9 @@ def test_one_input_and_an_output_at_every_node_take_linear_time() -> None:
     builder = Builder()
     n = 20_000
     builder.add_node(0, n, 1)
-    builder.add_nodes(np.arange(1, n + 1), 1, 1)
-    rows = np.arange(1, n + 1)
-    zero = np.zeros(n, np.int64)
-    builder.add_edges(np.stack([rows - 1, zero, rows, zero], axis=1))
-    builder.add_edges(np.stack([rows, zero, zero, rows - 1], axis=1))
+    for index in range(1, n + 1):
+        builder.add_node(index, 1, 1, sources=[(index - 1, 0)])
+        builder.add_edge(Source(index, 0), Target(0, index - 1))
     _, summary = builder.build()
     assert len(summary[0]) == n
 
@@ -536,8 +546,8 @@ def test_chain_of_many_nodes(nodes: int) -> None:
     tracker.initialize(0)
     tracker.propagate_all()
     assert len(tracker.pushed().nodes) == 2 * nodes - 2
-    later = np.arange(2, nodes)
-    tracker.update_many(later, 0, is_target=False, times=np.zeros((nodes - 2, 1), np.int64), diffs=-1)
+    for index in range(2, nodes):
+        tracker.update_source(Source(index, 0), 0, -1)
     set_to(tracker, (Source(1, 0), 0, -1), (Source(1, 0), 1, 1))
     assert tracker.implications(Target(nodes, 0)) == Antichain.of(1)
     assert len(tracker.pushed().nodes) == 2 * (2 * nodes - 2)
@@ -561,12 +571,13 @@ def test_ring_of_many_nodes(nodes: int, arity: int) -> None:
 def test_many_edges_to_one_target_move_it_one_by_one() -> None:
     builder = Builder()
     n = 5000
-    builder.add_nodes(np.arange(1, n + 1), 0, 1)
     builder.add_node(n + 1, 1, 0)
     for index in range(1, n + 1):
+        builder.add_node(index, 0, 1)
         builder.add_edge(Source(index, 0), Target(n + 1, 0))
     tracker = tracker_of(builder)
-    tracker.update_many(np.arange(1, n + 1), 0, is_target=False, times=np.arange(n), diffs=1)
+    for index in range(n):
+        tracker.update_source(Source(index + 1, 0), index, 1)
     tracker.propagate_all()
     for index in range(300):
         set_to(tracker, (Source(index + 1, 0), index, -1))
