@@ -14,8 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from spark_timely.progress.location import Location, Source, Target
-from spark_timely.progress.reachability import Builder, Tracker
+from spark_timely.progress.reachability import Builder, Location, Source, Target, Tracker
 
 from .report import Case
 

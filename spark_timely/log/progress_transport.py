@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.errors import InvalidUsageError, ProtocolError, SchemaMismatchError
-from spark_timely.progress.transport import ChannelTable, ProgressBatch
+from spark_timely.progress.broadcast import ChannelTable, ProgressBatch
 from spark_timely.time.arrays import IntArray
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Compiled loops, where numba is installed; the same answers without it.
 
-Nothing else of the library imports numba: ``kernels_counts`` takes `njit` from here for each of its functions, and
+Nothing else of the library imports numba: ``count_table`` takes `njit` from here for each of its functions, and
 ``reachability_loops`` for copies of all of its functions, once a graph is large enough. A function means the same
 either way: without numba it is the plain Python function, right but slow, and callers that have a NumPy way ask
 `COMPILED` first.

@@ -1,5 +1,8 @@
 """A scope of operators that runs as one operator, and tracks progress inside.
 
+A `SubgraphBuilder` collects operators and edges, and freezes them into a `Subgraph`. To it each operator is a `Child`:
+when it runs, what it may say, when it is shut down. `LeafStatements` judges what a leaf may say by what it said before.
+
 Child 0 is the outside: the scope's inputs are its outputs (sources), the scope's outputs its inputs
 (targets). A turn has six steps:
 
@@ -20,27 +23,419 @@ Invariants
 3. What the outside may still send is never reported as a capability of the scope: it would be waiting
    for itself, for ever.
 4. Everything is propagated before any child is told.
+5. Every worker builds the same scopes in the same order: identifiers and progress channels are given in
+   sequence, and are the same on all of them.
+6. An edge is a statement, moves no data, and is kept twice: to count messages, and for reachability.
+7. An operator is told discrete changes of its input frontiers only, and all of them, in order.
+8. What a leaf says is checked against its own statements before anything of it is passed on. The
+   scope's counts would not do: they lag behind, and mix the statements of all peers.
+9. A nested scope is not checked: it may speak of capabilities that come from messages which its
+   parent never sees. The leaves inside are.
+10. An operator that was shut down is gone, and never hears of progress again.
+11. The buffers are empty before an operator's turn and after it, also where it fails: what one operator
+    said is never taken for the word of the next.
+12. A capability gained, or a message produced, needs one of: a capability held before the turn at the same
+    output, at a time less or equal; a message consumed in the same turn whose time, taken along a path of the
+    operator's own summary to that output, is less or equal.
+13. An operator never holds fewer than no capabilities, and counts what it consumed and produced upwards.
+14. A report is judged as a whole, before anything of it is passed on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from spark_timely.errors import InvalidUsageError, NegativeCountError, ProtocolError, TimelyInternalError
+from spark_timely.errors import (
+    InvalidShapeError,
+    InvalidUsageError,
+    NegativeCountError,
+    ProtocolError,
+    TimelyInternalError,
+    UnheldCapabilityError,
+)
+from spark_timely.masking import masked_logger
 from spark_timely.progress.broadcast import Progcaster, ProgressMode
 from spark_timely.progress.change_batch import ChangeBatch
-from spark_timely.progress.child import Buffers, Child
+from spark_timely.progress.events import ChannelsEvent, EventStream, OperatesEvent, PushProgressEvent, ScheduleEvent
 from spark_timely.progress.frontier import MutableAntichain
-from spark_timely.progress.location import Location, Target
-from spark_timely.progress.operate import InternalSummary, PortChanges, Time
-from spark_timely.progress.summary import Refines
+from spark_timely.progress.operate import InternalSummary, Operate, Paths, PortChanges, Steps, Time
+from spark_timely.progress.reachability import Builder, Location, Source, Target
+from spark_timely.progress.summary import NestedTimes, Refines, SameTimes
 from spark_timely.time.order import minimal_elements
 
 if TYPE_CHECKING:
+    from spark_timely.progress.broadcast import Transport
     from spark_timely.progress.reachability import Tracker
 
-__all__ = ["Subgraph"]
+__all__ = [
+    "Buffers",
+    "Child",
+    "LeafStatements",
+    "Report",
+    "Subgraph",
+    "SubgraphBuilder",
+    "WorkerContext",
+    "unknown_port",
+]
+
+logger = masked_logger(__name__)
+
+
+class WorkerContext(Protocol):
+    """What a scope needs of the worker that runs it; `Worker` is one."""
+
+    @property
+    def transport(self) -> Transport:
+        """Access to the peers."""
+
+    @property
+    def events(self) -> EventStream | None:
+        """Where events go, if anywhere."""
+
+    @property
+    def mode(self) -> ProgressMode:
+        """When statements are sent."""
+
+    def new_identifier(self) -> int:
+        """Return a number never given before by this worker."""
+
+    def new_channel(self) -> int:
+        """Return the number of the next progress channel."""
+
+
+class SubgraphBuilder:
+    """Collects the operators and edges of a scope.
+
+    Parameters
+    ----------
+    worker : WorkerContext
+    name : str
+    index : int
+        Number of the scope in its parent.
+    parent_path : tuple of int
+    refines : Refines
+        How times inside stand to those outside.
+    minimum : tuple of int
+        Least time inside.
+    identifier : int, optional
+        Number of the scope in the worker; a new one if not given.
+
+    Notes
+    -----
+    Cost: constant per operator and edge, and that of reachability for the whole.
+    Source: timely `progress/subgraph.rs`, `SubgraphBuilder`.
+
+    Examples
+    --------
+    >>> from spark_timely.progress.operate import Operator
+    >>> from spark_timely.progress.worker import Worker
+    >>> scope = Worker().new_dataflow("example")
+    >>> source = scope.add_child(Operator("source", inputs=0, outputs=1))
+    >>> sink = scope.add_child(Operator("sink", inputs=1, outputs=0))
+    >>> scope.connect(Source(source, 0), Target(sink, 0))
+    >>> scope.build().children[1].name
+    'sink'
+    """
+
+    def __init__(
+        self,
+        worker: WorkerContext,
+        name: str,
+        *,
+        index: int,
+        parent_path: tuple[int, ...],
+        refines: Refines,
+        minimum: Time,
+        identifier: int | None = None,
+    ) -> None:
+        self.worker = worker
+        self.name = name
+        self.index = index
+        self.path = (*parent_path, index)
+        self.refines = refines
+        self.minimum = minimum
+        self.identifier = worker.new_identifier() if identifier is None else identifier
+        self._children: list[Child] = []
+        # Child 0 is the outside; the others are numbered from 1.
+        self._allotted = 1
+        self._edges: list[tuple[Source, Target]] = []
+        self._entries: list[ChangeBatch] = []
+        self._outputs = 0
+        self._built = False
+
+    @property
+    def arity(self) -> int:
+        """Number of coordinates of times inside."""
+        return self.refines.inner_arity
+
+    @property
+    def peers(self) -> int:
+        """Number of workers."""
+        return self.worker.transport.peers
+
+    def new_input(self, entry: ChangeBatch | None = None) -> Target:
+        """Add an input to the scope; return it as a target of the parent's graph.
+
+        Parameters
+        ----------
+        entry : ChangeBatch, optional
+            Where the data path counts messages that enter, by time inside.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.worker import Worker
+        >>> region = Worker().new_dataflow("example").new_scope("region")
+        >>> region.new_input()
+        Target(node=1, port=0)
+        """
+        self._check_open("add an input to")
+        self._entries.append(ChangeBatch(self.arity) if entry is None else entry)
+        return Target(self.index, len(self._entries) - 1)
+
+    def new_output(self) -> Source:
+        """Add an output to the scope; return it as a source of the parent's graph.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.worker import Worker
+        >>> region = Worker().new_dataflow("example").new_scope("region")
+        >>> region.new_output()
+        Source(node=1, port=0)
+        """
+        self._check_open("add an output to")
+        self._outputs += 1
+        return Source(self.index, self._outputs - 1)
+
+    def entry(self, port: int) -> ChangeBatch:
+        """Return where messages that enter by an input are counted.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.worker import Worker
+        >>> region = Worker().new_dataflow("example").new_scope("region")
+        >>> _ = region.new_input()
+        >>> region.entry(0).is_empty()
+        True
+        """
+        return self._entries[port]
+
+    def connect(self, source: Source, target: Target) -> None:
+        """State that messages of a source are to be expected at a target.
+
+        Sources of node 0 are the scope's inputs, targets of node 0 its outputs.
+
+        Raises
+        ------
+        InvalidUsageError
+            If the scope is built.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.worker import Worker
+        >>> Worker().new_dataflow("example").connect(Source(1, 0), Target(2, 0))
+        """
+        self._check_open("connect in")
+        self._edges.append((source, target))
+        events = self.worker.events
+        identifier = self.worker.new_identifier()
+        if events is not None:
+            events.emit(ChannelsEvent(identifier, self.path, (source.node, source.port), (target.node, target.port)))
+
+    def allocate_child_id(self) -> int:
+        """Return the number of a child that will be added.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.worker import Worker
+        >>> Worker().new_dataflow("example").allocate_child_id()
+        1
+        """
+        self._check_open("add a child to")
+        self._allotted += 1
+        return self._allotted - 1
+
+    def add_child(self, operator: Operate, *, index: int | None = None, identifier: int | None = None) -> int:
+        """Add an operator; return its number.
+
+        Parameters
+        ----------
+        operator : Operate
+        index : int, optional
+            A number from `allocate_child_id`; the next one if not given.
+        identifier : int, optional
+            Number in the worker; a new one if not given.
+
+        Raises
+        ------
+        InvalidUsageError
+            If the scope is built.
+        InvalidShapeError
+            If the operator's summary does not fit its inputs and outputs.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.operate import Operator
+        >>> from spark_timely.progress.worker import Worker
+        >>> Worker().new_dataflow("example").add_child(Operator("source", inputs=0, outputs=1))
+        1
+        """
+        self._check_open(f"add operator {operator.name!r} to")
+        if index is None:
+            index = self.allocate_child_id()
+        if identifier is None:
+            identifier = self.worker.new_identifier()
+        events = self.worker.events
+        if events is not None:
+            events.emit(OperatesEvent(identifier, (*self.path, index), operator.name))
+        self._children.append(
+            Child(
+                operator,
+                index=index,
+                identifier=identifier,
+                arity=self.arity,
+                peers=self.peers,
+                events=events,
+            )
+        )
+        return index
+
+    def new_scope(self, name: str, *, nested: bool = False) -> SubgraphBuilder:
+        """Return the builder of a scope inside this one; `add_scope` adds it when it is complete.
+
+        Parameters
+        ----------
+        name : str
+        nested : bool
+            Whether its times have one more coordinate, the round of a loop.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.worker import Worker
+        >>> Worker().new_dataflow("example").new_scope("loop", nested=True).minimum
+        (0, 0)
+        """
+        refines: Refines = NestedTimes(self.arity) if nested else SameTimes(self.arity)
+        return SubgraphBuilder(
+            self.worker,
+            name,
+            index=self.allocate_child_id(),
+            parent_path=self.path,
+            refines=refines,
+            minimum=refines.to_inner_one(self.minimum),
+        )
+
+    def add_scope(self, builder: SubgraphBuilder) -> Subgraph:
+        """Build a scope of `new_scope` and add it; return it.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.worker import Worker
+        >>> scope = Worker().new_dataflow("example")
+        >>> scope.add_scope(scope.new_scope("region")).path
+        (0, 1)
+        """
+        subgraph = builder.build()
+        self.add_child(subgraph, index=builder.index, identifier=builder.identifier)
+        return subgraph
+
+    def build(self) -> Subgraph:
+        """Freeze the scope.
+
+        Raises
+        ------
+        InvalidUsageError
+            If it was built already, numbers of children have gaps or are doubled, or an edge has an
+            unknown end.
+        CyclicSummaryError
+            If messages could go round and round without their times advancing.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.worker import Worker
+        >>> Worker().new_dataflow("example").build().inputs
+        0
+        """
+        self._check_open("build")
+        self._check_children()
+        inputs = len(self._entries)
+        builder = Builder(self.arity)
+        # Nothing flows through the outside.
+        builder.add_node(0, self._outputs, inputs)
+        for child in self._children:
+            builder.add_node(child.index, child.inputs, child.outputs, child.summary)
+        entry_edges: list[list[Target]] = [[] for _ in range(inputs)]
+        for source, target in self._edges:
+            self._check_edge(source, target)
+            if source.node:
+                self._children[source.node - 1].edges.setdefault(source.port, []).append(target)
+            else:
+                entry_edges[source.port].append(target)
+            builder.add_edge(source, target)
+        tracker, scope_summary = builder.build()
+        self._built = True
+        return Subgraph(
+            name=self.name,
+            path=self.path,
+            inputs=inputs,
+            outputs=self._outputs,
+            children=self._children,
+            entries=self._entries,
+            entry_edges=entry_edges,
+            refines=self.refines,
+            tracker=tracker,
+            scope_summary=scope_summary,
+            progcaster=Progcaster(
+                self.worker.transport,
+                channel=self.worker.new_channel(),
+                arity=self.arity,
+                path=self.path,
+                identifier=self.identifier,
+                mode=self.worker.mode,
+                events=self.worker.events,
+            ),
+        )
+
+    def _check_open(self, attempt: str) -> None:
+        if self._built:
+            msg = f"could not {attempt} scope {self.name!r} {list(self.path)!r}: it is built"
+            raise InvalidUsageError(msg, hint="operators, ports and edges are fixed once a scope is built")
+
+    def _check_children(self) -> None:
+        self._children.sort(key=lambda child: child.index)
+        numbers = [child.index for child in self._children]
+        if numbers == list(range(1, len(numbers) + 1)):
+            return
+        doubled = sorted({n for n, m in pairwise(numbers) if n == m})
+        missing = sorted(set(range(1, max(numbers) + 1)) - set(numbers))
+        outside = [n for n in numbers if n < 1]
+        names = {child.index: child.name for child in self._children}
+        msg = (
+            f"could not build scope {self.name!r} {list(self.path)!r}: numbers of children have gaps or are doubled, "
+            f"missing={missing!r:.200}, doubled={[(n, names[n]) for n in doubled]!r:.200}, outside={outside!r:.200}"
+        )
+        raise InvalidUsageError(msg, hint="take each number from allocate_child_id, and add a child for each")
+
+    def _check_edge(self, source: Source, target: Target) -> None:
+        inputs, outputs = len(self._entries), self._outputs
+        for side, (node, port) in (("source", source), ("target", target)):
+            if node == 0:
+                ports = inputs if side == "source" else outputs
+            elif 0 < node <= len(self._children):
+                child = self._children[node - 1]
+                ports = child.outputs if side == "source" else child.inputs
+            else:
+                ports = -1
+            if not 0 <= port < ports:
+                found = f"{len(self._children)} children" if ports < 0 else f"{ports} ports there"
+                msg = (
+                    f"could not build scope {self.name!r} {list(self.path)!r}: edge from {tuple(source)!r} to "
+                    f"{tuple(target)!r} has an unknown {side}, found {found}"
+                )
+                raise InvalidUsageError(
+                    msg, hint="an edge leads from (node, output) to (node, input); node 0 is the outside"
+                )
 
 
 class Subgraph:
@@ -432,3 +827,531 @@ class Subgraph:
         for child in self._children:
             child.drop()
         self._progcaster.close()
+
+
+class Buffers:
+    """What operators fill in their turns: kept by the scope, used by one child after the other.
+
+    Examples
+    --------
+    >>> Buffers(arity=1).consumed.is_empty()
+    True
+    """
+
+    __slots__ = ("consumed", "internal", "produced")
+
+    def __init__(self, arity: int) -> None:
+        self.consumed = PortChanges(arity)
+        self.internal = PortChanges(arity)
+        self.produced = PortChanges(arity)
+
+    def are_empty(self) -> bool:
+        """Tell whether nothing is left from the last turn.
+
+        Examples
+        --------
+        >>> Buffers(arity=1).are_empty()
+        True
+        """
+        return self.consumed.is_empty() and self.internal.is_empty() and self.produced.is_empty()
+
+    def drain(self) -> tuple[Report, Report, Report]:
+        """Return what was consumed, gained or dropped, and produced; leave nothing.
+
+        Examples
+        --------
+        >>> Buffers(arity=1).drain()
+        ([], [], [])
+        """
+        return self.consumed.drain(), self.internal.drain(), self.produced.drain()
+
+
+class Child:
+    """An operator in a scope.
+
+    Parameters
+    ----------
+    operator : Operate
+        Asked once for its shape, its summary and its capabilities.
+    index : int
+        Number in the scope, from 1.
+    identifier : int
+        Number in the worker.
+    arity : int
+        Number of coordinates of times in the scope.
+    peers : int
+        Number of workers.
+    events : EventStream, optional
+
+    Raises
+    ------
+    InvalidShapeError
+        If the summary has not one row per input and one column per output.
+    ProtocolError
+        If a leaf holds a capability at the start that is not held by every peer, or at no output.
+
+    Examples
+    --------
+    >>> from spark_timely.progress.operate import Operator
+    >>> child = Child(Operator("map", inputs=1, outputs=1), index=1, identifier=4, arity=1, peers=1)
+    >>> child.name, child.recently_active
+    ('map', True)
+    """
+
+    __slots__ = (
+        "_events",
+        "_external",
+        "_leaf",
+        "_peers",
+        "arity",
+        "dropped",
+        "edges",
+        "external_buffer",
+        "identifier",
+        "index",
+        "initial",
+        "inputs",
+        "local",
+        "name",
+        "notify",
+        "operator",
+        "outputs",
+        "recently_active",
+        "summary",
+    )
+
+    def __init__(
+        self,
+        operator: Operate,
+        *,
+        index: int,
+        identifier: int,
+        arity: int,
+        peers: int,
+        events: EventStream | None = None,
+    ) -> None:
+        self.operator: Operate | None = operator
+        self.name = operator.name
+        self.index = index
+        self.identifier = identifier
+        self.arity = arity
+        self.inputs = operator.inputs
+        self.outputs = operator.outputs
+        self.local = operator.local
+        self.notify = operator.notify
+        self._peers = peers
+        self._events = events
+        # A fresh child gets a first turn without cause.
+        self.recently_active = True
+        self.dropped = False
+        # By output: where its messages go.
+        self.edges: dict[int, list[Target]] = {}
+        summary, capabilities = operator.get_internal_summary()
+        self.initial: Sequence[tuple[int, Time, int]] = capabilities.drain()
+        # By input and output, the steps of each path; None for paths everywhere without a step.
+        self.summary = None if summary is None else self._read_summary(summary)
+        # Frontiers of its inputs as it was or will be told, and what it has not been told yet. Made
+        # when there is something to tell: most operators of a large scope have one input.
+        self._external: dict[int, MutableAntichain] = {}
+        self.external_buffer = PortChanges(arity)
+        # Judges what a leaf says; made with its first statement, which not every operator makes soon.
+        self._leaf: LeafStatements | None = None
+        self._check_initial()
+
+    @property
+    def label(self) -> str:
+        """Name and index, as errors and warnings show the operator."""
+        return f"operator {self.name!r} [{self.index}]"
+
+    def _read_summary(self, summary: Sequence[Paths]) -> list[dict[int, list[Time]]]:
+        read: list[dict[int, list[Time]]] = []
+        for paths in summary:
+            by_output = dict(paths) if isinstance(paths, Mapping) else dict(enumerate(paths))
+            fits = all(0 <= output < self.outputs for output in by_output)
+            if not (fits and (isinstance(paths, Mapping) or len(paths) == self.outputs)):
+                found = f"{len(paths)} columns in row {len(read)}"
+                raise self._misshapen(found)
+            read.append({output: [self._steps(steps) for steps in each] for output, each in by_output.items()})
+        if len(read) != self.inputs:
+            found = f"{len(read)} rows"
+            raise self._misshapen(found)
+        return read
+
+    def _misshapen(self, found: str) -> InvalidShapeError:
+        return InvalidShapeError(
+            f"could not add {self.label}: its summary has {found}, inputs={self.inputs!r}, outputs={self.outputs!r}",
+            hint="give one row per input, and in it one column per output, or a mapping from outputs",
+        )
+
+    def _steps(self, steps: Steps) -> Time:
+        row = (int(steps),) if isinstance(steps, int) else tuple(map(int, steps))
+        if len(row) != self.arity:
+            msg = f"could not add {self.label}: found a path with steps={row!r}, arity={self.arity!r}"
+            raise InvalidShapeError(msg, hint="a path has one step per coordinate of the time")
+        return row
+
+    def _check_initial(self) -> None:
+        for output, time, count in self.initial:
+            if not 0 <= output < self.outputs:
+                raise unknown_port(self.label, "output", output, self.outputs, time)
+            if self.local and (count < 0 or count % self._peers):
+                msg = (
+                    f"could not add {self.label}: found count={count!r} of capabilities at output {output!r}, "
+                    f"time={time!r}, peers={self._peers!r}"
+                )
+                raise ProtocolError(
+                    msg,
+                    hint="capabilities at the start are never exchanged: every peer enters them for all peers, "
+                    "so their count is a multiple of the number of peers",
+                )
+
+    def receive_frontiers(self, changes: Iterable[tuple[int, Time, int]]) -> None:
+        """Note how frontiers of its inputs moved, for it to be told of the discrete changes.
+
+        Raises
+        ------
+        ProtocolError
+            If it was shut down.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.operate import Operator
+        >>> child = Child(Operator("sink", inputs=1, outputs=0), index=1, identifier=4, arity=1, peers=1)
+        >>> child.receive_frontiers([(0, (3,), 1), (0, (5,), 1)])
+        >>> child.external_buffer
+        PortChanges([(0, (3,), 1)])
+        """
+        if self.operator is None:
+            if self.dropped:
+                return
+            moved = list(changes)
+            if moved:
+                msg = f"could not tell {self.label} of progress: it was shut down, changes={moved!r:.200}"
+                raise ProtocolError(
+                    msg,
+                    hint="a frontier that was empty must not come back: some operator or peer used a time that "
+                    "it could no longer use",
+                )
+            return
+        by_port: dict[int, list[tuple[Time, int]]] = {}
+        for port, time, diff in changes:
+            if port in by_port:
+                by_port[port].append((time, diff))
+            else:
+                by_port[port] = [(time, diff)]
+        for port, moves in by_port.items():
+            external = self._external.get(port)
+            if external is None:
+                external = self._external[port] = MutableAntichain(self.arity)
+            for time, sign in external.update_pairs(moves):
+                self.external_buffer.update(port, time, sign)
+
+    def frontier(self, port: int) -> tuple[Time, ...]:
+        """Return the frontier of an input: what the operator was told or will be told next.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.operate import Operator
+        >>> child = Child(Operator("sink", inputs=1, outputs=0), index=1, identifier=4, arity=1, peers=1)
+        >>> child.frontier(0)
+        ()
+        """
+        external = self._external.get(port)
+        return () if external is None else external.frontier.elements
+
+    def begin(self) -> None:
+        """Let the operator learn its frontiers at the start; warn where none of its inputs has any.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.operate import Operator
+        >>> Child(Operator("source", inputs=0, outputs=1), index=1, identifier=4, arity=1, peers=1).begin()
+        """
+        if self.notify and self.inputs and self.external_buffer.is_empty():
+            logger.warning(
+                "%s wants to be told about frontiers, and no input of it can receive anything: "
+                "found no capability upstream of its %d inputs",
+                self.label,
+                self.inputs,
+            )
+        if self.operator is not None:
+            self.operator.set_external_summary(self.external_buffer)
+
+    def turn(self, *, outstanding: bool, held: bool, buffers: Buffers, statements: ChangeBatch) -> bool:
+        """Run the operator if there is a cause, and shut it down if there will be no more.
+
+        A cause is any of: a frontier moved and it wants to know; it changed a count in its last
+        turn, or called itself active; messages are outstanding at an input; it holds a capability.
+
+        Parameters
+        ----------
+        outstanding : bool
+            Whether messages are outstanding at any input, by all that was exchanged.
+        held : bool
+            Whether a capability is held at any output by any peer, by all that was exchanged.
+        buffers : Buffers
+            Empty, and left empty.
+        statements : ChangeBatch
+            Takes what the operator said, as rows of node, port, side and time.
+
+        Returns
+        -------
+        bool
+            Whether the operator called itself active.
+
+        Raises
+        ------
+        ProtocolError
+            If what a leaf says breaks the rules of the protocol; the message names operator, port
+            and time.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.operate import Operator
+        >>> child = Child(Operator("idle", inputs=0, outputs=0), index=1, identifier=4, arity=1, peers=1)
+        >>> child.turn(outstanding=False, held=False, buffers=Buffers(1), statements=ChangeBatch(4))
+        False
+        >>> child.name
+        'idle(tombstone)'
+        """
+        operator = self.operator
+        if operator is None:
+            return False
+        moved = self.notify and not self.external_buffer.is_empty()
+        active = False
+        if moved or self.recently_active or outstanding or held:
+            active = self._run(operator, buffers, statements, moved=moved)
+        if not active and not held and self.notify and all(e.is_empty for e in self._external.values()):
+            self._let_go()
+            self.name = f"{self.name}(tombstone)"
+        return active
+
+    def _run(self, operator: Operate, buffers: Buffers, statements: ChangeBatch, *, moved: bool) -> bool:
+        events = self._events
+        if moved and events is not None:
+            events.emit(PushProgressEvent(op_id=self.identifier))
+        operator.push_external_progress(self.external_buffer)
+        if not self.external_buffer.is_empty():
+            msg = f"{self.label} left pushed changes unread: {list(self.external_buffer)!r:.200}"
+            raise ProtocolError(msg, hint="push_external_progress must take all changes it is given")
+        if events is not None:
+            events.emit(ScheduleEvent(id=self.identifier, start=True))
+        if not buffers.are_empty():
+            msg = f"could not run {self.label}: found buffers with something of another turn (invariant 11)"
+            raise TimelyInternalError(msg)
+        try:
+            active = operator.pull_internal_progress(buffers.consumed, buffers.internal, buffers.produced)
+        except BaseException:
+            # A scope has applied inside what it reports, and will not say it again; of a leaf's report nobody knows
+            # whether it is whole: dropped, it holds the frontier back.
+            if self.local:
+                buffers.drain()
+            else:
+                self._harvest(buffers, statements)
+            raise
+        worked = self._harvest(buffers, statements)
+        self.recently_active = worked or active
+        if events is not None:
+            events.emit(ScheduleEvent(id=self.identifier, start=False, activity=worked))
+        return active
+
+    def _harvest(self, buffers: Buffers, statements: ChangeBatch) -> bool:
+        """Check what the operator said, and turn it into statements; return whether there were any."""
+        consumed, internal, produced = buffers.drain()
+        if not (consumed or internal or produced):
+            return False
+        self._check_report(consumed, internal, produced)
+        worked = False
+        for port, time, diff in produced:
+            # Without an edge the messages vanish, and do not count as work.
+            for target in self.edges.get(port, ()):
+                statements.update((target.node, target.port, 1, *time), diff)
+                worked = True
+        for port, time, diff in internal:
+            statements.update((self.index, port, 0, *time), diff)
+        for port, time, diff in consumed:
+            statements.update((self.index, port, 1, *time), -diff)
+        return worked or bool(internal) or bool(consumed)
+
+    def _check_report(self, consumed: Report, internal: Report, produced: Report) -> None:
+        for side, report, ports in (
+            ("input", consumed, self.inputs),
+            ("output", internal, self.outputs),
+            ("output", produced, self.outputs),
+        ):
+            for port, time, _ in report:
+                if not 0 <= port < ports:
+                    raise unknown_port(self.label, side, port, ports, time)
+        if self.local:
+            if self._leaf is None:
+                own = [(port, time, count // self._peers) for port, time, count in self.initial]
+                self._leaf = LeafStatements(self.name, self.index, self.arity, self.summary, own)
+            self._leaf.check(consumed, internal, produced)
+
+    # --- The end -------------------------------------------------------------------------------
+
+    def drop(self) -> None:
+        """Free the operator without its being finished; what it held stays held, as far as others know.
+
+        Examples
+        --------
+        >>> from spark_timely.progress.operate import Operator
+        >>> child = Child(Operator("source", inputs=0, outputs=1), index=1, identifier=4, arity=1, peers=1)
+        >>> child.drop()
+        >>> child.operator is None, child.dropped
+        (True, True)
+        """
+        if self.operator is not None:
+            self.dropped = True
+            self._let_go()
+
+    def _let_go(self) -> None:
+        operator, self.operator = self.operator, None
+        self._leaf = None
+        self.external_buffer.clear()
+        if operator is not None:
+            operator.close()
+
+
+Report: TypeAlias = list[tuple[int, Time, int]]
+"""What an operator said of one side: port, time, change; sums of equal ones, none zero."""
+
+
+def unknown_port(label: str, side: str, port: int, ports: int, time: Time) -> ProtocolError:
+    """Return the error for a statement about a port that an operator does not have.
+
+    Examples
+    --------
+    >>> unknown_port("operator 'map' [1]", "input", 3, 1, (0,)).hint
+    'inputs are numbered from 0'
+    """
+    return ProtocolError(
+        f"{label} made a statement about unknown {side} {port!r}, time={time!r}: found {side}s={ports!r}",
+        hint=f"{side}s are numbered from 0",
+        context={"operator": label, "port": port, "time": time},
+    )
+
+
+class LeafStatements:
+    """The accumulated statements of one leaf on one worker, and the judgement of the next ones.
+
+    Parameters
+    ----------
+    name, index
+        Of the operator, for errors.
+    arity : int
+    summary : by input and output, the steps of each path; None for paths everywhere without a step
+    initial : iterable of (output, time, count)
+        Capabilities at the start, those of this worker only.
+
+    Notes
+    -----
+    Cost: for each gain, that of looking up one frontier; where no capability allows it, the messages
+    consumed in the turn are looked through.
+
+    Examples
+    --------
+    >>> leaf = LeafStatements("map", 1, 1, None, [(0, (0,), 1)])
+    >>> leaf.check(consumed=[], internal=[(0, (0,), -1)], produced=[(0, (3,), 2)])
+    >>> try:
+    ...     leaf.check(consumed=[], internal=[], produced=[(0, (4,), 1)])
+    ... except UnheldCapabilityError as error:
+    ...     print(error.time, error.held)
+    (4,) ()
+    """
+
+    __slots__ = ("_arity", "_held", "_index", "_name", "_summary")
+
+    def __init__(
+        self,
+        name: str,
+        index: int,
+        arity: int,
+        summary: Sequence[dict[int, list[Time]]] | None,
+        initial: Iterable[tuple[int, Time, int]],
+    ) -> None:
+        self._name = name
+        self._index = index
+        self._arity = arity
+        self._summary = summary
+        # By output.
+        self._held: dict[int, MutableAntichain] = {}
+        self._count(initial)
+
+    def check(self, consumed: Report, internal: Report, produced: Report) -> None:
+        """Judge the report of a turn, and remember it.
+
+        Raises
+        ------
+        UnheldCapabilityError
+            If nothing allows a gain.
+        NegativeCountError
+            If more was dropped than was held, or something was counted downwards.
+
+        Examples
+        --------
+        >>> LeafStatements("sink", 1, 1, None, []).check([(0, (3,), 1)], [], [])
+        """
+        for what, side, counts in (("consumed", "input", consumed), ("produced", "output", produced)):
+            for port, time, diff in counts:
+                if diff < 0:
+                    raise self._negative(what, side, port, time, diff)
+        for what, gains in (("gained a capability", internal), ("produced a message", produced)):
+            for port, time, diff in gains:
+                if diff > 0 and not self._allowed(consumed, port, time):
+                    raise self._unheld(what, port, time)
+        self._count(internal)
+        for port, time, diff in internal:
+            if diff < 0 and (count := self._held[port].count_for(time)) < 0:
+                what = "capabilities"
+                self._count([(at, held, -change) for at, held, change in internal])
+                raise self._negative(what, "output", port, time, count)
+
+    def _count(self, changes: Iterable[tuple[int, Time, int]]) -> None:
+        by_port: dict[int, list[tuple[Time, int]]] = {}
+        for port, time, diff in changes:
+            by_port.setdefault(port, []).append((time, diff))
+        for port, counts in by_port.items():
+            held = self._held.get(port)
+            if held is None:
+                held = self._held[port] = MutableAntichain(self._arity)
+            held.update_pairs(counts)
+
+    def _allowed(self, consumed: Report, port: int, time: Time) -> bool:
+        held = self._held.get(port)
+        if held is not None and held.less_equal(time):
+            return True
+        for source, at, _ in consumed:
+            if self._summary is None:
+                if all(a <= t for a, t in zip(at, time, strict=True)):
+                    return True
+                continue
+            # Others trust the summary when they compute frontiers.
+            for steps in self._summary[source].get(port, ()):
+                if all(a + s <= t for a, s, t in zip(at, steps, time, strict=True)):
+                    return True
+        return False
+
+    def _unheld(self, what: str, port: int, time: Time) -> UnheldCapabilityError:
+        held = self._held.get(port)
+        elements = () if held is None else held.frontier.elements
+        return UnheldCapabilityError(
+            f"operator {self._name!r} [{self._index}] {what} at output {port!r}, time={time!r}, "
+            f"which nothing allows: held={list(elements)!r:.200}",
+            hint="it takes a capability held at the same output before the turn, or a message consumed in the same "
+            "turn on an input with a path to that output, at a time less or equal",
+            context={"operator": self._name, "index": self._index, "port": port},
+            time=time,
+            held=elements,
+        )
+
+    def _negative(self, what: str, side: str, port: int, time: Time, count: int) -> NegativeCountError:
+        return NegativeCountError(
+            f"operator {self._name!r} [{self._index}] reported a negative count: {what} at {side} {port!r}, "
+            f"time={time!r}, count={count!r}",
+            hint="an operator drops only what it holds, and counts what it consumed and produced upwards",
+            context={"operator": self._name, "index": self._index, "port": port},
+            location=f"operator {self._name!r} [{self._index}], {side} {port}",
+            time=time,
+            count=count,
+        )

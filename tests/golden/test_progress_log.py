@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spark_timely.progress.broadcast import ChannelTable, ProgressBatch
 from spark_timely.progress.events import PushProgressEvent
-from spark_timely.progress.input_handle import InputHandle
-from spark_timely.progress.location import Source, Target
 from spark_timely.progress.operate import Operator, PortChanges
-from spark_timely.progress.subgraph_builder import SubgraphBuilder
-from spark_timely.progress.transport import ChannelTable, ProgressBatch
-from spark_timely.progress.worker import Worker
+from spark_timely.progress.reachability import Source, Target
+from spark_timely.progress.subgraph import SubgraphBuilder
+from spark_timely.progress.worker import InputHandle, Worker
 from tests.oracles.golden import as_row, vectors
 
 pytestmark = pytest.mark.golden

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from spark_timely.progress import reachability_loops
-from spark_timely.progress.location import Location
-from spark_timely.progress.reachability import Builder, PortSummaries, Tracker
+from spark_timely.progress.reachability import Builder, Location, PortSummaries, Tracker
 from tests.oracles.golden import as_row, vectors
 from tests.oracles.reachability_model import Place, Time, carried, held, minima
 

@@ -11,14 +11,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from spark_timely.progress.broadcast import ProgressMode
+from spark_timely.progress.broadcast import MemoryNetwork, ProgressMode
 from spark_timely.progress.change_batch import ChangeBatch
-from spark_timely.progress.input_handle import InputHandle
-from spark_timely.progress.location import Source, Target
 from spark_timely.progress.operate import InternalSummary, Operator, PortChanges
-from spark_timely.progress.subgraph_builder import SubgraphBuilder
-from spark_timely.progress.transport import MemoryNetwork
-from spark_timely.progress.worker import Worker
+from spark_timely.progress.reachability import Source, Target
+from spark_timely.progress.subgraph import SubgraphBuilder
+from spark_timely.progress.worker import InputHandle, Worker
 from tests.oracles.progress_model import FlatGraph, LeafPlan, Place, ScopePlan, Time, minima, not_after
 
 # Beyond this, in any coordinate, operators produce nothing more.

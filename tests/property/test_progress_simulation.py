@@ -11,12 +11,9 @@ from contextlib import contextmanager
 import pytest
 
 from spark_timely.errors import TimelyError
-from spark_timely.progress.broadcast import ProgressMode
-from spark_timely.progress.child import Child
-from spark_timely.progress.child_checks import LeafStatements
+from spark_timely.progress.broadcast import MemoryNetwork, ProgressBatch, ProgressMode
 from spark_timely.progress.operate import PortChanges, Time
-from spark_timely.progress.subgraph import Subgraph
-from spark_timely.progress.transport import MemoryNetwork, ProgressBatch
+from spark_timely.progress.subgraph import Child, LeafStatements, Subgraph
 from tests.property.progress_world import LivenessViolation, Options, RandomOperator, SafetyViolation, World
 
 # Other worlds: TIMELY_SIMULATION_SEED=12345 pytest tests/property/test_progress_simulation.py
@@ -28,7 +25,7 @@ MISTAKES = (SafetyViolation, LivenessViolation, TimelyError)
 @pytest.fixture(autouse=True)
 def no_warnings_of_unfed_operators(caplog: pytest.LogCaptureFixture) -> None:
     """Random dataflows hold operators that can receive nothing; that is warned of elsewhere."""
-    caplog.set_level("ERROR", logger="spark_timely.progress.child")
+    caplog.set_level("ERROR", logger="spark_timely.progress.subgraph")
 
 
 def run(seed: int, options: Options | None = None) -> None:

@@ -24,8 +24,7 @@ from hypothesis import strategies as st
 
 from spark_timely.errors import CyclicSummaryError
 from spark_timely.progress import reachability, reachability_loops
-from spark_timely.progress.location import Location
-from spark_timely.progress.reachability import Builder, Tracker
+from spark_timely.progress.reachability import Builder, Location, Tracker
 from tests.modules import ROOT
 from tests.oracles.reachability_model import Place, Time, carried, held, stands_still
 

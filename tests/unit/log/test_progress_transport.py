@@ -9,12 +9,10 @@ import pytest
 from spark_timely.errors import InvalidUsageError, ProtocolError, SchemaMismatchError
 from spark_timely.log import MemoryLog
 from spark_timely.log.progress_transport import PROGRESS_SCHEMA, LogTransport
-from spark_timely.progress.broadcast import ProgressMode
-from spark_timely.progress.input_handle import InputHandle
-from spark_timely.progress.location import Target
+from spark_timely.progress.broadcast import ProgressBatch, ProgressMode
 from spark_timely.progress.operate import Operator, PortChanges
-from spark_timely.progress.transport import ProgressBatch
-from spark_timely.progress.worker import Worker
+from spark_timely.progress.reachability import Target
+from spark_timely.progress.worker import InputHandle, Worker
 
 
 def transports(peers: int) -> list[LogTransport]:

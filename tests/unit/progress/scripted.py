@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
-from spark_timely.progress.location import Source, Target
 from spark_timely.progress.operate import InternalSummary, Operator, PortChanges, Time
-from spark_timely.progress.subgraph import Subgraph
-from spark_timely.progress.subgraph_builder import SubgraphBuilder
+from spark_timely.progress.reachability import Source, Target
+from spark_timely.progress.subgraph import Subgraph, SubgraphBuilder
 from spark_timely.progress.worker import Worker
 
 Report = list[tuple[int, Time, int]]

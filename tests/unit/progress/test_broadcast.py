@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from spark_timely.errors import InvalidUsageError, ProtocolError
-from spark_timely.progress.broadcast import Progcaster, ProgressMode
+from spark_timely.progress.broadcast import ChannelTable, MemoryNetwork, Progcaster, ProgressBatch, ProgressMode
 from spark_timely.progress.change_batch import ChangeBatch
 from spark_timely.progress.events import EventStream, ProgressEvent
 from spark_timely.progress.operate import Time
-from spark_timely.progress.transport import ChannelTable, MemoryNetwork, ProgressBatch
 from spark_timely.progress.worker import Worker
 from tests.unit.progress.scripted import Scripted, chain, sink, source
 

@@ -106,7 +106,7 @@ def test_without_a_sink_nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> Non
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("an event was built")
 
-    for module in ("child", "broadcast", "subgraph_builder", "worker"):
+    for module in ("broadcast", "subgraph", "worker"):
         for name in ("PushProgressEvent", "ScheduleEvent", "ProgressEvent", "OperatesEvent", "ChannelsEvent"):
             monkeypatch.setattr(f"spark_timely.progress.{module}.{name}", refuse, raising=False)
     inside = mapper()

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from spark_timely.progress import count_table, kernels
-from spark_timely.progress.count_table import CountTable
-from spark_timely.progress.kernels_counts import few_minima, moves
+from spark_timely.progress.count_table import CountTable, few_minima, moves
 from tests.modules import ROOT
 from tests.oracles import order_model as model
 

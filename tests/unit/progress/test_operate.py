@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from spark_timely.errors import InvalidShapeError
-from spark_timely.progress.location import Source, Target
 from spark_timely.progress.operate import Operator, PortChanges
+from spark_timely.progress.reachability import Source, Target
 from spark_timely.progress.worker import Worker
 from tests.unit.progress.scripted import Scripted, filled
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from spark_timely.errors import CyclicSummaryError, InvalidShapeError, InvalidUsageError
-from spark_timely.progress.location import Location, Source, Target
-from spark_timely.progress.reachability import Builder, Tracker
+from spark_timely.progress.reachability import Builder, Location, Source, Target, Tracker
 from spark_timely.time.antichain import Antichain
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_timely.errors import InvalidUsageError
-from spark_timely.progress.location import Source, Target
-from spark_timely.progress.transport import MemoryNetwork
+from spark_timely.progress.broadcast import MemoryNetwork
+from spark_timely.progress.reachability import Source, Target
 from spark_timely.progress.worker import Worker
 from tests.unit.progress.scripted import Region, Scripted, alone, filled, mapper, sink, source, turn
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from spark_timely.errors import InvalidUsageError, MissingError
-from spark_timely.progress.input_handle import InputHandle
-from spark_timely.progress.location import Source, Target
-from spark_timely.progress.transport import MemoryNetwork, ProgressBatch
-from spark_timely.progress.worker import Worker
+from spark_timely.progress.broadcast import MemoryNetwork, ProgressBatch
+from spark_timely.progress.reachability import Source, Target
+from spark_timely.progress.worker import InputHandle, Worker
 from tests.unit.progress.scripted import Region, Scripted, chain, mapper, sink, source
 
 
