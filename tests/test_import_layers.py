@@ -44,6 +44,7 @@ THIRD_PARTY = {
     "deltalake": ("spark_timely.log.store", "spark_timely.log.delta"),
     "hypothesis": ("spark_timely.testing.strategies",),
     "numba": ("spark_timely.progress.kernels",),
+    "tqdm": ("spark_timely.cli",),
     "sqlglot": ("spark_timely.predicate",),
 }
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from spark_timely.cli.bar import Bar
 from spark_timely.cli.output import Console, count_text, printable, size_text
 from spark_timely.cli.verbs import Verb, asked_log, frontier_text, storage_options
 from spark_timely.cli.wait import duration
@@ -107,14 +106,14 @@ def _import(
     with contextlib.ExitStack() as stack:
         # First what can fail and changes nothing: ports, types, and what the files begin with.
         producers = {capture: stack.enter_context(Producers(address)) for capture, address in addresses.items()}
-        bar = stack.enter_context(Bar("import", total))
+        bar = stack.enter_context(console.progress("import", total, unit="B"))
         tasks: dict[str, StreamImport] = {}
         for capture, stream in named:
             if capture in addresses:
                 tasks[capture] = StreamImport(target.source(own=True), stream, types, name=capture, max_delay_s=1.0)
             else:
                 name = os.path.basename(capture)
-                tasks[capture] = StreamImport(target.source(), stream, types, name=name, tell=bar.add)
+                tasks[capture] = StreamImport(target.source(), stream, types, name=name, tell=bar.update)
         for file in files:
             if not tasks[file].position:
                 with GrowingFile(file) as opened:
@@ -126,7 +125,7 @@ def _import(
             threads.start(capture, producers[capture], tasks[capture], wait_s, results)
         try:
             for file in files:
-                bar.add(tasks[file].position)
+                bar.update(tasks[file].position)
                 again = _patience(0.0 if options.wait is None else options.wait.seconds, tasks[file], now, pause)
                 results[file] = tasks[file].take_file(file, again=again, wrap=wrap)
             threads.join()
@@ -182,7 +181,8 @@ def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, target: _Tar
             msg = f"{error.message}, in line {line.number} of {shown(file)}, byte={line.position}"
             raise CaptureFormatError(msg, hint=error.hint, event=line.number - 1, position=line.position) from error
 
-    with Bar("import", sum(os.path.getsize(file) for file in options.captures)) as bar:
+    total = sum(os.path.getsize(file) for file in options.captures)
+    with console.progress("import", total, unit="B") as bar:
         for file in options.captures:
             with GrowingFile(file) as opened:
                 lines, done = Lines(opened), 0
@@ -199,7 +199,7 @@ def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, target: _Tar
                         error.args = (error.message,)
                         error.context.update(event=first.number - 1, position=first.position)
                         raise
-                    bar.add(lines.position - done)
+                    bar.update(lines.position - done)
                     done = lines.position
                 unfinished += lines.unfinished
     task.open()
@@ -444,7 +444,7 @@ def _export(options: argparse.Namespace, console: Console) -> bool:
     if form == "cdcv2" and options.stream is not None:
         msg = "could not read the command line: found --stream with --format cdcv2"
         raise InvalidOptionError(msg, hint="a collection is what all its streams add up to")
-    with Bar("export", total, text=lambda n: count_text(n, "row")) as bar:
+    with console.progress("export", total, unit="row") as bar:
         if form == "cdcv2":
             written = export_collection(
                 log,
@@ -453,20 +453,20 @@ def _export(options: argparse.Namespace, console: Console) -> bool:
                 types=types,
                 up_to=options.up_to,
                 name=options.name,
-                tell=bar.add,
+                tell=bar.update,
             )
-            return _say_written(written, console)
-        written = export_log(
-            log,
-            options.folder,
-            files=options.files,
-            types=types,
-            stream=options.stream,
-            up_to=options.up_to,
-            name=options.name,
-            json_lines=form == "jsonl",
-            tell=bar.add,
-        )
+        else:
+            written = export_log(
+                log,
+                options.folder,
+                files=options.files,
+                types=types,
+                stream=options.stream,
+                up_to=options.up_to,
+                name=options.name,
+                json_lines=form == "jsonl",
+                tell=bar.update,
+            )
     return _say_written(written, console)
 
 

@@ -19,8 +19,11 @@ import io
 import json
 import math
 import re
+import sys
 import unicodedata
 from typing import TYPE_CHECKING, TextIO
+
+from tqdm import tqdm
 
 from spark_timely.masking import masked, masked_value
 from spark_timely.time.text import moment_text, parse_moment
@@ -69,6 +72,26 @@ class Console:
     def answer(self, value: object, *, as_is: bool = False) -> None:
         """Write one JSON document on one line; without secrets, unless it is what a log holds."""
         self.out.write(to_json(value if as_is else masked_value(plain_value(value))) + "\n")
+
+    def progress(self, what: str, total: int | None, *, unit: str) -> tqdm:
+        """Return a progress bar, which leaves nothing behind: on standard error where that is a terminal.
+
+        Parameters
+        ----------
+        what : str
+        total : int or None
+            How many units will come; None where that is not known.
+        unit : str
+
+        Examples
+        --------
+        >>> import io
+        >>> with Console(io.StringIO(), json_mode=True).progress("import", 1000, unit="B") as bar:
+        ...     bar.update(500)
+        """
+        # None: where it is no terminal.
+        disable = True if self.json_mode else None
+        return tqdm(desc=what, total=total, unit=unit, unit_scale=True, leave=False, disable=disable, file=sys.stderr)
 
     def facts(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Write names and values in two columns."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tqdm import tqdm
 
 from spark_timely.cli import main
 from spark_timely.cli.command import build_parser
@@ -91,6 +93,57 @@ def test_part_of_a_log_is_exported_and_ends_there(run: Run, files: list[str], lo
     rows = open_log(part).messages(columns=["_time", "f0", "f1"])
     assert rows.num_rows == log.messages(upper=[middle], stream="w1").num_rows > 0
     assert max(rows.column("_time").to_pylist()) < middle
+
+
+class Terminal(io.StringIO):
+    """Standard error of a person."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, run: Run, *arguments: str, at: type[io.StringIO] = Terminal) -> list[str]:
+    """Return what a verb writes to standard error, from one return of the cursor to the next."""
+    stream = at()
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stderr", stream)
+        assert run(*arguments)[0] == 0
+    return stream.getvalue().split("\r")
+
+
+def test_progress_is_shown_at_a_terminal_and_taken_away(
+    run: Run, files: list[str], log_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total = tqdm.format_sizeof(sum(os.path.getsize(file) for file in files))
+    imported = shown(monkeypatch, run, "import", log_path, *files, *TYPES)
+    assert any(part.startswith("import:   0%") and f"0.00/{total} [" in part for part in imported)
+    assert imported[-2:] == [" " * len(imported[-2]), ""]
+    exported = shown(monkeypatch, run, "export", log_path, str(tmp_path / "out"))
+    assert any(part.startswith("export:   0%") for part in exported)
+    assert exported[-2:] == [" " * len(exported[-2]), ""]
+
+
+def test_progress_needs_no_total(run: Run, files: list[str], log_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = str(Path(log_path).with_suffix(".jsonl"))
+    assert run("import", f"{log_path}-timely", files[0], *TYPES)[0] == 0
+    assert run("export", f"{log_path}-timely", source, "--format", "jsonl")[0] == 0
+    lines = [str(file) for file in Path(source).iterdir()]
+    parts = shown(monkeypatch, run, "import", log_path, *lines, *TYPES, "--format", "jsonl")
+    assert any(part.startswith("import: 0.00B [") for part in parts)
+
+
+@pytest.mark.parametrize("at", [io.StringIO, Terminal])
+def test_progress_is_not_mixed_with_what_programs_read(
+    run: Run,
+    files: list[str],
+    log_path: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at: type[io.StringIO],
+) -> None:
+    mode = ("--json",) if at is Terminal else ()
+    assert shown(monkeypatch, run, "import", log_path, *files, *TYPES, *mode, at=at) == [""]
+    assert shown(monkeypatch, run, "export", log_path, str(tmp_path / "out"), *mode, at=at) == [""]
 
 
 def test_unfinished_capture_is_reported_and_goes_on_when_it_grows(run: Run, log_path: str, tmp_path: Path) -> None:
