@@ -35,7 +35,6 @@ import spark_timely
 from spark_timely.cli import verbs
 from spark_timely.cli.interop import EXPORT, IMPORT
 from spark_timely.cli.output import Console, to_json
-from spark_timely.cli.wait import WAIT
 from spark_timely.errors import (
     ClosedError,
     DataLossError,
@@ -200,7 +199,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"spark-timely {spark_timely.__version__}")
     subparsers = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in (*verbs.VERBS, WAIT, IMPORT, EXPORT):
+    for verb in (*verbs.VERBS, IMPORT, EXPORT):
         child = subparsers.add_parser(
             verb.name,
             parents=[common],

@@ -14,8 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from spark_timely.cli.output import Console, count_text, printable, size_text
-from spark_timely.cli.verbs import Verb, asked_log, frontier_text, storage_options
-from spark_timely.cli.wait import duration
+from spark_timely.cli.verbs import Verb, asked_log, duration, frontier_text, storage_options
 from spark_timely.errors import (
     CaptureFormatError,
     InvalidOptionError,

@@ -19,8 +19,7 @@ from spark_timely.log.files.format import LogFormat
 from spark_timely.log.files.parquet import write_progress_file
 from spark_timely.log.log import Log
 from spark_timely.log.machine.state import batch_rows, initial_state
-from spark_timely.log.store.create import create_table
-from spark_timely.log.store.delta import DeltaStore
+from spark_timely.log.store.delta import DeltaStore, create_table
 from spark_timely.log.store.storage import foreign_names, has_table, normal_path, open_storage
 from spark_timely.log.store.storage_options import check_place, promised
 from spark_timely.protocol.note import Note

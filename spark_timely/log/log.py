@@ -25,7 +25,7 @@ from spark_timely.log.files.parquet import TARGET_FILE_BYTES, write_progress_fil
 from spark_timely.log.machine.decide import closed_stream, missing_stream
 from spark_timely.log.machine.state import batch_rows, distinct_rows, initial_state, next_state
 from spark_timely.log.reader import events_of, frontier_at, read_rows, snapshot_of
-from spark_timely.log.store.memory import MemoryStore, MemoryTable
+from spark_timely.log.store.base import MemoryStore, MemoryTable
 from spark_timely.log.streams import StreamStates
 from spark_timely.log.verify import VerifyReport, verify_log
 from spark_timely.log.writer import StreamWriter, downgrade_to

@@ -23,7 +23,6 @@ from spark_timely.log import Log, MemoryLog
 from spark_timely.log.compaction import merge_progress_files
 from spark_timely.log.delta import create_log, open_log
 from spark_timely.log.store import checkpoints as delta_upkeep
-from spark_timely.log.store import create as delta_create
 from spark_timely.log.store import delta as delta_store
 from spark_timely.log.store import scratch as delta_scratch
 from spark_timely.log.store.delta import DeltaStore
@@ -464,7 +463,7 @@ def test_creation_that_happened_and_was_reported_failed_keeps_its_file(
     path: Path, readable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where delta-rs creates the table: not on a local disk, but by promise and in the cloud."""
-    create = delta_create.create_table_with_add_actions
+    create = delta_store.create_table_with_add_actions
 
     def report_failure(*args: Any, **more: Any) -> None:
         create(*args, **more)
@@ -475,7 +474,7 @@ def test_creation_that_happened_and_was_reported_failed_keeps_its_file(
     def unreachable(storage: FileStorage, name: str) -> None:
         raise StorageError("could not read: found no connection", determinate=True)
 
-    monkeypatch.setattr(delta_create, "create_table_with_add_actions", report_failure)
+    monkeypatch.setattr(delta_store, "create_table_with_add_actions", report_failure)
     if readable:
         log = create_log(path, VALUES, minimum=(0,), single_writer=True)
         assert log.unclaimed == 1
@@ -493,7 +492,7 @@ def test_creation_of_which_nothing_is_known_deletes_nothing(path: Path, monkeypa
         put_entry(*args)
         raise OSError(errno.EIO, "input/output error")
 
-    monkeypatch.setattr(delta_create, "put_entry", put_and_fail)
+    monkeypatch.setattr(delta_store, "put_entry", put_and_fail)
     with pytest.raises(StorageError, match="input/output error") as told:
         create_log(path, VALUES, minimum=(0,))
     assert not told.value.determinate
@@ -505,14 +504,14 @@ def test_creation_that_surely_lost_deletes_its_own_file(
     path: Path, single_writer: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody else made the table between the look and the creation."""
-    create = delta_create.create_table_with_add_actions
+    create = delta_store.create_table_with_add_actions
 
     def first_another(*args: Any, **more: Any) -> None:
         monkeypatch.undo()
         create_log(path, VALUES, minimum=(0,), single_writer=single_writer)
         create(*args, **more)
 
-    monkeypatch.setattr(delta_create, "create_table_with_add_actions", first_another)
+    monkeypatch.setattr(delta_store, "create_table_with_add_actions", first_another)
     log = create_log(path, VALUES, minimum=(0,), single_writer=single_writer, exist_ok=True)
     assert len(first_files(path)) == 1
     assert log.unclaimed == 1

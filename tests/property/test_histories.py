@@ -22,7 +22,7 @@ import pytest
 from spark_timely import errors
 from spark_timely.log import Log, MemoryLog
 from spark_timely.log.delta import create_log, open_log
-from spark_timely.log.store.memory import MemoryStore, MemoryTable
+from spark_timely.log.store.base import MemoryStore, MemoryTable
 from spark_timely.log.store.storage import MemoryStorage
 from spark_timely.sink import commit as sink_commit
 from spark_timely.sink import plan as sink_plan

@@ -1,6 +1,7 @@
 """What a log asks of the table that keeps it.
 
-A store is one handle on a table: a snapshot, and commits made from that snapshot.
+A store is one handle on a table: a snapshot, and commits made from that snapshot. `MemoryStore` is a table in this
+process: the reference for what a store does, and one for tests without a disk.
 
 Invariants
 ----------
@@ -12,10 +13,14 @@ Invariants
 
 from __future__ import annotations
 
+import threading
+import uuid
 from typing import TYPE_CHECKING, Protocol
 
-from spark_timely.log.files.index import LiveFiles
-from spark_timely.log.store.storage import Storage
+from spark_timely.log.files.format import EVENTS
+from spark_timely.log.files.index import LiveFiles, index_adds
+from spark_timely.log.machine.commit_loop import LostRaceError
+from spark_timely.log.store.storage import MemoryStorage, Storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
     from spark_timely.log.base import DataFile
     from spark_timely.log.files.format import LogFormat
 
-__all__ = ["App", "Store"]
+__all__ = ["App", "MemoryStore", "MemoryTable", "Store"]
 
 App = tuple[str, int]
 
@@ -142,3 +147,151 @@ class Store(Protocol):
 
     def problems(self) -> list[str]:
         """Return what is wrong with the upkeep of the table, as sentences for people."""
+
+
+_COLUMNS = "#columns"
+"""Marks a commit that added columns; no app id has such a name."""
+
+
+class MemoryTable:
+    """A table in this process, shared by handles. Thread-safe."""
+
+    def __init__(self, form: LogFormat, name: str = "memory") -> None:
+        self.form = form
+        self.storage = MemoryStorage(name)
+        self.table_id = uuid.uuid4().hex
+        self.lock = threading.Lock()
+        self.files: dict[str, DataFile] = {}
+        self.commits: list[frozenset[str]] = []
+
+
+class MemoryStore:
+    """A handle on a `MemoryTable`: the reference for what a store does."""
+
+    def __init__(self, table: MemoryTable) -> None:
+        self.table = table
+        self._version = -1
+        self._live = LiveFiles(table.form.domain.arity)
+        self._form = table.form
+        self.refresh()
+
+    @property
+    def path(self) -> str:
+        """Name of the table."""
+        return self.table.storage.uri
+
+    @property
+    def table_id(self) -> str:
+        """Identity of the table."""
+        return self.table.table_id
+
+    @property
+    def storage(self) -> MemoryStorage:
+        """Access to its files."""
+        return self.table.storage
+
+    @property
+    def storage_options(self) -> Mapping[str, str]:
+        """Nothing: there is no cloud."""
+        return {}
+
+    @property
+    def format(self) -> LogFormat:
+        """Format of the log, as of the snapshot."""
+        return self._form
+
+    @property
+    def append_only(self) -> bool:
+        """Whether the table refuses that files of data are replaced: it does not."""
+        return False
+
+    @property
+    def version(self) -> int:
+        """Table version of the snapshot."""
+        return self._version
+
+    @property
+    def generation(self) -> int:
+        """Always 0: nothing is read anew."""
+        return 0
+
+    @property
+    def live(self) -> LiveFiles:
+        """The live files of the snapshot."""
+        return self._live
+
+    def has_news(self) -> bool:
+        """Return False: a look costs nothing."""
+        return False
+
+    def check_writable(self) -> None:
+        """Do nothing: there are no features."""
+
+    def refresh(self) -> bool:
+        """Move the snapshot to the newest version."""
+        with self.table.lock:
+            newest = len(self.table.commits) - 1
+            if newest == self._version:
+                return False
+            self._version = newest
+            self._form = self.table.form
+            files = dict(self.table.files)
+        known = {path for event in EVENTS for path in self._live.index(event).paths.tolist()}
+        self._live.remove(known - files.keys())
+        self._live.add(index_adds(self.format, [_action(file) for path, file in files.items() if path not in known]))
+        return True
+
+    def transact(
+        self,
+        adds: Sequence[DataFile],
+        apps: Sequence[App],
+        *,
+        removes: Sequence[DataFile] = (),
+        data_change: bool = True,
+        exclusive: bool = False,
+    ) -> None:
+        """Commit from the snapshot."""
+        del data_change
+        ids = frozenset(app for app, _ in apps)
+        with self.table.lock:
+            since = self.table.commits[self._version + 1 :]
+            if (exclusive and since) or any(ids & other or _COLUMNS in other for other in since):
+                raise self._lost()
+            for file in removes:
+                self.table.files.pop(file.path, None)
+            for file in adds:
+                self.table.files[file.path] = file
+            self.table.commits.append(ids)
+
+    def add_columns(self, columns: pa.Schema) -> None:
+        """Add columns, in a commit from the snapshot."""
+        with self.table.lock:
+            if any(_COLUMNS in other for other in self.table.commits[self._version + 1 :]):
+                raise self._lost()
+            self.table.form = self._form.extended(columns)
+            self.table.commits.append(frozenset({_COLUMNS}))
+
+    def _lost(self) -> LostRaceError:
+        msg = f"could not commit to {self.path!r}: found version={len(self.table.commits) - 1}"
+        return LostRaceError(msg, hint="refresh and decide anew", determinate=True)
+
+    def flush(self) -> None:
+        """Do nothing: what is in this process ends with it."""
+
+    def tidy(self, *, now: bool = False) -> bool:
+        """Do nothing: there is no bookkeeping."""
+        return False
+
+    def problems(self) -> list[str]:
+        """Return nothing: there is no bookkeeping."""
+        return []
+
+
+def _action(file: DataFile) -> dict[str, object]:
+    """Return a file as the log of a Delta table would name it."""
+    return {
+        "path": file.path,
+        "size": file.size_bytes,
+        "partitionValues": {"_event": file.event},
+        "stats": file.stats,
+    }

@@ -13,7 +13,7 @@ from spark_timely.datasource.partitions import SPLIT_SCHEMA, ReplayLayout, Split
 from spark_timely.datasource.planner import ReplayPlanner, layout_of
 from spark_timely.datasource.reader import read_split
 from spark_timely.log import MemoryLog
-from spark_timely.log.store.memory import MemoryStore, MemoryTable
+from spark_timely.log.store.base import MemoryStore, MemoryTable
 from spark_timely.log.store.storage import MemoryStorage
 from spark_timely.testing.driver import Checkpoint, StreamDriver
 
