@@ -33,6 +33,7 @@ import pyarrow as pa
 
 from spark_timely.errors import DataLossError, InvalidOptionError, InvalidUsageError, StorageError, TimelyError, shown
 from spark_timely.log.store.storage import FileStorage, open_storage
+from spark_timely.log.wait import Throttle
 from spark_timely.masking import masked_logger
 
 if TYPE_CHECKING:
@@ -104,10 +105,8 @@ class Clock:
     ) -> None:
         self._logs = sorted(logs, key=lambda log: log.path)
         self._run = run
-        self._poll_s = poll_s
+        self._looks = Throttle(poll_s, now=now)
         self._alarm = alarm
-        self._now = now
-        self._looked: float | None = None
         self._frontiers: dict[str, object] = {}
         self._failed, self._pause_s = 0, 0.0
         self._rung = 0
@@ -156,23 +155,22 @@ class Clock:
         frontiers: Mapping[str, Any] = offset["frontiers"]
         return frontiers
 
+    def _has_news(self) -> bool:
+        return any(log.has_news() for log in self._logs)
+
     def _refresh(self, *, at_once: bool = False) -> bool:
         """Look at the logs, unless that was done a moment ago; return whether it was done now."""
-        now = self._now()
-        since = None if self._looked is None else now - self._looked
-        if not at_once and since is not None:
-            if self._pinned or since < self._pause_s:
-                return False
-            if since < self._poll_s and not any(log.has_news() for log in self._logs):
-                return False
-        self._looked = now
+        first = not self._looks.begun
+        if not at_once and (self._pinned or not self._looks.due(self._has_news, least_s=self._pause_s)):
+            return False
+        self._looks.done()
         try:
             for log in self._logs:
                 log.refresh()
             self._frontiers = {log.path: log.frontier().to_json() for log in self._logs}
         except StorageError as error:
             self._failed += 1
-            if isinstance(error, DataLossError) or since is None or at_once or self._failed >= _TRIES:
+            if isinstance(error, DataLossError) or first or at_once or self._failed >= _TRIES:
                 raise
             self._pause_s = _PAUSE_S * 2.0 ** (self._failed - 1)
             _log.warning("a clock could not look at its logs, and tries again in %g s: %s", self._pause_s, error)

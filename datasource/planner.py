@@ -33,6 +33,7 @@ from spark_timely.errors import DataLossError, NotBeyondError, SinceViolationErr
 from spark_timely.log.cut import Cut
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.identity import newest_commits, other_commits, told_of_others
+from spark_timely.log.wait import Throttle
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Admission, Limits, admit, cut_bytes, default_splits, may_hold
 from spark_timely.spark.base.offsets import Begin, Offset, Selection, read_offset
@@ -154,7 +155,6 @@ class ReplayPlanner:
         self._log = log
         self._options = options
         self._domain = log.domain
-        self._now = now
         self.layout = layout_of(log, options) if layout is None else layout
         self._cut = cut_of(log, options)
         self._first = first_offset(options, log.domain, log.kind)
@@ -166,11 +166,10 @@ class ReplayPlanner:
             rows=options.max_rows_per_trigger,
             align=self._align,
         )
-        self._poll_s = options.poll_interval.seconds
+        self._looks = Throttle(options.poll_interval.seconds, now=now)
         self._catalog = Catalog(log, fail_on_data_loss=options.fail_on_data_loss, pause=pause)
         self._arrivals = Arrivals(log, self._catalog, self.layout)
         self._bounds: dict[tuple[str, int, tuple[str, ...] | None], CommitBound] = {}
-        self._refreshed: float | None = None
         self._pinned: _Pin | None = None
         self._asked = False
         self._checked_streams = False
@@ -589,13 +588,10 @@ class ReplayPlanner:
         Where news is seen at no cost, the interval is not waited for: `processAllAvailable` of a query
         would come back without what was committed just before.
         """
-        now = self._now()
-        recent = self._refreshed is not None and now - self._refreshed < self._poll_s
-        fresh = self._refreshed is not None and (self._pinned is not None or (recent and not self._log.has_news()))
-        if fresh and not at_once:
+        if not at_once and (self._pinned is not None or not self._looks.due(self._log.has_news)):
             return
         self._log.refresh()
-        self._refreshed = now
+        self._looks.done()
 
     # -- lag
 

@@ -1,6 +1,7 @@
 """Wait until logs have come so far: completion of a time, of a token, of a cut.
 
-A frontier only moves forward, so what was reached once stays reached.
+A frontier only moves forward, so what was reached once stays reached. Every wait for something that is looked at now
+and then is `wait_until`; what is asked more often than it wants to look has a `Throttle`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.domain import TimeDomain
 
-__all__ = ["passes", "wait", "wait_for"]
+__all__ = ["Throttle", "passes", "wait", "wait_for", "wait_until"]
 
 # A look costs about a millisecond: less than that is as good as no pause.
 _LEAST_POLL_S: Final = 1e-3
@@ -68,6 +69,101 @@ def passes(
     return lambda found: not found.less_equal(at)
 
 
+def wait_until(
+    look: Callable[[float], bool],
+    *,
+    timeout_s: float,
+    poll_s: float,
+    now: Callable[[], float] = clock.monotonic,
+    pause: Callable[[float], None] = clock.sleep,
+) -> bool:
+    """Look now and then until what is waited for is there, or the time is over.
+
+    Parameters
+    ----------
+    look : callable
+        Takes how many seconds are left: 0 or less for the last look. Returns whether it is there.
+    timeout_s : float
+        0 looks once; infinity waits for ever. The last look comes after it is over.
+    poll_s : float
+        Seconds between two looks.
+    now, pause : callable
+        The clock and what waits.
+
+    Returns
+    -------
+    bool
+        Whether it is there.
+
+    Examples
+    --------
+    >>> wait_until(lambda left_s: left_s > 0, timeout_s=0, poll_s=1)
+    False
+    """
+    deadline = now() + timeout_s
+    while True:  # as many turns as looks
+        left = deadline - now()
+        if look(left):
+            return True
+        if left <= 0:
+            return False
+        pause(min(poll_s, left))
+
+
+class Throttle:
+    """Tells whether it is time to look again: once in so many seconds, or when there is news.
+
+    Parameters
+    ----------
+    every_s : float
+        Seconds between two looks, at least.
+    now : callable
+        A clock in seconds that never goes back.
+
+    Examples
+    --------
+    >>> throttle = Throttle(60.0)
+    >>> throttle.due()
+    True
+    >>> throttle.done()
+    >>> throttle.due(), throttle.due(lambda: True)
+    (False, True)
+    """
+
+    __slots__ = ("_at", "_every_s", "_now")
+
+    def __init__(self, every_s: float, *, now: Callable[[], float] = clock.monotonic) -> None:
+        self._every_s = every_s
+        self._now = now
+        self._at: float | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether there was a look."""
+        return self._at is not None
+
+    def due(self, news: Callable[[], bool] | None = None, *, least_s: float = 0.0) -> bool:
+        """Return whether to look: at first, then once an interval, earlier where there is news.
+
+        Parameters
+        ----------
+        news : callable, optional
+            Tells at no cost whether there is something new; asked only within the interval.
+        least_s : float
+            For so many seconds after a look nothing is due, whatever is new.
+        """
+        if self._at is None:
+            return True
+        since = self._now() - self._at
+        if since < least_s:
+            return False
+        return since >= self._every_s or (news is not None and news())
+
+    def done(self) -> None:
+        """Note a look."""
+        self._at = self._now()
+
+
 def wait_for(
     logs: Sequence[CaptureLog],
     reached: Callable[[Antichain], bool],
@@ -96,16 +192,16 @@ def wait_for(
     bool
         Whether they have.
     """
-    deadline = now() + timeout_s
     waiting = list(logs)
-    while True:  # as many turns as looks
-        left = deadline - now()
+
+    def look(_: float) -> bool:
+        nonlocal waiting
         for log in waiting:
             log.refresh()
         waiting = [log for log in waiting if not reached(log.frontier())]
-        if not waiting or left <= 0:
-            return not waiting
-        pause(min(poll_s, left))
+        return not waiting
+
+    return wait_until(look, timeout_s=timeout_s, poll_s=poll_s, now=now, pause=pause)
 
 
 def wait(

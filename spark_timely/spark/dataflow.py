@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import time as monotonic
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from spark_timely.datasource.clock import Alarm
 from spark_timely.errors import InvalidUsageError, WaitTimeoutError, shown
 from spark_timely.log.delta import open_log
 from spark_timely.log.store.storage import normal_path
+from spark_timely.log.wait import Throttle, wait_until
 from spark_timely.protocol.note import OutputFailure
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import SparkTasks, catalog_of
@@ -453,29 +453,34 @@ class DataflowQuery:
         """
         domain = next(iter(self._logs)).view.domain
         wanted = domain.parse_time(time)
-        deadline = monotonic.monotonic() + float(timeout_s)
-        asked, active = -math.inf, True
-        while True:  # as many turns as looks
-            now = monotonic.monotonic()
-            if now - asked >= _LOOK_S or now >= deadline:
-                active, asked = self.is_active, now
+        asks, active = Throttle(_LOOK_S), True
+        found, failures = domain.minimum_frontier, list[OutputFailure]()
+
+        def look(left_s: float) -> bool:
+            nonlocal active, found, failures
+            if left_s <= 0 or asks.due():
+                active = self.is_active
+                asks.done()
             found = self.frontier
             if not found.less_equal(wanted):
-                return found
+                return True
             # One that failed past the time keeps nobody waiting; one that may pass is waited for.
             failures = self._seen_failures(wanted) if self._lives else []
             _raise([failure for failure in failures if not passes(failure.kind)])
-            if not active or now >= deadline:
-                self._raise_exception()
-                at = domain.render_frontier(found)
-                ended = "" if active else ", and the query has ended"
-                asked_for = shown(domain.render_time(wanted))
-                msg = f"could not wait for time={asked_for}: found outputs at frontier={at}{ended}"
-                error = WaitTimeoutError(msg, hint="explain() tells which input holds them back", frontier=at)
-                for failure in failures:
-                    error.add_note(f"tried again: {failure.error}")
-                raise error
-            monotonic.sleep(min(_POLL_S, max(deadline - now, 0.0)))
+            return not active
+
+        wait_until(look, timeout_s=float(timeout_s), poll_s=_POLL_S)
+        if not found.less_equal(wanted):
+            return found
+        self._raise_exception()
+        at = domain.render_frontier(found)
+        ended = "" if active else ", and the query has ended"
+        asked_for = shown(domain.render_time(wanted))
+        msg = f"could not wait for time={asked_for}: found outputs at frontier={at}{ended}"
+        error = WaitTimeoutError(msg, hint="explain() tells which input holds them back", frontier=at)
+        for failure in failures:
+            error.add_note(f"tried again: {failure.error}")
+        raise error
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Wait until the query has ended.

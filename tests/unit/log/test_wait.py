@@ -12,7 +12,7 @@ import pytest
 import spark_timely
 from spark_timely.errors import InvalidUsageError, LogMissingError, WaitTimeoutError
 from spark_timely.log import MemoryLog
-from spark_timely.log.wait import passes, wait_for
+from spark_timely.log.wait import Throttle, passes, wait_for, wait_until
 from spark_timely.time.antichain import Antichain
 
 SCHEMA = pa.schema([("v", pa.int64())])
@@ -48,6 +48,54 @@ def looked(log: MemoryLog, clock: Clock, *, timeout_s: float = 10, poll_s: float
     seen = [log.another()]
     reached = passes(log.domain, **wanted)
     return wait_for(seen, reached, timeout_s=timeout_s, poll_s=poll_s, now=clock.now, pause=clock.pause)
+
+
+@pytest.mark.parametrize(("timeout_s", "left"), [(0.0, [0.0]), (5.0, [5.0, 3.0, 1.0, 0.0])])
+def test_last_look_knows_that_it_is_the_last(timeout_s: float, left: list[float]) -> None:
+    clock, seen = Clock(), list[float]()
+
+    def look(seconds: float) -> bool:
+        seen.append(seconds)
+        return False
+
+    assert not wait_until(look, timeout_s=timeout_s, poll_s=2, now=clock.now, pause=clock.pause)
+    assert seen == left
+
+
+def test_throttle_is_due_at_first_and_then_once_an_interval_or_for_news() -> None:
+    clock, news = Clock(), [False]
+    throttle = Throttle(2.0, now=clock.now)
+
+    def due(least_s: float = 0.0) -> bool:
+        return throttle.due(lambda: news[0], least_s=least_s)
+
+    assert due()
+    assert due()  # nothing was done
+    throttle.done()
+    assert not due()
+    news[0] = True
+    assert due()
+    assert not due(least_s=5.0)
+    clock.time = 2.0
+    news[0] = False
+    assert due()
+    assert not due(least_s=5.0)
+    clock.time = 5.0
+    assert due(least_s=5.0)
+
+
+def test_throttle_does_not_ask_for_news_without_need() -> None:
+    def asked() -> bool:
+        raise AssertionError("asked for news")
+
+    clock = Clock()
+    throttle = Throttle(2.0, now=clock.now)
+    assert throttle.due(asked)
+    throttle.done()
+    clock.time = 1.0
+    assert not throttle.due(asked, least_s=1.5)
+    clock.time = 2.0
+    assert throttle.due(asked)
 
 
 def test_reached_already_does_not_wait() -> None:
