@@ -118,7 +118,7 @@ class Clock:
         return {"version": _VERSION, "content": "clock", "run": "", "frontiers": {}, "alarm": 0}
 
     def prepare_available_now(self) -> None:
-        """Fix what the query comes to know: what is there now."""
+        """Fix what the query will read: what is there now."""
         self._refresh(at_once=True)
         self._pinned = True
 
@@ -247,7 +247,7 @@ class Alarm:
         return self._opened
 
     def set(self, after_s: float, /) -> bool:
-        """Ask for a micro-batch after so many seconds; return False where that cannot be said, after one warning."""
+        """Ask for a micro-batch after `after_s` seconds; return False where that cannot be said, after one warning."""
         now = self._now()
         if self._due is not None and now < self._due <= now + after_s + _NEAR_S:
             return True

@@ -159,7 +159,7 @@ class Split:
 class Where:
     """Which rows come out.
 
-    It travels as text, which every executor reads anew: what Arrow makes of it would have to be unpickled.
+    It travels as text, which every executor parses for itself: what Arrow makes of it would have to be unpickled.
 
     Attributes
     ----------

@@ -129,7 +129,7 @@ class ReplayPlanner:
     now : callable
         A clock in seconds that never goes back.
     pause : callable
-        Waits so many seconds between attempts to open a file that is missing.
+        Waits the given seconds between attempts to open a file that is missing.
 
     Raises
     ------
@@ -229,7 +229,7 @@ class ReplayPlanner:
             ignored = ignored_start(offset, self._first, self._options)
             if ignored is not None:
                 _log.warning(
-                    "option %s is not used for log %r: the checkpoint says where the query goes on; to begin "
+                    "option %s is not used for log %r: the checkpoint says where the query continues; to begin "
                     "elsewhere, give a new checkpoint",
                     ignored,
                     self._log.path,
@@ -567,7 +567,7 @@ class ReplayPlanner:
         """Say, once per run, which of the streams that were named are not there.
 
         Such a stream may still open, unless the log is complete: then a query that begins is refused, as a
-        batch read always is. One that goes on has delivered what it promised, and is not stopped.
+        batch read always is. One that continues has delivered what it promised, and is not stopped.
         """
         self._checked_streams = True
         known = self._log.streams()

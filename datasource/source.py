@@ -61,7 +61,7 @@ class TimelyDataSource(DataSource):
         layout = self._log_layout(options)
         schema = spark_schema(SPLIT_SCHEMA if layout.content == "splits" else layout.schema)
         if layout.content == "events":
-            # Who captures the events needs to know where the folded stream begins.
+            # A job that captures the events needs to know where the folded stream begins.
             schema["_event"].metadata = {METADATA_KEY: json.dumps(layout.domain.to_json())}
         return schema
 

@@ -434,7 +434,7 @@ def _event_columns(schema: StructType) -> tuple[str, str, tuple[str, ...]]:
 
 
 def _own_times(schema: StructType, why: str) -> tuple[str, ...]:
-    """Return the columns that bear the names that a log gives to the coordinates of its times."""
+    """Return the columns that have the names that a log gives to the coordinates of its times."""
     lower = {name.lower(): name for name in schema.names}
     if "_time" in lower:
         return (lower["_time"],)

@@ -349,11 +349,11 @@ class _Listeners:
         threading.Thread(target=run, name=f"import {capture}", daemon=True).start()
 
     def stop(self) -> None:
-        """Let all commit what has come, and leave off."""
+        """Let all commit what has come, and stop."""
         self._stop.set()
 
     def join(self) -> None:
-        """Wait for all; an interrupt from the keyboard is heard, and lets them leave off."""
+        """Wait for all; an interrupt from the keyboard is noticed, and lets them stop."""
         for done in self._done:
             while not done.wait(0.2):
                 pass

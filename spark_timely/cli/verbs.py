@@ -463,7 +463,7 @@ def _frontier_after(log: Log, after: Sequence[StreamState]) -> Antichain:
 
 
 def _ask(verb: str, options: argparse.Namespace, moves: Sequence[str]) -> None:
-    """Ask at a terminal whether to go on; raise if the answer is not yes. Scripts are not asked."""
+    """Ask at a terminal whether to continue; raise if the answer is not yes. Scripts are not asked."""
     if options.yes or not sys.stdin.isatty():
         return
     sys.stderr.write("".join(printable(masked(line)) + "\n" for line in moves))
@@ -626,7 +626,7 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         "compact",
         "merge small files; changes no answer",
-        "Merge small files into larger ones. Readers and writers may go on meanwhile.",
+        "Merge small files into larger ones. Readers and writers may continue meanwhile.",
         _compact_arguments,
         _compact,
     ),

@@ -292,7 +292,7 @@ def plus(*steps: object) -> Delay:
 def ceil_to(width: object, /) -> Delay:
     """Return the delay that raises a time to the next multiple of a span, counted from 0 or 1970-01-01 UTC.
 
-    Multiples stay where they are: rows of the times (0, 10] come to be at 10. For windows that hold their
+    Multiples stay where they are: rows of the times (0, 10] move to 10. For windows that hold their
     beginning and not their end, [0, 10), delay by `plus` of one unit first.
 
     Parameters
@@ -313,7 +313,7 @@ def ceil_to(width: object, /) -> Delay:
 def windows(size: object, /, *, every: object | None = None) -> Delays:
     """Return the delays that put a row at the end of each window that holds it.
 
-    A window holds its beginning and not its end: of ``windows(10)`` the rows of the times [0, 10) come to be at
+    A window holds its beginning and not its end: of ``windows(10)`` the rows of the times [0, 10) move to
     10. Windows begin at the multiples of `every`, counted from 0 or 1970-01-01 UTC.
 
     Parameters

@@ -848,7 +848,7 @@ class Stream:
     def spool(
         self, log: str | os.PathLike[str] | Log, /, *, stream: str = "main", replaces: str | None = None
     ) -> Stream:
-        """Capture into a log of its own, and go on with what is replayed from it, in the same dataflow.
+        """Capture into a log of its own, and continue with what is replayed from it, in the same dataflow.
 
         What was computed is read again, not computed again, by all that is made from it; and rows that a function gives
         at later times wait in the log until their times are complete.

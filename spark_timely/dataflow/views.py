@@ -313,7 +313,7 @@ def steps_of(
 ) -> dict[Step, list[Step]]:
     """Return what a range of a view is computed by, each after what it is computed from, which is given with it.
 
-    What lies below `stop` is left out.
+    What is below `stop` is left out.
     """
     found: dict[Step, list[Step]] = {}
     sources: dict[Step, list[Step]] = {}

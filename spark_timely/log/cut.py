@@ -4,7 +4,7 @@ Invariants
 ----------
 1. A cut names its logs by identity, and their newest commits: another log at the same path is refused, and one that
    was put back to an earlier state, also where it has grown again.
-2. What lies at times not beyond the cut's frontier is complete in each of its logs once they have
+2. What is at times not beyond the cut's frontier is complete in each of its logs once they have
    reached it, and never changes again: not by later writes, not by compaction.
 """
 

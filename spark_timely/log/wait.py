@@ -83,7 +83,7 @@ def wait_for(
     ----------
     logs : sequence of CaptureLog
     reached : callable
-        Tells of a frontier whether it has come so far.
+        Whether a frontier has come so far.
     timeout_s : float
         0 looks once; infinity waits for ever. The last look comes after it is over.
     poll_s : float

@@ -29,7 +29,7 @@ class ChangeBatch:
     """A multiset of (time, count change), compacted only when needed.
 
     Adding is cheap; looking may cost. `is_empty`, `len`, iteration and `drain` compact first (sum
-    the changes of equal times, drop those that come to zero), and so does adding, when more than
+    the changes of equal times, drop those that become zero), and so does adding, when more than
     half of the entries came since the last time.
 
     Parameters

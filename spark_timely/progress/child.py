@@ -2,7 +2,7 @@
 
 Invariants
 ----------
-1. An operator is told discrete changes of its input frontiers only, and all of them, in order.
+1. An operator gets discrete changes of its input frontiers only, and all of them, in order.
 2. What a leaf says is checked against its own statements before anything of it is passed on. The
    scope's counts would not do: they lag behind, and mix the statements of all peers.
 3. A nested scope is not checked: it may speak of capabilities that come from messages which its

@@ -1,7 +1,7 @@
 """Which times can still appear where: a graph of operators, and the frontiers implied at all their ports.
 
 A pointstamp is a time at a port that something is held at: a message waiting at a target, a capability at a
-source. From each of them, paths through the graph lead to other ports, and what lies on a path does
+source. From each of them, paths through the graph lead to other ports, and what is on a path does
 something to the time (its path summary). The frontier *implied* at a port is the minimum, over all pointstamps
 and all paths from them to the port, of what the paths make of the times. A `Builder` takes nodes and edges; the
 `Tracker` that it builds takes changes of pointstamps and says how the implied frontiers move.
@@ -49,11 +49,11 @@ __all__ = ["Builder", "Changes", "PortSummaries", "Tracker"]
 
 _HALF = 1 << 63
 _HI = _HALF - 1
-# Room for so many integers of frontiers to begin with, if times have more than one coordinate.
+# Room for this number of integers of frontiers to begin with, if times have more than one coordinate.
 _ROOM = 256
-# Moves that nobody reads are summed up after so many propagations.
+# Moves that nobody reads are summed up after this number of propagations.
 _UNREAD = 32
-# Where no more than one port of so many may have moved, these are asked for one by one.
+# Where at most one port in this number may have moved, those that may are asked for one by one.
 _SPARSE = 8
 
 # What one step of a path summary may be given as: a whole number (k = 1), or k of them.
@@ -273,7 +273,7 @@ class Builder:
 
 
 def _numbers(flat: list[int], width: int) -> Wide:
-    """Return rows of so many whole numbers."""
+    """Return rows of `width` whole numbers."""
     try:
         numbers: Wide = np.frombuffer(array("q", flat), dtype=np.int64)
     except (TypeError, OverflowError) as error:
@@ -761,7 +761,7 @@ class _Frontiers:
         return longer
 
     def _make_room(self, size: int) -> None:
-        """Move the antichains that are in use to a place for so many integers, or for more if that is half full."""
+        """Move the antichains that are in use to a place for `size` integers, or for more if that is half full."""
         elements = self._filled(size, 0)
         self._graph.loops.run.compact(self._held, self._graph.arity, elements)
         if 2 * self._held.st[loops.TOP] > size:
@@ -769,7 +769,7 @@ class _Frontiers:
         self._held = self._held._replace(elements=elements)
 
     def _make_records(self, room: int) -> None:
-        """Make room for so many records in the pool."""
+        """Make room for `room` records in the pool."""
         n_buckets = 1 << max(4, (room // 2).bit_length())
         self._held = self._held._replace(
             pool=self._longer(self._held.pool, room * (loops.TIME + self._graph.arity)),

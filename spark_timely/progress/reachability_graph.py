@@ -55,7 +55,7 @@ Wide: TypeAlias = npt.NDArray[np.int64]
 _SHOWN = 6
 # With more arcs to it than this, a vertex gets aids before it.
 _FAN = 32
-# For fewer ports than one in so many, nodes are looked up, else counted off.
+# For fewer ports than one in this number, nodes are looked up, else counted off.
 _SPARSE = 8
 # The greatest step of one arc.
 _STEP = (1 << 63) - 1
@@ -79,7 +79,7 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, inputs: Wide, outputs: Wide) -> Shape:
-        """Return the shape of nodes with so many inputs and outputs."""
+        """Return the shape of nodes with these numbers of inputs and outputs."""
         ends = (inputs + outputs).cumsum()
         sources = ends - outputs
         return cls(inputs, outputs, sources - inputs, sources, int(ends[-1]))
@@ -202,7 +202,7 @@ def _narrowed(arcs: Arcs) -> Arcs:
         heads = arcs.heads[wide]
         begins = np.flatnonzero(np.diff(heads, prepend=-1))
         rank = np.arange(heads.shape[0]) - np.repeat(begins, np.diff(begins, append=heads.shape[0]))
-        # A new aid begins with each head, and after every so many of its arcs.
+        # A new aid begins with each head, and after every `_FAN` of its arcs.
         begin = rank % _FAN == 0
         aids = np.arange(arcs.n, arcs.n + int(begin.sum()))
         narrow = arcs.heads.copy()

@@ -19,7 +19,7 @@ Invariants
    so are the capabilities and messages that came of them.
 3. What the outside may still send is never reported as a capability of the scope: it would be waiting
    for itself, for ever.
-4. Everything is propagated before any child is told.
+4. Everything is propagated before any child gets a frontier.
 """
 
 from __future__ import annotations
@@ -324,7 +324,7 @@ class Subgraph:
         """Pass on how frontiers moved, to those who want to know."""
         for node, moves in self._frontier_moves().items():
             child = self._children[node - 1]
-            # Who does not want to be told is told nothing at all.
+            # A child that does not want frontiers gets none at all.
             if child.notify:
                 child.receive_frontiers(moves)
                 self._awake.add(node)
@@ -375,8 +375,8 @@ class Subgraph:
         """Refuse counts below zero, when nothing is on its way any more.
 
         While batches are on their way a count may be negative: a message may have been consumed by
-        one peer before another's announcement arrives here. When everything has arrived that is a
-        mistake of some operator or transport.
+        one peer before another's announcement arrives here. When everything has arrived that is an
+        error of some operator or transport.
 
         Raises
         ------
@@ -412,7 +412,7 @@ class Subgraph:
         """Drop an operator without its being finished.
 
         Nothing of it is left in this worker. What it held stays held as far as others know: frontiers
-        downstream of it stand still.
+        downstream of it stop.
 
         Raises
         ------

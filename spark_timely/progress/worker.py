@@ -4,7 +4,7 @@ Invariants
 ----------
 1. Identifiers, numbers of dataflows and progress channels are given in sequence and never again.
 2. All workers build the same dataflows in the same order; they may drop them in any order, and at
-   different times: while only some have dropped one, the others at worst stand still.
+   different times: while only some have dropped one, the others at worst wait.
 3. What arrives for a dataflow that is gone is discarded, whether it was dropped or came to its end; what
    arrives for one that is still to be built is kept until it is.
 """

@@ -292,7 +292,7 @@ def check_messages(
     counts : StreamCounts
         What the stream holds before the progress of the same commit.
     times : array-like of integers, shape (n, k)
-        All times of the messages, or only their minima: that comes to the same.
+        All times of the messages, or only their minima: both give the same.
     stream, seq, domain : optional
         As in `check_progress`.
 

@@ -24,7 +24,7 @@ _LOW = 0xFFFFFFFF
 
 
 def consolidate(df: DataFrame, /, *, diff: str = _DIFF) -> DataFrame:
-    """Sum the diffs of rows that are equal in all other columns, and drop those that come to zero.
+    """Sum the diffs of rows that are equal in all other columns, and drop those that become zero.
 
     A source cannot shuffle: what ``format("timely")`` gives of a collection log is consolidated per split
     only. Times count as columns: leave ``includeTime`` out to sum over them.
@@ -197,7 +197,7 @@ def snapshot_at(
     The logs are looked up by Spark's side: here, and when a DataFrame is first computed. One that is
     missing, was replaced by another, or has not come so far fails with `LogMissingError`, `DataLossError`
     or `NotBeyondError` in the text. Spark keeps the files that a DataFrame was planned with: make it
-    anew after compaction and vacuum.
+    again after compaction and vacuum.
 
     Examples
     --------

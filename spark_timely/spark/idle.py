@@ -291,7 +291,7 @@ class IdleWatch:
 
 
 def _failing_s(pause: float, failures: int) -> float:
-    """Return how many seconds to wait after so many failures in a row: ever longer, a minute at most."""
+    """Return how many seconds to wait after `failures` failures in a row: ever longer, a minute at most."""
     return min(pause * 2.0 ** min(failures, 30), max(pause, _FAILING_S))
 
 

@@ -1,4 +1,4 @@
-"""A wall clock that moves only when it is told to."""
+"""A wall clock that moves only when a test sets it."""
 
 from __future__ import annotations
 

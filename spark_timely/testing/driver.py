@@ -132,7 +132,7 @@ class StreamDriver:
         Parameters
         ----------
         fail_after : int, optional
-            Crash in the micro-batch after so many, when it was read and before it is committed. The
+            Crash in the micro-batch after this number of them, when it was read and before it is committed. The
             rows read are given out: a sink may have got them.
 
         Returns

@@ -7,7 +7,7 @@ Invariants
 1. `long`, `int`, `short` are the number itself; `date` counts days and `timestamp` microseconds
    since 1970-01-01 in UTC. No conversion looks at a time zone of the session or the machine.
 2. Every time that gets in can be held by its column, and is not above `TimeType.hi`. A date or
-   timestamp below `TimeType.lo` gets in: it lies behind every frontier, and is treated as late.
+   timestamp below `TimeType.lo` gets in: it is behind every frontier, and is treated as late.
 """
 
 from __future__ import annotations
@@ -406,7 +406,7 @@ def plain_value(scalar: pa.Scalar) -> object:
     Returns
     -------
     object
-        Timestamps with a zone in UTC; what lies outside of Python's calendar as its number; of lists and
+        Timestamps with a zone in UTC; what is outside of Python's calendar as its number; of lists and
         maps the first hundred elements.
 
     Examples

@@ -7,7 +7,7 @@ progress rows, and are compared before anything is written (see `spark_timely.lo
 Invariants
 ----------
 1. All rows of an output come from the same logs, and from one history of each, or the output stops.
-2. A log that this dataflow alone writes may be made anew from the same inputs: it is named by what it is made from.
+2. A log that this dataflow alone writes may be made again from the same inputs: it is named by what it is made from.
 3. A commit that was found is looked for again only when a file that held it is no longer part of the log.
 """
 

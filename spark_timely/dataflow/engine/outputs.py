@@ -1,10 +1,9 @@
-"""The outputs of a dataflow while it runs: how far they are, which stand still and why, whether it was dropped.
+"""The outputs of a dataflow while it runs: how far they are, which stopped and why, whether it was dropped.
 
 Invariants
 ----------
-1. An output is written by comparing and appending at its upper. What is told of it, a failure or that its dataflow was
-   dropped, is such a commit too, which moves nothing: so who has dropped a dataflow knows that nothing of that run
-   is appended any more.
+1. An output is written by comparing and appending at its upper. A report on it, of a failure or that its dataflow was
+   dropped, is such a commit too, which moves nothing: so after a drop nothing of that run is appended any more.
 2. An output whose function failed is left alone for the rest of the run, unless another copy gets past. Other
    failures may pass by themselves: they are tried again after pauses that grow, whether or not an input moves.
 3. No failure goes unreported: one that cannot be written into the output's log ends the query, after some tries.
@@ -66,7 +65,7 @@ __all__ = [
 
 _log = logging.getLogger("spark_timely.dataflow")
 
-# Others commit to an output a few times at most while something is told of it.
+# Others commit to an output a few times at most while a report on it is written.
 _MOST_TRIES = 20
 
 TRIES: Final = 6
@@ -88,7 +87,7 @@ def passes(kind: str, /) -> bool:
 
 
 def pause_s(tries: int, /) -> float:
-    """Return how many seconds to wait after so many failures in a row.
+    """Return how many seconds to wait after `tries` failures in a row.
 
     Examples
     --------
@@ -119,9 +118,9 @@ class Outputs:
     Attributes
     ----------
     failures : dict of Sink to Exception
-        Outputs that stand still.
+        Outputs that stopped.
     dropped : bool
-        Whether this run may not go on.
+        Whether this run may not continue.
     """
 
     def __init__(
@@ -302,7 +301,7 @@ class Outputs:
             _log.warning("output %r: that it is well again cannot be written into its log: %s", sink.name, error)
 
     def fail(self, sink: Sink, state: StreamState | None, error: Exception) -> None:
-        """Let an output stand still, and tell why.
+        """Stop an output, and write the reason into its log.
 
         Parameters
         ----------
@@ -337,7 +336,7 @@ class Outputs:
                     "%s: output %r failed again, %d times: %s", sink.owner, sink.name, self._tries[sink], error
                 )
                 return True
-            _log.error("%s: output %r stands still: %s", sink.owner, sink.name, error)
+            _log.error("%s: output %r stopped: %s", sink.owner, sink.name, error)
             for _ in range(_MOST_TRIES):
                 if _say(log, sink, state, before.failed(failure), f"{sink.owner}: {sink.name} failed"):
                     return True
@@ -490,7 +489,7 @@ def _rendered(sink: Sink, elements: Sequence[tuple[int, ...]]) -> str:
 
 
 def _no_stream(sink: Sink) -> DataLossError:
-    msg = f"could not go on at operator {sink.name!r}: found no stream {sink.stream!r} in log {sink.path!r} any more"
+    msg = f"could not continue at operator {sink.name!r}: found no stream {sink.stream!r} in log {sink.path!r} any more"
     return DataLossError(
         msg,
         hint="the output was replaced: start the dataflow again",

@@ -3,8 +3,8 @@
 Invariants
 ----------
 1. What is complete in the log is what messages say; nothing is said of times that are still open.
-2. The log's frontier is all that an import remembers: who begins again hears everything once more, and
-   what is complete is passed over.
+2. The log's frontier is all that an import remembers: an import that begins again reads everything once more, and
+   passes over what is complete.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def export_collection(
     name : str
         What the files' names begin with.
     tell : callable, optional
-        Is told the number of updates of each message.
+        Gets the number of updates of each message.
 
     Raises
     ------
@@ -226,7 +226,7 @@ class CdcImport:
         """Check that messages can go to a stream of the log."""
         if log.kind != "collection":
             msg = f"could not import CDCv2 into log {log.path!r}: found kind={log.kind!r}"
-            raise InvalidUsageError(msg, hint="CDCv2 tells of collections: create the log with kind='collection'")
+            raise InvalidUsageError(msg, hint="create the log with kind='collection': CDCv2 describes collections")
         wanted = self._types.layout.domain
         if log.domain.arity != wanted.arity:
             msg = f"could not import CDCv2 into log {log.path!r}: found times of {log.domain.arity} coordinates"
@@ -273,7 +273,7 @@ class CdcImport:
         Raises
         ------
         ProtocolError
-            If messages contradict one another, are not consolidated, or tell of updates before the log's least time.
+            If messages contradict one another, are not consolidated, or state updates before the log's least time.
             The log is as it was.
         UpperMismatchError, StorageError
             If somebody else appended to the stream meanwhile, or the log cannot be written: begin again with a new

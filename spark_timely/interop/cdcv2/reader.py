@@ -1,8 +1,8 @@
 """Differential's CDCv2: statements about a collection that hold for ever, in any order and any number of copies.
 
 There are two kinds. *Updates*: these (data, time, diff) are in the collection. *Progress*: of the times
-beyond `lower` and not beyond `upper`, exactly those in `counts` have updates, and exactly so many. Whoever
-has heard both knows when a time is complete, whatever was sent twice, late, or in another order.
+beyond `lower` and not beyond `upper`, exactly those in `counts` have updates, and exactly as many as stated. A reader
+of both knows when a time is complete, whatever was sent twice, late, or in another order.
 
 Invariants
 ----------

@@ -168,7 +168,7 @@ def commit_loop(
                 raise
             else:
                 store.refresh()
-                # Reported as done, and not there: merged meanwhile, or a store that lies.
+                # Reported as done, and not there: merged meanwhile, or a store that reports falsely.
                 if found.is_shown() or any(attempt.has_landed() for attempt in tried):
                     return done()
         msg = f"could not {what}: found {MOST_ATTEMPTS} lost races{last}"

@@ -4,8 +4,8 @@ A decision holds for the snapshot it was made from. A lost race throws it away, 
 
 Invariants
 ----------
-1. Only the owner of a stream appends to it, and nobody to a closed one. Who takes a stream over becomes its
-   owner, once: who has lost it never gets it back, so no micro-batch of his is in it twice.
+1. Only the owner of a stream appends to it, and nobody to a closed one. A query that takes a stream over becomes its
+   owner, once: a query that lost it cannot take it back, so no micro-batch of any query is in it twice.
 2. A micro-batch that the log holds already is recognised before anything else is judged, by what it was planned
    from: it is done, and another one under its number is an error.
 3. What is appended keeps the protocol, judged by the counts before the commit.
@@ -191,7 +191,7 @@ def _check_takeover(
     )
     raise OwnershipError(
         msg,
-        hint="who has lost a stream does not get it back: go on under another name, with a new checkpoint",
+        hint="continue under another name, with a new checkpoint: an owner that lost a stream cannot take it back",
         context={"path": path, "stream": name, "owner": state.owner},
     )
 
@@ -301,7 +301,7 @@ def _check_written_for(path: str, state: StreamState, request: CommitRequest) ->
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamOpening:
-    """How a stream comes to be: the states to write, and whom this must not race with.
+    """How a stream is opened: the states to write, and the streams that this must not race with.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ class Store(Protocol):
 
     @property
     def generation(self) -> int:
-        """How often everything was read anew: versions mean something else after that."""
+        """How often everything was read again: versions mean something else after that."""
 
     @property
     def live(self) -> LiveFiles:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["NO_LINKS", "Creation", "add_action", "create_table", "no_links"]
 
 Creation = Literal["made", "taken", "unclear"]
-"""Who made the table that is there: this attempt, surely another one, or one of them."""
+"""Which attempt made the table that is there: this one, surely another one, or one of them."""
 
 # What a file system without hard links says.
 NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})

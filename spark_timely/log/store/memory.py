@@ -85,7 +85,7 @@ class MemoryStore:
 
     @property
     def generation(self) -> int:
-        """Always 0: nothing is read anew."""
+        """Always 0: nothing is read again."""
         return 0
 
     @property
@@ -146,7 +146,7 @@ class MemoryStore:
 
     def _lost(self) -> LostRaceError:
         msg = f"could not commit to {self.path!r}: found version={len(self.table.commits) - 1}"
-        return LostRaceError(msg, hint="refresh and decide anew", determinate=True)
+        return LostRaceError(msg, hint="refresh and decide again", determinate=True)
 
     def flush(self) -> None:
         """Do nothing: what is in this process ends with it."""

@@ -10,7 +10,7 @@ Invariants
 1. The frontier of a micro-batch is the meet of those of all its sources: a time is complete when it is
    complete in each. A source that has not begun yet holds everything back.
 2. What is not known, or not in the log's times, is refused before any row is written, never taken for complete.
-3. The answer depends on the number of the micro-batch alone: Spark never writes an offset file anew, so a repeated
+3. The answer depends on the number of the micro-batch alone: Spark never writes an offset file twice, so a repeated
    micro-batch gets the same.
 """
 

@@ -135,8 +135,8 @@ def test_failure_is_told_in_plan_and_numbers_from_any_process(tmp_path: Path, lo
     assert isinstance(failure.error, OperatorError)
     assert failure_of(open_log(str(tmp_path / "bad")), told.sinks[0], run="another") is None
     assert [state.failure for state in outputs(told)] == [failure, None, None]
-    lines = [line for line in explain(told).splitlines() if "stands still" in line]
-    assert lines == [f"    stands still: {failure.error}"]
+    lines = [line for line in explain(told).splitlines() if "stopped: " in line]
+    assert lines == [f"    stopped: {failure.error}"]
     assert "found ValueError: fifteen" in lines[0]
     found = {(each.operator, each.output): each.failure for each in metrics(told)}
     assert found["map_2", "capture_3"] == found["capture_3", "capture_3"] == failure.message
