@@ -64,7 +64,9 @@ def check_clock_options(options: SourceOptions, /) -> None:
     if other:
         msg = f"could not read a clock: found options {shown(other)}"
         raise InvalidOptionError(
-            msg, hint="with content=clock give path, logs, run, alarm and pollInterval only", context={"options": other}
+            msg,
+            hint="give path, logs, run, alarm and pollInterval only, with content=clock",
+            context={"options": other},
         )
 
 
@@ -152,7 +154,7 @@ class Clock:
     def _positions(offset: Mapping[str, Any]) -> Mapping[str, Any]:
         if offset.get("content") != "clock" or offset.get("version") != _VERSION:
             msg = f"could not read the checkpoint: found {shown(dict(offset))}, which is no offset of a clock"
-            raise InvalidUsageError(msg, hint="the checkpoint belongs to another query; use a new one")
+            raise InvalidUsageError(msg, hint="use a new checkpoint: this one belongs to another query")
         frontiers: Mapping[str, Any] = offset["frontiers"]
         return frontiers
 

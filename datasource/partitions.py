@@ -235,7 +235,7 @@ class ReplayLayout:
             msg = f"could not read a split: found format={found.get('format')!r}, known is {_SPLIT_FORMAT}"
             raise InvalidUsageError(
                 msg,
-                hint="driver and executors need the same version of spark-timely",
+                hint="install the same version of spark-timely on driver and executors",
             )
         return cls(
             schema=_unpacked(found["schema"]),

@@ -523,7 +523,7 @@ class ReplayPlanner:
         msg = f"could not read log {self._log.path!r} up to {wanted}: found frontier={found}"
         raise DataLossError(
             msg,
-            hint="the log was restored to an earlier state or replaced; begin with a new checkpoint",
+            hint="begin with a new checkpoint: the log was restored to an earlier state or replaced",
             context={"path": self._log.path},
         )
 
@@ -536,7 +536,7 @@ class ReplayPlanner:
         )
         raise DataLossError(
             msg,
-            hint="the log was deleted and created again; begin with a new checkpoint",
+            hint="begin with a new checkpoint: the log was deleted and created again",
             context={"path": self._log.path},
         )
 

@@ -551,7 +551,7 @@ def _moved(plan: CapturePlan, ident: BatchId, found: str, current: str) -> Upper
     return UpperMismatchError(
         f"could not commit micro-batch {ident.batch} to stream {plan.options.stream!r} of log {plan.options.path!r}:"
         f" found {found}, the log has {current}",
-        hint="the stream was changed while the micro-batch ran; restart the query, which runs it again",
+        hint="restart the query, which runs the micro-batch again: the stream was changed while it ran",
         expected=found,
         current=current,
         context={"stream": plan.options.stream, "batch": ident.batch},

@@ -471,7 +471,7 @@ def _diff_column(schema: StructType, options: SinkOptions, *, events: bool, upda
     if not pa.types.is_signed_integer(kind):
         use = "diff of events" if name is None else "diffColumn"
         msg = f"could not use column {column!r} as {use}: found type {str(kind)!r}"
-        raise SchemaMismatchError(msg, hint="a diff is an integer; cast the column", context={"column": column})
+        raise SchemaMismatchError(msg, hint="cast the column: a diff is an integer", context={"column": column})
     return column
 
 
@@ -487,7 +487,7 @@ def _time_types(schema: StructType, times: tuple[str, ...], form: LogFormat | No
             msg = f"could not use column {name!r} as time: found type {schema[name].dataType.simpleString()!r}"
             raise SchemaMismatchError(
                 msg,
-                hint="a time is a bigint, int, smallint, date or timestamp with zone; cast the column",
+                hint="cast the column: a time is a bigint, int, smallint, date or timestamp with zone",
                 context={"column": name},
             ) from error
     if form is None or not times:

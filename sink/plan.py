@@ -527,6 +527,6 @@ def _closed(path: str, stream: str | None) -> ClosedError:
     what = f"log {path!r}" if stream is None else f"stream {stream!r} of log {path!r}"
     return ClosedError(
         f"could not capture into {what}: found it closed",
-        hint="nothing can follow a complete stream; capture into another log",
+        hint="capture into another log: nothing can follow a complete stream",
         context={"path": path, "stream": stream},
     )

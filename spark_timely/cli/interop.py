@@ -443,7 +443,7 @@ def _export(options: argparse.Namespace, console: Console) -> bool:
     form = options.format or ("cdcv2" if log.kind == "collection" else "timely")
     if form == "cdcv2" and options.stream is not None:
         msg = "could not read the command line: found --stream with --format cdcv2"
-        raise InvalidOptionError(msg, hint="a collection is what all its streams add up to")
+        raise InvalidOptionError(msg, hint="leave --stream out: a collection is what all its streams add up to")
     with Bar("export", total, text=lambda n: count_text(n, "row")) as bar:
         if form == "cdcv2":
             written = export_collection(

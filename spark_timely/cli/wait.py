@@ -93,7 +93,7 @@ def _asked(options: argparse.Namespace) -> tuple[list[Log], Callable[[Antichain]
         return [log], passes(log.domain, time=options.time, frontier=options.token)
     if options.log is not None:
         msg = f"could not read the command line: found LOG {shown(options.log)} beside --cut"
-        raise InvalidUsageError(msg, hint="a cut names its logs; leave LOG out")
+        raise InvalidUsageError(msg, hint="leave LOG out: a cut names its logs")
     cut = Cut.from_json(_text(options.cut))
     return open_cut(cut, storage_options=storage_options(options)), cut.reached_by
 

@@ -221,7 +221,7 @@ class _CeilTo:
     def bind(self, domain: TimeDomain) -> BoundDelay:
         if domain.arity != 1:
             msg = f"could not delay times up to multiples of {shown(self.width)}: found {domain.arity} coordinates"
-            raise InvalidUsageError(msg, hint="ceil_to is for times of one coordinate")
+            raise InvalidUsageError(msg, hint="use ceil_to for times of one coordinate only")
         kind = domain.types[0]
         width = kind.duration(self.width)
         if not 1 <= width <= max(kind.hi, 1):
@@ -255,7 +255,7 @@ class _Hopping:
     def delays(self, domain: TimeDomain) -> list[Delay]:
         if domain.arity != 1:
             msg = f"could not cut times into windows: found {domain.arity} coordinates"
-            raise InvalidUsageError(msg, hint="windows are for times of one coordinate")
+            raise InvalidUsageError(msg, hint="use windows for times of one coordinate only")
         size, every = (domain.types[0].duration(each) for each in (self.size, self.every))
         if every < 1 or size < every or size % every:
             msg = f"could not cut times into windows: found size={shown(self.size)}, every={shown(self.every)}"

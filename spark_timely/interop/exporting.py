@@ -194,7 +194,7 @@ def export_log(
 def _check(log: Log, files: int) -> None:
     if log.kind != "stream":
         msg = f"could not export log {log.path!r} as captures: found kind={log.kind!r}"
-        raise InvalidUsageError(msg, hint="a collection is exported as CDCv2")
+        raise InvalidUsageError(msg, hint="export the log as CDCv2: it is a collection")
     check_files(log, files)
 
 

@@ -344,7 +344,7 @@ class StreamImport:
             f"could not continue the import of {shown(self.name)} into stream {self.stream!r}: found {found} than the"
             f" {mark.position} bytes that the log has, of {mark.events} events"
         )
-        hint = "this is another capture, or it was changed: import it into another stream"
+        hint = "import it into another stream: this is another capture, or it was changed"
         return CaptureFormatError(msg, hint=hint, event=mark.events, position=mark.position)
 
     def _overtaken(self, expected: int, current: object) -> UpperMismatchError:

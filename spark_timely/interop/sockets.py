@@ -139,7 +139,7 @@ class Producers:
                 self._listener = socket.create_server((address.host, address.port), family=family)
             except (OSError, UnicodeError) as error:
                 msg = f"could not listen on {address}: found {shown(str(error))}"
-                hint = "another program has the port, or the host is none of this machine"
+                hint = "use a free port, and a host of this machine"
                 raise StorageError(msg, hint=hint) from error
             self._listener.settimeout(_LOOK_S)
 

@@ -141,9 +141,9 @@ class Cut:
                 newer = found["version"] > _VERSION
                 raise LogFormatError(
                     msg,
-                    hint="a newer spark-timely wrote it; upgrade"
+                    hint="upgrade spark-timely: a newer version wrote it"
                     if newer
-                    else "an older spark-timely wrote it, without the commits of its logs; make a new cut",
+                    else "make a new cut: an older spark-timely wrote this one, without the commits of its logs",
                 )
             domain = TimeDomain(tuple(found["times"]))
             logs = tuple(
@@ -188,7 +188,7 @@ class Cut:
         if wanted is not None:
             msg = f"could not read log {log.path!r} at a cut: found id={found!r}, the cut has id={wanted!r}"
             raise DataLossError(
-                msg, hint="the log was deleted and created again; make a new cut", context={"path": log.path}
+                msg, hint="make a new cut: the log was deleted and created again", context={"path": log.path}
             )
         paths = [entry.path for entry in self.logs]
         msg = f"could not read log {log.path!r} at a cut: found logs={shown(paths)}, this one is not among them"
@@ -206,7 +206,7 @@ class Cut:
         msg = f"could not read log {path!r} at a cut of frontier={wanted}: found frontier={found}"
         raise NotBeyondError(
             msg,
-            hint="the log has not come so far; wait for it (spark_timely.wait, spark-timely wait --cut)",
+            hint="wait for the log (spark_timely.wait, spark-timely wait --cut): it has not come so far",
             time=wanted,
             frontier=found,
         )
@@ -275,7 +275,9 @@ def cut(
         if log.domain.types != domain.types:
             found, wanted = ([t.value for t in each.domain.types] for each in (log, first))
             msg = f"could not make a cut: found times={found!r} in log {log.path!r}, times={wanted!r} in {first.path!r}"
-            raise InvalidUsageError(msg, hint="only logs with times of the same types have a frontier in common")
+            raise InvalidUsageError(
+                msg, hint="give logs with times of the same types: only these have a frontier in common"
+            )
     entries = tuple(
         CutLog(log.log_id, log.path, log.frontier(), newest_commits(log.ends(), _COMMITS_BYTES)) for log in opened
     )

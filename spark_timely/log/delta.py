@@ -111,7 +111,7 @@ def create_log(
     form = LogFormat.build(schema, times=times, minimum=minimum, kind=kind)
     if isinstance(streams, bool) or not isinstance(streams, int) or streams < 1:
         msg = f"could not create log {where!r}: found streams={streams!r}"
-        raise InvalidUsageError(msg, hint="a log has one stream or more")
+        raise InvalidUsageError(msg, hint="give a number of streams of at least 1")
     storage_options = promised(storage_options, single_writer=single_writer, flush=flush)
     check_place(where, storage_options)
     storage = open_storage(where, storage_options)

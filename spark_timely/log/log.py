@@ -536,7 +536,7 @@ class Log:
                 )
                 raise NotBeyondError(
                     msg,
-                    hint="a frontier only moves forward",
+                    hint="give a frontier beyond the present one: it only moves forward",
                     time=target.to_json(),
                     frontier=state.frontier.to_json(),
                 )

@@ -176,7 +176,7 @@ def wait(
     if isinstance(target, Cut):
         if time is not None or frontier is not None:
             msg = f"could not wait for a cut: found time={shown(time)}, frontier={shown(frontier)}"
-            raise InvalidUsageError(msg, hint="a cut has its own frontier; leave them out")
+            raise InvalidUsageError(msg, hint="leave them out: a cut has its own frontier")
         logs, reached = open_cut(target, storage_options=storage_options), target.reached_by
         what = f"{len(logs)} logs at a cut of frontier={target.domain.render_frontier(target.frontier)}"
     else:

@@ -397,7 +397,7 @@ class StreamWriter:
             )
             raise NotBeyondError(
                 msg,
-                hint="a frontier only moves forward",
+                hint="give a frontier beyond the present one: it only moves forward",
                 time=frontier.to_json(),
                 frontier=state.frontier.to_json(),
             )

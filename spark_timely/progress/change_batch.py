@@ -96,7 +96,7 @@ class ChangeBatch:
             time = (time,) if isinstance(time, int | np.integer) else tuple(time)
         if len(time) != self._arity:
             msg = f"could not count time={time!r:.200}: found arity={len(time)}, expected arity={self._arity}"
-            raise InvalidShapeError(msg, hint="times of one batch have the same number of coordinates")
+            raise InvalidShapeError(msg, hint="give times with the same number of coordinates as the batch")
         self._few.append((time, diff))
         self._length += 1
         if self._length > _LAZY and self._length // 2 >= self._clean:

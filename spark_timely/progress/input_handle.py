@@ -77,10 +77,15 @@ class InputHandle:
         self._check_open("advance")
         if len(after) != len(self._time):
             msg = f"could not advance input {self.name!r} to time={after!r}: its times are like {self._time!r}"
-            raise InvalidShapeError(msg, hint="times of one scope have the same number of coordinates")
+            raise InvalidShapeError(msg, hint="give times with the same number of coordinates as the scope")
         if not all(a <= b for a, b in zip(self._time, after, strict=True)):
             msg = f"could not advance input {self.name!r} to time={after!r}: its time is {self._time!r} already"
-            raise NotBeyondError(msg, hint="times only move forward", time=after, frontier=self._time)
+            raise NotBeyondError(
+                msg,
+                hint="give a time at or after the present one: times only move forward",
+                time=after,
+                frontier=self._time,
+            )
         if self._operator is not None and after != self._time:
             self._operator.pending_internal.update(0, self._time, -1)
             self._operator.pending_internal.update(0, after, 1)
@@ -157,7 +162,7 @@ class InputHandle:
     def _check_open(self, attempt: str) -> None:
         if self._closed:
             msg = f"could not {attempt} input {self.name!r}: it is closed"
-            raise ClosedError(msg, hint="a closed input stays closed; use another handle")
+            raise ClosedError(msg, hint="use another handle: a closed input stays closed")
 
 
 def _as_time(time: int | Sequence[int]) -> Time:

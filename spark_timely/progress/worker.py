@@ -194,7 +194,9 @@ class Worker:
         except KeyError:
             what = "never was" if number >= self._numbers or number < 0 else "came to its end or was dropped"
             msg = f"could not find dataflow {number!r}: it {what}, running={self.dataflows!r:.200}"
-            raise MissingError(msg, hint="numbers of dataflows are never used again") from None
+            raise MissingError(
+                msg, hint="ask for a dataflow that runs: numbers of dataflows are never used again"
+            ) from None
 
     def step(self) -> bool:
         """Give each dataflow a turn; return whether any is left that is not complete.

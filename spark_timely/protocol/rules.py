@@ -484,7 +484,7 @@ def _unheld(
     shown = [_shown(element, domain) for element in held.elements[:8]]
     more = f" and {len(held) - 8} more" if len(held) > 8 else ""
     if held.is_empty:
-        hint = "the stream is closed; nothing can follow"
+        hint = "write to another stream: this one is closed, and nothing can follow"
     else:
         hint = "only times at or after a held one may be used; a dropped capability does not come back"
     return UnheldCapabilityError(

@@ -59,7 +59,7 @@ def consolidate(df: DataFrame, /, *, diff: str = _DIFF) -> DataFrame:
 
     if diff not in df.columns:
         msg = f"could not consolidate a DataFrame: found no column {diff!r} in {df.columns!r:.200}"
-        raise InvalidUsageError(msg, hint="only updates of a collection log have diffs")
+        raise InvalidUsageError(msg, hint="read a collection log: only its updates have diffs")
     maps = [field.name for field in df.schema.fields if field.name != diff and has_map(field.dataType)]
     if maps:
         msg = f"could not consolidate a DataFrame: found column {maps[0]!r}, which is or contains a map"
@@ -232,7 +232,7 @@ def _contents(updates: DataFrame, what: str, *, diffs: bool) -> DataFrame:
         functions.lit(f"{NegativeMultiplicityError.__name__}: could not take a snapshot of {what}: "),
         functions.lit("found a row with diff="),
         diff.cast("string"),
-        functions.lit(" — hint: what was captured retracts a row that it never added; verify the capture"),
+        functions.lit(" — hint: verify the capture: it retracts a row that it never added"),
     )
     checked = consolidate(updates).withColumn(
         _DIFF, functions.when(diff > 0, diff).otherwise(functions.raise_error(message))

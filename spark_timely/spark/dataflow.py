@@ -471,7 +471,9 @@ class DataflowQuery:
                 ended = "" if active else ", and the query has ended"
                 asked_for = shown(domain.render_time(wanted))
                 msg = f"could not wait for time={asked_for}: found outputs at frontier={at}{ended}"
-                error = WaitTimeoutError(msg, hint="explain() tells which input holds them back", frontier=at)
+                error = WaitTimeoutError(
+                    msg, hint="call explain(): it names the input that holds them back", frontier=at
+                )
                 for failure in failures:
                     error.add_note(f"tried again: {failure.error}")
                 raise error

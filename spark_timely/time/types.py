@@ -141,7 +141,7 @@ class TimeType(enum.Enum):
             msg = f"could not read time column {name!r}: found null in row={first_row + row}"
             raise InvalidUsageError(
                 msg,
-                hint="every row needs a time; filter such rows out or fill the column",
+                hint="filter such rows out or fill the column: every row needs a time",
                 context={"column": name, "row": first_row + row},
             )
         values, fits = self._integers(array)
@@ -220,7 +220,7 @@ class TimeType(enum.Enum):
             msg = f"could not write a time of type {self.value}: found {found!r}"
             raise InvalidUsageError(
                 msg,
-                hint=f"times of this type lie in [{self.lo}, {self.hi}]",
+                hint=f"give a time in [{self.lo}, {self.hi}]",
             )
         return pa.array(narrow).view(self.arrow)
 
@@ -288,7 +288,7 @@ class TimeType(enum.Enum):
             msg = f"could not read a time of type {self.value}: found {value!r:.200}"
             raise InvalidUsageError(
                 msg,
-                hint=f"times lie between {self.render(self.lo)} and {self.render(self.hi)}",
+                hint=f"give a time between {self.render(self.lo)} and {self.render(self.hi)}",
             )
         return number
 

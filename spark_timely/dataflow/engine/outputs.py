@@ -492,7 +492,7 @@ def _no_stream(sink: Sink) -> DataLossError:
     msg = f"could not continue at operator {sink.name!r}: found no stream {sink.stream!r} in log {sink.path!r} any more"
     return DataLossError(
         msg,
-        hint="the output was replaced: start the dataflow again",
+        hint="start the dataflow again: the output was replaced",
         context={"path": sink.path, "stream": sink.stream},
     )
 

@@ -87,7 +87,9 @@ def collection_messages(
     """
     if log.kind != "collection":
         msg = f"could not write log {log.path!r} as CDCv2: found kind={log.kind!r}"
-        raise InvalidUsageError(msg, hint="streams are exported as captures; CDCv2 is for collections")
+        raise InvalidUsageError(
+            msg, hint="export the log as captures: it is a stream log, and CDCv2 is for collections"
+        )
     types = default_types(log) if types is None else types
     encoder = CaptureEncoder(time=types.time, record=types.record)
     end = log.frontier() if up_to is None else log.frontier().meet(log.domain.parse_frontier(up_to))

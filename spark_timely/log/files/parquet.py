@@ -118,7 +118,7 @@ def conform(table: pa.Table, schema: pa.Schema, *, what: str = "rows", first_row
             msg = f"could not fit {what} to the log: found null in column {field.name!r}, row={row}"
             raise SchemaMismatchError(
                 msg,
-                hint="the log was created with this column not null; fill or drop such rows",
+                hint="fill or drop such rows: the log was created with this column not null",
                 context={"column": field.name, "row": row},
             )
         columns.append(column)

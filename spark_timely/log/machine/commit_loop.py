@@ -174,7 +174,7 @@ def commit_loop(
         msg = f"could not {what}: found {MOST_ATTEMPTS} lost races{last}"
         raise StorageError(
             msg,
-            hint="too many others commit at once; try again",
+            hint="try again: too many others commit at once",
             context=context,
             determinate=not tried,
         )

@@ -334,7 +334,7 @@ class DeltaStore:
     def _features(self, found: str) -> LogFormatError:
         return LogFormatError(
             f"could not open log {self.path!r}: found table features that cannot be read: {masked(found):.200}",
-            hint="a log is a plain Delta table; rewrite it without the feature",
+            hint="rewrite the table without the feature: a log is a plain Delta table",
             context={"path": self.path},
         )
 
@@ -372,7 +372,7 @@ class DeltaStore:
             msg = f"could not open log {self.path!r}: found partition columns={metadata.partition_columns!r}"
             raise LogFormatError(
                 msg,
-                hint="a log is partitioned by _event; restore the table",
+                hint="restore the table: a log is partitioned by _event",
                 context={"path": self.path},
             )
         if "deletionVectors" in features:
@@ -473,7 +473,7 @@ class DeltaStore:
         if str(table.metadata().id) != self._id:
             msg = f"could not read log {self.path!r}: found another table in its place"
             raise LogMissingError(
-                msg, hint="the log was deleted and created again; open it again", context={"path": self.path}
+                msg, hint="open the log again: it was deleted and created again", context={"path": self.path}
             )
         if (table.version(), self._mark) != (self._version, None):
             self._load(table)

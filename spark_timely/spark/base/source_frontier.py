@@ -184,7 +184,7 @@ def _lines(attempt: str, batch_id: int, checkpoint: str, text: str) -> list[str]
         msg = f"{attempt}: found {shown(text)} in 'offsets/{batch_id}'"
         raise StorageError(
             msg,
-            hint="this version of Spark writes its checkpoint in another form; upgrade spark-timely",
+            hint="upgrade spark-timely: this version of Spark writes its checkpoint in another form",
             determinate=True,
             context={"checkpoint": checkpoint},
         )

@@ -350,7 +350,9 @@ def test_log_made_anew_at_the_same_place_is_refused() -> None:
     checkpoint = Checkpoint()
     drive(log, checkpoint=checkpoint).run_one()
     driver = drive(other, checkpoint=checkpoint)
-    with pytest.raises(DataLossError, match=r"begun with log id=.* — hint: the log was deleted and created again"):
+    with pytest.raises(
+        DataLossError, match=r"begun with log id=.* — hint: begin .*: the log was deleted and created again"
+    ):
         driver.run_one()
     checkpoint.n_committed = 0
     with pytest.raises(DataLossError, match="begun with log id="):
