@@ -32,7 +32,7 @@ from spark_timely.datasource.recent import CommitBound
 from spark_timely.errors import DataLossError, NotBeyondError, SinceViolationError
 from spark_timely.log.cut import Cut
 from spark_timely.log.machine.decide import missing_stream
-from spark_timely.log.machine.identity import newest_commits, other_commits, told_of_others
+from spark_timely.log.machine.identity import describe_other_commits, newest_commits, other_commits
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Admission, Limits, admit, cut_bytes, default_splits, may_hold
 from spark_timely.spark.base.offsets import Begin, Offset, Selection, read_offset
@@ -553,7 +553,7 @@ class ReplayPlanner:
             self._refresh(at_once=True)
             others = other_commits(self._log, offset.commits)
         if others:
-            found = told_of_others(self._log.path, others, "the query has seen")
+            found = describe_other_commits(self._log.path, others, "the query has seen")
             msg = f"could not continue from the checkpoint: {found}"
             raise DataLossError(
                 msg,

@@ -136,7 +136,7 @@ def _import(
         finally:
             threads.wait()
         threads.check()
-    _say(target.log, types, [results[capture] for capture, _ in named], console)
+    _print_imported(target.log, types, [results[capture] for capture, _ in named], console)
     return True
 
 
@@ -378,7 +378,7 @@ class _Listeners:
         raise first
 
 
-def _say(log: Log | None, types: CaptureTypes, results: list[Imported], console: Console) -> None:
+def _print_imported(log: Log | None, types: CaptureTypes, results: list[Imported], console: Console) -> None:
     if log is None:  # nobody came
         domain = types.layout.domain
         frontier = domain.minimum_frontier
@@ -455,7 +455,7 @@ def _export(options: argparse.Namespace, console: Console) -> bool:
                 name=options.name,
                 tell=bar.add,
             )
-            return _say_written(written, console)
+            return _print_written(written, console)
         written = export_log(
             log,
             options.folder,
@@ -467,10 +467,10 @@ def _export(options: argparse.Namespace, console: Console) -> bool:
             json_lines=form == "jsonl",
             tell=bar.add,
         )
-    return _say_written(written, console)
+    return _print_written(written, console)
 
 
-def _say_written(written: list[Exported], console: Console) -> bool:
+def _print_written(written: list[Exported], console: Console) -> bool:
     if console.json_mode:
         console.answer([dataclasses.asdict(each) for each in written])
         return True

@@ -422,11 +422,11 @@ def _advance(options: argparse.Namespace, console: Console) -> bool:
     planned = [log.advance(options.stream, options.frontier, reason=options.reason, dry_run=True)]
     left = _frontier_after(log, planned)
     if options.dry_run:
-        _say_moves(log.domain, planned, left, console, dry_run=True)
+        _print_moves(log.domain, planned, left, console, dry_run=True)
         return True
     _ask("advance", options, _moves(log.domain, planned, left))
     after = log.advance(options.stream, options.frontier, reason=options.reason)
-    _say_moves(log.domain, [after], log.frontier(), console)
+    _print_moves(log.domain, [after], log.frontier(), console)
     return True
 
 
@@ -442,12 +442,12 @@ def _close(options: argparse.Namespace, console: Console) -> bool:
     left = nothing if options.stream is None else _frontier_after(log, planned)
     given_up = log.unclaimed if options.stream is None else 0
     if options.dry_run:
-        _say_moves(log.domain, planned, left, console, given_up=given_up, dry_run=True)
+        _print_moves(log.domain, planned, left, console, given_up=given_up, dry_run=True)
         return True
     if planned or given_up:
         _ask("close", options, _moves(log.domain, planned, left, given_up))
     closed = log.close(options.stream, reason=options.reason)
-    _say_moves(log.domain, closed, log.frontier(), console, given_up=given_up)
+    _print_moves(log.domain, closed, log.frontier(), console, given_up=given_up)
     return True
 
 
@@ -486,7 +486,7 @@ def _moves(domain: TimeDomain, after: Sequence[StreamState], frontier: Antichain
     return [*(lines or ["nothing to do"]), f"frontier of the log: {frontier_text(domain, frontier)}"]
 
 
-def _say_moves(
+def _print_moves(
     domain: TimeDomain,
     after: Sequence[StreamState],
     frontier: Antichain,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from spark_timely.errors import DataLossError, InvalidUsageError, LogFormatError, NotBeyondError, TimelyError, shown
-from spark_timely.log.machine.identity import Commits, newest_commits, other_commits, told_of_others
+from spark_timely.log.machine.identity import Commits, describe_other_commits, newest_commits, other_commits
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 
@@ -63,7 +63,7 @@ class CutLog:
             others = other_commits(log, self.commits)
         if not others:
             return
-        found = told_of_others(log.path, others, "the cut was made of")
+        found = describe_other_commits(log.path, others, "the cut was made of")
         msg = f"could not read log {log.path!r} at a cut: {found}"
         raise DataLossError(
             msg,

@@ -159,7 +159,7 @@ class Subgraph:
         if not nothing.is_empty():
             msg = f"scope {self.name!r}: frontiers of the inputs became capabilities of the outputs (invariant 3)"
             raise TimelyInternalError(msg, context={"changes": list(nothing)})
-        self._tell_children()
+        self._send_frontiers()
         for child in self._children:
             child.begin()
         self._awake.update(range(1, len(self._children) + 1))
@@ -252,7 +252,7 @@ class Subgraph:
 
     def _run_children(self) -> bool:
         """Step 5: in the order of their numbers, those that have a cause to run."""
-        self._tell_children()
+        self._send_frontiers()
         causes = sorted({*self._awake, *self._outstanding, *self._held})
         active = False
         for index in causes:
@@ -320,7 +320,7 @@ class Subgraph:
             context={"scope": self.name, "location": location, "time": row[3:]},
         )
 
-    def _tell_children(self) -> None:
+    def _send_frontiers(self) -> None:
         """Pass on how frontiers moved, to those who want to know."""
         for node, moves in self._frontier_moves().items():
             child = self._children[node - 1]

@@ -114,7 +114,7 @@ def test_advance_by_hand_while_a_micro_batch_runs_makes_it_run_again(tmp_path: P
     message = driver.writer(schema).write(iter(rows([3, 9]).to_batches()))
     driver.log().advance("main", [5])
     with pytest.raises(
-        errors.UpperMismatchError, match="hint: restart the query, .*: the stream was changed while it ran"
+        errors.UpperMismatchError, match=r"hint: restart the query, .*: the stream was changed while it ran"
     ):
         driver.writer(schema).commit([message], 1)
     driver.run([rows([3, 9])])

@@ -296,7 +296,7 @@ class Outputs:
             return
         well = replace(note, step=None, failures=others)
         try:
-            _say(self._logs[sink.path], sink, state, well, f"{sink.owner}: {sink.name} is well again")
+            _append_note(self._logs[sink.path], sink, state, well, f"{sink.owner}: {sink.name} is well again")
         except TimelyError as error:
             _log.warning("output %r: that it is well again cannot be written into its log: %s", sink.name, error)
 
@@ -319,10 +319,10 @@ class Outputs:
         else:
             self._due[sink] = self._now() + pause_s(self._tries[sink])
         # The log of an output that this plan does not write stays as it is.
-        if state is None or isinstance(error, OwnershipError) or not self._tell(sink, state, error):
+        if state is None or isinstance(error, OwnershipError) or not self._record_failure(sink, state, error):
             self._unreported.add(sink)
 
-    def _tell(self, sink: Sink, state: StreamState, error: Exception) -> bool:
+    def _record_failure(self, sink: Sink, state: StreamState, error: Exception) -> bool:
         """Write a failure into the log of its output; return whether everybody can see it, or need not."""
         log = self._logs[sink.path]
         failure = OutputFailure.of(sink.name, error, self._run)
@@ -338,7 +338,7 @@ class Outputs:
                 return True
             _log.error("%s: output %r stopped: %s", sink.owner, sink.name, error)
             for _ in range(_MOST_TRIES):
-                if _say(log, sink, state, before.failed(failure), f"{sink.owner}: {sink.name} failed"):
+                if _append_note(log, sink, state, before.failed(failure), f"{sink.owner}: {sink.name} failed"):
                     return True
                 log.refresh()
                 now = log.stream(sink.stream)
@@ -378,7 +378,7 @@ def _append(
     )
 
 
-def _say(log: Log, sink: Sink, state: StreamState, note: OutputNote, reason: str) -> bool:
+def _append_note(log: Log, sink: Sink, state: StreamState, note: OutputNote, reason: str) -> bool:
     """Write a note that moves nothing; return False if somebody else was first."""
     try:
         _append(log, sink, state, note, reason)
@@ -434,7 +434,7 @@ def drop_output(log: Log, sink: Sink, run: str) -> None:
         state = log.stream(sink.stream)
         if state is None or state.closed:
             return
-        if _say(log, sink, state, newest_note(log, sink).without(run), f"{sink.owner}: {sink.name} dropped"):
+        if _append_note(log, sink, state, newest_note(log, sink).without(run), f"{sink.owner}: {sink.name} dropped"):
             return
 
 

@@ -179,7 +179,7 @@ class Engine:
         return self._outputs.dropped
 
     @property
-    def goes_on(self) -> bool:
+    def may_move(self) -> bool:
         """Whether any output may move again by itself: it is not complete, and depends on none that stopped."""
         failed = {sink for sink, error in self._outputs.failures.items() if not passes(type(error).__name__)}
         return not self.dropped and any(
@@ -586,7 +586,7 @@ def advance_all(
         pause(rest)
     kept = [engine for engine in engines if not engine.dropped]
     failures = [*broken.values(), *(error for engine in kept for error in engine.failures)]
-    ends = broken or any(engine.unreported_failures for engine in kept) or not any(engine.goes_on for engine in kept)
+    ends = broken or any(engine.unreported_failures for engine in kept) or not any(engine.may_move for engine in kept)
     if failures and (ends or not lives):
         first, *others = failures
         for other in others:
