@@ -1,8 +1,8 @@
 """Decoding captures into Arrow, against the speeds at which the real timely's crate replays them.
 
 The crate was measured once, on one core of a machine of the class that this is meant for; its figures, in records
-per second, stand in `RUST`. The workload is the one that its notes describe: records of type u64, so many per event
-of messages, and after each an event of progress.
+per second, stand in `RUST`. The workload is the one that its notes describe: records of type u64, a given number in
+each event of messages, and after it an event of progress.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RECORDS = {1000: 20_000_000, 100: 2_000_000}
 
 
 def write_capture(path: Path, per_event: int) -> None:
-    """Write a capture of so many records per event; without our own encoder, which is not what is measured."""
+    """Write a capture of `per_event` records in each event; without our own encoder, which is not what is measured."""
     with path.open("wb") as file:
         for i in range(RECORDS[per_event] // per_event):
             records = np.arange(i * per_event, (i + 1) * per_event, dtype="<u8").tobytes()

@@ -161,7 +161,7 @@ class PlainAntichain:
 
 
 def small(held: int, size: int, updates: int = 20_000) -> tuple[float, float]:
-    """Return the microseconds per batch of so many updates: ours, and plain Python's; both must give the same."""
+    """Return the microseconds per batch of `size` updates: ours, and plain Python's; both must give the same."""
     rng = np.random.default_rng(held * size)
     start, times = moves_forward(held, updates, rng)
     flat = list(zip(times[:, 0].tolist(), [-1, 1] * (updates // 2), strict=True))

@@ -129,7 +129,7 @@ def many_graphs() -> float:
 
 
 def one_graph(nodes: int) -> float:
-    """Return the seconds for one graph of so many operators, the shortest of four tries."""
+    """Return the seconds for one graph of `nodes` operators, the shortest of four tries."""
     plan = planned(nodes, nodes)
     gone = givers(plan)
     took = []
@@ -143,7 +143,7 @@ def one_graph(nodes: int) -> float:
 
 
 def one_operator(ports: int) -> float:
-    """Return the seconds for one operator of so many inputs and outputs, each input once at a time of its own."""
+    """Return the seconds for one operator of `ports` inputs and outputs, each input once at a time of its own."""
     took = []
     for _ in range(3):
         begin = time.perf_counter()

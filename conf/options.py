@@ -171,7 +171,7 @@ class SinkOptions(Options):
         "bool",
         "false",
         "Whether the first micro-batch of this query takes the stream over from the query that owns it, which is "
-        "refused from then on. A query that has lost a stream does not get it back.",
+        "refused from then on. A query that has lost a stream cannot take it back.",
     )
     begin_at: int | None = _sink(
         "beginAt",

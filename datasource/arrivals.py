@@ -328,7 +328,7 @@ class Arrivals:
                 )
                 raise DataLossError(
                     msg,
-                    hint="the log was restored to an earlier state or replaced; begin with a new checkpoint",
+                    hint="begin with a new checkpoint: the log was restored to an earlier state or replaced",
                     context={"path": self._log.path, "stream": name},
                 )
 

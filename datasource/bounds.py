@@ -92,7 +92,7 @@ def _begin(options: SourceOptions, domain: TimeDomain, kind: str) -> Begin:
             msg = f"could not read as of a time: found option asOf={shown(options.as_of)} for a log of kind {kind!r}"
             raise InvalidOptionError(
                 msg,
-                hint="only a collection log has contents; for a stream log use startingFrontier",
+                hint="use startingFrontier for a stream log: only a collection log has contents",
                 context={"option": "asOf"},
             )
         with _naming("asOf", options.as_of):
@@ -299,7 +299,7 @@ def alignment_of(options: SourceOptions, domain: TimeDomain, /) -> int | None:
     if domain.arity != 1:
         msg = f"{attempt} for times of {domain.arity} coordinates"
         raise InvalidOptionError(
-            msg, hint="only a time of one coordinate has multiples in order; leave alignTo out", context=context
+            msg, hint="leave alignTo out: only a time of one coordinate has multiples in order", context=context
         )
     try:
         step = given.in_units(domain.types[0].value)

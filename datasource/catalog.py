@@ -38,11 +38,11 @@ class Catalog:
     Parameters
     ----------
     log : CaptureLog
-        Refreshed by others; looked at anew when its table version changed.
+        Refreshed by others; looked at again when its table version changed.
     fail_on_data_loss : bool
         Whether a missing file is an error, or has no times.
     pause : callable
-        Waits so many seconds between attempts to open a file that is missing.
+        Waits the given seconds between attempts to open a file that is missing.
     """
 
     def __init__(

@@ -65,7 +65,9 @@ def check_clock_options(options: SourceOptions, /) -> None:
     if other:
         msg = f"could not read a clock: found options {shown(other)}"
         raise InvalidOptionError(
-            msg, hint="with content=clock give path, logs, run, alarm and pollInterval only", context={"options": other}
+            msg,
+            hint="give path, logs, run, alarm and pollInterval only, with content=clock",
+            context={"options": other},
         )
 
 
@@ -117,7 +119,7 @@ class Clock:
         return {"version": _VERSION, "content": "clock", "run": "", "frontiers": {}, "alarm": 0}
 
     def prepare_available_now(self) -> None:
-        """Fix what the query comes to know: what is there now."""
+        """Fix what the query will read: what is there now."""
         self._refresh(at_once=True)
         self._pinned = True
 
@@ -151,7 +153,7 @@ class Clock:
     def _positions(offset: Mapping[str, Any]) -> Mapping[str, Any]:
         if offset.get("content") != "clock" or offset.get("version") != _VERSION:
             msg = f"could not read the checkpoint: found {shown(dict(offset))}, which is no offset of a clock"
-            raise InvalidUsageError(msg, hint="the checkpoint belongs to another query; use a new one")
+            raise InvalidUsageError(msg, hint="use a new checkpoint: this one belongs to another query")
         frontiers: Mapping[str, Any] = offset["frontiers"]
         return frontiers
 
@@ -245,7 +247,7 @@ class Alarm:
         return self._opened
 
     def set(self, after_s: float, /) -> bool:
-        """Ask for a micro-batch after so many seconds; return False where that cannot be said, after one warning."""
+        """Ask for a micro-batch after `after_s` seconds; return False where that cannot be said, after one warning."""
         now = self._now()
         if self._due is not None and now < self._due <= now + after_s + _NEAR_S:
             return True

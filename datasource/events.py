@@ -1,6 +1,6 @@
 """Progress rows of ``content=events``: one stream of statements, folded from all that is replayed.
 
-Who reads the rows starts with one capability at the minimum. What the replayed streams hold where the
+A reader of the rows starts with one capability at the minimum. What the replayed streams hold where the
 query begins is stated against that at the very beginning: of k streams that all hold the minimum,
 k − 1 further counts there. What raises a count comes before what lowers another: each row by itself is
 a statement that the rows before it allow.

@@ -159,7 +159,7 @@ class Split:
 class Where:
     """Which rows come out.
 
-    It travels as text, which every executor reads anew: what Arrow makes of it would have to be unpickled.
+    It travels as text, which every executor parses for itself: what Arrow makes of it would have to be unpickled.
 
     Attributes
     ----------
@@ -235,7 +235,7 @@ class ReplayLayout:
             msg = f"could not read a split: found format={found.get('format')!r}, known is {_SPLIT_FORMAT}"
             raise InvalidUsageError(
                 msg,
-                hint="driver and executors need the same version of spark-timely",
+                hint="install the same version of spark-timely on driver and executors",
             )
         return cls(
             schema=_unpacked(found["schema"]),

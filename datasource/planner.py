@@ -32,7 +32,7 @@ from spark_timely.datasource.recent import CommitBound
 from spark_timely.errors import DataLossError, NotBeyondError, SinceViolationError
 from spark_timely.log.cut import Cut
 from spark_timely.log.machine.decide import missing_stream
-from spark_timely.log.machine.identity import newest_commits, other_commits, told_of_others
+from spark_timely.log.machine.identity import describe_other_commits, newest_commits, other_commits
 from spark_timely.log.wait import Throttle
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Admission, Limits, admit, cut_bytes, default_splits, may_hold
@@ -130,7 +130,7 @@ class ReplayPlanner:
     now : callable
         A clock in seconds that never goes back.
     pause : callable
-        Waits so many seconds between attempts to open a file that is missing.
+        Waits the given seconds between attempts to open a file that is missing.
 
     Raises
     ------
@@ -228,7 +228,7 @@ class ReplayPlanner:
             ignored = ignored_start(offset, self._first, self._options)
             if ignored is not None:
                 _log.warning(
-                    "option %s is not used for log %r: the checkpoint says where the query goes on; to begin "
+                    "option %s is not used for log %r: the checkpoint says where the query continues; to begin "
                     "elsewhere, give a new checkpoint",
                     ignored,
                     self._log.path,
@@ -522,7 +522,7 @@ class ReplayPlanner:
         msg = f"could not read log {self._log.path!r} up to {wanted}: found frontier={found}"
         raise DataLossError(
             msg,
-            hint="the log was restored to an earlier state or replaced; begin with a new checkpoint",
+            hint="begin with a new checkpoint: the log was restored to an earlier state or replaced",
             context={"path": self._log.path},
         )
 
@@ -535,7 +535,7 @@ class ReplayPlanner:
         )
         raise DataLossError(
             msg,
-            hint="the log was deleted and created again; begin with a new checkpoint",
+            hint="begin with a new checkpoint: the log was deleted and created again",
             context={"path": self._log.path},
         )
 
@@ -552,7 +552,7 @@ class ReplayPlanner:
             self._refresh(at_once=True)
             others = other_commits(self._log, offset.commits)
         if others:
-            found = told_of_others(self._log.path, others, "the query has seen")
+            found = describe_other_commits(self._log.path, others, "the query has seen")
             msg = f"could not continue from the checkpoint: {found}"
             raise DataLossError(
                 msg,
@@ -566,7 +566,7 @@ class ReplayPlanner:
         """Say, once per run, which of the streams that were named are not there.
 
         Such a stream may still open, unless the log is complete: then a query that begins is refused, as a
-        batch read always is. One that goes on has delivered what it promised, and is not stopped.
+        batch read always is. One that continues has delivered what it promised, and is not stopped.
         """
         self._checked_streams = True
         known = self._log.streams()

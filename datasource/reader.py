@@ -76,7 +76,7 @@ def read_split(
     batch_rows : int
         About how many rows per record batch.
     pause : callable
-        Waits so many seconds between attempts to open a file that is missing.
+        Waits the given seconds between attempts to open a file that is missing.
 
     Yields
     ------
@@ -204,7 +204,7 @@ def open_data(
         The log, for messages.
     fail_on_data_loss : bool
     pause : callable or None
-        Waits so many seconds between attempts; None is for one attempt.
+        Waits the given seconds between attempts; None is for one attempt.
 
     Returns
     -------
@@ -226,7 +226,7 @@ def open_data(
                 msg = f"could not read the log {root!r}: found data file {path!r} missing"
                 raise DataLossError(
                     msg,
-                    hint="if files were vacuumed during the read, start the query again; to go on without "
+                    hint="if files were vacuumed during the read, start the query again; to continue without "
                     "its rows, set failOnDataLoss=false",
                     context={"path": path},
                 ) from error

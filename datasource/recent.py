@@ -5,11 +5,11 @@
 Invariants
 ----------
 1. All commits from the position asked for on are there, and the one before it, which says what was held; what
-   lies behind is dropped, so that a micro-batch costs what is new and not what the log has seen.
+   is behind is dropped, so that a micro-batch costs what is new and not what the log has seen.
 2. In the history the wall clock of a commit is never below that of an earlier one of its stream, although the
    earlier one was dropped. In the state of a commit it is the one that the log has.
 3. Once the commits before a bound are all there, their frontier stays what it was found to be. Until then each look
-   costs the progress that is new: what lies before the bound in every stream is summed up by the newest commit there.
+   costs the progress that is new: what is before the bound in every stream is summed up by the newest commit there.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class RecentProgress:
         return self._keep(rows.filter(self._needed(rows)), index)
 
     def _follow(self, known: History, position: Mapping[str, int]) -> History:
-        """Add what is new, and drop what lies behind."""
+        """Add what is new, and drop what is behind."""
         index = self._log.progress_files()
         fresh = [path for path in index.paths.tolist() if path not in self._seen]
         news = self._read(fresh)

@@ -61,7 +61,7 @@ class TimelyDataSource(DataSource):
         layout = self._log_layout(options)
         schema = spark_schema(SPLIT_SCHEMA if layout.content == "splits" else layout.schema)
         if layout.content == "events":
-            # Who captures the events needs to know where the folded stream begins.
+            # A job that captures the events needs to know where the folded stream begins.
             schema["_event"].metadata = {METADATA_KEY: json.dumps(layout.domain.to_json())}
         return schema
 
@@ -113,7 +113,7 @@ class TimelyDataSource(DataSource):
         other = sorted(options.given & {"logs", "run", "alarm"})
         if other and options.content != "clock":
             msg = f"could not read the log: found options {shown(other)} with content={options.content!r}"
-            raise InvalidOptionError(msg, hint="they are for content=clock", context={"options": other})
+            raise InvalidOptionError(msg, hint="leave them out: they are for content=clock", context={"options": other})
         return options
 
     def _log_layout(self, options: SourceOptions) -> ReplayLayout:

@@ -231,7 +231,7 @@ class ClockStreamReader(DataSourceStreamReader, AvailableNow):
         return self.clock.latest(start)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix what the query comes to know."""
+        """Fix what the query will read."""
         self.clock.prepare_available_now()
 
     def reportLatestOffset(self) -> dict[str, object]:

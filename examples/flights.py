@@ -56,9 +56,9 @@ def step_data(flights: pd.DataFrame, report: Report) -> None:
         1,
         f"{len(flights):,} flights that left New York in 2013",
         "A flight becomes known when it lands; its time is the hour in which it left. So what arrives is not in",
-        f"order: {np.mean(hours > 0):.0%} of the flights come after one of a later hour. Who waits 3 hours for the rest"
-        f" misses {int((hours > 3).sum()):,};",
-        f"who waits 12 hours misses {int((hours > 12).sum())}; the slowest flight is {hours.max():.0f} hours behind.",
+        f"order: {np.mean(hours > 0):.0%} of the flights come after one of a later hour. A job that waits 3 hours"
+        f" for the rest misses {int((hours > 3).sum()):,};",
+        f"one that waits 12 hours misses {int((hours > 12).sum())}; the slowest is {hours.max():.0f} hours behind.",
     )
 
 
@@ -148,7 +148,7 @@ def step_replay(demo: Demo, messages: int, report: Report) -> None:
         3,
         "Replay: other workers, other limits, other files, the same answer",
         "A micro-batch of a replay holds whole hours, whatever the number of workers and the limits; so every",
-        "replay comes to the same canonical hash: per hour its set of rows, and the frontier.",
+        "replay gives the same canonical hash: per hour its set of rows, and the frontier.",
         "",
     )
     results = {

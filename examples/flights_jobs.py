@@ -52,7 +52,7 @@ def start_spark(messages: Path, report: Report) -> SparkSession:
 
 
 class Query:
-    """A streaming query that goes on from its checkpoint where a worker did not come up.
+    """A streaming query that continues from its checkpoint where a worker did not come up.
 
     Spark gives a Python worker ten seconds to start, which on a very busy machine may be too short. What
     was done before stays done, so starting again is all there is to do.
@@ -103,7 +103,7 @@ class Demo:
         return str(self.out / "delays")
 
     def capture(self, run: Run, total: int, report: Report) -> None:
-        """Capture all that has arrived, going on from the checkpoint."""
+        """Capture all that has arrived, from the checkpoint on."""
         query = Query(
             lambda: (
                 self.spark.readStream.schema(flights_data.SPARK_SCHEMA)

@@ -120,7 +120,7 @@ def label_dead(axes: plt.Axes, dead: pd.DataFrame, spread: pd.Series, start: pd.
 
 
 def label_areas(axes: plt.Axes, moments: pd.DatetimeIndex, frontier: pd.DatetimeIndex, lateness: pd.Timedelta) -> None:
-    """Write into the picture what lies below and above the line."""
+    """Write into the picture what is below and above the line."""
     axes.text(
         0.97, 0.07, "complete: these hours are final", transform=axes.transAxes,
         color=GREEN, fontsize=14, weight="bold", ha="right",

@@ -65,7 +65,7 @@ class Report:
         """Show a progress bar until `over(seconds to wait)` says so.
 
         The end of a replay is known before it begins, so the bar is exact. Where the output is no
-        terminal, the bar is printed anew for every quarter instead of being redrawn.
+        terminal, the bar is printed again for every quarter instead of being redrawn.
         """
         live = sys.stdout.isatty()
         screen = sys.stdout if live else io.StringIO()

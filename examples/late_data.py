@@ -3,8 +3,8 @@
 Run it with ``make late-data``, or ``python examples/late_data.py``. The flights of two days of June 2013 arrive as
 they become known, up to ten hours late; both sides wait two hours for the rest of an hour, and count its flights.
 
-1. Plain Spark counts with a watermark, one, three and twelve files at a time. What is too late is decided anew by each
-   query, by what its micro-batches happened to hold: each size loses other flights, and none says which.
+1. Plain Spark counts with a watermark, one, three and twelve files at a time. Each query decides for itself what is too
+   late, by what its micro-batches happened to hold: each size loses other flights, and none says which.
 2. The flights are captured once. What is too late is decided there, once, and kept as dead letters. A dataflow counts
    from the log, six and twenty hours at a time and all at once: the outputs are equal to the last row.
 
@@ -74,7 +74,7 @@ def captured(spark: SparkSession, inbox: Path, out: Path) -> str:
 
 
 def dataflow_counts(spark: SparkSession, log: str, hours: int | None, out: Path) -> tuple[Counts, str]:
-    """Count flights per hour in a dataflow, so many hours per step; return the counts, and a hash of the output."""
+    """Count flights per hour in a dataflow, `hours` of them per step; return the counts, and a hash of the output."""
     folder = out / f"dataflow-{hours}"
     flow = spark_timely.Dataflow(f"hours {hours}", checkpoint=str(folder / "checkpoint"))
     flow.replay(log).aggregate(n=spark_timely.count()).capture(str(folder / "counts"))
@@ -140,7 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=build, help="where to write")
     out = empty_folder(parser.parse_args(arguments).out.resolve())
     report = Report()
-    report.title("spark-timely: late is decided once, not by every query anew")
+    report.title("spark-timely: late is decided once, not by each query for itself")
     spark = start_spark(out / "spark.log", report)
     try:
         tell(spark, out, arrivals(), report)

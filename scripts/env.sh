@@ -11,7 +11,7 @@ export PYSPARK_PYTHON="$PYTHON_VENV"
 export PYSPARK_DRIVER_PYTHON="$PYTHON_VENV"
 # A Spark installation named in the environment would be used in place of the pinned one.
 unset SPARK_HOME SPARK_CONF_DIR PYSPARK_SUBMIT_ARGS PYTHONPATH
-# Spark starts a Python process per query and more: without compiled modules each compiles the project anew.
+# Spark starts a Python process per query and more: without compiled modules each compiles the whole project.
 unset PYTHONDONTWRITEBYTECODE
 
 # Succeeds if $1 is a `java` of a full JDK 17 or 21: Spark needs a module that reduced ones lack.

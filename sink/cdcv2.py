@@ -1,8 +1,8 @@
 """Rows of ``dialect=cdcv2`` in the sink: CDCv2's messages, updates and statements, as columns of one DataFrame.
 
 An update is a row with a time, a diff and a record. A statement is a row with `_lower`, `_upper` and
-`_counts`, and nulls in time and diff: of the times beyond `_lower` and not beyond `_upper`, those in `_counts` have
-so many updates each, and the others none. A time is what the time column holds; one of several coordinates is a
+`_counts`, and nulls in time and diff: of the times beyond `_lower` and not beyond `_upper`, each in `_counts` has
+as many updates as stated, and the others none. A time is what the time column holds; one of several coordinates is a
 struct of them, in their order.
 """
 

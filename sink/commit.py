@@ -500,12 +500,12 @@ def _confirm(
         )
         _amend(plan, ident, find, Note(differing=1), f"micro-batch {ident.batch} was repeated with other rows")
     elif recorded.note.batch is not None and repeated.offsets not in (None, recorded.note.batch.offsets):
-        # Planned anew without rows: the next micro-batch begins where this plan ends.
+        # Planned again, without rows: the next micro-batch begins where this plan ends.
         note = Note(batch=replace(repeated, seq=recorded.note.batch.seq))
         _amend(plan, ident, find, note, f"micro-batch {ident.batch}, which is empty, was planned again")
     log = find(plan.options.path, plan.options.storage_options)
     if log is not None:
-        # Spark will forget the micro-batch; who committed it may have died before it was on the disk.
+        # Spark will forget the micro-batch; the process that committed it may have died before it was on the disk.
         log.flush()
     # Written by tasks that did not know yet that it is a repeated one.
     delete_files(plan, [whole], find=find)
@@ -551,7 +551,7 @@ def _moved(plan: CapturePlan, ident: BatchId, found: str, current: str) -> Upper
     return UpperMismatchError(
         f"could not commit micro-batch {ident.batch} to stream {plan.options.stream!r} of log {plan.options.path!r}:"
         f" found {found}, the log has {current}",
-        hint="the stream was changed while the micro-batch ran; restart the query, which runs it again",
+        hint="restart the query, which runs the micro-batch again: the stream was changed while it ran",
         expected=found,
         current=current,
         context={"stream": plan.options.stream, "batch": ident.batch},

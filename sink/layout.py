@@ -434,7 +434,7 @@ def _event_columns(schema: StructType) -> tuple[str, str, tuple[str, ...]]:
 
 
 def _own_times(schema: StructType, why: str) -> tuple[str, ...]:
-    """Return the columns that bear the names that a log gives to the coordinates of its times."""
+    """Return the columns that have the names that a log gives to the coordinates of its times."""
     lower = {name.lower(): name for name in schema.names}
     if "_time" in lower:
         return (lower["_time"],)
@@ -471,7 +471,7 @@ def _diff_column(schema: StructType, options: SinkOptions, *, events: bool, upda
     if not pa.types.is_signed_integer(kind):
         use = "diff of events" if name is None else "diffColumn"
         msg = f"could not use column {column!r} as {use}: found type {str(kind)!r}"
-        raise SchemaMismatchError(msg, hint="a diff is an integer; cast the column", context={"column": column})
+        raise SchemaMismatchError(msg, hint="cast the column: a diff is an integer", context={"column": column})
     return column
 
 
@@ -487,7 +487,7 @@ def _time_types(schema: StructType, times: tuple[str, ...], form: LogFormat | No
             msg = f"could not use column {name!r} as time: found type {schema[name].dataType.simpleString()!r}"
             raise SchemaMismatchError(
                 msg,
-                hint="a time is a bigint, int, smallint, date or timestamp with zone; cast the column",
+                hint="cast the column: a time is a bigint, int, smallint, date or timestamp with zone",
                 context={"column": name},
             ) from error
     if form is None or not times:

@@ -9,7 +9,7 @@ Invariants
 1. Every row of a micro-batch is judged by the standing of one plan; the commit refuses reports that
    were made under another.
 2. A repeated micro-batch is judged by the counts before its first commit and by the wall clock
-   recorded with it, so it comes to the decisions that are in the log already, and writes nothing.
+   recorded with it, so it makes the decisions that are in the log already, and writes nothing.
 3. The plan of a query that does not own its stream, of a closed stream, of a checkpoint that was rolled back, or
    of a log that was, is refused. With `takeover` a query that never owned the stream is planned all the same: its
    first micro-batch makes it the owner.
@@ -116,7 +116,7 @@ class CapturePlan:
     place : Place
         The log that was found, and what the query wrote down of it.
     former : frozenset of str
-        Who owns the stream or has owned it, where the query may take it over.
+        Owners of the stream, now and before, where the query may take it over.
     before : str or None
         Hash of the checkpoint's entry of the micro-batch that is the log's newest one.
     """
@@ -310,7 +310,7 @@ def make_plan(
     find : callable
         Opens a log.
     gapless : bool
-        Whether each micro-batch of the query comes to the log, so that its numbers have no gaps.
+        Whether each micro-batch of the query is written to the log, so that its numbers have no gaps.
 
     Returns
     -------
@@ -527,6 +527,6 @@ def _closed(path: str, stream: str | None) -> ClosedError:
     what = f"log {path!r}" if stream is None else f"stream {stream!r} of log {path!r}"
     return ClosedError(
         f"could not capture into {what}: found it closed",
-        hint="nothing can follow a complete stream; capture into another log",
+        hint="capture into another log: nothing can follow a complete stream",
         context={"path": path, "stream": stream},
     )

@@ -202,7 +202,7 @@ class _Task:
             row = first_row + int(pc.index(column.is_null(), value=True).as_py())
             msg = f"could not read diff column {name!r}: found null in row={row}"
             raise SchemaMismatchError(
-                msg, hint="a diff is an integer; filter such rows out or fill the column", context={"column": name}
+                msg, hint="filter such rows out or fill the column: a diff is an integer", context={"column": name}
             )
         return np.asarray(column.to_numpy(), dtype=np.int64)
 
@@ -219,7 +219,7 @@ class _Task:
             msg = f"could not capture events: found {layout.event}={event[row].as_py()!r} in row={number}"
             raise ProtocolError(
                 msg,
-                hint="with frontier='events' a row is a 'message' or a 'progress'; filter other rows out",
+                hint="filter other rows out: with frontier='events' a row is a 'message' or a 'progress'",
                 context={"row": row},
             )
         if not pc.any(is_progress).as_py():

@@ -171,7 +171,7 @@ def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite
         msg = f"could not start the sink for log {parsed.path!r}: found output mode 'complete'"
         raise InvalidUsageError(
             msg,
-            hint="a log only grows: use outputMode('append'); aggregate after the replay, where times are complete",
+            hint="use outputMode('append'), and aggregate after the replay, where times are complete: a log only grows",
             context={"path": parsed.path},
         )
     _refuse_unseen(parsed)
@@ -199,7 +199,7 @@ def _refuse_unseen(options: SinkOptions) -> None:
         msg = "could not use option 'idleTimeout' with format('timely')"
         raise InvalidOptionError(
             msg,
-            hint="a sink is not called while its query is idle: use spark_timely.start(…, idle_timeout='10 minutes')",
+            hint="use spark_timely.start(…, idle_timeout='10 minutes'): a sink is not called while its query is idle",
             context={"option": "idleTimeout"},
         )
     if options.on_finish == "close":

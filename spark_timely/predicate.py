@@ -158,7 +158,7 @@ def _read(text: str, what: str) -> exp.Expr:
         from sqlglot.errors import ParseError, SqlglotError
     except ImportError as error:
         msg = f"could not {what}: found a condition as text, and no package sqlglot"
-        raise InvalidUsageError(msg, hint="pip install 'spark-timely[sql]'") from error
+        raise InvalidUsageError(msg, hint="run pip install 'spark-timely[sql]'") from error
     if "\\" in text:
         raise _refused(text, what, "a backslash")
     try:

@@ -114,7 +114,9 @@ class RowHasher:
         self.columns: tuple[str, ...] = tuple(sorted(names))
         if len(set(self.columns)) != len(self.columns):
             msg = f"could not hash rows: found a column name twice in columns={self.columns!r:.200}"
-            raise InvalidUsageError(msg, hint="rows are hashed by column name; names must differ")
+            raise InvalidUsageError(
+                msg, hint="rename the columns: rows are hashed by column name, so names must differ"
+            )
 
     def hash(self, table: pa.Table | pa.RecordBatch) -> Words:
         """Return the hash of each row.
@@ -142,7 +144,9 @@ class RowHasher:
         for name in self.columns:
             if names.count(name) > 1:
                 msg = f"could not hash rows: found column {name!r} {names.count(name)} times"
-                raise InvalidUsageError(msg, hint="rows are hashed by column name; names must differ")
+                raise InvalidUsageError(
+                    msg, hint="rename the columns: rows are hashed by column name, so names must differ"
+                )
         hashes = np.empty((table.num_rows, 2), dtype=np.uint64)
         row = 0
         for batch in _batches(table):

@@ -134,7 +134,7 @@ def _import(
         finally:
             threads.wait()
         threads.check()
-    _say(target.log, types, [results[capture] for capture, _ in named], console)
+    _print_imported(target.log, types, [results[capture] for capture, _ in named], console)
     return True
 
 
@@ -348,11 +348,11 @@ class _Listeners:
         threading.Thread(target=run, name=f"import {capture}", daemon=True).start()
 
     def stop(self) -> None:
-        """Let all commit what has come, and leave off."""
+        """Let all commit what has come, and stop."""
         self._stop.set()
 
     def join(self) -> None:
-        """Wait for all; an interrupt from the keyboard is heard, and lets them leave off."""
+        """Wait for all; an interrupt from the keyboard is noticed, and lets them stop."""
         for done in self._done:
             while not done.wait(0.2):
                 pass
@@ -377,7 +377,7 @@ class _Listeners:
         raise first
 
 
-def _say(log: Log | None, types: CaptureTypes, results: list[Imported], console: Console) -> None:
+def _print_imported(log: Log | None, types: CaptureTypes, results: list[Imported], console: Console) -> None:
     if log is None:  # nobody came
         domain = types.layout.domain
         frontier = domain.minimum_frontier
@@ -442,7 +442,7 @@ def _export(options: argparse.Namespace, console: Console) -> bool:
     form = options.format or ("cdcv2" if log.kind == "collection" else "timely")
     if form == "cdcv2" and options.stream is not None:
         msg = "could not read the command line: found --stream with --format cdcv2"
-        raise InvalidOptionError(msg, hint="a collection is what all its streams add up to")
+        raise InvalidOptionError(msg, hint="leave --stream out: a collection is what all its streams add up to")
     with console.progress("export", total, unit="row") as bar:
         if form == "cdcv2":
             written = export_collection(
@@ -466,10 +466,10 @@ def _export(options: argparse.Namespace, console: Console) -> bool:
                 json_lines=form == "jsonl",
                 tell=bar.update,
             )
-    return _say_written(written, console)
+    return _print_written(written, console)
 
 
-def _say_written(written: list[Exported], console: Console) -> bool:
+def _print_written(written: list[Exported], console: Console) -> bool:
     if console.json_mode:
         console.answer([dataclasses.asdict(each) for each in written])
         return True

@@ -426,11 +426,11 @@ def _advance(options: argparse.Namespace, console: Console) -> bool:
     planned = [log.advance(options.stream, options.frontier, reason=options.reason, dry_run=True)]
     left = _frontier_after(log, planned)
     if options.dry_run:
-        _say_moves(log.domain, planned, left, console, dry_run=True)
+        _print_moves(log.domain, planned, left, console, dry_run=True)
         return True
     _ask("advance", options, _moves(log.domain, planned, left))
     after = log.advance(options.stream, options.frontier, reason=options.reason)
-    _say_moves(log.domain, [after], log.frontier(), console)
+    _print_moves(log.domain, [after], log.frontier(), console)
     return True
 
 
@@ -446,12 +446,12 @@ def _close(options: argparse.Namespace, console: Console) -> bool:
     left = nothing if options.stream is None else _frontier_after(log, planned)
     given_up = log.unclaimed if options.stream is None else 0
     if options.dry_run:
-        _say_moves(log.domain, planned, left, console, given_up=given_up, dry_run=True)
+        _print_moves(log.domain, planned, left, console, given_up=given_up, dry_run=True)
         return True
     if planned or given_up:
         _ask("close", options, _moves(log.domain, planned, left, given_up))
     closed = log.close(options.stream, reason=options.reason)
-    _say_moves(log.domain, closed, log.frontier(), console, given_up=given_up)
+    _print_moves(log.domain, closed, log.frontier(), console, given_up=given_up)
     return True
 
 
@@ -467,7 +467,7 @@ def _frontier_after(log: Log, after: Sequence[StreamState]) -> Antichain:
 
 
 def _ask(verb: str, options: argparse.Namespace, moves: Sequence[str]) -> None:
-    """Ask at a terminal whether to go on; raise if the answer is not yes. Scripts are not asked."""
+    """Ask at a terminal whether to continue; raise if the answer is not yes. Scripts are not asked."""
     if options.yes or not sys.stdin.isatty():
         return
     sys.stderr.write("".join(printable(masked(line)) + "\n" for line in moves))
@@ -490,7 +490,7 @@ def _moves(domain: TimeDomain, after: Sequence[StreamState], frontier: Antichain
     return [*(lines or ["nothing to do"]), f"frontier of the log: {frontier_text(domain, frontier)}"]
 
 
-def _say_moves(
+def _print_moves(
     domain: TimeDomain,
     after: Sequence[StreamState],
     frontier: Antichain,
@@ -655,7 +655,7 @@ def _asked(options: argparse.Namespace) -> tuple[list[Log], Callable[[Antichain]
         return [log], passes(log.domain, time=options.time, frontier=options.token)
     if options.log is not None:
         msg = f"could not read the command line: found LOG {shown(options.log)} beside --cut"
-        raise InvalidUsageError(msg, hint="a cut names its logs; leave LOG out")
+        raise InvalidUsageError(msg, hint="leave LOG out: a cut names its logs")
     cut = Cut.from_json(_text(options.cut))
     return open_cut(cut, storage_options=storage_options(options)), cut.reached_by
 
@@ -726,7 +726,7 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         "compact",
         "merge small files; changes no answer",
-        "Merge small files into larger ones. Readers and writers may go on meanwhile.",
+        "Merge small files into larger ones. Readers and writers may continue meanwhile.",
         _compact_arguments,
         _compact,
     ),

@@ -205,7 +205,7 @@ def aggregate_rows(
 
 
 def check_rows(n_rows: int) -> None:
-    """Refuse more rows in one place than sums of digits and of halves can bear."""
+    """Refuse more rows in one place than sums of digits and of halves can hold."""
     if n_rows >= MAX_ROWS:
         msg = f"could not aggregate: found {n_rows} rows in one task, invariant 2 of exact_sum"
         raise TimelyInternalError(msg)

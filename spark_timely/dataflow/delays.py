@@ -221,7 +221,7 @@ class _CeilTo:
     def bind(self, domain: TimeDomain) -> BoundDelay:
         if domain.arity != 1:
             msg = f"could not delay times up to multiples of {shown(self.width)}: found {domain.arity} coordinates"
-            raise InvalidUsageError(msg, hint="ceil_to is for times of one coordinate")
+            raise InvalidUsageError(msg, hint="use ceil_to for times of one coordinate only")
         kind = domain.types[0]
         width = kind.duration(self.width)
         if not 1 <= width <= max(kind.hi, 1):
@@ -255,7 +255,7 @@ class _Hopping:
     def delays(self, domain: TimeDomain) -> list[Delay]:
         if domain.arity != 1:
             msg = f"could not cut times into windows: found {domain.arity} coordinates"
-            raise InvalidUsageError(msg, hint="windows are for times of one coordinate")
+            raise InvalidUsageError(msg, hint="use windows for times of one coordinate only")
         size, every = (domain.types[0].duration(each) for each in (self.size, self.every))
         if every < 1 or size < every or size % every:
             msg = f"could not cut times into windows: found size={shown(self.size)}, every={shown(self.every)}"
@@ -292,7 +292,7 @@ def plus(*steps: object) -> Delay:
 def ceil_to(width: object, /) -> Delay:
     """Return the delay that raises a time to the next multiple of a span, counted from 0 or 1970-01-01 UTC.
 
-    Multiples stay where they are: rows of the times (0, 10] come to be at 10. For windows that hold their
+    Multiples stay where they are: rows of the times (0, 10] move to 10. For windows that hold their
     beginning and not their end, [0, 10), delay by `plus` of one unit first.
 
     Parameters
@@ -313,7 +313,7 @@ def ceil_to(width: object, /) -> Delay:
 def windows(size: object, /, *, every: object | None = None) -> Delays:
     """Return the delays that put a row at the end of each window that holds it.
 
-    A window holds its beginning and not its end: of ``windows(10)`` the rows of the times [0, 10) come to be at
+    A window holds its beginning and not its end: of ``windows(10)`` the rows of the times [0, 10) move to
     10. Windows begin at the multiples of `every`, counted from 0 or 1970-01-01 UTC.
 
     Parameters

@@ -45,7 +45,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def widest(n_rows: int) -> int:
-    """Return how many bits digits may have where so many rows are summed in one place.
+    """Return how many bits digits may have where `n_rows` rows are summed in one place.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Fingerprints of plans: what an output is made by, so that no other plan goes on with it unnoticed.
+"""Fingerprints of plans: what an output is made by, so that no other plan continues it unnoticed.
 
 A fingerprint is the number of its scheme and a hash. Scheme 1 hashes each operator with the hashes of its inputs:
 

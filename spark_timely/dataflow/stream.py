@@ -130,12 +130,16 @@ class Scope:
         opened = log if isinstance(log, Log) else open_log(log)
         if opened.kind != "stream":
             msg = f"could not add operator {name!r}: found log {opened.path!r} of kind={opened.kind!r}"
-            raise InvalidUsageError(msg, hint="dataflows read streams; updates of collections cannot be aggregated yet")
+            raise InvalidUsageError(
+                msg, hint="give a stream log: updates of collections cannot be aggregated in a dataflow yet"
+            )
         for other in self._leaves.values():
             if other.domain.types != opened.domain.types:
                 here, there = ([kind.value for kind in each.domain.types] for each in (opened, other))
                 msg = f"could not add operator {name!r}: found times of types {here!r}, {there!r} in log {other.path!r}"
-                raise InvalidUsageError(msg, hint="all logs of one dataflow have times of the same types")
+                raise InvalidUsageError(
+                    msg, hint="give logs with times of the same types: all logs of one dataflow have them"
+                )
         if opened.path not in self._leaves:
             self._leaves[opened.path] = Replay(name, opened.domain, opened.schema, (), opened.path)
             self.storage[opened.path] = dict(opened.storage_options)
@@ -848,7 +852,7 @@ class Stream:
     def spool(
         self, log: str | os.PathLike[str] | Log, /, *, stream: str = "main", replaces: str | None = None
     ) -> Stream:
-        """Capture into a log of its own, and go on with what is replayed from it, in the same dataflow.
+        """Capture into a log of its own, and continue with what is replayed from it, in the same dataflow.
 
         What was computed is read again, not computed again, by all that is made from it; and rows that a function gives
         at later times wait in the log until their times are complete.
@@ -891,7 +895,7 @@ class Stream:
                     f"could not add operator {view.name!r}: found its input {source.name!r} to give rows at later times"
                 )
                 raise InvalidUsageError(
-                    msg, hint="only a log can keep rows until their time: capture the stream, and replay the log"
+                    msg, hint="capture the stream, and replay the log: only a log can keep rows until their time"
                 )
         names = view.schema.names
         doubled = [name for name in names if names.count(name) > 1 or name in view.domain.columns]
@@ -931,7 +935,7 @@ class Stream:
         if pa.types.is_floating(found.type) or pa.types.is_nested(found.type):
             msg = f"could not add operator {name!r}: found key {column!r} of type={found.type}"
             raise SchemaMismatchError(
-                msg, hint="floats have two zeros and many NaN, lists have no order: round or cast the column first"
+                msg, hint="round or cast the column first: floats have two zeros and many NaN, lists have no order"
             )
         return found
 

@@ -313,7 +313,7 @@ def steps_of(
 ) -> dict[Step, list[Step]]:
     """Return what a range of a view is computed by, each after what it is computed from, which is given with it.
 
-    What lies below `stop` is left out.
+    What is below `stop` is left out.
     """
     found: dict[Step, list[Step]] = {}
     sources: dict[Step, list[Step]] = {}
@@ -564,7 +564,7 @@ def check_mapped(domain: TimeDomain, rows: pa.Table, made: object) -> pa.Table:
                 at = pc.index(pc.fill_null(moved, True), value=True).as_py()  # noqa: FBT003 - as Arrow has it
                 before, after = rows.column(name)[at].as_py(), made.column(name)[at].as_py()
                 msg = f"time {name}={after!r} for a row of {name}={before!r}"
-                raise OperatorError(msg, hint="only delay moves times")
+                raise OperatorError(msg, hint="leave the time columns as they are: only delay moves times")
     return made.drop_columns([name for name in domain.columns if name in made.schema.names])
 
 

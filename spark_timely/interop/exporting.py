@@ -11,7 +11,7 @@ Invariants
 3. Files appear under their names when all of them are whole and on the disk, and never before. One that is there is
    never written over, also if it came while the export ran.
 4. An export that fails leaves nothing. What one leaves that was killed has no name that counts, and goes with
-   the next export that comes to its end.
+   the next export that ends well.
 5. What is in memory at once is one stretch of rows, whatever the size of the log.
 """
 
@@ -141,7 +141,7 @@ def export_log(
     stretch_rows : int
         Rows that are in memory at once, but for those of one time.
     tell : callable, optional
-        Is told the number of rows of each stretch.
+        Gets the number of rows of each stretch.
 
     Returns
     -------
@@ -194,7 +194,7 @@ def export_log(
 def _check(log: Log, files: int) -> None:
     if log.kind != "stream":
         msg = f"could not export log {log.path!r} as captures: found kind={log.kind!r}"
-        raise InvalidUsageError(msg, hint="a collection is exported as CDCv2")
+        raise InvalidUsageError(msg, hint="export the log as CDCv2: it is a collection")
     check_files(log, files)
 
 
@@ -206,7 +206,7 @@ def check_files(log: Log, files: int) -> None:
 
 
 def _check_times(log: Log, layout: TimeLayout) -> None:
-    # What lies outside of the type, such as times before its least one, is refused when it is written.
+    # What is outside of the type, such as times before its least one, is refused when it is written.
     if layout.arity != log.domain.arity:
         msg = f"could not export log {log.path!r} with times {layout.text}: found {log.domain.arity} coordinates"
         raise SchemaMismatchError(msg, hint=f"times of type {layout.text} have {layout.arity}; declare others")
@@ -280,7 +280,7 @@ def still_to_come(times: IntArray, left: Antichain) -> list[IntArray]:
 
 
 def stretches(counts: IntArray, stretch_rows: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of times that have about so many rows."""
+    """Yield ranges of times that have about `stretch_rows` rows."""
     total = np.concatenate([[0], np.cumsum(counts)])
     low = 0
     while low < counts.shape[0]:
@@ -400,7 +400,7 @@ class CaptureOutput:
 
 
 def _change(before: IntArray, after: IntArray) -> tuple[IntArray, DiffArray] | None:
-    """Return the times that come to be held and those that are given up, None if nothing changes."""
+    """Return the times that are newly held and those that are given up, None if nothing changes."""
     old, new = set(map(tuple, before.tolist())), set(map(tuple, after.tolist()))
     if old == new:
         return None
@@ -510,7 +510,7 @@ class WholeFiles:
                 path.unlink()
             raise
         self._sync_folder()
-        for path in self.paths:  # of others that were killed; who is under way still can no longer have the name
+        for path in self.paths:  # of others that were killed; an export still under way can no longer get the name
             for left in self._folder.glob(f".{glob.escape(path.name)}.*.partial"):
                 left.unlink(missing_ok=True)
 

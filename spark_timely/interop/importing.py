@@ -7,11 +7,11 @@ those it had, and who may use a time after it might use it before.
 Invariants
 ----------
 1. The log says how far it has the capture: position and number of events are in the commit that has
-   their last rows. So an import can stop anywhere and go on, and done twice it adds nothing.
+   their last rows. So an import can stop anywhere and continue, and done twice it adds nothing.
 2. What was imported is not trusted to be still what the capture begins with: all of it is compared.
 3. Every event is judged by the protocol before anything of its commit is written; timely checks nothing.
 4. A capture that is refused before its first commit changes nothing: its stream, and a log that is not there
-   yet, come to be when there is something to commit, or when a capture has ended well.
+   yet, are made when there is something to commit, or when a capture has ended well.
 5. The stream's frontier in the log is that of the capture, up to its last whole event: what is missing
    at the end of an unfinished capture keeps it where it is.
 """
@@ -115,7 +115,7 @@ class StreamImport:
     max_delay_s : float, optional
         How long events may wait for more to come before they are committed; for captures that are still being made.
     tell : callable, optional
-        Is told the bytes of the capture that each commit took.
+        Gets the bytes of the capture that each commit took.
     clock : callable
         Seconds, for `max_delay_s`.
 
@@ -341,15 +341,15 @@ class StreamImport:
 
     def _another(self, mark: ImportMark, *, found: str) -> CaptureFormatError:
         msg = (
-            f"could not go on with the import of {shown(self.name)} into stream {self.stream!r}: found {found} than the"
+            f"could not continue the import of {shown(self.name)} into stream {self.stream!r}: found {found} than the"
             f" {mark.position} bytes that the log has, of {mark.events} events"
         )
-        hint = "this is another capture, or it was changed: import it into another stream"
+        hint = "import it into another stream: this is another capture, or it was changed"
         return CaptureFormatError(msg, hint=hint, event=mark.events, position=mark.position)
 
     def _overtaken(self, expected: int, current: object) -> UpperMismatchError:
         msg = (
-            f"could not go on with the import of {shown(self.name)} into stream {self.stream!r}: found that another"
+            f"could not continue the import of {shown(self.name)} into stream {self.stream!r}: found that another"
             " import, or a change by hand, came first"
         )
         hint = "let one import of a stream run at a time; run this one again: what the log has is compared"
@@ -473,7 +473,7 @@ def newest_mark(log: Log, state: StreamState) -> ImportMark:
         return ImportMark()
     mark = state.note.mark
     if mark is None or mark.position != state.batch:
-        msg = f"could not go on with stream {state.stream!r} of log {log.path!r}: found no mark of an import"
+        msg = f"could not continue stream {state.stream!r} of log {log.path!r}: found no mark of an import"
         raise TimelyInternalError(msg)
     return mark
 

@@ -120,7 +120,7 @@ class Lines:
                 f"could not read line {self.number} of a file of JSON lines at byte={self.position}: found more than"
                 f" {self._most} bytes without an end"
             )
-            raise CaptureFormatError(msg, hint="a line has one event", position=self.position)
+            raise CaptureFormatError(msg, hint="write one event in each line", position=self.position)
 
     def _last(self) -> list[Line]:
         """Return a last line that has no end and is whole all the same."""
@@ -146,7 +146,7 @@ class Lines:
                 f"could not read line {self.number} of a file of JSON lines at byte={self.position}: found more behind"
                 " its object"
             )
-            raise CaptureFormatError(msg, hint="a line has one event", position=self.position)
+            raise CaptureFormatError(msg, hint="write one event in each line", position=self.position)
 
 
 def loads(line: str | bytes) -> object:

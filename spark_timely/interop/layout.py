@@ -113,7 +113,7 @@ class Places:
         return self._at
 
     def shift(self, n_bytes: int) -> Places:
-        """Return the places so many bytes further on."""
+        """Return the places `n_bytes` bytes further on."""
         if self._at is None:
             return Places(self.n, self.base + n_bytes, self.stride)
         return Places(self.n, at=self._at + n_bytes)
@@ -302,7 +302,7 @@ def starts_of(
         return Places.of(spread(starts, counts, bounds, layout.width)), bounds, after
     found = np.empty(int(bounds[-1]), np.int64)
     after = starts.copy()
-    # Longest first: those that have an n-th element are then the first so many.
+    # Longest first: those that have an n-th element are then the first ones.
     order = np.argsort(-counts, kind="stable")
     ordered, first, limits = counts[order], bounds[:-1][order], ends[order]
     at = starts[order]

@@ -102,7 +102,7 @@ def _alike(view: memoryview, filled: int, at: int, first: int, second: int) -> O
 
 
 def _room(n_bytes: int) -> memoryview:
-    """Return bytes to be written, from Arrow's pool, which keeps what is given back: else the kernel maps each anew."""
+    """Return bytes to be written, from Arrow's pool, which keeps what is given back: else the kernel maps each."""
     return memoryview(pa.allocate_buffer(n_bytes)).cast("B")
 
 
@@ -123,7 +123,7 @@ def _joined(view: memoryview, starts: Offsets, ends: Offsets) -> memoryview:
 class CaptureReader:
     """Reads a capture in chunks of whole events.
 
-    Iterating yields what there is, and ends where the source has no more; iterating again goes on
+    Iterating yields what there is, and ends where the source has no more; iterating again continues
     there, so that a file that grows is followed.
 
     Parameters
@@ -396,7 +396,7 @@ class GrowingFile:
         Raises
         ------
         CaptureFormatError
-            If the file was truncated, or written anew.
+            If the file was truncated, or written again.
         """
         n = self._file.readinto(buffer) or 0
         # After the read: a file that is replaced later does not matter for what was read.
@@ -434,6 +434,6 @@ class GrowingFile:
             raise self._replaced(found="another file in its place")
 
     def _replaced(self, *, found: str) -> CaptureFormatError:
-        msg = f"could not go on reading {shown(self.path)} at byte={self._position}: found {found}"
+        msg = f"could not continue to read {shown(self.path)} at byte={self._position}: found {found}"
         hint = "import it again: what the log has is compared then; another capture needs another stream"
         return CaptureFormatError(msg, hint=hint, position=self._position)

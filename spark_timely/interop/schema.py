@@ -263,7 +263,7 @@ class _Parser:
                 items.append(self._fields(depth) if self._peek() == "{" else UNIT)
             comma = self._take(",") or self._take("|")
         if not names:
-            raise self._wrong(hint="an enum has a variant")
+            raise self._wrong(hint="give the enum a variant")
         return Choice(tuple(names), tuple(items))
 
     def _sequence(self, item: Type) -> Type:
@@ -276,7 +276,7 @@ class _Parser:
         name = self._name("a name")
         if name.lower() in {each.lower() for each in known}:
             self.at = at
-            raise self._wrong(hint="names differ, not only in case")
+            raise self._wrong(hint="give names that differ, not only in case")
         return name
 
     def _name(self, what: str) -> str:
@@ -462,6 +462,6 @@ def _from_arrow(type_: pa.DataType, column: str) -> Type:
     msg = f"could not describe column {column!r} as a type: found {type_}"
     raise SchemaMismatchError(
         msg,
-        hint="captures have integers, bool, floats, strings, byte strings, lists and structs; cast the column",
+        hint="cast the column: captures have integers, bool, floats, strings, byte strings, lists and structs",
         context={"column": column},
     )

@@ -1,6 +1,6 @@
 """Captures over TCP: producers that connect here, or that are connected to, as timely's own examples do.
 
-A socket carries one capture from its beginning. When it breaks, the producer begins anew, on a new
+A socket carries one capture from its beginning. When it breaks, the producer begins again, on a new
 connection; what the log has already is compared and passed over.
 
 Invariants
@@ -32,11 +32,11 @@ _ADDRESS = re.compile(
 _LOOK_S = 0.2
 """How often a wait looks whether it has lasted long enough."""
 _CONNECT_S = 2.0
-"""How long one try to connect may take; then it is tried anew, as long as there is time."""
+"""How long one try to connect may take; then it is tried again, as long as there is time."""
 _SILENT_S, _ASK_S, _ASK_TIMES = 30, 10, 3
 """After how long a silent producer is asked for a sign of life; how often, and how many times."""
 _AWAY = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN}
-"""Errors of connecting that may pass, as while a machine starts anew."""
+"""Errors of connecting that may pass, as while a machine restarts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Producers:
                 self._listener = socket.create_server((address.host, address.port), family=family)
             except (OSError, UnicodeError) as error:
                 msg = f"could not listen on {address}: found {shown(str(error))}"
-                hint = "another program has the port, or the host is none of this machine"
+                hint = "use a free port, and a host of this machine"
                 raise StorageError(msg, hint=hint) from error
             self._listener.settimeout(_LOOK_S)
 
@@ -148,7 +148,7 @@ class Producers:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Listen no more; who waits to be heard is told by the system that nobody is there."""
+        """Stop listening; the system refuses producers that still wait to connect."""
         if self._listener is not None:
             self._listener.close()
 
@@ -200,9 +200,9 @@ def import_socket(
     clock : callable
         Seconds.
     bound : callable, optional
-        Is told the port that is listened on, once it is.
+        Gets the port number, once it is listened on.
     stop : callable
-        Is asked every now and then whether to leave off; what has come by then is imported.
+        Is asked every now and then whether to stop; what has come by then is imported.
 
     Raises
     ------

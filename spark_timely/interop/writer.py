@@ -218,7 +218,7 @@ def build_chunk(
 def _delta(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         msg = f"could not read a change of a count: found {shown(value)}"
-        raise InvalidUsageError(msg, hint="changes are integers")
+        raise InvalidUsageError(msg, hint="give integers as changes")
     return value
 
 

@@ -322,7 +322,7 @@ class CaptureLog(Protocol):
 
     @property
     def generation(self) -> int:
-        """How often everything was read anew: versions mean something else after that."""
+        """How often everything was read again: versions mean something else after that."""
 
     @property
     def unclaimed(self) -> int:

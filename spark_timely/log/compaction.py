@@ -100,7 +100,7 @@ def compact(states: StreamStates, *, target_file_size: int = TARGET_FILE_BYTES, 
         msg = f"could not compact log {store.path!r}: found target_file_size={target_file_size} min_files={min_files}"
         raise InvalidUsageError(
             msg,
-            hint="target_file_size is at least 1 byte, min_files at least 2",
+            hint="give target_file_size of at least 1 byte, and min_files of at least 2",
         )
     states.refresh()
     store.check_writable()

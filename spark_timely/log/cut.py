@@ -4,7 +4,7 @@ Invariants
 ----------
 1. A cut names its logs by identity, and their newest commits: another log at the same path is refused, and one that
    was put back to an earlier state, also where it has grown again.
-2. What lies at times not beyond the cut's frontier is complete in each of its logs once they have
+2. What is at times not beyond the cut's frontier is complete in each of its logs once they have
    reached it, and never changes again: not by later writes, not by compaction.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from spark_timely.errors import DataLossError, InvalidUsageError, LogFormatError, NotBeyondError, TimelyError, shown
-from spark_timely.log.machine.identity import Commits, newest_commits, other_commits, told_of_others
+from spark_timely.log.machine.identity import Commits, describe_other_commits, newest_commits, other_commits
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 
@@ -63,7 +63,7 @@ class CutLog:
             others = other_commits(log, self.commits)
         if not others:
             return
-        found = told_of_others(log.path, others, "the cut was made of")
+        found = describe_other_commits(log.path, others, "the cut was made of")
         msg = f"could not read log {log.path!r} at a cut: {found}"
         raise DataLossError(
             msg,
@@ -141,9 +141,9 @@ class Cut:
                 newer = found["version"] > _VERSION
                 raise LogFormatError(
                     msg,
-                    hint="a newer spark-timely wrote it; upgrade"
+                    hint="upgrade spark-timely: a newer version wrote it"
                     if newer
-                    else "an older spark-timely wrote it, without the commits of its logs; make a new cut",
+                    else "make a new cut: an older spark-timely wrote this one, without the commits of its logs",
                 )
             domain = TimeDomain(tuple(found["times"]))
             logs = tuple(
@@ -188,7 +188,7 @@ class Cut:
         if wanted is not None:
             msg = f"could not read log {log.path!r} at a cut: found id={found!r}, the cut has id={wanted!r}"
             raise DataLossError(
-                msg, hint="the log was deleted and created again; make a new cut", context={"path": log.path}
+                msg, hint="make a new cut: the log was deleted and created again", context={"path": log.path}
             )
         paths = [entry.path for entry in self.logs]
         msg = f"could not read log {log.path!r} at a cut: found logs={shown(paths)}, this one is not among them"
@@ -206,7 +206,7 @@ class Cut:
         msg = f"could not read log {path!r} at a cut of frontier={wanted}: found frontier={found}"
         raise NotBeyondError(
             msg,
-            hint="the log has not come so far; wait for it (spark_timely.wait, spark-timely wait --cut)",
+            hint="wait for the log (spark_timely.wait, spark-timely wait --cut): it has not come so far",
             time=wanted,
             frontier=found,
         )
@@ -275,7 +275,9 @@ def cut(
         if log.domain.types != domain.types:
             found, wanted = ([t.value for t in each.domain.types] for each in (log, first))
             msg = f"could not make a cut: found times={found!r} in log {log.path!r}, times={wanted!r} in {first.path!r}"
-            raise InvalidUsageError(msg, hint="only logs with times of the same types have a frontier in common")
+            raise InvalidUsageError(
+                msg, hint="give logs with times of the same types: only these have a frontier in common"
+            )
     entries = tuple(
         CutLog(log.log_id, log.path, log.frontier(), newest_commits(log.ends(), _COMMITS_BYTES)) for log in opened
     )

@@ -2,7 +2,7 @@
 
 Invariants
 ----------
-1. A log comes to be with its schema, its facts and its unclaimed capabilities in one commit.
+1. One commit makes a log: its schema, its facts and its unclaimed capabilities.
 2. A path that holds anything else is left as it is.
 """
 
@@ -110,7 +110,7 @@ def create_log(
     form = LogFormat.build(schema, times=times, minimum=minimum, kind=kind)
     if isinstance(streams, bool) or not isinstance(streams, int) or streams < 1:
         msg = f"could not create log {where!r}: found streams={streams!r}"
-        raise InvalidUsageError(msg, hint="a log has one stream or more")
+        raise InvalidUsageError(msg, hint="give a number of streams of at least 1")
     storage_options = promised(storage_options, single_writer=single_writer, flush=flush)
     check_place(where, storage_options)
     storage = open_storage(where, storage_options)
@@ -279,7 +279,7 @@ _kept = _Kept()
 def keep_log(path: str | os.PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> Log:
     """Open a capture log, or take up the handle that this thread opened before, brought up to date.
 
-    For what is done anew for each micro-batch by a process that lives longer: to follow a log costs what is
+    For what is done again for each micro-batch by a process that lives longer: to follow a log costs what is
     new in it, to open one what is live in it. At most eight are kept.
 
     Parameters
@@ -311,7 +311,7 @@ def keep_log(path: str | os.PathLike[str], *, storage_options: Mapping[str, str]
             log.refresh()
             log.streams()
     except TimelyError:
-        log = None  # gone, restored, replaced or damaged: to open it anew says which
+        log = None  # gone, restored, replaced or damaged: to open it again says which
     if log is None:
         log = open_log(path, storage_options=storage_options)
     _kept.logs[key] = log

@@ -158,7 +158,7 @@ class Log:
 
     @property
     def generation(self) -> int:
-        """How often everything was read anew: versions mean something else after that."""
+        """How often everything was read again: versions mean something else after that."""
         return self.store.generation
 
     # Snapshot ------------------------------------------------------------------------------------
@@ -434,12 +434,12 @@ class Log:
         ----------
         stream : str
         owner : str, optional
-            Who appends; needed again to go on with the stream later. A fresh one if not given.
+            The name of the writer; needed again to continue the stream later. A fresh one if not given.
         at, donor
             As in `open_stream`.
         takeover : bool
-            Whether to take the stream over where it is another's, who then cannot append any more. Who has
-            lost a stream does not get it back.
+            Whether to take the stream over from another owner, which then cannot append any more. An owner that
+            has lost a stream cannot take it back.
         target_file_size : int
             Bytes after which an append begins a new file.
         compression : str
@@ -457,7 +457,7 @@ class Log:
     def add_columns(self, columns: pa.Schema) -> None:
         """Add payload columns that may be null; messages that were written without them have nulls there.
 
-        Does nothing about columns that are there already. Whoever appends without them goes on.
+        Does nothing about columns that are there already. Writers that append without them continue.
 
         Parameters
         ----------
@@ -502,7 +502,7 @@ class Log:
     ) -> StreamState:
         """Advance a stream in the name of its owner, from outside.
 
-        The owner goes on as if it had done so itself; its last micro-batch is still recognised when it
+        The owner continues as if it had done so itself; its last micro-batch is still recognised when it
         is repeated. A row that comes at a time passed here is late.
 
         Parameters
@@ -536,7 +536,7 @@ class Log:
                 )
                 raise NotBeyondError(
                     msg,
-                    hint="a frontier only moves forward",
+                    hint="give a frontier beyond the present one: it only moves forward",
                     time=target.to_json(),
                     frontier=state.frontier.to_json(),
                 )

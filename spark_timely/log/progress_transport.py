@@ -97,7 +97,7 @@ class LogTransport:
         self._writer = log.writer(stream=self._streams[index], owner=f"{name}-worker-{index}")
         if self._writer.frontier.elements != ((0,),):
             msg = f"could not connect worker {index!r}: stream {self._streams[index]!r} has batches already"
-            raise ProtocolError(msg, hint="workers that are started again need a new log")
+            raise ProtocolError(msg, hint="give workers that are started again a new log")
         self._sent = 0
         # By worker: number of the batch to be read next.
         self._next = [0] * peers

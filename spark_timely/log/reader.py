@@ -235,7 +235,7 @@ def snapshot_of(log: CaptureLog, time: object) -> pa.Table:
     """Return the contents of a collection at a closed time. See `spark_timely.log.log.Log.snapshot`."""
     if log.kind != "collection":
         msg = f"could not take a snapshot of log {log.path!r}: found kind={log.kind!r}"
-        raise InvalidUsageError(msg, hint="only collections have contents at a time; read the messages of a stream")
+        raise InvalidUsageError(msg, hint="read the messages of a stream: only collections have contents at a time")
     at = log.domain.parse_time(time)
     frontier = log.frontier()
     if frontier.less_equal(at):
@@ -245,7 +245,7 @@ def snapshot_of(log: CaptureLog, time: object) -> pa.Table:
         )
         raise NotBeyondError(
             msg,
-            hint="the time is still open; wait until the frontier has passed it",
+            hint="wait until the frontier has passed the time: it is still open",
             time=at,
             frontier=frontier.to_json(),
         )
@@ -284,7 +284,7 @@ def _refused(log: CaptureLog, row: pa.Table, diff: int) -> TimelyError:
     (found,) = row.drop_columns(["_diff"]).to_pylist()
     msg = f"could not take a snapshot of log {log.path!r}: found row={shown(found)} with diff={diff}"
     if diff < 0:
-        hint = "what was captured retracts a row that it never added; verify the capture"
+        hint = "verify the capture: it retracts a row that it never added"
         return NegativeMultiplicityError(msg, hint=hint, data=shown(found), diff=diff)
-    hint = "a row is contained at most 2^63 − 1 times; correct what was captured"
+    hint = "correct what was captured: a row is contained at most 2^63 − 1 times"
     return MultiplicityOverflowError(msg, hint=hint, data=shown(found), diff=diff)

@@ -55,7 +55,7 @@ class StreamStates:
         self.lock = threading.RLock()
         self._keeps_rows = keeps_rows
         self._states: dict[str, StreamState] = {}
-        # Generation and version of the store: a version that was read anew may say something else.
+        # Generation and version of the store: a version that was read again may say something else.
         self._states_at = (-1, -1)
         self._newest_by_path: dict[str, dict[str, StreamState]] = {}
         self._rows_by_path: dict[str, pa.Table] = {}

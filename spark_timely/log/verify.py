@@ -4,7 +4,7 @@ Invariants
 ----------
 1. A log is legal if every stream keeps the protocol, streams open by what others give or hold, and the
    messages of each commit are as many, and at such times, as its progress rows say.
-2. Offences are collected, not only the first one is told.
+2. All offences are collected and reported, not only the first one.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def wait_until(
 
 
 class Throttle:
-    """Tells whether it is time to look again: once in so many seconds, or when there is news.
+    """Says whether it is time to look again: once an interval, or when there is news.
 
     Parameters
     ----------
@@ -148,9 +148,9 @@ class Throttle:
         Parameters
         ----------
         news : callable, optional
-            Tells at no cost whether there is something new; asked only within the interval.
+            Says at no cost whether there is something new; asked only within the interval.
         least_s : float
-            For so many seconds after a look nothing is due, whatever is new.
+            Seconds after a look in which nothing is due, whatever is new.
         """
         if self._at is None:
             return True
@@ -179,7 +179,7 @@ def wait_for(
     ----------
     logs : sequence of CaptureLog
     reached : callable
-        Tells of a frontier whether it has come so far.
+        Whether a frontier has come so far.
     timeout_s : float
         0 looks once; infinity waits for ever. The last look comes after it is over.
     poll_s : float
@@ -272,7 +272,7 @@ def wait(
     if isinstance(target, Cut):
         if time is not None or frontier is not None:
             msg = f"could not wait for a cut: found time={shown(time)}, frontier={shown(frontier)}"
-            raise InvalidUsageError(msg, hint="a cut has its own frontier; leave them out")
+            raise InvalidUsageError(msg, hint="leave them out: a cut has its own frontier")
         logs, reached = open_cut(target, storage_options=storage_options), target.reached_by
         what = f"{len(logs)} logs at a cut of frontier={target.domain.render_frontier(target.frontier)}"
     else:

@@ -3,8 +3,8 @@
 Invariants
 ----------
 1. A writer is one owner of one stream; whoever else appends to the stream is refused.
-2. An append is all or nothing, and is never tried again on changed grounds: who lost a race of
-   `compare_and_append` learns it.
+2. An append is all or nothing, and is never tried again on changed grounds: a writer that lost a race of
+   `compare_and_append` gets an error.
 3. An append with a key is in the stream once.
 """
 
@@ -397,7 +397,7 @@ class StreamWriter:
             )
             raise NotBeyondError(
                 msg,
-                hint="a frontier only moves forward",
+                hint="give a frontier beyond the present one: it only moves forward",
                 time=frontier.to_json(),
                 frontier=state.frontier.to_json(),
             )

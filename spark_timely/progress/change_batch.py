@@ -29,7 +29,7 @@ class ChangeBatch:
     """A multiset of (time, count change), compacted only when needed.
 
     Adding is cheap; looking may cost. `is_empty`, `len`, iteration and `drain` compact first (sum
-    the changes of equal times, drop those that come to zero), and so does adding, when more than
+    the changes of equal times, drop those that become zero), and so does adding, when more than
     half of the entries came since the last time.
 
     Parameters
@@ -96,7 +96,7 @@ class ChangeBatch:
             time = (time,) if isinstance(time, int | np.integer) else tuple(time)
         if len(time) != self._arity:
             msg = f"could not count time={time!r:.200}: found arity={len(time)}, expected arity={self._arity}"
-            raise InvalidShapeError(msg, hint="times of one batch have the same number of coordinates")
+            raise InvalidShapeError(msg, hint="give times with the same number of coordinates as the batch")
         self._few.append((time, diff))
         self._length += 1
         if self._length > _LAZY and self._length // 2 >= self._clean:

@@ -368,9 +368,9 @@ def moves(before: Ints, after: Ints) -> tuple[Ints, Ints]:
 
 
 _SLOTS = 64
-# Up to so many comparisons and moves, minima are found by putting one time after the other among them: k > 1.
+# Up to this number of comparisons and moves, minima are found by putting one time after the other among them: k > 1.
 _FEW_MOVES = 1 << 20
-# A table of so many slots for each time held is made anew.
+# A table with this number of slots for each time held is made again.
 _SPARSE = 16
 
 

@@ -1,7 +1,7 @@
 """What progress tracking tells about itself, to any sink that takes events.
 
 A sink is a callable of one argument (``list.append`` is one). It may raise, or hang up by raising:
-it is then detached and reported once in the log of this module, and progress goes on without it.
+it is then detached and reported once in the log of this module, and progress continues without it.
 Where no sink is given nothing is built and nothing is called.
 
 Lists of pointstamps in a `ProgressEvent` are (node, port, time as text, change of the count);
@@ -216,7 +216,7 @@ class EventStream:
         except Exception as error:  # noqa: BLE001 - whatever a sink raises must not stop progress
             self._sink = None
             logger.warning(
-                "the sink of progress events raised %s and was detached: %s; progress goes on without events",
+                "the sink of progress events raised %s and was detached: %s; progress continues without events",
                 type(error).__name__,
                 error,
             )

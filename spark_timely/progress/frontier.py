@@ -5,7 +5,7 @@ Invariants
 1. The frontier of a `MutableAntichain` is the antichain of minima of the times whose accumulated
    count is positive, after every call.
 2. The changes that `update_iter` returns, added to the frontier before, give the frontier after.
-3. Counts that come to zero are forgotten; negative ones are remembered, and bound nothing.
+3. Counts that become zero are forgotten; negative ones are remembered, and bound nothing.
 """
 
 from __future__ import annotations
@@ -306,7 +306,7 @@ class MutableAntichain:
                     counts[time] = count
                 elif diff:
                     del counts[time]
-                # What lies above the frontier cannot move it.
+                # What is above the frontier cannot move it.
                 if time <= before:
                     touched = True
                     if time < least and diff > 0:
@@ -451,7 +451,7 @@ class MutableAntichain:
             self._few_seen = 0
             return
         self._few_seen += 1
-        # To go back and forth costs about as much as so many small batches in the table.
+        # To go back and forth costs about as much as this number of small batches in the table.
         if self._table is not None and _MANY * self._few_seen > len(self._table):
             self._leave_table()
 
@@ -471,7 +471,7 @@ def _plain(array: DiffArray) -> DiffArray:
 
 
 def _table_class(n: int) -> type[CountTable] | None:
-    """Return what counts large batches, once so many changes came in them that loading numba is worth it."""
+    """Return what counts large batches, once enough changes came in them that loading numba is worth it."""
     global _in_large, _tables
     if _tables is None and _in_large >= 0:
         _in_large += n

@@ -53,7 +53,7 @@ def njit(function: Callable[P, R], /) -> Callable[P, R]:
     """Compile a loop over arrays on its first call, where numba is there to do it.
 
     Compiled code is kept in a cache beside the module, or in the user's cache folder; where neither can
-    be written it is made anew in every process.
+    be written it is made again in every process.
 
     Parameters
     ----------

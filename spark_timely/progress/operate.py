@@ -1,4 +1,4 @@
-"""What an operator tells a scope, and what it is told: counts of messages and capabilities per port.
+"""What an operator reports to a scope, and what it gets: counts of messages and capabilities per port.
 
 The protocol of an operator
 ---------------------------

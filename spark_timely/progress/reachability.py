@@ -1,7 +1,7 @@
 """Which times can still appear where: a graph of operators, and the frontiers implied at all their ports.
 
 A pointstamp is a time at a port that something is held at: a message waiting at a target, a capability at a
-source. From each of them, paths through the graph lead to other ports, and what lies on a path does
+source. From each of them, paths through the graph lead to other ports, and what is on a path does
 something to the time (its path summary). The frontier *implied* at a port is the minimum, over all pointstamps
 and all paths from them to the port, of what the paths make of the times. A `Builder` takes nodes and edges; the
 `Tracker` that it builds takes changes of pointstamps and says how the implied frontiers move.
@@ -117,7 +117,7 @@ Wide: TypeAlias = npt.NDArray[np.int64]
 _SHOWN = 6
 # With more arcs to it than this, a vertex gets aids before it.
 _FAN = 32
-# For fewer ports than one in so many, nodes are looked up, else counted off.
+# For fewer ports than one in this number, nodes are looked up, else counted off.
 _SPARSE = 8
 # The greatest step of one arc.
 _STEP = (1 << 63) - 1
@@ -141,7 +141,7 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, inputs: Wide, outputs: Wide) -> Shape:
-        """Return the shape of nodes with so many inputs and outputs."""
+        """Return the shape of nodes with these numbers of inputs and outputs."""
         ends = (inputs + outputs).cumsum()
         sources = ends - outputs
         return cls(inputs, outputs, sources - inputs, sources, int(ends[-1]))
@@ -264,7 +264,7 @@ def _narrowed(arcs: Arcs) -> Arcs:
         heads = arcs.heads[wide]
         begins = np.flatnonzero(np.diff(heads, prepend=-1))
         rank = np.arange(heads.shape[0]) - np.repeat(begins, np.diff(begins, append=heads.shape[0]))
-        # A new aid begins with each head, and after every so many of its arcs.
+        # A new aid begins with each head, and after every `_FAN` of its arcs.
         begin = rank % _FAN == 0
         aids = np.arange(arcs.n, arcs.n + int(begin.sum()))
         narrow = arcs.heads.copy()
@@ -464,11 +464,11 @@ def _merge(into: _Label, label: _Label, step: tuple[int, ...], hi: int) -> bool:
 
 _HALF = 1 << 63
 _HI = _HALF - 1
-# Room for so many integers of frontiers to begin with, if times have more than one coordinate.
+# Room for this number of integers of frontiers to begin with, if times have more than one coordinate.
 _ROOM = 256
-# Moves that nobody reads are summed up after so many propagations.
+# Moves that nobody reads are summed up after this number of propagations.
 _UNREAD = 32
-# Where no more than one port of so many may have moved, these are asked for one by one.
+# Where at most one port in this number may have moved, those that may are asked for one by one.
 _FEW_MOVED = 8
 
 # What one step of a path summary may be given as: a whole number (k = 1), or k of them.
@@ -688,7 +688,7 @@ class Builder:
 
 
 def _numbers(flat: list[int], width: int) -> Wide:
-    """Return rows of so many whole numbers."""
+    """Return rows of `width` whole numbers."""
     try:
         numbers: Wide = np.frombuffer(array("q", flat), dtype=np.int64)
     except (TypeError, OverflowError) as error:
@@ -1176,7 +1176,7 @@ class _Frontiers:
         return longer
 
     def _make_room(self, size: int) -> None:
-        """Move the antichains that are in use to a place for so many integers, or for more if that is half full."""
+        """Move the antichains that are in use to a place for `size` integers, or for more if that is half full."""
         elements = self._filled(size, 0)
         self._graph.loops.run.compact(self._held, self._graph.arity, elements)
         if 2 * self._held.st[loops.TOP] > size:
@@ -1184,7 +1184,7 @@ class _Frontiers:
         self._held = self._held._replace(elements=elements)
 
     def _make_records(self, room: int) -> None:
-        """Make room for so many records in the pool."""
+        """Make room for `room` records in the pool."""
         n_buckets = 1 << max(4, (room // 2).bit_length())
         self._held = self._held._replace(
             pool=self._longer(self._held.pool, room * (loops.TIME + self._graph.arity)),

@@ -326,7 +326,7 @@ def enter(held: Held, k: int, n_updates: int, at: Ints, times: Ints, diffs: Ints
 
 
 def _beyond(elements: Ints, first: int, count: int, k: int) -> bool:
-    """Tell whether one of so many elements, the first one given, is less or equal to the time that follows them.
+    """Return whether one of `count` elements, the first one given, is less or equal to the time that follows them.
 
     The elements and the time are in lexicographic order: of two coordinates the last element has the least second one.
     """

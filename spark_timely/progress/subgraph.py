@@ -22,11 +22,11 @@ Invariants
    so are the capabilities and messages that came of them.
 3. What the outside may still send is never reported as a capability of the scope: it would be waiting
    for itself, for ever.
-4. Everything is propagated before any child is told.
+4. Everything is propagated before any child gets a frontier.
 5. Every worker builds the same scopes in the same order: identifiers and progress channels are given in
    sequence, and are the same on all of them.
 6. An edge is a statement, moves no data, and is kept twice: to count messages, and for reachability.
-7. An operator is told discrete changes of its input frontiers only, and all of them, in order.
+7. An operator gets discrete changes of its input frontiers only, and all of them, in order.
 8. What a leaf says is checked against its own statements before anything of it is passed on. The
    scope's counts would not do: they lag behind, and mix the statements of all peers.
 9. A nested scope is not checked: it may speak of capabilities that come from messages which its
@@ -554,7 +554,7 @@ class Subgraph:
         if not nothing.is_empty():
             msg = f"scope {self.name!r}: frontiers of the inputs became capabilities of the outputs (invariant 3)"
             raise TimelyInternalError(msg, context={"changes": list(nothing)})
-        self._tell_children()
+        self._send_frontiers()
         for child in self._children:
             child.begin()
         self._awake.update(range(1, len(self._children) + 1))
@@ -647,7 +647,7 @@ class Subgraph:
 
     def _run_children(self) -> bool:
         """Step 5: in the order of their numbers, those that have a cause to run."""
-        self._tell_children()
+        self._send_frontiers()
         causes = sorted({*self._awake, *self._outstanding, *self._held})
         active = False
         for index in causes:
@@ -715,11 +715,11 @@ class Subgraph:
             context={"scope": self.name, "location": location, "time": row[3:]},
         )
 
-    def _tell_children(self) -> None:
+    def _send_frontiers(self) -> None:
         """Pass on how frontiers moved, to those who want to know."""
         for node, moves in self._frontier_moves().items():
             child = self._children[node - 1]
-            # Who does not want to be told is told nothing at all.
+            # A child that does not want frontiers gets none at all.
             if child.notify:
                 child.receive_frontiers(moves)
                 self._awake.add(node)
@@ -770,8 +770,8 @@ class Subgraph:
         """Refuse counts below zero, when nothing is on its way any more.
 
         While batches are on their way a count may be negative: a message may have been consumed by
-        one peer before another's announcement arrives here. When everything has arrived that is a
-        mistake of some operator or transport.
+        one peer before another's announcement arrives here. When everything has arrived that is an
+        error of some operator or transport.
 
         Raises
         ------
@@ -807,7 +807,7 @@ class Subgraph:
         """Drop an operator without its being finished.
 
         Nothing of it is left in this worker. What it held stays held as far as others know: frontiers
-        downstream of it stand still.
+        downstream of it stop.
 
         Raises
         ------

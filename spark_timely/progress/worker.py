@@ -7,7 +7,7 @@ Invariants
 ----------
 1. Identifiers, numbers of dataflows and progress channels are given in sequence and never again.
 2. All workers build the same dataflows in the same order; they may drop them in any order, and at
-   different times: while only some have dropped one, the others at worst stand still.
+   different times: while only some have dropped one, the others at worst wait.
 3. What arrives for a dataflow that is gone is discarded, whether it was dropped or came to its end; what
    arrives for one that is still to be built is kept until it is.
 """
@@ -195,7 +195,9 @@ class Worker:
         except KeyError:
             what = "never was" if number >= self._numbers or number < 0 else "came to its end or was dropped"
             msg = f"could not find dataflow {number!r}: it {what}, running={self.dataflows!r:.200}"
-            raise MissingError(msg, hint="numbers of dataflows are never used again") from None
+            raise MissingError(
+                msg, hint="ask for a dataflow that runs: numbers of dataflows are never used again"
+            ) from None
 
     def step(self) -> bool:
         """Give each dataflow a turn; return whether any is left that is not complete.
@@ -332,10 +334,15 @@ class InputHandle:
         self._check_open("advance")
         if len(after) != len(self._time):
             msg = f"could not advance input {self.name!r} to time={after!r}: its times are like {self._time!r}"
-            raise InvalidShapeError(msg, hint="times of one scope have the same number of coordinates")
+            raise InvalidShapeError(msg, hint="give times with the same number of coordinates as the scope")
         if not all(a <= b for a, b in zip(self._time, after, strict=True)):
             msg = f"could not advance input {self.name!r} to time={after!r}: its time is {self._time!r} already"
-            raise NotBeyondError(msg, hint="times only move forward", time=after, frontier=self._time)
+            raise NotBeyondError(
+                msg,
+                hint="give a time at or after the present one: times only move forward",
+                time=after,
+                frontier=self._time,
+            )
         if self._operator is not None and after != self._time:
             self._operator.pending_internal.update(0, self._time, -1)
             self._operator.pending_internal.update(0, after, 1)
@@ -412,7 +419,7 @@ class InputHandle:
     def _check_open(self, attempt: str) -> None:
         if self._closed:
             msg = f"could not {attempt} input {self.name!r}: it is closed"
-            raise ClosedError(msg, hint="a closed input stays closed; use another handle")
+            raise ClosedError(msg, hint="use another handle: a closed input stays closed")
 
 
 def _as_time(time: int | Sequence[int]) -> Time:

@@ -308,7 +308,7 @@ def fold_events(
     arity = len(tuple(minimum))
     if any(stream.arity != arity for stream in streams):
         msg = f"could not fold streams: found arities={[stream.arity for stream in streams]!r} for minimum={minimum!r}"
-        raise InvalidShapeError(msg, hint="only streams of one type of time can be folded")
+        raise InvalidShapeError(msg, hint="replay streams with one type of time: only these can be folded")
     sizes = np.array([stream.n_steps for stream in streams], dtype=np.int64)
     turns = np.repeat(np.arange(len(streams)), sizes) if order is None else np.asarray(order, dtype=np.int64)
     if not np.array_equal(np.bincount(turns, minlength=len(streams)), sizes):

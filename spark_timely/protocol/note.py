@@ -288,7 +288,7 @@ class Note:
         Greatest time of the stream's messages, rows too far in the future left out; None without any, and with times
         of several coordinates. Lasts.
     former : tuple of str
-        Who owned the stream before, in order. Lasts.
+        Former owners of the stream, in order. Lasts.
     gaps : tuple of (int, int)
         First and last number of micro-batches of the owner that are missing with consent. Lasts.
     lost : tuple of (str, int, int)
@@ -438,8 +438,8 @@ mark=None, output=None, statements=None)
 
 
 _SMALLER = {
-    "output": "a dataflow with so many inputs needs shorter paths",
-    "former": "the stream changed hands too often; capture into another stream",
+    "output": "shorten the paths of the inputs: the dataflow has too many for paths of this length",
+    "former": "capture into another stream: this one changed owners too often",
 }
 
 

@@ -3,7 +3,7 @@
 A capture judges every row by the capability that its stream holds *before* the micro-batch, and
 at the micro-batch's end states which capabilities it keeps. Both decisions are pure functions of
 what is given here, so the Python writer, the foreachBatch capture and a repeated attempt after a
-crash come to the same result.
+crash give the same result.
 
 Invariants
 ----------
@@ -158,7 +158,7 @@ class Policy:
     domain : TimeDomain
         Types and minimum of the log's times.
     frontier : FrontierPolicy
-        Who moves the frontier.
+        What moves the frontier.
     late_data : LateData
         What becomes of late and of skewed rows.
     lateness : int
@@ -324,7 +324,7 @@ class Policy:
             Greatest time of the rows that may move the frontier (`Judgement.moving`); None when
             there are none. ``bounded`` only.
         events : pair of ndarrays, shapes (m, k) and (m,), or None
-            Times and changes of the progress rows in the data, or of what its statements come to. ``events``
+            Times and changes of the progress rows in the data, or of what its statements amount to. ``events``
             and ``statements`` only.
         source : Antichain or None
             Frontier of what the query reads, at the micro-batch's end; None while it is not known.
@@ -431,7 +431,7 @@ def late_error(
     time : tuple of int
         The row's own time.
     skewed : bool
-        Whether the row lies too far in the future; else it is behind the frontier.
+        Whether the row is too far in the future; else it is behind the frontier.
     row : mapping
         Names and values of the row, to recognise it by.
     stream : str

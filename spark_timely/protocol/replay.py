@@ -10,7 +10,7 @@ Invariants
 2. Choosing files is cautious: a file without bounds may hold anything, bounds are only ever too
    wide. Rows are decided by their own times.
 3. Admission takes whole times: a prefix of the actual times of the range in lexicographic order.
-   The new frontier is the set of minima of the times not taken and of `upper`, so what lies
+   The new frontier is the set of minima of the times not taken and of `upper`, so what is
    between `lower` and it are exactly the times taken.
 4. The pieces of a file cover it once: every row group belongs to exactly one piece.
 """
@@ -461,7 +461,7 @@ _MOST_CUTS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A share of one file: the row groups whose middle lies in [start, stop) of `WHOLE` equal parts.
+    """A share of one file: the row groups whose middle is in [start, stop) of `WHOLE` equal parts.
 
     Attributes
     ----------
@@ -476,7 +476,7 @@ class Piece:
     stop: int = WHOLE
 
     def share_of(self, size_bytes: int) -> int:
-        """Return about how many of so many bytes are in the piece."""
+        """Return about how many of `size_bytes` bytes are in the piece."""
         return size_bytes * (self.stop - self.start) // WHOLE
 
 
@@ -499,7 +499,7 @@ def cut_bytes(sizes: npt.NDArray[np.int64], n_splits: int) -> list[list[Piece]]:
     sizes : ndarray of int64, shape (n,)
         Bytes of each file, in the order in which splits should get them.
     n_splits : int
-        At least 1; more than 10,000 count as so many.
+        At least 1; more than 10,000 count as 10,000.
 
     Returns
     -------
@@ -557,7 +557,7 @@ def part_of(n_groups: int, piece: Piece) -> range:
     (range(0, 2), range(2, 4))
     """
 
-    # Group g lies in the piece when its middle does: start <= (2g + 1) / 2n < stop. From 0, for a share of 0, to n.
+    # Group g is in the piece when its middle is: start <= (2g + 1) / 2n < stop. From 0, for a share of 0, to n.
     def first(share: int) -> int:
         return -(-(2 * n_groups * share - WHOLE) // (2 * WHOLE))
 

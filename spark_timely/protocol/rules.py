@@ -292,7 +292,7 @@ def check_messages(
     counts : StreamCounts
         What the stream holds before the progress of the same commit.
     times : array-like of integers, shape (n, k)
-        All times of the messages, or only their minima: that comes to the same.
+        All times of the messages, or only their minima: both give the same.
     stream, seq, domain : optional
         As in `check_progress`.
 
@@ -484,7 +484,7 @@ def _unheld(
     shown = [_shown(element, domain) for element in held.elements[:8]]
     more = f" and {len(held) - 8} more" if len(held) > 8 else ""
     if held.is_empty:
-        hint = "the stream is closed; nothing can follow"
+        hint = "write to another stream: this one is closed, and nothing can follow"
     else:
         hint = "only times at or after a held one may be used; a dropped capability does not come back"
     return UnheldCapabilityError(

@@ -24,7 +24,7 @@ _LOW = 0xFFFFFFFF
 
 
 def consolidate(df: DataFrame, /, *, diff: str = _DIFF) -> DataFrame:
-    """Sum the diffs of rows that are equal in all other columns, and drop those that come to zero.
+    """Sum the diffs of rows that are equal in all other columns, and drop those that become zero.
 
     A source cannot shuffle: what ``format("timely")`` gives of a collection log is consolidated per split
     only. Times count as columns: leave ``includeTime`` out to sum over them.
@@ -59,7 +59,7 @@ def consolidate(df: DataFrame, /, *, diff: str = _DIFF) -> DataFrame:
 
     if diff not in df.columns:
         msg = f"could not consolidate a DataFrame: found no column {diff!r} in {df.columns!r:.200}"
-        raise InvalidUsageError(msg, hint="only updates of a collection log have diffs")
+        raise InvalidUsageError(msg, hint="read a collection log: only its updates have diffs")
     maps = [field.name for field in df.schema.fields if field.name != diff and has_map(field.dataType)]
     if maps:
         msg = f"could not consolidate a DataFrame: found column {maps[0]!r}, which is or contains a map"
@@ -197,7 +197,7 @@ def snapshot_at(
     The logs are looked up by Spark's side: here, and when a DataFrame is first computed. One that is
     missing, was replaced by another, or has not come so far fails with `LogMissingError`, `DataLossError`
     or `NotBeyondError` in the text. Spark keeps the files that a DataFrame was planned with: make it
-    anew after compaction and vacuum.
+    again after compaction and vacuum.
 
     Examples
     --------
@@ -232,7 +232,7 @@ def _contents(updates: DataFrame, what: str, *, diffs: bool) -> DataFrame:
         functions.lit(f"{NegativeMultiplicityError.__name__}: could not take a snapshot of {what}: "),
         functions.lit("found a row with diff="),
         diff.cast("string"),
-        functions.lit(" — hint: what was captured retracts a row that it never added; verify the capture"),
+        functions.lit(" — hint: verify the capture: it retracts a row that it never added"),
     )
     checked = consolidate(updates).withColumn(
         _DIFF, functions.when(diff > 0, diff).otherwise(functions.raise_error(message))

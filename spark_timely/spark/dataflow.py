@@ -103,9 +103,9 @@ class Dataflow(Scope):
         Logs of outputs are made if they are not there. A step is taken at once, whether or not an input
         moved since the last run.
 
-        An output whose function fails stands still, with what is made from it; `DataflowQuery.failures` and `explain`
-        say why. The others go on as long as the query lives. It ends with the error where nothing can go on any more,
-        and with the triggers ``availableNow`` and ``once`` after all else is done. The next start tries again.
+        An output whose function fails stops, with what is made from it; `DataflowQuery.failures` and `explain`
+        say why. The others continue as long as the query lives. It ends with the error where nothing can continue any
+        more, and with the triggers ``availableNow`` and ``once`` after all else is done. The next start tries again.
 
         A failure of a job or of the storage may pass: its output is tried again after pauses of half a second to a
         minute, whether or not an input moves. With ``availableNow`` and ``once`` it is tried six times in a row, and
@@ -347,7 +347,7 @@ class DataflowQuery:
     run : str
         Which run of the query it is.
     lives : bool
-        Whether the query goes on where an output stands still.
+        Whether the query continues where an output stops.
 
     Examples
     --------
@@ -402,9 +402,9 @@ class DataflowQuery:
         return first
 
     def failures(self) -> list[OutputFailure]:
-        """Return why outputs stand still in this run: one for each whose functions, files or inputs failed.
+        """Return why outputs stopped in this run: one for each whose functions, files or inputs failed.
 
-        Those that are made from such an output stand still too, and are not among them: `explain` says what holds them.
+        Those that are made from such an output stop too, and are not among them: `explain` says what holds them.
         A failure of a job or of the storage is among them until it has passed: it is tried again, after pauses of half
         a second to a minute. What a function made fail a start of the dataflow tries again.
         """
@@ -446,7 +446,7 @@ class DataflowQuery:
         WaitTimeoutError
             If it is not complete in time, or the query has ended before.
         OperatorError, DataLossError
-            If an output stands still before it, in a query that goes on, and does not move again by itself: see
+            If an output stops before it, in a query that continues, and does not move again by itself: see
             `failures`.
         pyspark.errors.StreamingQueryException
             If the query failed.
@@ -477,7 +477,7 @@ class DataflowQuery:
         ended = "" if active else ", and the query has ended"
         asked_for = shown(domain.render_time(wanted))
         msg = f"could not wait for time={asked_for}: found outputs at frontier={at}{ended}"
-        error = WaitTimeoutError(msg, hint="explain() tells which input holds them back", frontier=at)
+        error = WaitTimeoutError(msg, hint="call explain(): it names the input that holds them back", frontier=at)
         for failure in failures:
             error.add_note(f"tried again: {failure.error}")
         raise error
@@ -500,7 +500,7 @@ class DataflowQuery:
         pyspark.errors.StreamingQueryException
             If it failed.
         OperatorError, DataLossError
-            If it was stopped, and an output stood still: see `failures`.
+            If it was stopped, and an output had stopped: see `failures`.
         """
         if timeout_s is None:
             self.query.awaitTermination()
@@ -559,10 +559,10 @@ class DataflowQuery:
         return [each for flow in self._flows for each in flow.metrics()]
 
     def drop(self, flow: Dataflow | str, /) -> None:
-        """Stop one of the dataflows of the query without finishing it; the others go on.
+        """Stop one of the dataflows of the query without finishing it; the others continue.
 
         When this returns nothing of this query is appended to its outputs any more: work that is under way is thrown
-        away. Their frontiers stay where they are, and a later start of the dataflow goes on from there.
+        away. Their frontiers stay where they are, and a later start of the dataflow continues from there.
 
         Parameters
         ----------
@@ -597,7 +597,7 @@ class DataflowQuery:
         self._logs = {sink: log for sink, log in self._logs.items() if sink not in dropped.sinks}
 
     def stop(self) -> None:
-        """Stop the query; a start goes on where its outputs are.
+        """Stop the query; a later start continues where its outputs are.
 
         Does not say what failed, so that it hides no other error: `await_termination` does, and `failures`.
         """

@@ -75,7 +75,9 @@ def check_idle_options(options: SinkOptions, /) -> float:
     if options.frontier != "bounded":
         msg = f"could not use option 'idleTimeout': found frontier={options.frontier or 'batch'!r}"
         raise InvalidOptionError(
-            msg, hint="it gives up the lateness of frontier='bounded'; leave it out with others", context=context
+            msg,
+            hint="leave it out with other policies: it gives up the lateness of frontier='bounded'",
+            context=context,
         )
     if "late_data" not in options.given:
         msg = "could not use option 'idleTimeout': found no option 'lateData'"
@@ -240,7 +242,7 @@ class IdleWatch:
             return False
         if state.owner != str(self._query.id):
             msg = f"could not advance stream {state.stream!r}: found it owned by {state.owner!r}"
-            raise OwnershipError(msg, hint="the query has lost the stream", context={"stream": state.stream})
+            raise OwnershipError(msg, hint="stop this query: it has lost the stream", context={"stream": state.stream})
         self._committed = _committed_at(log, state)
         if looked - self._committed < self._timeout_us:
             return False
@@ -291,7 +293,7 @@ class IdleWatch:
 
 
 def _failing_s(pause: float, failures: int) -> float:
-    """Return how many seconds to wait after so many failures in a row: ever longer, a minute at most."""
+    """Return how many seconds to wait after `failures` failures in a row: ever longer, a minute at most."""
     return min(pause * 2.0 ** min(failures, 30), max(pause, _FAILING_S))
 
 

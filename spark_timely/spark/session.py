@@ -179,7 +179,7 @@ def changed_settings(spark: SparkSession, wanted: Mapping[str, str], /, *, purpo
 
     Notes
     -----
-    Who uses the settings and what they were before is written into the session itself: the objects of
+    The session itself holds which runs use the settings, and what they were before: the objects of
     Python that stand for one session are many. Cost: three calls of the session per setting.
 
     Examples

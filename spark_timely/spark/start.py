@@ -136,7 +136,7 @@ class CaptureQuery:
         Raises
         ------
         pyspark.errors.StreamingQueryException
-            If the query failed. The stream stays open, and a restart goes on.
+            If the query failed. The stream stays open, and a restart continues.
         OwnershipError
             If the stream to be closed, or advanced after an idle time, belongs to another query.
         RolledBackError
@@ -178,7 +178,7 @@ class CaptureQuery:
         return True
 
     def stop(self) -> None:
-        """Stop the query; its stream stays open, and a restart goes on where it was."""
+        """Stop the query; its stream stays open, and a restart continues where it was."""
         self._stopped = True
         if self._idle is not None:
             self._idle.stop()
@@ -286,7 +286,7 @@ def start(
         looked for input and found none, so long after the stream's last commit, the stream gives up the
         lateness and moves to just after the greatest time seen. Later rows behind that follow `late_data`, which
         must be chosen. Runs that end by themselves look once, at their end: silence counts over all runs.
-        This process must reach the checkpoint and the log, and must go on running.
+        This process must reach the checkpoint and the log, and must keep running.
     through : {"sink", "foreachBatch"}
         By which way rows are written: ``format("timely")`` in Python workers, or Spark's own Parquet
         writer. The log is the same.
@@ -340,7 +340,7 @@ def start(
     if not df.isStreaming:
         msg = "could not start the capture: found a DataFrame that is not streaming"
         raise InvalidUsageError(msg, hint="read it with spark.readStream, or append rows with open_log(…).writer()")
-    # What does not fit is told here and now, not by a query that fails in the background.
+    # What does not fit is refused here and now, not by a query that fails in the background.
     policy_of(parsed, layout_of(df.schema, parsed, form=None).form)
     writer = df.writeStream.option("checkpointLocation", checkpoint)
     if query_name is not None:

@@ -7,7 +7,7 @@ forgets everything but the checkpoint; the last micro-batch is then planned agai
 
 Needs nothing of Spark: any object with the methods of `DataSourceStreamReader` can be driven.
 
-A `ManualClock` is a wall clock that moves only when it is told to.
+A `ManualClock` is a wall clock that moves only when a test sets it.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class StreamDriver:
         Parameters
         ----------
         fail_after : int, optional
-            Crash in the micro-batch after so many, when it was read and before it is committed. The
+            Crash in the micro-batch after this number of them, when it was read and before it is committed. The
             rows read are given out: a sink may have got them.
 
         Returns

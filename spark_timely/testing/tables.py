@@ -115,7 +115,7 @@ def table_from_text(text: str, /, *, schema: pa.Schema | None = None) -> pa.Tabl
         msg = "could not read a table from text: found no header"
         raise InvalidUsageError(
             msg,
-            hint="the first line names the columns",
+            hint="name the columns in the first line",
         )
     header = _cells(lines[0])
     rows = [_cells(line) for line in lines[1:]]

@@ -115,7 +115,7 @@ class UnreliableStore:
 
     @property
     def generation(self) -> int:
-        """How often everything was read anew."""
+        """How often everything was read again."""
         return self.inner.generation
 
     @property

@@ -123,7 +123,7 @@ class Antichain:
             msg = f"could not build an antichain: found times of several arities, times={rows!r:.200}"
             raise InvalidShapeError(
                 msg,
-                hint="all times have the same number of coordinates",
+                hint="give all times the same number of coordinates",
             )
         return cls._trusted(tuple(minimal_elements(tuple(map(int, row)) for row in rows)), arity)
 
@@ -374,7 +374,7 @@ class Antichain:
             msg = f"could not compare time={row!r} with a frontier of arity={self._arity}"
             raise InvalidShapeError(
                 msg,
-                hint="times of one order have the same number of coordinates",
+                hint="give times with the same number of coordinates",
             )
         return row
 
@@ -383,7 +383,7 @@ class Antichain:
             msg = f"could not compare antichains: found arity={self._arity} and arity={other._arity}"
             raise InvalidShapeError(
                 msg,
-                hint="times of one order have the same number of coordinates",
+                hint="give times with the same number of coordinates",
             )
 
 

@@ -135,7 +135,7 @@ def as_diffs(diffs: npt.ArrayLike, n: int) -> DiffArray:
         msg = f"could not read diffs: expected whole numbers, found dtype={array.dtype!s}"
         raise InvalidShapeError(
             msg,
-            hint="counts and diffs are signed integers",
+            hint="give signed integers as counts and diffs",
         )
     if array.ndim != 1 or array.shape[0] != n:
         msg = f"could not read diffs: expected shape ({n},), found shape={array.shape!r}"
@@ -162,7 +162,7 @@ def check_same_arity(left: IntArray, right: IntArray) -> None:
         msg = f"could not compare times: found arity={left.shape[-1]} and arity={right.shape[-1]}"
         raise InvalidShapeError(
             msg,
-            hint="times of one order have the same number of coordinates",
+            hint="give times with the same number of coordinates",
         )
 
 

@@ -264,7 +264,7 @@ def _ranked(values: IntArray) -> tuple[IntArray, npt.NDArray[np.intp]]:
 
 
 def consolidate_rows(times: IntArray, diffs: DiffArray) -> tuple[IntArray, DiffArray]:
-    """Sum the diffs of equal times and drop those that come to zero.
+    """Sum the diffs of equal times and drop those that become zero.
 
     Parameters
     ----------
@@ -302,7 +302,7 @@ def consolidate_rows(times: IntArray, diffs: DiffArray) -> tuple[IntArray, DiffA
 
 
 def consolidate(times: TimesLike, diffs: npt.ArrayLike, arity: int | None = None) -> tuple[IntArray, DiffArray]:
-    """Sum the diffs of equal times and drop those that come to zero.
+    """Sum the diffs of equal times and drop those that become zero.
 
     Parameters
     ----------

@@ -66,7 +66,7 @@ class TimeDomain:
             ) from error
         if not types:
             msg = "could not build a time domain: found no types"
-            raise InvalidUsageError(msg, hint="a time has a coordinate")
+            raise InvalidUsageError(msg, hint="give a time at least one coordinate")
         minimum = tuple(self.minimum) or tuple(t.minimum for t in types)
         if len(minimum) != len(types):
             msg = f"could not build a time domain: found minimum={minimum!r} for {len(types)} types"
@@ -289,7 +289,7 @@ class TimeDomain:
                 msg = f"could not read a frontier: found {value!r}"
                 raise InvalidShapeError(
                     msg,
-                    hint=f"times of this log have {self.arity} coordinates",
+                    hint=f"give times with {self.arity} coordinates, as this log has them",
                 )
             return value
         if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):

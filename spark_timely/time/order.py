@@ -199,7 +199,7 @@ def minimal(times: IntArray) -> IntArray:
 def _sorted_minima(times: IntArray) -> IntArray:
     times = times[lexsort(times)]
     if times.shape[1] == 2:
-        # Row i is minimal when its second coordinate lies below that of every row before it.
+        # Row i is minimal when its second coordinate is below that of every row before it.
         second = times[:, 1]
         least = np.minimum.accumulate(second)
         keep = np.empty(times.shape[0], dtype=np.bool_)

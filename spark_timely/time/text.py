@@ -274,7 +274,7 @@ class Duration:
                 return self.amount
             msg = f"{attempt} {self.text!r}"
             raise InvalidOptionError(
-                msg, hint="integer times have no clock: write a plain number such as '3'", context=context
+                msg, hint="write a plain number such as '3': integer times have no clock", context=context
             )
         if self.unit == "time":
             msg = f"{attempt} {self.amount}, a number without a unit"

@@ -7,7 +7,7 @@ Invariants
 1. `long`, `int`, `short` are the number itself; `date` counts days and `timestamp` microseconds
    since 1970-01-01 in UTC. No conversion looks at a time zone of the session or the machine.
 2. Every time that gets in can be held by its column, and is not above `TimeType.hi`. A date or
-   timestamp below `TimeType.lo` gets in: it lies behind every frontier, and is treated as late.
+   timestamp below `TimeType.lo` gets in: it is behind every frontier, and is treated as late.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class TimeType(enum.Enum):
             msg = f"could not read time column {name!r}: found null in row={first_row + row}"
             raise InvalidUsageError(
                 msg,
-                hint="every row needs a time; filter such rows out or fill the column",
+                hint="filter such rows out or fill the column: every row needs a time",
                 context={"column": name, "row": first_row + row},
             )
         values, fits = self._integers(array)
@@ -220,7 +220,7 @@ class TimeType(enum.Enum):
             msg = f"could not write a time of type {self.value}: found {found!r}"
             raise InvalidUsageError(
                 msg,
-                hint=f"times of this type lie in [{self.lo}, {self.hi}]",
+                hint=f"give a time in [{self.lo}, {self.hi}]",
             )
         return pa.array(narrow).view(self.arrow)
 
@@ -288,7 +288,7 @@ class TimeType(enum.Enum):
             msg = f"could not read a time of type {self.value}: found {value!r:.200}"
             raise InvalidUsageError(
                 msg,
-                hint=f"times lie between {self.render(self.lo)} and {self.render(self.hi)}",
+                hint=f"give a time between {self.render(self.lo)} and {self.render(self.hi)}",
             )
         return number
 
@@ -406,7 +406,7 @@ def plain_value(scalar: pa.Scalar) -> object:
     Returns
     -------
     object
-        Timestamps with a zone in UTC; what lies outside of Python's calendar as its number; of lists and
+        Timestamps with a zone in UTC; what is outside of Python's calendar as its number; of lists and
         maps the first hundred elements.
 
     Examples

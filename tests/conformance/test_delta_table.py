@@ -128,7 +128,7 @@ def test_killed_creation_among_other_things_is_refused(path: Path) -> None:
 
 @pytest.mark.parametrize("streams", [0, -1, 1.5, True, "2"])
 def test_create_wants_streams(path: Path, streams: Any) -> None:
-    with pytest.raises(InvalidUsageError, match="one stream or more"):
+    with pytest.raises(InvalidUsageError, match="give a number of streams of at least 1"):
         create_log(path, VALUES, streams=streams)
     assert not path.exists()
 

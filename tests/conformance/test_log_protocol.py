@@ -162,7 +162,7 @@ def test_join_of_a_complete_log_is_refused(maker: LogMaker) -> None:
     log = maker.create()
     log.writer("a", owner="a").close()
     assert log.frontier().is_empty
-    with pytest.raises(ClosedError, match="nobody can join a complete log"):
+    with pytest.raises(ClosedError, match="no stream can join a complete one"):
         log.open_stream("b", owner="b")
 
 

@@ -389,7 +389,7 @@ def test_query_lives_on_beside_a_failure_and_without_a_dataflow_that_is_dropped(
         for name in ("good", "other"):
             st.wait(str(tmp_path / name), time=4, timeout="2 minutes")
         assert [(each.output, each.operator) for each in query.failures()] == [("capture_3", "map_2")]
-        assert "stands still: could not run operator 'map_2'" in query.explain()
+        assert "stopped: could not run operator 'map_2'" in query.explain()
         flights.write(6)
         for name in ("good", "other"):
             st.wait(str(tmp_path / name), time=5, timeout="2 minutes")

@@ -326,7 +326,7 @@ def test_duration_in_units_of_each_type() -> None:
     assert parse_duration("0 s").in_units("long") == 0
     with pytest.raises(InvalidOptionError, match="no whole number of days"):
         parse_duration("36 hours").in_units("date")
-    with pytest.raises(InvalidOptionError, match="integer times have no clock"):
+    with pytest.raises(InvalidOptionError, match=r"hint: write a plain number .*: integer times have no clock"):
         parse_duration("1 s").in_units("long")
     with pytest.raises(InvalidOptionError, match="found no unit"):
         _ = Duration(3, "time").seconds

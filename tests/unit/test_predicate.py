@@ -264,5 +264,5 @@ def test_columns_that_a_condition_needs_are_named_as_the_rows_have_them() -> Non
 
 def test_a_condition_without_the_package_that_reads_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sqlglot", None)
-    with pytest.raises(InvalidUsageError, match=r"no package sqlglot — hint: pip install 'spark-timely\[sql\]'"):
+    with pytest.raises(InvalidUsageError, match=r"no package sqlglot — hint: run pip install 'spark-timely\[sql\]'"):
         parse_predicate("n = 1", TYPES, what="filter")

@@ -45,10 +45,10 @@ __all__ = ["SHUFFLE_BYTES", "Files", "cut_range", "paths_of"]
 
 Delays = tuple[BoundDelay, ...]
 
-# A piece of whole times above so many bytes is computed by key, if it can be: one process would have to hold it.
+# A piece of whole times of more bytes than this is computed by key, if it can be: one process would have to hold it.
 SHUFFLE_BYTES: Final = 128 << 20
 
-# Tasks for a range of whole times whose size alone asks for so many.
+# Tasks for a range of whole times whose size alone asks for several: at most.
 _MOST_TASKS: Final = 16
 
 
@@ -246,7 +246,7 @@ def _cuts(chosen: _Range, n_tasks: int) -> list[Antichain]:
     found = []
     for bound in cut_times(times, weights, n_tasks):  # one turn per task
         rest = times[~lexicographically_below(times, bound)]
-        # What lies between two of these are the times between two bounds, in any order of times.
+        # What is between two of these are the times between two bounds, in any order of times.
         found.append(Antichain.from_times(minimal(np.concatenate([rest, chosen.hi.times])), chosen.hi.arity))
     return found
 

@@ -43,7 +43,7 @@ class OutputState:
     held_by : tuple of str
         Inputs that keep the frontier where it is: paths of their logs.
     failure : OutputFailure or None
-        Why it stands still, if the dataflow failed there and nobody got past since.
+        Why it stopped, if the dataflow failed there and nobody got past since.
     plan : str or None
         Fingerprint of what it is made by; None if a log that it is made from is missing.
     made_by : str or None
@@ -105,7 +105,7 @@ class OperatorMetrics:
     lag : int or None
         Of the output: see `OutputState`.
     failure : str or None
-        Why the output stands still: see `OutputState`.
+        Why the output stopped: see `OutputState`.
     """
 
     operator: str
@@ -143,7 +143,7 @@ def outputs(scope: Scope, /) -> list[OutputState]:
         leaves = leaves_of(sink.view)
         front = sink.view.front({leaf: frontiers[leaf.path] for leaf in leaves})
         held = []
-        for leaf in leaves:  # who holds it: without whom it would be elsewhere
+        for leaf in leaves:  # a log holds it if it would be elsewhere without that log
             told = {each: frontiers[each.path] for each in leaves}
             told[leaf] = Antichain.empty(front.arity)
             if sink.view.front(told) != front:
@@ -184,7 +184,7 @@ def explain(scope: Scope, /) -> str:
             plan += f", its log was made by {state.made_by}"
         lines.append(f"{sink.name} of {sink.view.name}: {place} | {plan} | upper {upper}, {waits}{held} | {how}")
         if state.failure is not None:
-            lines.append(f"  stands still: {state.failure.error}")
+            lines.append(f"  stopped: {state.failure.error}")
         if state.upper != state.frontier:
             for leaf, ranges in sink.view.pre(state.upper, state.frontier).items():  # one turn per log
                 parts = (f"{domain.render_frontier(lo)} to {domain.render_frontier(hi)}" for lo, hi in ranges)

@@ -7,7 +7,7 @@ progress rows, and are compared before anything is written (see `spark_timely.lo
 Invariants
 ----------
 1. All rows of an output come from the same logs, and from one history of each, or the output stops.
-2. A log that this dataflow alone writes may be made anew from the same inputs: it is named by what it is made from.
+2. A log that this dataflow alone writes may be made again from the same inputs: it is named by what it is made from.
 3. A commit that was found is looked for again only when a file that held it is no longer part of the log.
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from spark_timely.dataflow.views import leaves_of
-from spark_timely.log.machine.identity import newest_commits, other_commits, told_of_others
+from spark_timely.log.machine.identity import describe_other_commits, newest_commits, other_commits
 from spark_timely.protocol.note import InputNote
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Inputs:
             if noted is not None and noted.id != now.id:
                 said.append(other_log(path, now.id, noted.id))
             elif now.commits:
-                said.append(told_of_others(path, now.commits, "the output was made from"))
+                said.append(describe_other_commits(path, now.commits, "the output was made from"))
         present = {self._logs[path].log_id for path in self.below[sink]}
         for path, before in note.inputs.items():  # one turn per log
             if path not in self.below[sink] and before.id not in present:

@@ -1,10 +1,9 @@
-"""The outputs of a dataflow while it runs: how far they are, which stand still and why, whether it was dropped.
+"""The outputs of a dataflow while it runs: how far they are, which stopped and why, whether it was dropped.
 
 Invariants
 ----------
-1. An output is written by comparing and appending at its upper. What is told of it, a failure or that its dataflow was
-   dropped, is such a commit too, which moves nothing: so who has dropped a dataflow knows that nothing of that run
-   is appended any more.
+1. An output is written by comparing and appending at its upper. A report on it, of a failure or that its dataflow was
+   dropped, is such a commit too, which moves nothing: so after a drop nothing of that run is appended any more.
 2. An output whose function failed is left alone for the rest of the run, unless another copy gets past. Other
    failures may pass by themselves: they are tried again after pauses that grow, whether or not an input moves.
 3. No failure goes unreported: one that cannot be written into the output's log ends the query, after some tries.
@@ -66,7 +65,7 @@ __all__ = [
 
 _log = logging.getLogger("spark_timely.dataflow")
 
-# Others commit to an output a few times at most while something is told of it.
+# Others commit to an output a few times at most while a report on it is written.
 _MOST_TRIES = 20
 
 TRIES: Final = 6
@@ -88,7 +87,7 @@ def passes(kind: str, /) -> bool:
 
 
 def pause_s(tries: int, /) -> float:
-    """Return how many seconds to wait after so many failures in a row.
+    """Return how many seconds to wait after `tries` failures in a row.
 
     Examples
     --------
@@ -119,9 +118,9 @@ class Outputs:
     Attributes
     ----------
     failures : dict of Sink to Exception
-        Outputs that stand still.
+        Outputs that stopped.
     dropped : bool
-        Whether this run may not go on.
+        Whether this run may not continue.
     """
 
     def __init__(
@@ -297,12 +296,12 @@ class Outputs:
             return
         well = replace(note, step=None, failures=others)
         try:
-            _say(self._logs[sink.path], sink, state, well, f"{sink.owner}: {sink.name} is well again")
+            _append_note(self._logs[sink.path], sink, state, well, f"{sink.owner}: {sink.name} is well again")
         except TimelyError as error:
             _log.warning("output %r: that it is well again cannot be written into its log: %s", sink.name, error)
 
     def fail(self, sink: Sink, state: StreamState | None, error: Exception) -> None:
-        """Let an output stand still, and tell why.
+        """Stop an output, and write the reason into its log.
 
         Parameters
         ----------
@@ -320,10 +319,10 @@ class Outputs:
         else:
             self._due[sink] = self._now() + pause_s(self._tries[sink])
         # The log of an output that this plan does not write stays as it is.
-        if state is None or isinstance(error, OwnershipError) or not self._tell(sink, state, error):
+        if state is None or isinstance(error, OwnershipError) or not self._record_failure(sink, state, error):
             self._unreported.add(sink)
 
-    def _tell(self, sink: Sink, state: StreamState, error: Exception) -> bool:
+    def _record_failure(self, sink: Sink, state: StreamState, error: Exception) -> bool:
         """Write a failure into the log of its output; return whether everybody can see it, or need not."""
         log = self._logs[sink.path]
         failure = OutputFailure.of(sink.name, error, self._run)
@@ -337,9 +336,9 @@ class Outputs:
                     "%s: output %r failed again, %d times: %s", sink.owner, sink.name, self._tries[sink], error
                 )
                 return True
-            _log.error("%s: output %r stands still: %s", sink.owner, sink.name, error)
+            _log.error("%s: output %r stopped: %s", sink.owner, sink.name, error)
             for _ in range(_MOST_TRIES):
-                if _say(log, sink, state, before.failed(failure), f"{sink.owner}: {sink.name} failed"):
+                if _append_note(log, sink, state, before.failed(failure), f"{sink.owner}: {sink.name} failed"):
                     return True
                 log.refresh()
                 now = log.stream(sink.stream)
@@ -379,7 +378,7 @@ def _append(
     )
 
 
-def _say(log: Log, sink: Sink, state: StreamState, note: OutputNote, reason: str) -> bool:
+def _append_note(log: Log, sink: Sink, state: StreamState, note: OutputNote, reason: str) -> bool:
     """Write a note that moves nothing; return False if somebody else was first."""
     try:
         _append(log, sink, state, note, reason)
@@ -435,7 +434,7 @@ def drop_output(log: Log, sink: Sink, run: str) -> None:
         state = log.stream(sink.stream)
         if state is None or state.closed:
             return
-        if _say(log, sink, state, newest_note(log, sink).without(run), f"{sink.owner}: {sink.name} dropped"):
+        if _append_note(log, sink, state, newest_note(log, sink).without(run), f"{sink.owner}: {sink.name} dropped"):
             return
 
 
@@ -490,10 +489,10 @@ def _rendered(sink: Sink, elements: Sequence[tuple[int, ...]]) -> str:
 
 
 def _no_stream(sink: Sink) -> DataLossError:
-    msg = f"could not go on at operator {sink.name!r}: found no stream {sink.stream!r} in log {sink.path!r} any more"
+    msg = f"could not continue at operator {sink.name!r}: found no stream {sink.stream!r} in log {sink.path!r} any more"
     return DataLossError(
         msg,
-        hint="the output was replaced: start the dataflow again",
+        hint="start the dataflow again: the output was replaced",
         context={"path": sink.path, "stream": sink.stream},
     )
 

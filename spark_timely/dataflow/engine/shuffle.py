@@ -119,7 +119,7 @@ def tables_of(contents: Sequence[bytes]) -> list[pa.Table]:
 
 
 def final_aggregate(task: Task, output: OutputPlan, contents: Sequence[bytes]) -> TaskResult:
-    """Put the blocks of a bucket together, run what lies above the aggregate, and write.
+    """Put the blocks of a bucket together, run what is above the aggregate, and write.
 
     Parameters
     ----------

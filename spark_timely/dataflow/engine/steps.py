@@ -8,7 +8,7 @@ Invariants
 ----------
 1. A copy that lost a race for an output deletes its files, looks again, and continues.
 2. The driver sees names and statistics of files, never rows.
-3. How far the inputs are is read before each step, unless they were pinned: then once, so that steps come to an end
+3. How far the inputs are is read before each step, unless they were pinned: then once, so that steps end
    however fast the inputs move.
 4. An output that failed is left where it is, with what depends on it; the others continue.
 5. Dataflows take a step in turn, and each looks at its inputs before it: news waits for one step of each of the others.
@@ -55,7 +55,7 @@ __all__ = ["Appended", "Bounds", "Engine", "RunTasks", "advance_all", "is_cancel
 
 _log = logging.getLogger("spark_timely.dataflow")
 
-# Of the time, at most one part in so many goes into looks at inputs: in the cloud each takes a while.
+# Looks at inputs take at most one part in this number of the time: in the cloud each takes a while.
 _LOOK_SHARE: Final = 10
 
 RunTasks = Callable[[Sequence[OutputPlan], Sequence[Task]], Sequence[TaskResult]]
@@ -165,7 +165,7 @@ class Engine:
 
     @property
     def failures(self) -> list[Exception]:
-        """Why outputs stand still."""
+        """Why outputs stopped."""
         return list(self._outputs.failures.values())
 
     @property
@@ -179,8 +179,8 @@ class Engine:
         return self._outputs.dropped
 
     @property
-    def goes_on(self) -> bool:
-        """Whether any output may move again by itself: it is not complete, and depends on none that stands still."""
+    def may_move(self) -> bool:
+        """Whether any output may move again by itself: it is not complete, and depends on none that stopped."""
         failed = {sink for sink, error in self._outputs.failures.items() if not passes(type(error).__name__)}
         return not self.dropped and any(
             not (sink in self._states and self._states[sink].closed)
@@ -224,7 +224,7 @@ class Engine:
         return advance_all([self], run_tasks)
 
     def begin(self, *, pinned: bool = False) -> None:
-        """Begin a series of steps: inputs are looked at anew.
+        """Begin a series of steps: inputs are looked at again.
 
         Parameters
         ----------
@@ -249,7 +249,7 @@ class Engine:
             else:
                 self._look(self._own_inputs)
         self._looked = False
-        # A step moves an upper, lets an output stand still, or learns that another copy was first.
+        # A step moves an upper, stops an output, or learns that another copy was first.
         ready = self._ready(fresh=fresh)
         self._idle = not ready
         if ready:
@@ -349,9 +349,9 @@ class Engine:
         )
 
     def _check_remade(self) -> None:
-        """Refuse outputs past what they capture, where that was made anew: after all has been made.
+        """Refuse outputs past what they capture, where that was made again: after all has been made.
 
-        An output of this dataflow that was removed is made again from its start; who reads it waits meanwhile.
+        An output of this dataflow that was removed is made again from its start; its readers wait meanwhile.
         """
         if not self._past_what_they_read():
             return
@@ -476,19 +476,19 @@ def _may_not_wait(note: OutputNote) -> bool:
 def _gone_back(sink: Sink, upper: Antichain, frontier: Antichain) -> DataLossError:
     domain = sink.view.domain
     msg = (
-        f"could not go on at operator {sink.name!r}: found its output at {domain.render_frontier(upper)}, "
+        f"could not continue at operator {sink.name!r}: found its output at {domain.render_frontier(upper)}, "
         f"and what it captures at {domain.render_frontier(frontier)} only"
     )
     return DataLossError(
         msg,
         hint="an input was replaced or restored to an earlier state, or the dataflow was changed: rows would be "
-        "missed; capture into another log, or remove this output to make it anew",
+        "missed; capture into another log, or remove this output to make it again",
         context={"path": sink.path},
     )
 
 
-# What Spark says of a job that was cancelled, classic and Connect; who waits for it may be interrupted before. Other
-# errors may have the word too: a column's name.
+# What Spark says of a job that was cancelled, classic and Connect; the thread that waits for it may be interrupted
+# before. Other errors may have the word too: a column's name.
 _CANCELLED: Final = re.compile(
     r"SPARK_JOB_CANCELLED|Job \d+ cancelled|OPERATION_CANCELED"
     r"|java\.lang\.InterruptedException|ClosedByInterruptException"
@@ -497,14 +497,14 @@ _CANCELLED: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How long a call of a query that lives goes on.
+    """How long one call of a query that stays alive runs.
 
     Attributes
     ----------
     seconds : float or None
-        After so many seconds no dataflow takes a further turn; None: as long as there is work.
+        Seconds after which no dataflow takes a further turn; None: as long as there is work.
     steps : int or None
-        Nor after so many steps, of all dataflows together.
+        Steps, of all dataflows together, after which none takes a further turn.
     """
 
     seconds: float | None = 10.0
@@ -540,15 +540,16 @@ def advance_all(
     run_tasks : callable
         As for `Engine.advance`.
     lives : bool
-        Whether the query goes on: inputs are then looked at between steps, the call ends at its bounds, and failures
-        end the query only where nothing is left that may move, or one cannot be written into its output's log. Else
-        the frontiers of inputs stay as they are at the start, and what fails for a moment is tried again here.
+        Whether the query stays alive: inputs are then looked at between steps, the call ends at its bounds, and
+        failures end the query only where nothing is left that may move, or one cannot be written into its output's
+        log. Else the frontiers of inputs stay as they are at the start, and what fails for a moment is tried again
+        here.
     bounds : Bounds, optional
         Of a query that lives.
     now : callable
         A clock in seconds that never goes back.
     pause : callable
-        Waits so many seconds.
+        Waits the given seconds.
 
     Returns
     -------
@@ -585,7 +586,7 @@ def advance_all(
         pause(rest)
     kept = [engine for engine in engines if not engine.dropped]
     failures = [*broken.values(), *(error for engine in kept for error in engine.failures)]
-    ends = broken or any(engine.unreported_failures for engine in kept) or not any(engine.goes_on for engine in kept)
+    ends = broken or any(engine.unreported_failures for engine in kept) or not any(engine.may_move for engine in kept)
     if failures and (ends or not lives):
         first, *others = failures
         for other in others:

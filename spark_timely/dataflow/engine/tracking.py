@@ -205,6 +205,6 @@ class Tracking:
 
 def _went_back(path: str, domain: TimeDomain, frontier: Antichain, before: Antichain) -> DataLossError:
     found, last = domain.render_frontier(frontier), domain.render_frontier(before)
-    msg = f"could not go on at log {path!r}: found frontier={found} after {last}"
-    hint = "the log was replaced, or restored to an earlier state: start the dataflow again"
+    msg = f"could not continue at log {path!r}: found frontier={found} after {last}"
+    hint = "start the dataflow again: the log was replaced, or restored to an earlier state"
     return DataLossError(msg, hint=hint, context={"path": path})

@@ -3,8 +3,8 @@
 Invariants
 ----------
 1. What is complete in the log is what messages say; nothing is said of times that are still open.
-2. The log's frontier is all that an import remembers: who begins again hears everything once more, and
-   what is complete is passed over.
+2. The log's frontier is all that an import remembers: an import that begins again reads everything once more, and
+   passes over what is complete.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ def collection_messages(
     """
     if log.kind != "collection":
         msg = f"could not write log {log.path!r} as CDCv2: found kind={log.kind!r}"
-        raise InvalidUsageError(msg, hint="streams are exported as captures; CDCv2 is for collections")
+        raise InvalidUsageError(
+            msg, hint="export the log as captures: it is a stream log, and CDCv2 is for collections"
+        )
     types = default_types(log) if types is None else types
     encoder = CaptureEncoder(time=types.time, record=types.record)
     end = log.frontier() if up_to is None else log.frontier().meet(log.domain.parse_frontier(up_to))
@@ -147,7 +149,7 @@ def export_collection(
     name : str
         What the files' names begin with.
     tell : callable, optional
-        Is told the number of updates of each message.
+        Gets the number of updates of each message.
 
     Raises
     ------
@@ -226,7 +228,7 @@ class CdcImport:
         """Check that messages can go to a stream of the log."""
         if log.kind != "collection":
             msg = f"could not import CDCv2 into log {log.path!r}: found kind={log.kind!r}"
-            raise InvalidUsageError(msg, hint="CDCv2 tells of collections: create the log with kind='collection'")
+            raise InvalidUsageError(msg, hint="create the log with kind='collection': CDCv2 describes collections")
         wanted = self._types.layout.domain
         if log.domain.arity != wanted.arity:
             msg = f"could not import CDCv2 into log {log.path!r}: found times of {log.domain.arity} coordinates"
@@ -273,7 +275,7 @@ class CdcImport:
         Raises
         ------
         ProtocolError
-            If messages contradict one another, are not consolidated, or tell of updates before the log's least time.
+            If messages contradict one another, are not consolidated, or state updates before the log's least time.
             The log is as it was.
         UpperMismatchError, StorageError
             If somebody else appended to the stream meanwhile, or the log cannot be written: begin again with a new

@@ -1,8 +1,8 @@
 """Differential's CDCv2: statements about a collection that hold for ever, in any order and any number of copies.
 
 There are two kinds. *Updates*: these (data, time, diff) are in the collection. *Progress*: of the times
-beyond `lower` and not beyond `upper`, exactly those in `counts` have updates, and exactly so many. Whoever
-has heard both knows when a time is complete, whatever was sent twice, late, or in another order.
+beyond `lower` and not beyond `upper`, exactly those in `counts` have updates, and exactly as many as stated. A reader
+of both knows when a time is complete, whatever was sent twice, late, or in another order.
 
 Invariants
 ----------
@@ -146,7 +146,7 @@ class CdcReader:
         """Return updates that are still open as columns, with the record's bytes to compare it by."""
         if len(updates.diffs) and not updates.diffs.all():
             msg = "could not read CDCv2 updates: found a diff of 0"
-            raise ProtocolError(msg, hint="updates are consolidated: what adds up to nothing is left out")
+            raise ProtocolError(msg, hint="consolidate the updates, and leave out what adds up to nothing")
         data, bounds = self._encoder.encode_records(updates.records)
         keys = pa.Array.from_buffers(
             pa.large_binary(), len(updates.diffs), [None, pa.py_buffer(bounds), pa.py_buffer(data)]
@@ -265,7 +265,7 @@ def _message(found: Mapping[str, object], layout: TimeLayout, type_: Type) -> Up
 def _integer(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         msg = f"found {shown(value)} in place of an integer"
-        raise InvalidUsageError(msg, hint="diffs and counts are integers")
+        raise InvalidUsageError(msg, hint="give integers as diffs and counts")
     return value
 
 

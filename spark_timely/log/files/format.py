@@ -69,7 +69,7 @@ def check_stream_name(name: str) -> str:
         msg = f"could not use a stream name: found stream={shown(name)}"
         raise InvalidUsageError(
             msg,
-            hint="stream names are 1 to 200 of A-Z, a-z, 0-9 and _",
+            hint="use a name of 1 to 200 characters of A-Z, a-z, 0-9 and _",
             context={"stream": name},
         )
     return name
@@ -118,7 +118,7 @@ def canonical_type(type_: pa.DataType, column: str = "column") -> pa.DataType:
     msg = f"could not keep column {column!r} in a log: found type={type_}"
     raise SchemaMismatchError(
         msg,
-        hint="a Delta table has no such type; cast the column first",
+        hint="cast the column first: a Delta table has no such type",
         context={"column": column},
     )
 
@@ -223,7 +223,7 @@ class LogFormat:
         """
         if kind not in KINDS:
             msg = f"could not describe a log: found kind={kind!r}"
-            raise InvalidUsageError(msg, hint="a log is of kind 'stream' or 'collection'")
+            raise InvalidUsageError(msg, hint="give kind='stream' or kind='collection'")
         types = (times,) if isinstance(times, str) else tuple(times)
         if len(types) > MAX_ARITY:
             msg = f"could not describe a log: found {len(types)} time coordinates"
@@ -264,7 +264,7 @@ class LogFormat:
                 msg = f"could not use a payload column: found name {name!r}"
                 raise SchemaMismatchError(
                     msg,
-                    hint="a Delta table allows none of ' ,;{}()=', tab or line feed in names; rename the column",
+                    hint="rename the column: a Delta table allows none of ' ,;{}()=', tab or line feed in names",
                     context={"column": name},
                 )
             if name.lower() in seen:
@@ -310,7 +310,7 @@ class LogFormat:
                 )
                 raise SchemaMismatchError(
                     msg,
-                    hint="columns keep their type: cast the column, or capture under another name",
+                    hint="cast the column, or capture under another name: columns keep their type",
                     context={"column": column.name},
                 )
         local = [field.name for field in new if _has_local_timestamps(field.type)]
@@ -513,7 +513,7 @@ class LogFormat:
             msg = f"could not open log {path!r}: found no column {missing[0]!r}"
             raise LogFormatError(
                 msg,
-                hint="the log's own columns may not be dropped or renamed; restore the table",
+                hint="restore the table: the log's own columns may not be dropped or renamed",
                 context={"path": path, "column": missing[0]},
             )
         payload = [

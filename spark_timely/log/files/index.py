@@ -383,7 +383,7 @@ class _Part:
 
 
 def _arrays(files: FileIndex, room: int) -> dict[str, npt.NDArray[Any]]:
-    """Return copies of the columns of an index, with room for so many files."""
+    """Return copies of the columns of an index, with room for `room` files."""
     copies = {}
     for name in FileIndex.__slots__:  # a dozen
         column = getattr(files, name)

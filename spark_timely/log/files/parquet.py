@@ -118,7 +118,7 @@ def conform(table: pa.Table, schema: pa.Schema, *, what: str = "rows", first_row
             msg = f"could not fit {what} to the log: found null in column {field.name!r}, row={row}"
             raise SchemaMismatchError(
                 msg,
-                hint="the log was created with this column not null; fill or drop such rows",
+                hint="fill or drop such rows: the log was created with this column not null",
                 context={"column": field.name, "row": row},
             )
         columns.append(column)
@@ -180,7 +180,7 @@ def _infinite(values: pa.ChunkedArray) -> int:
 
 
 def _has_inner_views(type_: pa.DataType) -> bool:
-    """Whether a list view lies inside a column of this type: `lists_of_views` reaches the outermost alone."""
+    """Whether a list view is inside a column of this type: `lists_of_views` reaches the outermost alone."""
     return any(
         pa.types.is_list_view(inner) or pa.types.is_large_list_view(inner) or _has_inner_views(inner)
         for inner in (type_.field(i).type for i in range(type_.num_fields))

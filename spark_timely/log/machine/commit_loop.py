@@ -168,13 +168,13 @@ def commit_loop(
                 raise
             else:
                 store.refresh()
-                # Reported as done, and not there: merged meanwhile, or a store that lies.
+                # Reported as done, and not there: merged meanwhile, or a store that reports falsely.
                 if found.is_shown() or any(attempt.has_landed() for attempt in tried):
                     return done()
         msg = f"could not {what}: found {MOST_ATTEMPTS} lost races{last}"
         raise StorageError(
             msg,
-            hint="too many others commit at once; try again",
+            hint="try again: too many others commit at once",
             context=context,
             determinate=not tried,
         )

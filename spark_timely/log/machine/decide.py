@@ -4,8 +4,8 @@ A decision holds for the snapshot it was made from. A lost race throws it away, 
 
 Invariants
 ----------
-1. Only the owner of a stream appends to it, and nobody to a closed one. Who takes a stream over becomes its
-   owner, once: who has lost it never gets it back, so no micro-batch of his is in it twice.
+1. Only the owner of a stream appends to it, and nobody to a closed one. A query that takes a stream over becomes its
+   owner, once: a query that lost it cannot take it back, so no micro-batch of any query is in it twice.
 2. A micro-batch that the log holds already is recognised before anything else is judged, by what it was planned
    from: it is done, and another one under its number is an error.
 3. What is appended keeps the protocol, judged by the counts before the commit.
@@ -66,7 +66,7 @@ def closed_stream(path: str, name: str) -> ClosedError:
     """Return the error for an append to a closed stream."""
     return ClosedError(
         f"could not append to stream {name!r} of log {path!r}: found it closed",
-        hint="a closed stream stays closed; write to another stream or another log",
+        hint="write to another stream or another log: a closed stream stays closed",
         context={"path": path, "stream": name},
     )
 
@@ -126,7 +126,7 @@ def decide_commit(
         )
         raise UpperMismatchError(
             msg,
-            hint="another commit came first; read the stream again and repeat the append",
+            hint="read the stream again and repeat the append: another commit came first",
             expected=request.expected_seq,
             current=state.seq,
             context={"path": path, "stream": name},
@@ -191,7 +191,7 @@ def _check_takeover(
     )
     raise OwnershipError(
         msg,
-        hint="who has lost a stream does not get it back: go on under another name, with a new checkpoint",
+        hint="continue under another name, with a new checkpoint: an owner that lost a stream cannot take it back",
         context={"path": path, "stream": name, "owner": state.owner},
     )
 
@@ -205,7 +205,7 @@ def check_owner(path: str, state: StreamState, owner: str) -> None:
         )
         raise OwnershipError(
             msg,
-            hint="one query or producer writes a stream; choose another stream name, or take this one over (takeover)",
+            hint="choose another stream name, or take this stream over (takeover): one owner writes it",
             context={"path": path, "stream": state.stream, "owner": state.owner},
         )
 
@@ -292,7 +292,7 @@ def _check_written_for(path: str, state: StreamState, request: CommitRequest) ->
                 )
                 raise UpperMismatchError(
                     msg,
-                    hint="another commit came first; read the stream again and write the rows for its next commit",
+                    hint="read the stream again and write the rows for its next commit: another commit came first",
                     expected=found[0],
                     current=wanted,
                     context={"path": path, "stream": request.stream},
@@ -301,7 +301,7 @@ def _check_written_for(path: str, state: StreamState, request: CommitRequest) ->
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamOpening:
-    """How a stream comes to be: the states to write, and whom this must not race with.
+    """How a stream is opened: the states to write, and the streams that this must not race with.
 
     Parameters
     ----------
@@ -367,7 +367,7 @@ def decide_open(
         msg = f"could not open stream {name!r} of log {path!r}: found it owned by {state.owner!r}, not by {owner!r}"
         raise OwnershipError(
             msg,
-            hint="one query or producer writes a stream; choose another stream name, or stop the owner",
+            hint="choose another stream name, or stop the owner: one query or producer writes a stream",
             context={"path": path, "stream": name, "owner": state.owner},
         )
     opened = states.get(OPEN_STREAM)
@@ -439,7 +439,7 @@ def _donor(
             msg = f"could not join log {path!r} from stream {donor!r}: found it closed"
             raise ClosedError(
                 msg,
-                hint="a closed stream holds nothing that could be copied; name a live one",
+                hint="name a stream that is open: a closed one holds nothing that could be copied",
                 context={"path": path, "stream": donor},
             )
         return state
@@ -447,7 +447,7 @@ def _donor(
         msg = f"could not open a stream of log {path!r}: found the log complete"
         raise ClosedError(
             msg,
-            hint="nobody can join a complete log; write to another log",
+            hint="write to another log: no stream can join a complete one",
             context={"path": path},
         )
     allowing = live if at is None else [s for s in live if s.frontier.less_equal(at)]

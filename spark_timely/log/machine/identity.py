@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Commits",
     "Repetition",
+    "describe_other_commits",
     "judge_repetition",
     "made_last",
     "newest_commits",
     "other_commits",
     "refused_repetition",
     "shown_source",
-    "told_of_others",
 ]
 
 _MOST_SHOWN: Final = 2_000
@@ -238,7 +238,7 @@ def other_commits(log: CaptureLog, commits: Commits, /) -> dict[str, tuple[int, 
     }
 
 
-def told_of_others(path: str, others: Commits, reader: str, /) -> str:
+def describe_other_commits(path: str, others: Commits, reader: str, /) -> str:
     """Return what is said of a log that has other commits than were seen.
 
     Parameters
@@ -252,9 +252,9 @@ def told_of_others(path: str, others: Commits, reader: str, /) -> str:
 
     Examples
     --------
-    >>> told_of_others("/in", {"b": (4, "9f"), "a": (2, "")}, "the output was made from")
+    >>> describe_other_commits("/in", {"b": (4, "9f"), "a": (2, "")}, "the output was made from")
     "found another commit 4 of stream 'b' in log '/in' than the output was made from, and 1 more like it"
-    >>> told_of_others("/in", {"a": (2, "")}, "the output was made from")
+    >>> describe_other_commits("/in", {"a": (2, "")}, "the output was made from")
     "found log '/in' without commit 2 of stream 'a', which the output was made from"
     """
     (stream, (seq, identity)), *more = others.items()

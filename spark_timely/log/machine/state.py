@@ -202,7 +202,7 @@ def distinct_rows(form: LogFormat, rows: pa.Table) -> pa.Table:
 
 
 def newest_states(form: LogFormat, rows: pa.Table) -> dict[str, StreamState]:
-    """Return the newest state of each stream that some progress rows tell of.
+    """Return the newest state of each stream that some progress rows name.
 
     Notes
     -----

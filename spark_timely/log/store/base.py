@@ -68,7 +68,7 @@ class Store(Protocol):
 
     @property
     def generation(self) -> int:
-        """How often everything was read anew: versions mean something else after that."""
+        """How often everything was read again: versions mean something else after that."""
 
     @property
     def live(self) -> LiveFiles:
@@ -212,7 +212,7 @@ class MemoryStore:
 
     @property
     def generation(self) -> int:
-        """Always 0: nothing is read anew."""
+        """Always 0: nothing is read again."""
         return 0
 
     @property
@@ -273,7 +273,7 @@ class MemoryStore:
 
     def _lost(self) -> LostRaceError:
         msg = f"could not commit to {self.path!r}: found version={len(self.table.commits) - 1}"
-        return LostRaceError(msg, hint="refresh and decide anew", determinate=True)
+        return LostRaceError(msg, hint="refresh and decide again", determinate=True)
 
     def flush(self) -> None:
         """Do nothing: what is in this process ends with it."""

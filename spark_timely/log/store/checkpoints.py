@@ -177,7 +177,7 @@ class TableUpkeep:
         self._tidy_from = 0
 
     def forget(self) -> None:
-        """Look for the newest checkpoint again: the table was read anew."""
+        """Look for the newest checkpoint again: the table was read again."""
         self._newest = None
 
     def tidy(self, version: int, *, harmless: bool, now: bool = False) -> bool:
@@ -247,7 +247,7 @@ class TableUpkeep:
         return self._checkpoint()
 
     def _clean(self, checkpoint: int) -> None:
-        """Delete what lies far behind a checkpoint, in order of the versions (invariant 2)."""
+        """Delete what is far behind a checkpoint, in order of the versions (invariant 2)."""
         old = self._behind_checkpoint(checkpoint)
         if not old or not self._is_replaced(checkpoint):
             return

@@ -10,7 +10,7 @@ What was found about delta-rs 1.6, and shapes this module:
  - Removing a file twice is not noticed, not even across a rebase. So whatever removes files commits
    exclusively: exactly on top of its snapshot, or not at all.
  - Updating, and committing, cost time in proportion to the live files (2.5 µs each: 50 ms at 20,000), because
-   the list of them is made anew each time, and to the entries in the directory of the table's log (8 µs each).
+   the list of them is made again each time, and to the entries in the directory of the table's log (8 µs each).
 
 So a table is opened by delta-rs, and from then on only the entries that come are read. On a local disk
 commits are written here too, as delta-rs does it there: a complete file gets its name by a hard link, or
@@ -24,7 +24,7 @@ Invariants
 1. Nothing moves the snapshot between a decision and its commit.
 2. What is deleted from the table's log is older than a checkpoint by many versions, and goes in order. So
    where the entry of the snapshot still is what it was, no entry after it has come and gone; and one that was
-   put after it before that was found has its place. Where it is not, everything is read anew.
+   put after it before that was found has its place. Where it is not, everything is read again.
 3. An entry that is empty, cut, not JSON or a copy of another is never taken for a commit: it is looked at again for
    some seconds, and then refused by name.
 """
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
 __all__ = ["LOOKS_S", "NO_LINKS", "Creation", "DeltaStore", "add_action", "create_table", "no_links"]
 
 Creation = Literal["made", "taken", "unclear"]
-"""Who made the table that is there: this attempt, surely another one, or one of them."""
+"""Which attempt made the table that is there: this one, surely another one, or one of them."""
 
 # What a file system without hard links says.
 NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
@@ -263,7 +263,8 @@ _WRITTEN_FEATURES = frozenset(
         "variantType-preview",
     }
 )
-# Who has not looked for so long opens the table anew: others clean up by age, an hour at the least, and not in order.
+# A handle that has not looked for this long opens the table again: others clean up by age, an hour at the least,
+# and not in order.
 _LONG_S = 1200.0
 _OPEN_TRIES = 3
 # Seconds between looks at an entry that cannot be understood: somebody may be writing it in its place.
@@ -284,7 +285,7 @@ class DeltaStore:
     storage_options : mapping, optional
         Passed on to delta-rs.
     pause : callable, optional
-        Waits for so many seconds, between looks at an entry that cannot be understood.
+        Waits for the given seconds, between looks at an entry that cannot be understood.
 
     Raises
     ------
@@ -347,7 +348,7 @@ class DeltaStore:
 
     @property
     def generation(self) -> int:
-        """How often everything was read anew: versions mean something else after that."""
+        """How often everything was read again: versions mean something else after that."""
         return self._generation
 
     @property
@@ -494,7 +495,7 @@ class DeltaStore:
     def _features(self, found: str) -> LogFormatError:
         return LogFormatError(
             f"could not open log {self.path!r}: found table features that cannot be read: {masked(found):.200}",
-            hint="a log is a plain Delta table; rewrite it without the feature",
+            hint="rewrite the table without the feature: a log is a plain Delta table",
             context={"path": self.path},
         )
 
@@ -532,7 +533,7 @@ class DeltaStore:
             msg = f"could not open log {self.path!r}: found partition columns={metadata.partition_columns!r}"
             raise LogFormatError(
                 msg,
-                hint="a log is partitioned by _event; restore the table",
+                hint="restore the table: a log is partitioned by _event",
                 context={"path": self.path},
             )
         if "deletionVectors" in features:
@@ -633,7 +634,7 @@ class DeltaStore:
         if str(table.metadata().id) != self._id:
             msg = f"could not read log {self.path!r}: found another table in its place"
             raise LogMissingError(
-                msg, hint="the log was deleted and created again; open it again", context={"path": self.path}
+                msg, hint="open the log again: it was deleted and created again", context={"path": self.path}
             )
         if (table.version(), self._mark) != (self._version, None):
             self._load(table)
@@ -693,7 +694,7 @@ class DeltaStore:
     def _lost(self, *, found: str) -> LostRaceError:
         return LostRaceError(
             f"could not commit to log {self.path!r} at version={self._version}: found {found}",
-            hint="refresh and decide anew",
+            hint="refresh and decide again",
             context={"path": self.path},
             determinate=False,
         )

@@ -3,7 +3,7 @@
 Invariants
 ----------
 1. An entry appears whole, under a name that nobody had: two writers never both get one version.
-2. What cannot be understood is never passed over: it raises, or says that the table is to be read anew. An entry
+2. What cannot be understood is never passed over: it raises, or says that the table is to be read again. An entry
    without any action is damage, not a commit that did nothing: a power cut leaves such files behind.
 3. An entry gets its name when it is on the disk; so what has the name is whole, also after a power cut.
 4. An entry of ours says which version it was made for. Under another name it is damage: a copy of another entry.

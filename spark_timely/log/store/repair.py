@@ -181,7 +181,7 @@ class _Table:
             with open_parquet(self.storage, path) as file:
                 found, leaves = file.schema_arrow, file.schema
         except (TimelyError, pa.ArrowException, OSError):
-            return  # of a commit that is not damaged: whoever reads it is told
+            return  # of a commit that is not damaged: a reader of it gets the error
         plan = next((plan for plan in self.plans if not plan.files), self.plans[0])
         # Whether such a timestamp has a zone is not in the file.
         zoneless = [leaf.path for leaf in map(leaves.column, range(len(leaves))) if leaf.physical_type == "INT96"]
@@ -219,7 +219,7 @@ def repair_log(
     apply : bool
         Whether to do it; else it is only said what would be done, and what is lost.
     pause : callable
-        Waits for so many seconds, between looks at an entry that may be being written.
+        Waits for the given seconds, between looks at an entry that may be being written.
 
     Returns
     -------
@@ -238,7 +238,7 @@ def repair_log(
 
     Notes
     -----
-    Stop who writes to the log before: they are refused as long as an entry is damaged, and go on behind it.
+    Stop the writers of the log first: they are refused as long as an entry is damaged, and continue behind it.
     Cost: reads the table's log from its newest checkpoint on, files that no entry names, and footers of the files
     that entries behind a damaged one add.
 

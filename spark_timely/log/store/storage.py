@@ -162,7 +162,7 @@ def normal_path(path: str | os.PathLike[str]) -> str:
         msg = f"could not use path {where!r}: found {odd[0]!r} in it"
         raise InvalidUsageError(
             msg,
-            hint="Delta's own library takes this for an escaped character and looks elsewhere; rename the directory",
+            hint="rename the directory: Delta's own library takes this for an escaped character and looks elsewhere",
             context={"path": where},
         )
     return where

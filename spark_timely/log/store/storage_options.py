@@ -58,12 +58,12 @@ def checked_options(storage_options: Mapping[str, str] | None, /) -> dict[str, s
         # Not the value: it may be a secret.
         if not isinstance(name, str):
             msg = f"could not use a storage option: found a name of type={type(name).__name__}"
-            raise InvalidOptionError(msg, hint="names and values of storage options are texts")
+            raise InvalidOptionError(msg, hint="give texts as names and values of storage options")
         if not isinstance(value, str):
             msg = f"could not use storage option {name!r}: found type={type(value).__name__}"
             raise InvalidOptionError(
                 msg,
-                hint="values of storage options are texts: write '5' for 5, 'true' for True",
+                hint="give texts as values: write '5' for 5, 'true' for True",
                 context={"option": name},
             )
     return found

@@ -4,7 +4,7 @@ Spark tells a Python sink's planner neither. Both stand in the checkpoint's file
 holds the query's id, written when the query is made; ``offsets/<n>`` is written before micro-batch
 n is planned, so the greatest n is the micro-batch at hand, a repeated one included.
 
-Who advances a stream from outside while its query runs puts up a gate in the checkpoint first: a file that
+A process that advances a stream from outside while its query runs puts up a gate in the checkpoint first: a file that
 the query's next micro-batch waits for before it is planned, so that it is planned after the advance.
 """
 
@@ -214,7 +214,7 @@ def checkpoint_state(
     storage_options : mapping, optional
         Credentials for a URL.
     pause : callable
-        Waits so many seconds between looks at a gate.
+        Waits the given seconds between looks at a gate.
 
     Returns
     -------
@@ -247,7 +247,7 @@ def checkpoint_state(
         text = bytes(storage.read("metadata")) if "metadata" in found else None
         names = storage.names("offsets") if text is not None else []
     except (StorageError, OSError):
-        # Not an error here: the tasks are told the same by Spark, and the commit checks them.
+        # Not an error here: Spark gives the tasks the same, and the commit checks them.
         return CheckpointState(None, None)
     return CheckpointState(None if text is None else _query_id(text, location), _greatest(names))
 
@@ -259,7 +259,7 @@ def _wait_at_gate(storage: FileStorage, location: str, pause: Callable[[float], 
             return
     _log.warning(
         "checkpoint %r: a gate that was put up for an advance is still there after %g seconds, and is removed — hint:"
-        " who put it up was killed, or cannot reach the checkpoint",
+        " check that the process that put it up still runs, and reaches the checkpoint",
         location,
         _GATE_LOOKS * _GATE_LOOK_S,
     )

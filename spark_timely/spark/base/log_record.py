@@ -6,7 +6,7 @@ at that commit or past it.
 
 Invariants
 ----------
-1. The file is written after the commit that it tells of: it may be behind its log, and is never ahead of it unless
+1. The file is written after the commit that it names: it may be behind its log, and is never ahead of it unless
    the log went back.
 2. It belongs to the query whose id is in it: one that another query left in the folder says nothing.
 3. A log is known by its id; its path finds the entry, and helps people.

@@ -302,7 +302,7 @@ def read_offset(found: object, arity: int, /) -> Offset:
         msg = (
             f"could not read the checkpoint: found an offset of version={found['version']!r}, known is {OFFSET_VERSION}"
         )
-        raise LogFormatError(msg, hint="a newer spark-timely wrote it; upgrade, or begin with a new checkpoint")
+        raise LogFormatError(msg, hint="upgrade spark-timely, or begin with a new checkpoint: a newer version wrote it")
     try:
         selection = Selection.from_json(found, arity)
         if "begin" in found:
@@ -361,5 +361,5 @@ def _seqs(position: Antichain | Seqs | None) -> Seqs:
 def _unreadable(found: object) -> InvalidUsageError:
     return InvalidUsageError(
         f"could not read the checkpoint: found {shown(found)}, which is no offset of this log",
-        hint="the checkpoint belongs to another query or log; use a new one",
+        hint="use a new checkpoint: this one belongs to another query or log",
     )

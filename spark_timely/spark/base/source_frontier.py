@@ -10,7 +10,7 @@ Invariants
 1. The frontier of a micro-batch is the meet of those of all its sources: a time is complete when it is
    complete in each. A source that has not begun yet holds everything back.
 2. What is not known, or not in the log's times, is refused before any row is written, never taken for complete.
-3. The answer depends on the number of the micro-batch alone: Spark never writes an offset file anew, so a repeated
+3. The answer depends on the number of the micro-batch alone: Spark never writes an offset file twice, so a repeated
    micro-batch gets the same.
 """
 
@@ -184,7 +184,7 @@ def _lines(attempt: str, batch_id: int, checkpoint: str, text: str) -> list[str]
         msg = f"{attempt}: found {shown(text)} in 'offsets/{batch_id}'"
         raise StorageError(
             msg,
-            hint="this version of Spark writes its checkpoint in another form; upgrade spark-timely",
+            hint="upgrade spark-timely: this version of Spark writes its checkpoint in another form",
             determinate=True,
             context={"checkpoint": checkpoint},
         )

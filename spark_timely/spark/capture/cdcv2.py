@@ -215,9 +215,7 @@ class _Task:
             return Ledger(held, shown=self.domain.render_time)
         path = f"{_FOLDER}/{name}"
         if not self.storage.exists(path):
-            msg = (
-                f"could not go on with stream {self.plan.options.stream!r}: found no file {path!r} in the log's folder"
-            )
+            msg = f"could not continue stream {self.plan.options.stream!r}: found no file {path!r} in the log's folder"
             raise DataLossError(
                 msg,
                 hint="it has the statements that came and are not complete; restore it, or capture into a new log what"

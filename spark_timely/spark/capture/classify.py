@@ -224,7 +224,7 @@ def _columns(
 
 def _dead_columns(plan: CapturePlan, standing: Standing, row_class: str) -> list[str]:
     late, skewed = plan.policy.reasons(standing.counts, at=standing.at)
-    # Late and skewed rows are told apart by the time: a skewed one is beyond the frontier.
+    # The time tells late rows from skewed ones: a skewed one is beyond the frontier.
     limit = plan.policy.skew_limit(standing.counts, standing.at)
     reason = f"'{late}'"
     if limit is not None:

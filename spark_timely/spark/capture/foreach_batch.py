@@ -250,14 +250,14 @@ def _options(path: str, options: Mapping[str, object]) -> SinkOptions:
         msg = "could not use option 'idle_timeout' with capture"
         raise InvalidOptionError(
             msg,
-            hint="foreachBatch is not called while its query is idle: use spark_timely.start(…, idle_timeout=…)",
+            hint="use spark_timely.start(…, idle_timeout=…): foreachBatch is not called while its query is idle",
             context={"option": "idleTimeout"},
         )
     if parsed.on_finish == "close":
         msg = "could not use option 'on_finish' with capture: found 'close'"
         raise InvalidOptionError(
             msg,
-            hint="a micro-batch does not see the end of its query: use spark_timely.start(…, on_finish='close')",
+            hint="use spark_timely.start(…, on_finish='close'): a micro-batch does not see the end of its query",
             context={"option": "onFinish"},
         )
     return parsed

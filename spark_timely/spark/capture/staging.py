@@ -329,7 +329,7 @@ class Staged:
         if row_class is RowClass.NO_TIME:
             msg = f"could not read time column {', '.join(map(repr, layout.times))}: found null in row {row}"
             return InvalidUsageError(
-                msg, hint="every row needs a time; filter such rows out or fill the column", context=context
+                msg, hint="filter such rows out or fill the column: every row needs a time", context=context
             )
         if row_class is RowClass.OVER:
             high = plan.policy.domain.render_time([kind.hi for kind in plan.policy.domain.types])
@@ -341,7 +341,7 @@ class Staged:
             bad = [name for name in null if rows.column(name).null_count]
             msg = f"could not fit rows to the log: found null in column {', '.join(map(repr, bad))}, row {row}"
             return SchemaMismatchError(
-                msg, hint="the log holds no null there; fill or drop such rows", context={**context, "columns": bad}
+                msg, hint="fill or drop such rows: the log holds no null there", context={**context, "columns": bad}
             )
         if row_class in _UPDATES:
             time = plan.policy.domain.render_time(_numbers(rows, plan.policy.domain.columns)[0].tolist())
@@ -353,7 +353,7 @@ class Staged:
         msg = f"could not capture events: found row {row}, neither a message nor a progress row with a change"
         return ProtocolError(
             msg,
-            hint="with frontier='events' a row is a 'message' or a 'progress'; filter other rows out",
+            hint="filter other rows out: with frontier='events' a row is a 'message' or a 'progress'",
             context=context,
         )
 
@@ -388,7 +388,7 @@ _UPDATES = {
         "an update before the log's least time, of record",
         "make it first, with create_log(…, kind='collection', minimum=…)",
     ),
-    RowClass.ZERO: ("a diff of 0 of record", "updates are consolidated: what adds up to nothing is left out"),
+    RowClass.ZERO: ("a diff of 0 of record", "consolidate the updates, and leave out what adds up to nothing"),
     RowClass.UNCONSOLIDATED: (
         "two diffs of record",
         "updates must be consolidated before they are sent, one diff for a record and a time; messages may come twice,"

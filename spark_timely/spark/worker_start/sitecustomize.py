@@ -1,7 +1,7 @@
 """Run at the start of every Python process of Spark: let pyspark be found compiled.
 
 Spark puts its own ``pyspark.zip`` first on the path of its Python processes. Python keeps no compiled
-modules for a zip, so each process compiles pyspark anew (measured: 1.0 s of processor time, a process for
+modules for a zip, so each process compiles all of pyspark (measured: 1.0 s of processor time, a process for
 each streaming query). Where the zip belongs to the pyspark that is installed for this very interpreter, the
 installed modules are the same and are compiled already: the zip is taken off the path.
 

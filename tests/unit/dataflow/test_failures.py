@@ -135,8 +135,8 @@ def test_failure_is_told_in_plan_and_numbers_from_any_process(tmp_path: Path, lo
     assert isinstance(failure.error, OperatorError)
     assert failure_of(open_log(str(tmp_path / "bad")), told.sinks[0], run="another") is None
     assert [state.failure for state in outputs(told)] == [failure, None, None]
-    lines = [line for line in explain(told).splitlines() if "stands still" in line]
-    assert lines == [f"    stands still: {failure.error}"]
+    lines = [line for line in explain(told).splitlines() if "stopped: " in line]
+    assert lines == [f"    stopped: {failure.error}"]
     assert "found ValueError: fifteen" in lines[0]
     found = {(each.operator, each.output): each.failure for each in metrics(told)}
     assert found["map_2", "capture_3"] == found["capture_3", "capture_3"] == failure.message
@@ -190,11 +190,11 @@ def test_query_ends_where_nothing_is_left_that_could_go_on(tmp_path: Path, log: 
     scope = flow_of(log.path, tmp_path, function)
     made = engine(scope)
     advance_all([made], in_process(scope), lives=True)
-    assert made.goes_on
+    assert made.may_move
     more(log, None)
     with pytest.raises(OperatorError, match="fifteen"):  # the one that did not fail is complete
         advance_all([made], in_process(scope), lives=True)
-    assert not made.goes_on
+    assert not made.may_move
     assert frontier(tmp_path / "good").is_empty
 
 
@@ -302,7 +302,7 @@ def test_query_whose_only_output_fails_for_a_moment_lives_on(tmp_path: Path, log
     dying = Dying(scope, "capture_2", lambda: clock() >= 0.5)
     made = engine(scope, now=clock)
     advance_all([made], dying, lives=True, now=clock)
-    assert made.goes_on
+    assert made.may_move
     clock.advance(0.5)
     advance_all([made], dying, lives=True, now=clock)
     assert frontier(tmp_path / "out") == Antichain.of(30)
@@ -403,13 +403,13 @@ def test_failure_that_cannot_be_told_ends_the_query(tmp_path: Path, log: Log) ->
 def test_failure_beside_another_copy_that_commits_is_still_told(tmp_path: Path, log: Log) -> None:
     scope = flow_of(log.path, tmp_path, Broken())
     made = engine(scope)
-    append = made._outputs._tell
+    append = made._outputs._record_failure
 
     def raced(sink: object, state: object, error: Exception) -> bool:
         open_log(str(tmp_path / "bad")).advance("main", [0], reason="by hand")
         return append(sink, state, error)  # type: ignore[arg-type]
 
-    made._outputs._tell = raced  # type: ignore[method-assign, assignment]
+    made._outputs._record_failure = raced  # type: ignore[method-assign, assignment]
     advance_all([made], runner(scope.storage), lives=True)
     assert failure_of(open_log(str(tmp_path / "bad")), scope.sinks[0], run="run") is not None
     assert made.unreported_failures == []

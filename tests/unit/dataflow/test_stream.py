@@ -142,7 +142,7 @@ def test_the_progress_layer_sees_the_frontiers_that_views_say(log: Log, tmp_path
     refused = tracking.update({}, dict.fromkeys(leaves, Antichain.of(1)))
     assert refused.keys() == leaves.keys()
     assert all(
-        "could not go on at log" in str(error) and "found frontier=[1]" in str(error) for error in refused.values()
+        "could not continue at log" in str(error) and "found frontier=[1]" in str(error) for error in refused.values()
     )
     assert {sink: tracking.frontier(sink) for sink in scope.sinks} == uppers, "what has gone back stays where it was"
 

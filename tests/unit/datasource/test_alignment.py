@@ -103,7 +103,12 @@ def test_step_may_change_with_a_restart() -> None:
     ("types", "step", "options", "found"),
     [
         (("long", "long"), "5", {}, "for times of 2 coordinates"),
-        (("long",), "10 minutes", {}, "for times of type 'long' — hint: integer times have no clock"),
+        (
+            ("long",),
+            "10 minutes",
+            {},
+            "for times of type 'long' — hint: write a plain number such as '3': integer times have no clock",
+        ),
         (("date",), "36 hours", {}, "found alignTo='1 day 12 hours' for times of type 'date'"),
         (("timestamp",), "5", {}, "type 'timestamp' — hint: write '5 s', '5 ms' or '5 us'"),
         (("date",), "5", {}, "type 'date' — hint: write '5 days'"),

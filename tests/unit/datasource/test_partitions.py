@@ -63,7 +63,7 @@ def test_split_row_has_exactly_the_schema_and_no_secrets() -> None:
 
 def test_split_of_another_version_is_refused() -> None:
     found = {**make_layout(PAYLOAD, LONG).to_json(), "format": 99}
-    with pytest.raises(InvalidUsageError, match="format=99, known is 2 — hint: driver and executors need the same"):
+    with pytest.raises(InvalidUsageError, match="format=99, known is 2 — hint: install the same version"):
         ReplayLayout.from_json(found)
 
 

@@ -350,7 +350,9 @@ def test_log_made_anew_at_the_same_place_is_refused() -> None:
     checkpoint = Checkpoint()
     drive(log, checkpoint=checkpoint).run_one()
     driver = drive(other, checkpoint=checkpoint)
-    with pytest.raises(DataLossError, match=r"begun with log id=.* — hint: the log was deleted and created again"):
+    with pytest.raises(
+        DataLossError, match=r"begun with log id=.* — hint: begin .*: the log was deleted and created again"
+    ):
         driver.run_one()
     checkpoint.n_committed = 0
     with pytest.raises(DataLossError, match="begun with log id="):
@@ -366,7 +368,10 @@ def test_checkpoint_ahead_of_the_log_is_refused(delivery: str) -> None:
     ahead = json.loads(checkpoint.offsets[0])
     ahead |= {"frontier": [9]} if delivery == "complete" else {"seqs": {"#open": 2, "main": 9}}
     checkpoint.offsets, checkpoint.n_committed = [json.dumps(ahead)], 0
-    with pytest.raises(DataLossError, match=r"could not read .* up to .* — hint: the log was restored to an earlier"):
+    with pytest.raises(
+        DataLossError,
+        match=r"could not read .* up to .* — hint: begin with a new checkpoint: the log was restored to an earlier",
+    ):
         drive(log, checkpoint=checkpoint, delivery=delivery).run_one()
 
 

@@ -219,7 +219,7 @@ def test_two_imports_of_different_captures_into_one_stream_do_not_pass_for_one(*
         for task in tasks:
             task.open()
     tasks[0].take_whole(io.BytesIO(RUNS[0]))
-    with pytest.raises((CaptureFormatError, UpperMismatchError), match="could not go on with the import of 'b'"):
+    with pytest.raises((CaptureFormatError, UpperMismatchError), match="could not continue the import of 'b'"):
         tasks[1].take_whole(io.BytesIO(RUNS[1]))
     assert values(log) == list(range(20))
 

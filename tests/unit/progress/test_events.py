@@ -87,7 +87,7 @@ def test_a_sink_that_raises_is_detached_and_reported_once_and_progress_goes_on(
             worker.step()
     assert len(calls) == 5
     assert [record.getMessage() for record in caplog.records] == [
-        "the sink of progress events raised RuntimeError and was detached: disk full; progress goes on without events"
+        "the sink of progress events raised RuntimeError and was detached: disk full; progress continues without events"
     ]
     assert last.frontier() == [(7,)]
     assert worker.events is not None

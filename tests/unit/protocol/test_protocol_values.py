@@ -59,7 +59,9 @@ def test_errors_say_stream_seq_time_and_what_is_held_as_people_write_times() -> 
         "could not apply progress in stream 'main' at seq=7: found count=-1 after it at time='2013-01-01' "
         "— hint: a stream gives up only capabilities that it holds, each once"
     )
-    with pytest.raises(UnheldCapabilityError, match="hint: the stream is closed; nothing can follow"):
+    with pytest.raises(
+        UnheldCapabilityError, match="hint: write to another stream: this one is closed, and nothing can follow"
+    ):
         check_messages(StreamCounts.empty(), [1])
     wide = StreamCounts.from_arrays([(i, 20 - i) for i in range(20)], [1] * 20)
     with pytest.raises(UnheldCapabilityError, match="and 12 more"):

@@ -213,7 +213,7 @@ def test_where_the_gate_fails_one_of_the_two_is_refused_and_no_row_is_lost(
     monkeypatch.setattr(Log, "commit", race)
     assert watch.look() == (winner == "the advance")
     if winner == "the advance":
-        with pytest.raises(errors.UpperMismatchError, match="restart the query, which runs it again"):
+        with pytest.raises(errors.UpperMismatchError, match="restart the query, which runs the micro-batch again"):
             driver.writer(SCHEMA).commit(planned, 1)
         driver.run([rows([45, 52], 10)])
     dead, messages = driver.log().dead()["t"].to_pylist(), driver.log().messages()["t"].to_pylist()

@@ -1,0 +1,95 @@
+"""What people read is written in plain English: none of the phrases that CONTRIBUTING.md advises against."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.modules import ROOT
+
+# What may stand between two words of a text: the end of a line, with the sign of a comment or a quotation, or the seam
+# of two literals.
+_GAP = r"""(?:[\s#>]|"\s*\n\s*f?")+"""
+# Where a sentence or a clause of its own begins: a literal, a comment, an entry of a list, or after a point.
+_BEGIN = r"""(?:"|^[\s#>*-]*|[.;:!?—]{gap}|\d\.\s+)"""
+
+# A phrase, and what to say instead.
+PHRASES = {
+    # A question may begin so: it ends with its mark before any other point.
+    f"{_BEGIN}(?-i:[Ww]ho) [a-z](?![^.;:|]*\\?)": "name the actor: the writer, the query, a process that …",
+    "tells? of": "is about, states, names",
+    "(?:is|are) told": "gets, receives, learns, states",
+    "untold": "unreported",
+    "bears?": "has, carries",
+    "at one go": "at once, in one step",
+    "anew": "again",
+    "(?:go|goes|going|went) on": "continue",
+    "(?:stand|stands|stood|standing) still": "wait, stop",
+    "comes? to": "become, equal, reach",
+    "(?:has|had|have) it that": "says that",
+    "lies": "is",
+    "(?:leave|leaves) off": "stop, end",
+    "in vain": "without effect, for nothing",
+    "his|him": "its",
+    "a mistake of": "an internal error",
+    "so many": "give the number a name: `n` seconds",
+}
+
+
+def read_by_people() -> list[Path]:
+    """Return the files of the product, its scripts and its pages."""
+    folders = ("spark_timely", "datasource", "sink", "conf", "benchmarks", "examples", "scripts", "docs")
+    files = [
+        file
+        for folder in folders
+        for ending in ("py", "md", "sh", "yml", "toml")
+        for file in sorted((ROOT / folder).rglob(f"*.{ending}"))
+    ]
+    alone = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile", "pyspark_timely.py")
+    return [*files, *(ROOT / name for name in alone)]
+
+
+def pattern(phrase: str) -> re.Pattern[str]:
+    """Return what finds a phrase, also where it is wrapped."""
+    bare = phrase if phrase.startswith('(?:"') else rf"\b(?:{phrase})\b"
+    spaced = bare.replace(" ", _GAP).replace("{gap}", _GAP)
+    return re.compile(spaced, re.IGNORECASE | re.MULTILINE)
+
+
+def found_in(text: str, phrase: str) -> list[tuple[int, str]]:
+    """Return the lines of a text at which a phrase ends, with their numbers."""
+    lines = text.splitlines()
+    ends = [text.count("\n", 0, found.end()) for found in pattern(phrase).finditer(text)]
+    return [(end + 1, lines[end].strip()) for end in ends]
+
+
+@pytest.mark.parametrize("phrase", PHRASES)
+def test_nothing_that_people_read_has_the_phrase(phrase: str) -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{number}: {line}"
+        for file in read_by_people()
+        for number, line in found_in(file.read_text(encoding="utf-8"), phrase)
+    ]
+    assert not found, f"say instead: {PHRASES[phrase]}\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "n_found"),
+    [
+        ('"""Read it.\n\n    Who reads the rows starts here.\n"""', 1),
+        ('hint="who has lost a stream does not get it back"', 1),
+        ("1. One owner. Who takes it over owns it; who has lost\n   it never gets it back.", 2),
+        ("# Who captures needs it.", 1),
+        ("to go\n    # on with it", 1),
+        ('msg = (\n    f"could not go"\n    f" on at {name}"\n)', 1),
+        ('msg = "what is made "\n    "anew"', 1),
+        ("## Who owns a stream?", 0),
+        ("a query, who owns it", 0),
+        ("times lie between 1700 and 9999, which cannot be told apart", 0),
+        ("it implies that history relies on this", 0),
+    ],
+)
+def test_phrases_are_found_where_sentences_begin_and_lines_end(text: str, n_found: int) -> None:
+    assert sum(len(found_in(text, phrase)) for phrase in PHRASES) == n_found
