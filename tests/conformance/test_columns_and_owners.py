@@ -198,7 +198,7 @@ def test_stream_taken_over_goes_on_where_it_was_and_its_owner_before_is_refused(
     # Nothing more is taken over by who owns it, and nothing is given back to who has lost it.
     assert maker.another(log).writer(owner="new", takeover=True).state.epoch == 1
     with pytest.raises(
-        OwnershipError, match=r"found it taken over from 'old', it is owned by 'new'.*hint: who has lost"
+        OwnershipError, match=r"found it taken over from 'old', it is owned by 'new'.*hint: continue under another name"
     ):
         maker.another(log).writer(owner="old", takeover=True)
     log.refresh()
