@@ -166,12 +166,12 @@ class Run:
         columns = ("there are", "noticed", "hung", "survived", "argued", "not reached", "no Python")
         rows = [("", *columns)]
         total: Counter[str] = Counter()
-        for folder in FOLDERS:
+        for folder in sorted(self.counts):  # those within others too
             total.update(self.counts[folder])
             rows.append((folder, *(str(self.counts[folder][name]) for name in columns)))
         rows.append(("together", *(str(total[name]) for name in columns)))
         return "\n".join(
-            " ".join(f"{cell:>12}" if at else f"{cell:<22}" for at, cell in enumerate(row)) for row in rows
+            " ".join(f"{cell:>12}" if at else f"{cell:<28}" for at, cell in enumerate(row)) for row in rows
         )
 
 

@@ -77,6 +77,13 @@ def test_one_time_above_the_limit_is_cut_inside() -> None:
     assert max(sizes) <= 100
 
 
+@pytest.mark.parametrize(("n_rows", "n_files"), [(500, 1), (1000, 2)])
+def test_late_rows_have_a_file_where_it_pays_for_what_is_compressed(n_rows: int, n_files: int) -> None:
+    late = n_rows // 100 + 1
+    _, files, _ = write(np.array([0] * (n_rows - late) + [500] * late).reshape(-1, 1))
+    assert len(files) == n_files
+
+
 def test_few_rows_are_one_row_group() -> None:
     storage, (file,), _ = write(np.arange(500).reshape(-1, 1))
     with open_parquet(storage, file.path) as parquet:
