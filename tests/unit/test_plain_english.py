@@ -47,7 +47,16 @@ def read_by_people() -> list[Path]:
         for ending in ("py", "md", "sh", "yml", "toml")
         for file in sorted((ROOT / folder).rglob(f"*.{ending}"))
     ]
-    alone = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile", "pyspark_timely.py")
+    alone = (
+        "README.md",
+        "CHANGELOG.md",
+        "ARCHITECTURE.md",
+        "tests/README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "Makefile",
+        "pyspark_timely.py",
+    )
     return [*files, *(ROOT / name for name in alone)]
 
 
