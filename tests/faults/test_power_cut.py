@@ -32,8 +32,8 @@ from spark_timely.testing.power_cut import PowerCut, choices, lay_out
 from tests.property.test_dataflow import runner
 from tests.unit.sink.driver import BOUNDED, SinkDriver
 from tests.unit.sink.driver import rows as sink_rows
-from tests.unit.spark.test_foreach_batch import run as capture
-from tests.unit.spark.test_foreach_batch import write_job  # noqa: F401 - a fixture that is always used
+from tests.unit.spark.capture.test_foreach_batch import run as capture
+from tests.unit.spark.capture.test_foreach_batch import write_job  # noqa: F401 - a fixture that is always used
 
 pytestmark = pytest.mark.faults
 

@@ -28,7 +28,7 @@ from spark_timely.log.delta import open_log
 from spark_timely.log.store.storage import FileStorage, normal_path
 from spark_timely.masking import keep_secret, mask_exception, masked, masked_logger, masked_value
 from spark_timely.protocol.note import OutputFailure
-from tests.unit.test_options import sink
+from tests.unit.conf.test_options import sink
 
 SECRET = "s3cr/et+VALUE=="
 

@@ -14,7 +14,7 @@ from spark_timely.sink.writer import TimelyStreamWriter
 from spark_timely.spark.base.schema import spark_schema
 from spark_timely.time.antichain import Antichain
 from tests.unit.sink.driver import SinkDriver, refused, rows
-from tests.unit.spark.test_source_frontier import offset
+from tests.unit.spark.base.test_source_frontier import offset
 
 SOURCE = {"timeColumn": "t", "frontier": "source"}
 NONE = rows([])

@@ -18,7 +18,7 @@ from spark_timely.spark.base.log_record import LogCommit, LogEntry, read_entries
 from spark_timely.spark.capture import foreach_batch
 from spark_timely.spark.idle import IdleWatch
 from tests.unit.sink.driver import SinkDriver, rows
-from tests.unit.spark.test_foreach_batch import Frame, write_job
+from tests.unit.spark.capture.test_foreach_batch import Frame, write_job
 from tests.unit.spark.test_idle import BOUNDED as IDLE_OPTIONS
 from tests.unit.spark.test_idle import TIMEOUT_S, watched
 from tests.unit.spark.test_start import ended

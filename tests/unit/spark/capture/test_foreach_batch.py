@@ -20,7 +20,7 @@ from spark_timely.log.store.storage import open_storage
 from spark_timely.spark.base.schema import spark_schema
 from spark_timely.spark.capture import foreach_batch, staging
 from tests.unit.sink.driver import rows
-from tests.unit.spark.test_source_frontier import offset
+from tests.unit.spark.base.test_source_frontier import offset
 from tests.unit.spark.test_start import Session
 
 REAL_WRITE = foreach_batch.write_files  # before the fixture takes its place

@@ -18,7 +18,7 @@ from spark_timely.canonical.digest import RowsDigest
 from spark_timely.spark.capture import foreach_batch, staging
 from spark_timely.spark.capture.digest_sql import digest_in, row_hash_sql
 from tests.unit.sink.driver import rows
-from tests.unit.spark import test_foreach_batch as support
+from tests.unit.spark.capture import test_foreach_batch as support
 
 write_job = support.write_job
 
