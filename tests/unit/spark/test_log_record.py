@@ -104,7 +104,7 @@ def test_gaps_in_foreach_batch_are_meant(tmp_path: Path) -> None:
     )
 
 
-def test_restored_log_is_refused_and_the_way_back_passes_empty_micro_batches(tmp_path: Path) -> None:
+def test_restored_log_is_refused_until_micro_batches_pass_it(tmp_path: Path) -> None:
     query = Query(tmp_path)
     for batch in (2, 4):
         query.capture(batch)
