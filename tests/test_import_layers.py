@@ -179,7 +179,7 @@ def test_import_of_the_package_loads_nothing_heavy() -> None:
     assert not loaded & {"pyspark", "deltalake", "delta", "pyarrow", "pandas", "numpy"}
 
 
-def test_ground_progress_and_protocol_need_neither_spark_nor_delta() -> None:
+def test_ground_progress_and_protocol_need_no_spark_and_no_delta() -> None:
     names = [name for name in LIBRARY if LEVELS[part_of(name)] < LEVELS["log"]]
     loaded = loaded_by("\n".join(f"import {name}" for name in names))
     assert not loaded & {"pyspark", "deltalake", "delta", "pandas"}

@@ -140,7 +140,7 @@ def test_sink_takes_the_option(tmp_path: Path, choice: str) -> None:
     assert log.verify().messages == 101
 
 
-def test_replay_in_flight_survives_a_merge_and_a_vacuum_makes_it_plan_anew(tmp_path: Path) -> None:
+def test_replay_in_flight_survives_a_merge_and_a_vacuum(tmp_path: Path) -> None:
     log = st.create_log(tmp_path / "log", pa.schema([("v", pa.int64())]), minimum=(0,), merge_every=10)
     trickle(log, 9)
     options = parse_options(SOURCE_OPTIONS, {"path": log.path, "pollInterval": "0ms"})

@@ -102,7 +102,7 @@ def test_column_that_a_log_cannot_have_is_refused(maker: LogMaker, columns: dict
 
 
 @pytest.mark.parametrize("maker", ["memory", "delta"], indirect=True)
-def test_columns_added_at_once_by_many_settle_and_nobody_loses_a_commit(maker: LogMaker) -> None:
+def test_columns_added_by_many_at_once_lose_no_commit(maker: LogMaker) -> None:
     log = maker.create(streams=8)
     failures: list[BaseException] = []
     together = threading.Barrier(8)
@@ -184,7 +184,7 @@ def test_log_with_added_columns_is_opened_by_who_made_it(tmp_path: Path) -> None
 # Owners ---------------------------------------------------------------------------------------------
 
 
-def test_stream_taken_over_goes_on_where_it_was_and_its_owner_before_is_refused(maker: LogMaker) -> None:
+def test_stream_taken_over_continues_without_its_former_owner(maker: LogMaker) -> None:
     log = maker.create()
     old = log.writer(owner="old")
     old.append(rows((1, 10)), advance_to=2)
@@ -213,7 +213,7 @@ def test_stream_that_is_not_there_is_opened_by_a_takeover(maker: LogMaker) -> No
     assert (writer.state.owner, writer.state.epoch) == ("new", 0)
 
 
-def test_micro_batches_of_another_owner_are_not_taken_for_repeated_ones(maker: LogMaker) -> None:
+def test_micro_batch_of_another_owner_is_no_repetition(maker: LogMaker) -> None:
     log = maker.create()
     log.open_stream("main", owner="old")
     for number in range(3):
@@ -242,7 +242,7 @@ def test_closed_stream_is_not_taken_over(maker: LogMaker) -> None:
 
 
 @pytest.mark.parametrize("maker", ["memory", "delta"], indirect=True)
-def test_many_who_take_over_at_once_own_the_stream_one_after_the_other(maker: LogMaker) -> None:
+def test_takeovers_at_once_own_the_stream_one_after_the_other(maker: LogMaker) -> None:
     log = maker.create()
     log.writer(owner="old").append(rows((1, 10)), advance_to=2)
     together = threading.Barrier(6)

@@ -22,7 +22,7 @@ def identities(log: Log, stream: str, newest: int) -> list[str]:
     return [state.identity for state in found if state is not None]
 
 
-def test_commit_is_the_same_for_every_handle_before_and_after_its_file_was_merged(maker: LogMaker) -> None:
+def test_commit_is_the_same_before_and_after_its_file_was_merged(maker: LogMaker) -> None:
     log = maker.create()
     writer = log.writer(owner="me")
     made = [writer.state.identity]
@@ -67,7 +67,7 @@ def test_commits_of_two_logs_differ_though_the_same_was_done(maker: LogMaker) ->
     assert not set(first) & set(second)
 
 
-def test_rows_that_others_append_to_an_output_are_counted_until_its_dataflow_says_otherwise(maker: LogMaker) -> None:
+def test_rows_of_others_in_an_output_are_counted(maker: LogMaker) -> None:
     log = maker.create()
     writer = log.writer(owner="flow")
     writer.append(rows(1, 2, 3))

@@ -62,7 +62,7 @@ def test_create_over_another_log_is_refused(path: Path, schema: pa.Schema, optio
 
 
 @pytest.mark.parametrize("name", ["a%20b", "a%2Fb", "a\\b"])
-def test_log_at_a_path_that_delta_decodes_never_reaches_a_neighbour(tmp_path: Path, name: str) -> None:
+def test_path_that_delta_decodes_never_reaches_a_neighbour(tmp_path: Path, name: str) -> None:
     neighbour = filled(tmp_path / "a b")
     for make in (open_log, lambda path: create_log(path, VALUES)):
         with pytest.raises(InvalidUsageError, match="rename the directory"):
@@ -228,7 +228,7 @@ UNWRITABLE = [
 
 
 @pytest.mark.parametrize(("feature", "writer"), UNWRITABLE)
-def test_table_features_that_cannot_be_written_are_refused_at_once(path: Path, feature: str, writer: int) -> None:
+def test_table_features_that_we_cannot_write_are_refused(path: Path, feature: str, writer: int) -> None:
     filled(path, streams=2)
     raise_protocol(path, feature, writer=writer)
     log, before = open_log(path), files_below(path)
@@ -279,7 +279,7 @@ def test_features_that_can_be_written_need_no_question(path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("what", ["commit", "columns"])
-def test_commit_through_delta_rs_from_a_snapshot_that_others_left_behind_loses(path: Path, what: str) -> None:
+def test_commit_through_delta_rs_from_a_stale_snapshot_loses(path: Path, what: str) -> None:
     # As on a store without hard links; its handle is made when it is needed, and finds the newest version.
     first = filled(path)
     store = first.store
@@ -479,7 +479,7 @@ def test_state_is_found_without_statistics(path: Path) -> None:
     assert bare.verify().legal
 
 
-def test_number_of_messages_is_unknown_where_one_file_does_not_say_it(path: Path) -> None:
+def test_number_of_messages_is_unknown_where_a_file_lacks_it(path: Path) -> None:
     log = filled(path)
     assert log.describe()["message_files"] > 1
     assert log.describe()["messages"] == log.messages().num_rows

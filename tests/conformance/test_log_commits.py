@@ -70,7 +70,7 @@ def blinded(log: Log, error: Exception, *, happens: bool = True) -> Callable[[],
 
 @pytest.mark.parametrize("error", _BLIND, ids=lambda e: type(e).__name__)
 @pytest.mark.parametrize("happens", [True, False])
-def test_commit_followed_by_any_error_is_unclear_and_keeps_its_files(
+def test_commit_followed_by_an_error_is_unclear_and_keeps_files(
     sound: LogMaker, error: Exception, happens: bool
 ) -> None:
     log = sound.create()
@@ -127,7 +127,7 @@ def test_refusal_before_any_try_keeps_its_type(sound: LogMaker) -> None:
     writer.append(rows((1, 1)))
 
 
-def test_unclear_commit_that_another_overtook_is_refused_by_its_own_type(sound: LogMaker) -> None:
+def test_unclear_commit_that_another_overtook_has_its_own_error(sound: LogMaker) -> None:
     log = sound.create()
     writer, other = log.writer(owner="me"), sound.another(log).writer(owner="me")
     transact = log.store.transact

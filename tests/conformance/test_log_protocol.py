@@ -289,7 +289,7 @@ def test_messages_may_move_earlier_and_progress_later(maker: LogMaker) -> None:
     assert len(digests) == 1
 
 
-def test_last_capability_dropped_before_a_message_that_needs_it_is_refused(maker: LogMaker) -> None:
+def test_last_capability_dropped_before_its_message_is_refused(maker: LogMaker) -> None:
     log = maker.create()
     writer = log.writer(owner="me")
     writer.append(rows((3, 1)), advance_to=7)

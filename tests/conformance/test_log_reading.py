@@ -89,7 +89,7 @@ def test_history_tells_frontiers(maker: LogMaker) -> None:
         log.frontier_at(seq=0, stream="z")
 
 
-def test_history_of_a_stream_whose_clock_went_back_keeps_the_order_of_its_commits(maker: LogMaker) -> None:
+def test_history_keeps_the_order_of_commits_despite_the_clock(maker: LogMaker) -> None:
     now = clock()
     now.set(100)
     log = maker.create(clock=now)
@@ -204,7 +204,7 @@ def test_compaction_changes_no_answer(maker: LogMaker) -> None:
 
 
 @pytest.mark.parametrize("min_files", [3, 4])
-def test_compaction_merges_as_few_files_as_were_asked_for_and_no_fewer(maker: LogMaker, min_files: int) -> None:
+def test_compaction_merges_no_fewer_files_than_asked_for(maker: LogMaker, min_files: int) -> None:
     log = maker.create(merge_every=None)
     writer = log.writer(owner="me")
     for i in range(1, 4):
@@ -214,7 +214,7 @@ def test_compaction_merges_as_few_files_as_were_asked_for_and_no_fewer(maker: Lo
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_compaction_merges_progress_as_few_files_as_were_asked_for_and_no_fewer(maker: LogMaker, more: int) -> None:
+def test_compaction_merges_no_fewer_progress_files_than_asked(maker: LogMaker, more: int) -> None:
     log = maker.create(merge_every=None)
     writer = log.writer(owner="me")
     for i in range(1, 6):

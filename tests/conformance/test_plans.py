@@ -21,7 +21,7 @@ def step(log: Log, plans: tuple[str, ...], *, names: str | None = None, seq: int
     return log.commit(CommitRequest("main", "flow", *nothing, expected_seq=seq, note=note, plans=plans))
 
 
-def test_commit_of_another_plan_is_refused_whatever_it_believes_of_the_stream(maker: LogMaker) -> None:
+def test_commit_of_another_plan_is_refused_at_any_seq(maker: LogMaker) -> None:
     log = maker.create()
     log.open_stream("main", owner="flow")
     behind = maker.another(log)

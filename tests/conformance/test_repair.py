@@ -76,7 +76,7 @@ def test_entry_of_a_commit_whose_files_are_whole_is_rebuilt(path: Path, damage: 
     assert open_log(path).verify().messages == 7
 
 
-def test_entry_in_the_middle_is_rebuilt_from_what_no_other_entry_names(path: Path) -> None:
+def test_entry_in_the_middle_is_rebuilt_from_unnamed_files(path: Path) -> None:
     log = filled(path)
     before = log.verify()
     for version in (2, 3):  # two commits of one stream, one behind the other
@@ -107,7 +107,7 @@ def test_opening_of_a_stream_is_rebuilt(path: Path, kind: str) -> None:
     assert again.verify().legal
 
 
-def test_commit_beside_that_of_an_opening_is_not_taken_for_the_stream_it_opens(path: Path) -> None:
+def test_commit_beside_an_opening_is_not_taken_for_its_stream(path: Path) -> None:
     """One of two attempts at the version won; which one cannot be told from what is left."""
     log = create_log(path, VALUES, minimum=(0,), streams=2)
     log.open_stream("a", owner="a")
@@ -159,9 +159,7 @@ def broken_data(path: Path, log: Log, what: str) -> None:
         ("progress gone", "no commit that comes next has left its progress"),
     ],
 )
-def test_entry_of_a_commit_whose_files_are_not_whole_becomes_empty_and_it_is_said(
-    path: Path, what: str, says: str
-) -> None:
+def test_entry_of_broken_files_becomes_empty_and_is_reported(path: Path, what: str, says: str) -> None:
     log = filled(path)
     version = log.version
     broken_data(path, log, what)
@@ -182,7 +180,7 @@ def test_entry_of_a_commit_whose_files_are_not_whole_becomes_empty_and_it_is_sai
     assert open_log(path).verify().messages == 5
 
 
-def test_commit_that_is_lost_though_later_ones_are_there_is_named(path: Path) -> None:
+def test_lost_commit_before_later_ones_is_named(path: Path) -> None:
     log = filled(path)
     broken_data(path, log, "nothing")
     for kind in ("message", "progress"):
@@ -206,7 +204,7 @@ def test_merge_that_lost_its_entry_loses_nothing(path: Path) -> None:
     assert open_log(path).verify().digest == before
 
 
-def test_entry_whose_file_a_later_merge_has_taken_is_not_made_empty(path: Path) -> None:
+def test_entry_whose_file_was_merged_later_is_not_emptied(path: Path) -> None:
     """The later merge removes what the damaged one added: with an empty entry its sources would count twice."""
     log = filled(path)
     log.compact()
@@ -351,7 +349,7 @@ def test_entries_that_no_checkpoint_goes_before_are_named(path: Path) -> None:
         open_log(path)
 
 
-def test_broken_checkpoint_and_entry_are_repaired_from_an_older_checkpoint(path: Path) -> None:
+def test_broken_checkpoint_is_repaired_from_an_older_one(path: Path) -> None:
     log = checkpointed(path)
     aside = {name: content for name, content in tree(path).items() if name.startswith("_delta_log/")}
     log.tidy()
@@ -376,7 +374,7 @@ def test_places_where_there_is_nothing_to_repair(tmp_path: Path) -> None:
         look("s3://bucket/log")  # type: ignore[arg-type]
 
 
-def test_command_line_says_what_it_would_do_and_does_it_when_told(
+def test_command_line_shows_the_repair_and_then_does_it(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_timely.log.store.repair.LOOKS_S", ())
@@ -509,9 +507,7 @@ def test_rebuilt_commit_brings_a_column_that_was_lost_before(path: Path) -> None
 
 @pytest.mark.parametrize("kind", ["zone", "type"])
 @pytest.mark.parametrize("rebuilt", [False, True])
-def test_lost_column_whose_type_cannot_be_told_is_named_and_kept_from_merges(
-    path: Path, *, kind: str, rebuilt: bool
-) -> None:
+def test_lost_column_of_unknown_type_is_named_and_never_merged(path: Path, *, kind: str, rebuilt: bool) -> None:
     log, version = widened(path)
     values = pa.array([0], pa.timestamp("us") if kind == "zone" else pa.time32("ms"))
     for name in log.files().paths.tolist():
@@ -569,7 +565,7 @@ def test_entry_far_behind_all_others_is_refused_by_name(
     assert look(path).steps == ()
 
 
-def test_missing_entries_before_one_that_says_its_version_are_put_back(path: Path) -> None:
+def test_missing_entries_before_a_numbered_one_are_put_back(path: Path) -> None:
     log = filled(path)
     before = log.verify()
     for version in (2, 3):
@@ -592,7 +588,7 @@ def test_copy_of_another_entry_is_damage_and_repaired(path: Path, source: int, t
     assert reader.verify() == before
 
 
-def test_copy_of_another_entry_is_no_commit_to_who_follows_or_writes(path: Path) -> None:
+def test_copy_of_another_entry_is_no_commit_to_handles(path: Path) -> None:
     log = filled(path)
     entry(path, log.version + 1).write_bytes(entry(path, log.version).read_bytes())
     left = tree(path)

@@ -130,7 +130,7 @@ def test_writer_stopped_for_long_puts_nothing_into_the_past(path: Path, monkeypa
     assert report.messages == 400
 
 
-def test_handle_that_slept_through_a_clean_up_by_age_puts_nothing_into_the_past(path: Path) -> None:
+def test_handle_older_than_a_clean_up_puts_nothing_into_the_past(path: Path) -> None:
     log = create_log(path, VALUES, minimum=(0,), streams=2, merge_every=None)
     slept = open_log(path)
     slept.open_stream("b", owner="b")
@@ -165,7 +165,7 @@ def test_log_replaced_by_a_longer_one_is_noticed(path: Path, tmp_path: Path) -> 
     assert open_log(path).verify().messages == 5
 
 
-def test_log_behind_a_url_that_was_replaced_by_a_longer_one_is_noticed(path: Path, tmp_path: Path) -> None:
+def test_log_replaced_by_a_longer_one_behind_a_url_is_noticed(path: Path, tmp_path: Path) -> None:
     """Cloud storage tells the size of a file and the second in which it was written."""
     log = create_log(path, VALUES, minimum=(0,))
     log.writer(owner="me").append(rows(0))
@@ -179,7 +179,7 @@ def test_log_behind_a_url_that_was_replaced_by_a_longer_one_is_noticed(path: Pat
         log.refresh()
 
 
-def test_kept_log_is_brought_up_to_date_and_replaced_with_its_table(path: Path, tmp_path: Path) -> None:
+def test_kept_log_is_refreshed_and_replaced_with_its_table(path: Path, tmp_path: Path) -> None:
     log = create_log(path, VALUES, minimum=(0,))
     kept = keep_log(path)
     log.writer(owner="me").append(rows(0), advance_to=3)
@@ -199,7 +199,7 @@ def test_kept_log_is_brought_up_to_date_and_replaced_with_its_table(path: Path, 
     assert keep_log(tmp_path / "0") is not logs[0]
 
 
-def test_checkpoints_come_by_number_and_the_directory_stays_short(path: Path) -> None:
+def test_checkpoints_come_by_number_and_keep_the_folder_short(path: Path) -> None:
     log = create_log(path, VALUES, minimum=(0,))
     writer = log.writer(owner="me")
     longest = 0

@@ -107,7 +107,7 @@ def test_entry_that_lost_whole_lines_is_damage(path: Path, pauses: list[float]) 
         (lambda whole: b" \r\n" * len(whole), "empty"),
     ],
 )
-def test_damaged_entry_behind_the_newest_is_noticed_when_a_log_is_opened(
+def test_opening_notices_a_damaged_entry_behind_the_newest(
     path: Path, damage: Callable[[bytes], bytes], found: str, pauses: list[float]
 ) -> None:
     """The library that opens the table takes such an entry for a commit that did less, or nothing."""
@@ -161,7 +161,7 @@ def test_states_of_a_version_that_was_read_anew_are_dropped(path: Path) -> None:
 @pytest.mark.parametrize("optimized", ["never", "before", "after"])
 @pytest.mark.parametrize("how", ["copy", "restore"])
 @pytest.mark.parametrize("written", [(), (5,), (5, 6), (8,), (8, 9), (8, 9, 10, 11)])
-def test_handle_refuses_a_log_that_was_restored_and_written_again(
+def test_handle_refuses_a_log_restored_and_written_again(
     path: Path, tmp_path: Path, optimized: str, how: str, written: tuple[int, ...]
 ) -> None:
     """However far it was written again, and whoever merged its files."""
@@ -284,7 +284,7 @@ def failing_flush(paths: Any, *, always: bool = False) -> None:
 
 @pytest.mark.usefixtures("_soon")
 @pytest.mark.parametrize("fails", [no_checkpoint, cut_checkpoint, unflushed_checkpoint])
-def test_nothing_is_deleted_before_its_replacement_is_flushed_and_reads_back(
+def test_nothing_is_deleted_before_its_replacement_reads_back(
     path: Path, fails: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_log(path, VALUES, minimum=(0,))
@@ -298,9 +298,7 @@ def test_nothing_is_deleted_before_its_replacement_is_flushed_and_reads_back(
 
 
 @pytest.mark.usefixtures("_soon")
-def test_nothing_is_deleted_while_the_pointer_names_an_earlier_checkpoint(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_deleted_while_the_pointer_is_behind(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     create_log(path, VALUES, minimum=(0,))
     first: list[bytes] = []
 
@@ -383,7 +381,7 @@ def newest_engine(path: Path) -> str:
         ("who.asked", "me", "delta-rs"),
     ],
 )
-def test_own_entries_are_written_only_where_every_property_is_known(
+def test_own_entries_need_every_property_to_be_known(
     path: Path, name: str, value: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(path)
@@ -438,7 +436,7 @@ def test_table_that_wants_its_rows_judged_is_refused_by_name(path: Path, mark: s
     assert open_log(path).messages().num_rows == 6
 
 
-def test_mark_of_a_column_that_is_not_known_goes_through_delta_rs(path: Path) -> None:
+def test_unknown_mark_of_a_column_goes_through_delta_rs(path: Path) -> None:
     log = filled(path)
 
     def edit(metadata: dict[str, Any]) -> None:
@@ -459,7 +457,7 @@ def first_files(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("readable", [True, False])
-def test_creation_that_happened_and_was_reported_failed_keeps_its_file(
+def test_creation_that_was_reported_failed_keeps_its_file(
     path: Path, readable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where delta-rs creates the table: not on a local disk, but by promise and in the cloud."""
@@ -521,7 +519,7 @@ def test_creation_that_surely_lost_deletes_its_own_file(
 
 
 @pytest.mark.parametrize("later", [0, 2])
-def test_commit_that_landed_was_reported_unclear_and_then_merged_is_reported_as_done(later: int) -> None:
+def test_unclear_commit_that_was_merged_is_reported_as_done(later: int) -> None:
     """Its progress file is gone then; the merged rows say that it is there, be it the newest commit or not."""
     log = MemoryLog.create(VALUES, minimum=(0,), merge_every=None)
     writer = log.writer(owner="me")
@@ -557,7 +555,7 @@ def keyed(path: Path | None) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["memory", "delta"])
-def test_append_with_a_key_is_there_once_however_often_it_is_repeated(kind: str, path: Path) -> None:
+def test_append_with_a_key_repeated_is_there_once(kind: str, path: Path) -> None:
     writer = keyed(None if kind == "memory" else path)
     for key, to in ((3, 5), (7, 9)):
         assert writer.append(rows(to - 1, to), advance_to=to, batch=key).committed
@@ -585,9 +583,7 @@ def test_key_with_other_rows_or_out_of_order_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "delta"])
 @pytest.mark.parametrize("later", [0, 1])
-def test_key_with_other_progress_is_refused_and_with_the_same_in_other_words_it_is_not(
-    kind: str, later: int, path: Path
-) -> None:
+def test_key_is_refused_with_other_progress_alone(kind: str, later: int, path: Path) -> None:
     writer = keyed(None if kind == "memory" else path)
     writer.append(rows(4, 5), advance_to=4, batch=2)
     for i in range(later):
@@ -615,7 +611,7 @@ def test_key_is_a_whole_number(key: Any) -> None:
         keyed(None).append(rows(4), batch=key)
 
 
-def test_append_with_a_key_is_repeated_after_unclear_outcomes_and_never_doubled() -> None:
+def test_append_with_a_key_is_never_doubled_by_unclear_outcomes() -> None:
     for seed in range(60):
         log = MemoryLog.create(VALUES, minimum=(0,), merge_every=3)
         writer = log.writer(owner="me")
@@ -663,7 +659,7 @@ def kinds(path: Path, found: list[str]) -> list[str]:
     return [os.path.dirname(name) + "/*" if os.path.splitext(name)[1] else name for name in names]
 
 
-def test_commit_flushes_rows_progress_and_entry_with_their_folders(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_flushes_rows_progress_entry_and_their_folders(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = filled(path)
     found = flushes(monkeypatch)
     log.writer(owner="me").append(rows(9), advance_to=10)
@@ -722,9 +718,7 @@ def test_disk_that_fails_to_flush_rows_refuses_the_append(path: Path, monkeypatc
     assert open_log(path).verify().messages == 6
 
 
-def test_disk_that_fails_to_flush_the_name_of_an_entry_leaves_the_commit_unclear(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entry_with_an_unflushed_name_leaves_the_commit_unclear(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log: Log = filled(path)
     flush = os.fsync
 
@@ -742,9 +736,7 @@ def test_disk_that_fails_to_flush_the_name_of_an_entry_leaves_the_commit_unclear
     assert open_log(path).verify().messages == 7
 
 
-def test_only_a_refused_commit_says_that_the_table_cannot_be_written(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_refused_commit_says_the_table_is_unwritable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = create_log(path, VALUES, minimum=(0,))
     real = DeltaStore._put
 

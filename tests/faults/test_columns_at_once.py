@@ -19,7 +19,7 @@ TURNS = 24
 COLUMNS = [["note", "int64"], ["note", "int64"], ["note", "string"], ["more", "float64"], [], [], [], []]
 
 
-def test_processes_that_append_and_add_columns_at_once_all_come_to_their_end(tmp_path: Path) -> None:
+def test_processes_that_add_columns_at_once_all_end(tmp_path: Path) -> None:
     path = tmp_path / "log"
     create_log(path, pa.schema([("v", pa.int64())]), minimum=(0,), streams=len(COLUMNS))
     names = [f"s{number}" for number in range(len(COLUMNS))]

@@ -81,9 +81,7 @@ def kill_at(folder: Path, spec: dict[str, Any], number: int, kill: dict[str, obj
     return Job("dataflow_job.py", {**spec, "kill": kill, "marker": str(folder / f"struck-{number}")}, folder / "runs")
 
 
-def test_dataflow_killed_anywhere_has_the_outputs_of_the_sequential_program(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_dataflow_killed_anywhere_equals_the_sequential_program(spark: SparkSession, tmp_path: Path) -> None:
     seed = seed_of_run()
     tell(f"seed {seed}")
     rng = random.Random(seed)

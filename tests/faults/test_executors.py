@@ -215,7 +215,7 @@ def play(folder: Path, master: str, executors: Callable[[Job], list[int]], *, ra
         check(copy, closed, model.frontier if handed_on else max(time for time, _ in closed))
 
 
-def test_two_workers_of_a_standalone_master_lose_and_double_nothing(tmp_path: Path) -> None:
+def test_two_workers_of_a_master_lose_and_double_nothing(tmp_path: Path) -> None:
     with Cluster(tmp_path / "cluster") as cluster:
         play(tmp_path, cluster.url, lambda _: cluster.executors(), race=True)
 

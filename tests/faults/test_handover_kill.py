@@ -165,7 +165,7 @@ def finish(
             look()
 
 
-def test_jobs_killed_anywhere_hand_on_what_an_undisturbed_run_does(
+def test_jobs_killed_anywhere_hand_on_what_undisturbed_ones_do(
     spark: SparkSession, jobs: ModuleType, tmp_path: Path
 ) -> None:
     seed = seed_of_run()

@@ -187,7 +187,7 @@ def kills(short: int, long: int) -> int:
     return long if long_lane() else short
 
 
-def test_capture_killed_anywhere_has_the_contents_of_an_undisturbed_run(spark: SparkSession, tmp_path: Path) -> None:
+def test_capture_killed_anywhere_has_the_same_contents(spark: SparkSession, tmp_path: Path) -> None:
     seed = seed_of_run()
     tell(f"seed {seed}")
     rng = random.Random(seed)
@@ -236,9 +236,7 @@ def make_log(path: Path, rng: random.Random, n_times: int) -> None:
 
 
 @pytest.mark.parametrize("through", ["foreachBatch", "sink"])
-def test_replay_killed_anywhere_has_the_contents_of_an_undisturbed_run(
-    spark: SparkSession, tmp_path: Path, through: str
-) -> None:
+def test_replay_killed_anywhere_has_the_same_contents(spark: SparkSession, tmp_path: Path, through: str) -> None:
     if through == "sink" and not long_lane():
         points, n_random = ["after"], 0
     else:

@@ -97,7 +97,7 @@ def test_unclear_commit_without_a_batch_number_happens_once() -> None:
         assert plain.verify().legal
 
 
-def test_storage_that_goes_away_right_after_a_commit_leaves_it_unclear() -> None:
+def test_storage_lost_right_after_a_commit_leaves_it_unclear() -> None:
     log = MemoryLog.create(VALUES, minimum=(0,))
     writer = log.writer(owner="me")
     inner = log.store

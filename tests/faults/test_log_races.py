@@ -62,7 +62,7 @@ def test_zombie_that_is_ahead_is_caught_up_with(log: Log) -> None:
     assert_exactly_once(log, 3)
 
 
-def test_writer_that_lost_a_race_does_not_append_on_changed_grounds(log: Log) -> None:
+def test_loser_of_a_race_does_not_append_on_changed_grounds(log: Log) -> None:
     mine = log.writer(owner="me")
     theirs = another(log).writer(owner="me")
     racing(log, lambda: theirs.append(pa.table({"_time": [0], "v": [1]}), advance_to=9))

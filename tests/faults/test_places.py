@@ -44,7 +44,7 @@ def run(folder: Path, code: int, *calls: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_file_system_without_hard_links_is_refused_or_written_by_promise(tmp_path: Path, code: int) -> None:
+def test_places_without_hard_links_need_a_promise(tmp_path: Path, code: int) -> None:
     found = run(tmp_path, code, "link")
     assert found["link"] == code, "the file system refuses links"
     for attempt in ("create", "append"):
@@ -61,7 +61,7 @@ def test_file_system_without_hard_links_is_refused_or_written_by_promise(tmp_pat
     assert found["old"] == {"legal": True, "hash": digest(old, [(6,)]), "messages": 5}
 
 
-def test_file_system_without_rename_is_refused_even_with_the_promise(tmp_path: Path) -> None:
+def test_places_without_rename_are_refused_despite_a_promise(tmp_path: Path) -> None:
     found = run(tmp_path, errno.EPERM, "link", "rename")
     assert found["promised"]["error"] == "StorageError"
     assert not [name for name in found["promised"]["files"] if name.endswith(".json")]
@@ -118,7 +118,7 @@ def test_log_on_a_volume_is_written_by_promise(volume: Path) -> None:
     assert driver.log().messages().num_rows == 3
 
 
-def test_delta_rs_keeps_a_commit_that_came_first_under_the_promise(tmp_path: Path) -> None:
+def test_delta_rs_keeps_the_first_commit_under_the_promise(tmp_path: Path) -> None:
     """It looks before it renames: what the promise excludes is only a writer that comes between the two."""
     path = tmp_path / "log"
     spark_timely.create_log(path, SCHEMA, streams=2, single_writer=True)
@@ -133,7 +133,7 @@ def test_delta_rs_keeps_a_commit_that_came_first_under_the_promise(tmp_path: Pat
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("through", ["sink", "foreachBatch"])
-def test_spark_captures_on_a_file_system_without_hard_links_by_promise(tmp_path: Path, through: str) -> None:
+def test_spark_captures_without_hard_links_by_promise(tmp_path: Path, through: str) -> None:
     import pyarrow.parquet as pq
 
     (tmp_path / "in").mkdir()

@@ -32,8 +32,8 @@ from spark_timely.testing.power_cut import PowerCut, choices, lay_out
 from tests.property.test_dataflow import runner
 from tests.unit.sink.driver import BOUNDED, SinkDriver
 from tests.unit.sink.driver import rows as sink_rows
-from tests.unit.spark.test_foreach_batch import run as capture
-from tests.unit.spark.test_foreach_batch import write_job  # noqa: F401 - a fixture that is always used
+from tests.unit.spark.capture.test_foreach_batch import run as capture
+from tests.unit.spark.capture.test_foreach_batch import write_job  # noqa: F401 - a fixture that is always used
 
 pytestmark = pytest.mark.faults
 
@@ -161,7 +161,7 @@ def test_tidying_never_loses_the_log(disk: Path, tmp_path: Path) -> None:
     assert after_each_cut(power, check_pairs, n_random=0) > 100
 
 
-def test_checkpoint_of_another_engine_is_flushed_before_entries_behind_it_go(
+def test_foreign_checkpoint_is_flushed_before_its_entries_go(
     disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = filled(disk, 6)
@@ -321,7 +321,7 @@ def test_outputs_of_a_dataflow(disk: Path, tmp_path: Path) -> None:
     assert after_each_cut(power, check, n_random=0) > 30
 
 
-def test_entry_that_others_did_not_flush_is_refused_and_not_passed_over(disk: Path, tmp_path: Path) -> None:
+def test_entry_that_others_did_not_flush_is_refused(disk: Path, tmp_path: Path) -> None:
     """What delta-rs writes by itself, such as an OPTIMIZE: an empty entry of it is damage, for a handle too."""
     log = filled(disk, 3)
     with PowerCut(disk, tmp_path / "shadow") as power:

@@ -93,7 +93,7 @@ def ids(folder: Path) -> Counter[int]:
 
 @pytest.mark.parametrize("through", ["sink", "foreachBatch"])
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_repeated_batch_after_a_crash_between_the_commits_is_a_no_op(
+def test_batch_repeated_after_a_crash_between_commits_is_a_no_op(
     spark: SparkSession, tmp_path: Path, policy: str, through: str
 ) -> None:
     expected: Counter[int] = Counter()
@@ -119,9 +119,7 @@ def test_repeated_batch_after_a_crash_between_the_commits_is_a_no_op(
 
 
 @pytest.mark.parametrize("through", ["sink", "foreachBatch"])
-def test_repeated_batch_whose_rows_differ_changes_nothing_and_is_counted(
-    spark: SparkSession, tmp_path: Path, through: str
-) -> None:
+def test_repeated_batch_with_other_rows_is_counted_alone(spark: SparkSession, tmp_path: Path, through: str) -> None:
     write_batch(tmp_path / "in", 0, "bounded")
     run(spark, tmp_path, "bounded", through)
     log = spark_timely.open_log(str(tmp_path / "log"))

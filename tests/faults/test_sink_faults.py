@@ -104,7 +104,7 @@ def zombie_commit(driver: SinkDriver, schema: object, message: object) -> None:
     writer.commit([message], 1)  # type: ignore[list-item]
 
 
-def test_advance_by_hand_while_a_micro_batch_runs_makes_it_run_again(tmp_path: Path) -> None:
+def test_advance_during_a_micro_batch_makes_it_run_again(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED, lateData="deadLetter")
     driver.run([rows([1])])
     from pyspark.sql.types import StructType

@@ -61,9 +61,7 @@ def test_optimize_of_delta_rs_changes_no_answer(table_log: Log) -> None:
     assert table_log.verify().legal
 
 
-def test_commits_that_optimize_put_into_one_file_are_found_by_one_read(
-    table_log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commits_merged_by_optimize_are_found_by_one_read(table_log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """So a replay that was stopped meanwhile finds the commits that its offset names."""
     options = parse_options(SOURCE_OPTIONS, {"path": table_log.path})
     planner = ReplayPlanner(table_log, options)
@@ -168,7 +166,7 @@ def test_vacuum_deletes_only_what_is_not_part_of_the_log(table_log: Log) -> None
     assert facts(open_log(table_log.path)) == before
 
 
-def test_log_of_the_table_is_kept_short_and_stale_handles_recover(tmp_path: Path) -> None:
+def test_table_log_is_kept_short_and_stale_handles_recover(tmp_path: Path) -> None:
     log = create_log(tmp_path / "log", VALUES, minimum=(0,), streams=2, merge_every=20)
     stale = open_log(log.path)
     stale_writer = stale.writer("b", owner="b")

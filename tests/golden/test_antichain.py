@@ -104,7 +104,7 @@ def _without_lone_zero(entries: list[Any]) -> list[tuple[tuple[int, ...], int]]:
     return [(time, diff) for time, diff in expected if diff]
 
 
-def test_change_batch_every_golden_sequence_answers_as_timely_but_for_a_lone_zero() -> None:
+def test_change_batch_answers_as_timely_but_for_a_lone_zero() -> None:
     lone_zeros = 0
     for number, arity, line in _sequences("change_batch"):
         batch, other = ChangeBatch(arity), ChangeBatch(arity)
@@ -147,9 +147,7 @@ def test_change_batch_every_golden_sequence_answers_as_timely_but_for_a_lone_zer
 
 
 @pytest.mark.parametrize("in_table", [False, True])
-def test_mutable_antichain_every_golden_sequence_answers_as_timely(
-    in_table: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mutable_antichain_answers_as_timely(in_table: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if in_table:  # as if every batch were a large one
         monkeypatch.setattr(frontier, "_LARGE", 1)
         monkeypatch.setattr(frontier, "_tables", CountTable)

@@ -52,7 +52,7 @@ def _arrays(changes: list[tuple[model.Time, int]], arity: int) -> tuple[Any, Any
 
 
 @pytest.mark.parametrize("name", _found("expected"))
-def test_stream_ends_at_the_frontier_and_the_counts_that_timely_gives(name: str) -> None:
+def test_stream_ends_at_the_frontier_and_counts_of_timely(name: str) -> None:
     *events, last = vectors(f"capture_{name}.expected.jsonl")
     end, minimum = last["end"], _minimum(name)
     state, total = MutableAntichain.from_times([minimum], len(minimum)), ChangeBatch(len(minimum))

@@ -50,9 +50,7 @@ def complete_at(case: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("file", "i", "case"), CASES, ids=IDS)
-def test_messages_reconstruct_what_differential_gave_message_by_message(
-    file: str, i: int, case: dict[str, Any]
-) -> None:
+def test_each_message_reconstructs_what_differential_gave(file: str, i: int, case: dict[str, Any]) -> None:
     del file, i
     found, reader = outputs_of(case, case["messages"])
     if case["mode"] == "dup_inside_message":
@@ -102,7 +100,7 @@ def test_any_other_order_and_any_batches_give_the_same(file: str, i: int, case: 
 
 
 @pytest.mark.parametrize(("file", "i", "case"), CASES[::23], ids=IDS[::23])
-def test_reader_that_begins_where_its_output_ended_gives_the_rest(file: str, i: int, case: dict[str, Any]) -> None:
+def test_reader_begun_where_its_output_ended_gives_the_rest(file: str, i: int, case: dict[str, Any]) -> None:
     del file, i
     found, whole = outputs_of(case, case["messages"])
     types = {"time": TIMES[case["time"]], "record": "string"}

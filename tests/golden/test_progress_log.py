@@ -197,7 +197,7 @@ def is_scope(log: Recorded, event: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("name", ["pipeline", "exchange", "iterate"])
-def test_progress_log_batches_are_sent_and_received_alike_and_sum_to_the_end(name: str) -> None:
+def test_batches_are_sent_and_received_alike_and_sum_to_the_end(name: str) -> None:
     logs = {index: log for (dataflow, index), log in recordings().items() if dataflow == name}
     sent = {(e["source"], e["channel"], e["seq_no"]): rows_of(e) for log in logs.values() for e in log.sent}
     totals: Counter[tuple[int, ...]] = Counter()
@@ -246,7 +246,7 @@ class Mapper(Operator):
         return False
 
 
-def test_progress_log_of_the_pipeline_comes_from_our_own_operators_too() -> None:
+def test_own_operators_give_the_progress_log_of_the_pipeline() -> None:
     # The recorded program, run here: input, map and probe on one worker, steps after each epoch until the probe
     # has passed it. Newer versions of timely run operators as soon as messages reach them; here they run when
     # the messages were announced. So statements are cut into other batches: they are compared in sum.

@@ -101,7 +101,7 @@ def test_frontiers_move_as_in_timely(graph: dict[str, Any], compiled: bool, monk
 
 
 @pytest.mark.parametrize("graph", GRAPHS, ids=name)
-def test_summaries_of_the_graph_are_those_of_timely_or_minimal_over_all_paths(graph: dict[str, Any]) -> None:
+def test_summaries_are_those_of_timely_or_minimal_over_all_paths(graph: dict[str, Any]) -> None:
     _, summary = built(graph)
     actual = [{output: set(paths.elements) for output, paths in each.items()} for each in summary]
     if graph["scope_summary"] is not None:
@@ -118,7 +118,7 @@ def test_summaries_of_the_graph_are_those_of_timely_or_minimal_over_all_paths(gr
 
 
 @pytest.mark.parametrize("graph", [each for each in GRAPHS if each["nodes"][0]["inputs"]], ids=name)
-def test_outputs_without_the_outsides_part_are_those_of_timely_or_of_all_paths(graph: dict[str, Any]) -> None:
+def test_outputs_without_the_outside_are_those_of_timely(graph: dict[str, Any]) -> None:
     # The crate gives raw counts, one per pointstamp and path; here they come as the moves of the frontier, as they
     # do there after the subgraph's own filter. So its counts are accumulated, and the frontiers compared.
     tracker, _ = built(graph)

@@ -53,7 +53,7 @@ def test_results_in_every_golden_row_answers_as_timely(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ARITY if kind != "unit"])
-def test_results_in_all_golden_times_at_once_answers_as_one_by_one(kind: str) -> None:
+def test_results_in_of_all_times_at_once_equals_one_by_one(kind: str) -> None:
     rows = [row for row in _rows("results_in") if row["type"] == kind]
     times = np.array([as_row(row["time"]) for row in rows], dtype=_summary(kind, rows[0]["summary"]).dtype)
     for row in rows[:40]:
@@ -73,7 +73,7 @@ def test_followed_by_every_golden_row_answers_as_timely(kind: str) -> None:
         assert (None if both is None else both.steps) == _expected(row), row
 
 
-def test_summarize_every_golden_product_composes_outside_as_inside() -> None:
+def test_summarize_of_products_composes_outside_as_inside() -> None:
     nested = NestedTimes(1)
     for row in _rows("followed_by"):
         if row["type"] != "product" or row["result"] is None:

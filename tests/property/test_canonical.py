@@ -394,7 +394,7 @@ def test_state_refuses_shapes_that_do_not_fit() -> None:
         state.merge(CanonicalState(arity=2))
 
 
-def test_trace_hash_depends_on_streams_seqs_and_progress_but_not_on_order_of_delivery() -> None:
+def test_trace_hash_does_not_depend_on_the_order_of_delivery() -> None:
     def state(*values_: int) -> CanonicalState:
         found = CanonicalState(["v"])
         found.add(pa.table({"v": list(values_)}), [0] * len(values_))

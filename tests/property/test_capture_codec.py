@@ -147,7 +147,7 @@ def test_events_of_lengths_that_repeat_are_found_where_they_are(
 
 
 @pytest.mark.parametrize("case", range(len(fuzzing.FUZZED)))
-def test_mutated_captures_are_refused_with_their_place_or_read_as_they_are(case: int) -> None:
+def test_mutated_captures_are_read_or_refused_with_their_place(case: int) -> None:
     time, record, data = fuzzing.seeds()[case]
     rng = random.Random(case)
     read = [fuzzing.harmless(time, record, fuzzing.mutated(data, rng), rng.choice(fuzzing.CHUNKS)) for _ in range(100)]

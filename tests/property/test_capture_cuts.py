@@ -76,7 +76,7 @@ def test_bounded_capture_equals_the_model_for_any_cut(drawn: Arrivals, late_data
 
 
 @given(drawn=arrivals(late=False), rng=st.randoms(use_true_random=False))
-def test_bounded_capture_without_late_rows_does_not_depend_on_the_cut(drawn: Arrivals, rng: random.Random) -> None:
+def test_capture_without_late_rows_does_not_depend_on_the_cut(drawn: Arrivals, rng: random.Random) -> None:
     policy = Policy(TimeDomain((drawn.kind,)), FrontierPolicy.BOUNDED, LateData.ERROR, lateness=drawn.lateness)
     rows = [time for (time,), _ in drawn.rows]
     fine, coarse, drawn_cut = (Captured(policy, drawn.kind) for _ in range(3))
@@ -92,9 +92,7 @@ def test_bounded_capture_without_late_rows_does_not_depend_on_the_cut(drawn: Arr
 
 
 @given(drawn=arrivals(), rng=st.randoms(use_true_random=False), late_data=st.sampled_from(["deadLetter", "advance"]))
-def test_every_row_is_exactly_one_of_message_dead_letter_advanced(
-    drawn: Arrivals, rng: random.Random, late_data: str
-) -> None:
+def test_each_row_is_one_of_message_dead_letter_advanced(drawn: Arrivals, rng: random.Random, late_data: str) -> None:
     policy = Policy(TimeDomain((drawn.kind,)), FrontierPolicy.BOUNDED, LateData(late_data), lateness=drawn.lateness)
     captured = Captured(policy, drawn.kind)
     rows = [time for (time,), _ in drawn.rows]

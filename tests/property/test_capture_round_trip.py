@@ -147,7 +147,7 @@ GROUPS = ["c_4workers", "c2_3workers", "d2_product_2workers"]
 @pytest.mark.golden
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("files", [1, 4])
-def test_captures_of_several_workers_survive_the_way_there_and_back(group: str, files: int) -> None:
+def test_captures_of_several_workers_survive_the_round_trip(group: str, files: int) -> None:
     names = [name for name in captures() if name.startswith(group)]
     types = CaptureTypes.parse(*types_of(names[0]))
     log = log_of(types, [golden_bytes(f"capture_{name}.bin") for name in names], commit_bytes=2000)

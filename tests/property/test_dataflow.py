@@ -291,7 +291,7 @@ def stories(draw: s.DrawFn) -> tuple[int, list[Spec], list[Commit]]:
     shuffle_bytes=s.sampled_from([SHUFFLE_BYTES, 0]),
     seed=s.integers(0, 1 << 30),
 )
-def test_dataflow_is_what_the_sequential_program_gives_through_kills_restarts_and_races(
+def test_dataflow_equals_the_sequential_program_despite_kills(
     story: tuple[int, list[Spec], list[Commit]],
     workers: int | None,
     max_times: int | None,
@@ -338,7 +338,7 @@ def test_dataflow_is_what_the_sequential_program_gives_through_kills_restarts_an
         world.check(caught_up=True)
 
 
-def test_output_that_was_emptied_is_made_again_and_one_that_is_new_catches_up(tmp_path: Path) -> None:
+def test_emptied_output_is_made_again_and_a_new_one_catches_up(tmp_path: Path) -> None:
     world = World(tmp_path, [("sums", ("replay", 0))], None, None)
     rng = random.Random(5)
     rows: list[Row] = [((rng.randrange(9),), rng.choice("ab"), rng.randrange(9), rng.random()) for _ in range(50)]

@@ -335,7 +335,7 @@ def test_spool_counts_by_what_it_is_made_from(first: bool) -> None:
     assert len(set(found)) == len(found)
 
 
-def test_plan_of_hundreds_of_operators_and_spools_is_not_too_deep() -> None:
+def test_plan_of_hundreds_of_operators_is_not_too_deep() -> None:
     scope = Paper("flow")
     for number in range(60):
         scope.replay("/a" if not number else f"/spool {number - 1}").filter("n > 1").capture(f"/spool {number}")

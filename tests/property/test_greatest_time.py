@@ -92,7 +92,7 @@ def stories(draw: s.DrawFn) -> tuple[str, int, list[list[Step]], list[Antichain]
 
 @examples(100)
 @given(stories(), s.randoms(use_true_random=False))
-def test_frontiers_of_views_and_of_the_progress_layer_stay_at_the_greatest_time(
+def test_frontiers_stay_at_the_greatest_time(
     story: tuple[str, int, list[list[Step]], list[Antichain]], rng: random.Random
 ) -> None:
     kind, arity, paths, frontiers = story
@@ -140,7 +140,7 @@ def _check_back(
     max_times=s.sampled_from([None, 1]),
     shuffle_bytes=s.sampled_from([SHUFFLE_BYTES, 0]),
 )
-def test_each_row_near_the_greatest_time_is_given_once_or_refused_by_name_however_it_is_cut(
+def test_rows_near_the_greatest_time_are_given_once_or_refused(
     kind: str,
     arity: int,
     data: s.DataObject,

@@ -37,7 +37,7 @@ pairs = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=4)
 
 
 @given(held=st.lists(st.sampled_from(GRID), min_size=1, max_size=4), sources=st.lists(pairs, min_size=1, max_size=4))
-def test_frontier_of_product_times_is_complete_where_every_source_and_the_stream_are(
+def test_product_frontier_is_complete_where_all_sources_are(
     held: list[tuple[int, int]], sources: list[list[tuple[int, int]]]
 ) -> None:
     offsets = [
@@ -116,9 +116,7 @@ class Job:
 
 @examples(12)
 @given(history=histories(), rng=st.randoms(use_true_random=False))
-def test_two_jobs_in_a_row_end_where_their_sources_are_and_are_never_ahead(
-    history: History, rng: random.Random
-) -> None:
+def test_two_jobs_in_a_row_are_never_ahead_of_their_sources(history: History, rng: random.Random) -> None:
     """Each stream of the history is a log of its own; a job takes their union, another one the result."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -46,7 +46,7 @@ def test_frontiers_are_safe_and_complete_in_random_worlds(chunk: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("chunk", range(40))
-def test_frontiers_are_safe_and_complete_in_thousands_of_random_worlds(chunk: int) -> None:
+def test_frontiers_are_safe_in_thousands_of_random_worlds(chunk: int) -> None:
     base = FIRST + 10_000 + chunk * 100
     print("seeds from", base)  # noqa: T201 - shown when the test fails
     for seed in range(base, base + 100):
@@ -55,7 +55,7 @@ def test_frontiers_are_safe_and_complete_in_thousands_of_random_worlds(chunk: in
 
 @pytest.mark.parametrize("mode", list(ProgressMode))
 @pytest.mark.parametrize("peers", range(1, 9))
-def test_frontiers_are_safe_and_complete_for_every_number_of_peers(peers: int, mode: ProgressMode) -> None:
+def test_frontiers_are_safe_for_every_number_of_peers(peers: int, mode: ProgressMode) -> None:
     for seed in range(FIRST + 500, FIRST + 505):
         run(seed, Options(peers=peers, mode=mode))
 
@@ -176,14 +176,14 @@ def test_mutant_a_dropped_gain_is_found() -> None:
     assert SafetyViolation in found_by(Options(network=LosingNetwork), (SafetyViolation,))
 
 
-def test_mutant_progress_before_the_messages_it_accounts_for_is_found() -> None:
+def test_mutant_progress_before_its_messages_is_found() -> None:
     # At an operator: consumption is reported before the message was worked on. The check of reports would
     # see it first, so it looks away.
     with patched(LeafStatements, check=lambda *_: None):
         assert SafetyViolation in found_by(Options(operator=HastyOperator), (SafetyViolation,))
 
 
-def test_mutant_receipt_reported_before_the_messages_inside_is_found() -> None:
+def test_mutant_receipt_before_the_messages_inside_is_found() -> None:
     # At a scope: what entered is reported as consumed at once, the messages inside after the exchange.
     entered: dict[int, list[tuple[int, Time, int]]] = {}
     harvest, apply = Subgraph._harvest_entries, Subgraph._apply_exchanged

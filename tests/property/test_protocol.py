@@ -85,7 +85,7 @@ def one_by_one(events: list[model.Event], domain: TimeDomain) -> object:
 
 
 @given(st.data())
-def test_rule_003_01_any_iterator_of_events_of_one_type_can_be_replayed(data: st.DataObject) -> None:
+def test_rule_003_01_any_iterator_of_one_type_can_be_replayed(data: st.DataObject) -> None:
     arity = data.draw(ARITIES)
     events = data.draw(legal_events(arity))
     domain = domain_of(arity)
@@ -109,7 +109,7 @@ def test_rule_003_01_streams_captured_by_timely_are_accepted(name: str) -> None:
 
 @pytest.mark.golden
 @pytest.mark.parametrize("name", [name for name in CAPTURES if name not in ("f3_zero_bytes", "f1_empty")])
-def test_streams_captured_by_timely_and_then_damaged_are_judged_as_by_the_oracle(name: str) -> None:
+def test_damaged_streams_of_timely_are_judged_as_by_the_oracle(name: str) -> None:
     stream = captured(name)
     start, refused = start_of(stream.domain), 0
     rng = np.random.default_rng(3)
@@ -151,7 +151,7 @@ def _times(events: list[model.Event]) -> list[model.Time]:
 
 
 @pytest.mark.parametrize("arity", [1, 2])
-def test_rule_003_02_a_stream_starts_at_the_minimum_with_count_one(arity: int) -> None:
+def test_rule_003_02_a_stream_starts_at_the_minimum_with_count_1(arity: int) -> None:
     low = (0,) * arity
     domain = domain_of(arity)
     # One capability at the minimum: usable at once, given up once, and not twice.
@@ -167,7 +167,7 @@ def test_rule_003_02_a_stream_starts_at_the_minimum_with_count_one(arity: int) -
 
 
 @given(st.data())
-def test_rule_003_03_progress_raises_only_what_is_beyond_a_held_time(data: st.DataObject) -> None:
+def test_rule_003_03_progress_raises_only_beyond_a_held_time(data: st.DataObject) -> None:
     arity = data.draw(ARITIES)
     domain = domain_of(arity)
     held = data.draw(st.dictionaries(times_near(arity), st.integers(1, 2), max_size=4))
@@ -218,7 +218,7 @@ def test_rule_003_04_messages_use_only_times_beyond_a_held_one(data: st.DataObje
         assert caught.value.time == times[bad[0]]
 
 
-def test_rule_003_05_a_batch_is_judged_as_a_whole_by_the_counts_before_it() -> None:
+def test_rule_003_05_a_batch_is_judged_by_the_counts_before_it() -> None:
     domain = domain_of(1)
     new_before_old = [("progress", [((5,), 1), ((0,), -1)])]
     old_before_new = [("progress", [((0,), -1), ((5,), 1)])]
@@ -265,7 +265,7 @@ def test_rule_003_06_no_count_falls_below_zero() -> None:
 
 
 @given(st.data())
-def test_rule_003_07_drops_gains_and_messages_in_the_future_of_what_is_held_are_legal(
+def test_rule_003_07_changes_beyond_held_times_are_legal(
     data: st.DataObject,
 ) -> None:
     arity = data.draw(ARITIES)
@@ -286,7 +286,7 @@ def test_rule_003_07_whatever_comes_is_judged_as_by_the_oracle(data: st.DataObje
 
 
 @given(st.data())
-def test_rule_003_08_messages_moved_earlier_and_progress_moved_later_stay_legal(data: st.DataObject) -> None:
+def test_rule_003_08_earlier_messages_later_progress_are_legal(data: st.DataObject) -> None:
     arity = data.draw(ARITIES)
     domain = domain_of(arity)
     events = data.draw(legal_events(arity))
@@ -309,7 +309,7 @@ def _contents(events: list[model.Event]) -> Counter[model.Time]:
 
 
 @given(st.data())
-def test_rule_003_08_a_message_moved_earlier_is_always_legal_in_a_legal_stream(data: st.DataObject) -> None:
+def test_rule_003_08_any_message_may_move_earlier(data: st.DataObject) -> None:
     arity = data.draw(ARITIES)
     events = data.draw(legal_events(arity))
     at = [i for i, event in enumerate(events) if event[0] == "messages"]
@@ -326,7 +326,7 @@ def test_rule_003_08_a_message_moved_earlier_is_always_legal_in_a_legal_stream(d
 
 
 @given(st.data())
-def test_rule_003_08_progress_moved_later_past_all_messages_is_always_legal(
+def test_rule_003_08_progress_may_move_past_all_messages(
     data: st.DataObject,
 ) -> None:
     arity = data.draw(ARITIES)
@@ -338,7 +338,7 @@ def test_rule_003_08_progress_moved_later_past_all_messages_is_always_legal(
 
 
 @given(st.data())
-def test_rule_003_08_the_drop_of_a_last_capability_before_a_message_that_needs_it_is_refused(
+def test_rule_003_08_a_last_drop_before_its_message_is_refused(
     data: st.DataObject,
 ) -> None:
     arity = data.draw(ARITIES)
@@ -384,7 +384,7 @@ def test_rule_003_09_columns_hold_exactly_what_was_given(data: st.DataObject) ->
 
 
 @given(st.data())
-def test_rule_003_10_any_interleaving_of_legal_streams_is_legal_with_more_counts_at_the_start(
+def test_rule_003_10_interleaved_streams_with_more_counts_fit(
     data: st.DataObject,
 ) -> None:
     arity = data.draw(ARITIES)
@@ -428,9 +428,7 @@ def test_rule_003_10_events_interleaved_one_by_one_stay_legal(data: st.DataObjec
 
 @pytest.mark.golden
 @pytest.mark.parametrize(("name", "n_streams"), [("c_4workers", 4), ("c2_3workers", 3), ("d2_product_2workers", 2)])
-def test_rule_003_10_interleavings_of_captured_streams_move_the_frontier_as_in_timely(
-    name: str, n_streams: int
-) -> None:
+def test_rule_003_10_interleaved_captures_move_as_in_timely(name: str, n_streams: int) -> None:
     streams = [captured(f"{name}_w{i}") for i in range(n_streams)]
     domain = streams[0].domain
     kind = "product" if domain.arity == 2 else "u64"

@@ -229,7 +229,7 @@ def loops(*, compiled: bool) -> Iterator[None]:
 
 
 @given(st.integers(0, 1 << 32), st.booleans())
-def test_frontiers_summaries_and_cycles_are_those_of_the_definition(seed: int, compiled: bool) -> None:
+def test_frontiers_summaries_and_cycles_equal_the_definition(seed: int, compiled: bool) -> None:
     with loops(compiled=compiled):
         run(seed)
 

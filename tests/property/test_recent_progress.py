@@ -97,7 +97,7 @@ OPTIONS = st.fixed_dictionaries(
 
 @some
 @given(st.randoms(use_true_random=False), OPTIONS, st.sampled_from([None, "starting", "ending"]))
-def test_query_that_lives_on_delivers_what_one_does_that_begins_anew(
+def test_long_query_delivers_what_a_fresh_one_does(
     rng: random.Random, options: dict[str, str], moment: str | None
 ) -> None:
     if moment is not None:

@@ -74,7 +74,7 @@ class Skewed:
 
 @some
 @given(st.randoms(use_true_random=False), st.sampled_from([1, 2]))
-def test_start_at_a_moment_delivers_all_that_was_committed_from_then_on(rng: random.Random, arity: int) -> None:
+def test_start_at_a_moment_delivers_all_commits_since(rng: random.Random, arity: int) -> None:
     made = Skewed(rng, rng.randint(1, 2), arity=arity)
     for _ in range(rng.randint(3, 25)):
         made.step()

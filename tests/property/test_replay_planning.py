@@ -195,7 +195,7 @@ def test_admission_opens_files_that_hold_times_beside_the_rest() -> None:
     assert (found.n_times, found.n_rows, opened) == (1, 1, [0, 1])
 
 
-def test_admission_one_time_above_the_limit_is_whole_and_reported() -> None:
+def test_admission_of_a_time_above_the_limit_is_whole() -> None:
     bounds = FileBounds(np.array([10]), np.array([[4]]), np.array([[5]]), np.array([True]))
     exact = TimeCounts(np.array([[4], [5]]), np.array([100, 1]))
     found = admit(bounds, lambda _: [exact], np.array([[0]]), np.array([[9]]), Limits(rows=7))

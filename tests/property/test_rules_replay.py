@@ -206,7 +206,7 @@ class OneByOne:
 
 @few
 @given(st.data())
-def test_rule_003_01_whatever_gives_events_in_order_is_replayed_as_it_gave_them(data: st.DataObject) -> None:
+def test_rule_003_01_events_in_order_are_replayed_as_given(data: st.DataObject) -> None:
     domain = domain_of(data.draw(ARITIES))
     events = written(data.draw(legal_events(domain.arity)))
     source: Iterable[Event] = as_events(events, domain.arity)
@@ -244,7 +244,7 @@ def test_rule_003_01_whatever_gives_events_in_order_is_replayed_as_it_gave_them(
 
 @pytest.mark.golden
 @pytest.mark.parametrize("name", ["c_4workers_w1", "d1_product", "g2_duration", "g4_i64"])
-def test_rule_003_01_streams_captured_by_timely_are_replayed_as_captured(name: str) -> None:
+def test_rule_003_01_captures_of_timely_are_replayed_as_captured(name: str) -> None:
     stream = captured(name)
     events = written(stream.events)
     log, values = make_log(stream.domain), iter(range(10_000))
@@ -267,7 +267,7 @@ def test_rule_003_01_streams_captured_by_timely_are_replayed_as_captured(name: s
         ("progress", [((2,), 1)]),
     ],
 )
-def test_rule_003_01_another_producer_that_breaks_the_protocol_is_refused_and_not_replayed(event: model.Event) -> None:
+def test_rule_003_01_a_producer_that_breaks_rules_is_refused(event: model.Event) -> None:
     log, values = make_log(domain_of(1), 2), iter(range(10))
     put(log, "ours", as_events([("messages", [(1,)])], 1)[0], values)
     commit_directly(log, "theirs", ("progress", [((0,), -1), ((3,), 1)]), values)
@@ -282,7 +282,7 @@ def test_rule_003_01_another_producer_that_breaks_the_protocol_is_refused_and_no
 
 @few
 @given(st.data())
-def test_rule_003_05_progress_of_a_commit_is_replayed_together_in_whatever_order_it_was_given(
+def test_rule_003_05_progress_of_a_commit_is_replayed_together(
     data: st.DataObject,
 ) -> None:
     domain = domain_of(data.draw(ARITIES))
@@ -310,7 +310,7 @@ def test_rule_003_05_progress_of_a_commit_is_replayed_together_in_whatever_order
 
 @few
 @given(st.data())
-def test_rule_003_08_a_replay_puts_no_progress_before_a_message_that_needs_it(data: st.DataObject) -> None:
+def test_rule_003_08_no_progress_before_a_message_that_needs_it(data: st.DataObject) -> None:
     domain = domain_of(data.draw(ARITIES))
     n_streams = data.draw(st.integers(1, 3))
     log, values = make_log(domain, n_streams), iter(range(1000))
@@ -339,7 +339,7 @@ def test_rule_003_08_a_replay_puts_no_progress_before_a_message_that_needs_it(da
 
 @few
 @given(st.data())
-def test_rule_003_10_any_interleaving_is_replayed_as_a_legal_stream_for_any_number_of_workers(
+def test_rule_003_10_any_interleaving_is_legal_for_any_workers(
     data: st.DataObject,
 ) -> None:
     domain = domain_of(data.draw(ARITIES))
@@ -370,9 +370,7 @@ def test_rule_003_10_any_interleaving_is_replayed_as_a_legal_stream_for_any_numb
 
 @pytest.mark.golden
 @pytest.mark.parametrize(("name", "n_streams"), [("c2_3workers", 3), ("d2_product_2workers", 2)])
-def test_rule_003_10_captured_streams_replayed_together_move_the_frontier_as_in_timely(
-    name: str, n_streams: int
-) -> None:
+def test_rule_003_10_streams_replayed_together_move_as_in_timely(name: str, n_streams: int) -> None:
     streams = [captured(f"{name}_w{i}") for i in range(n_streams)]
     domain = streams[0].domain
     kind = "product" if domain.arity == 2 else "u64"
@@ -443,9 +441,7 @@ GIVEN: dict[int, list[tuple[list[tuple[model.Time, int]], Changes]]] = {
 
 @pytest.mark.parametrize("n_tasks", [1, 3])
 @pytest.mark.parametrize("arity", [1, 2])
-def test_rule_003_09_the_sink_records_every_message_and_every_change_it_was_given(
-    tmp_path: Path, arity: int, n_tasks: int
-) -> None:
+def test_rule_003_09_the_sink_records_every_message_and_change(tmp_path: Path, arity: int, n_tasks: int) -> None:
     driver = SinkDriver(tmp_path, frontier="events")
     create_log(str(driver.log_path), VALUES, times=("long",) * arity, minimum=(0,) * arity)
     for messages, changes in GIVEN[arity]:
@@ -474,7 +470,7 @@ def through_source(path: str, **options: str) -> list[MicroBatch]:
 
 @settings(few, max_examples=max(4, few.max_examples // 6))
 @given(st.data())
-def test_rule_003_10_streams_replayed_by_more_or_fewer_queries_make_the_same_log(data: st.DataObject) -> None:
+def test_rule_003_10_any_number_of_queries_makes_the_same_log(data: st.DataObject) -> None:
     domain = domain_of(data.draw(ARITIES))
     log, values = make_log(domain, 3), iter(range(1000))
     streams = [written(data.draw(legal_events(domain.arity, max_events=6))) for _ in range(3)]
@@ -544,9 +540,7 @@ TIMES: dict[tuple[str, ...], tuple[list[pa.DataType], list[str], list[Any], list
 
 
 @pytest.mark.parametrize("kinds", TIMES, ids="-".join)
-def test_rule_003_11_events_captured_again_have_the_time_type_of_the_capture(
-    tmp_path: Path, kinds: tuple[str, ...]
-) -> None:
+def test_rule_003_11_events_captured_again_keep_the_time_type(tmp_path: Path, kinds: tuple[str, ...]) -> None:
     arrow, spark, early, late = TIMES[kinds]
     names = column_names(len(kinds))
     path = str(tmp_path / "source")

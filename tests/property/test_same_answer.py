@@ -216,9 +216,7 @@ def lateness_of(drawn: Arrivals) -> str:
     late_data=st.sampled_from(["error", "deadLetter", "advance"]),
     rng=st.randoms(use_true_random=False),
 )
-def test_capture_makes_each_row_a_message_a_dead_letter_or_advanced_for_any_cut(
-    drawn: Arrivals, late_data: str, rng: random.Random
-) -> None:
+def test_capture_of_any_cut_puts_each_row_in_one_place(drawn: Arrivals, late_data: str, rng: random.Random) -> None:
     with tempfile.TemporaryDirectory() as folder:
         options = {"timeColumn": "t", "frontier": "bounded", "lateness": lateness_of(drawn), "lateData": late_data}
         driver = SinkDriver(Path(folder), **options)
@@ -276,9 +274,7 @@ def times_of(table: pa.Table) -> set[int]:
 
 @pytest.mark.parametrize("compacted", [False, True])
 @pytest.mark.parametrize("workers", ["1", "2", "3", "8"])
-def test_replay_of_files_with_many_row_groups_loses_and_doubles_nothing(
-    tmp_path: Path, workers: str, *, compacted: bool
-) -> None:
+def test_replay_of_many_row_groups_loses_and_doubles_nothing(tmp_path: Path, workers: str, *, compacted: bool) -> None:
     """Files large enough to be cut into row groups: splits share files, and files hold many times."""
     rng = np.random.default_rng(17)
     path = str(tmp_path / "log")

@@ -116,7 +116,7 @@ def test_conditions_that_do_not_fit_are_refused_at_the_start(
         drive(log, **options)
 
 
-def test_integers_that_overflow_fail_the_read_and_are_no_corrupt_file() -> None:
+def test_overflowing_integers_fail_the_read_as_no_corruption() -> None:
     log = MemoryLog.create(pa.schema([("n", pa.int64())]), minimum=(0,))
     table = pa.table({"_time": [0], "n": [(1 << 63) - 1]})
     log.writer(owner="o").append(table, advance_to=1)

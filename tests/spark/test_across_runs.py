@@ -21,7 +21,7 @@ def story(example: Callable[[str], ModuleType]) -> ModuleType:
     return example("across_runs")
 
 
-def test_example_knows_what_is_complete_where_spark_stalls_or_errs(
+def test_example_is_complete_where_spark_stalls_or_errs(
     spark: SparkSession, story: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flights, report = story.flights_of_the_day(), story.Report()

@@ -76,7 +76,7 @@ CHOSEN = [next(c for c in CASES if c[2]["time"] == time and c[2]["complete"]) fo
 
 
 @pytest.mark.parametrize(("file", "i", "case"), CHOSEN, ids=list(TIMES))
-def test_golden_messages_in_any_order_with_copies_and_kills_give_the_readers_log(
+def test_golden_messages_in_any_order_give_the_log_of_the_reader(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, i: int, case: dict[str, Any]
 ) -> None:
     rng = random.Random(f"{file} {i}")
@@ -134,9 +134,7 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
 }
 
 
-def test_messages_that_cannot_be_true_are_refused_and_leave_the_log_as_it_was(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_impossible_messages_are_refused_and_leave_the_log(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     capture(frame(spark, [UPDATE, OPEN]), 0, path=path, **OPTIONS)
     log = open_log(path)
@@ -157,9 +155,7 @@ def test_messages_that_cannot_be_true_are_refused_and_leave_the_log_as_it_was(
         capture(frame(spark, [{"progress": {"lower": [9], "upper": [12], "counts": []}}]), 0, path=path, **OPTIONS)
 
 
-def test_query_follows_messages_of_dates_by_hand_moved_streams_and_closed_ones(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_query_follows_dates_moved_streams_and_closed_ones(spark: SparkSession, tmp_path: Path) -> None:
     path, incoming = str(tmp_path / "log"), tmp_path / "in"
     columns = (
         "day date, n double, note string, diff int, _lower array<date>, _upper array<date>,"

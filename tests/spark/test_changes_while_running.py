@@ -42,7 +42,7 @@ class Seen:
         self.rows.update(tuple(row) for row in df.collect())
 
 
-def test_running_replay_goes_on_when_a_column_comes_and_its_restart_has_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_replay_keeps_its_columns_until_it_restarts(spark: SparkSession, tmp_path: Path) -> None:
     log, folder = str(tmp_path / "log"), tmp_path / "in"
 
     def capture(schema: str, **options: object) -> None:
@@ -97,9 +97,7 @@ def test_running_replay_goes_on_when_a_column_comes_and_its_restart_has_it(spark
 
 
 @pytest.mark.parametrize("through", ["sink", "foreachBatch"])
-def test_silent_source_completes_what_was_captured_and_the_query_goes_on(
-    spark: SparkSession, tmp_path: Path, through: str
-) -> None:
+def test_silent_source_completes_what_was_captured(spark: SparkSession, tmp_path: Path, through: str) -> None:
     path, folder = str(tmp_path / "log"), tmp_path / "in"
     put(folder, "a", t=[1, 9], id=[1, 2])
     files = spark.readStream.schema("t long, id long").parquet(str(folder))

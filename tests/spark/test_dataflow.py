@@ -69,7 +69,7 @@ def windows(folder: Path) -> Counter[tuple[int, str]]:
     return counted
 
 
-def test_dataflow_goes_on_after_restarts_and_without_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+def test_dataflow_continues_after_restarts_and_a_lost_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     flights = Flights(tmp_path / "flights")
     flights.write(12)
     query = flow_of(tmp_path, flights).start(spark, trigger=NOW, workers=2)
@@ -92,9 +92,7 @@ def test_dataflow_goes_on_after_restarts_and_without_its_checkpoint(spark: Spark
     assert st.open_log(str(tmp_path / "windows")).verify().legal
 
 
-def test_another_plan_of_one_name_is_refused_and_replaces_the_first_where_that_is_said(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_another_plan_of_a_name_is_refused_or_replaces_the_first(spark: SparkSession, tmp_path: Path) -> None:
     flights = Flights(tmp_path / "flights", 5)
     flights.write(12)
 
@@ -130,7 +128,7 @@ def test_another_plan_of_one_name_is_refused_and_replaces_the_first_where_that_i
     assert sorted(found) == sorted(wanted)
 
 
-def test_two_inputs_have_frontiers_of_their_own_and_the_query_follows_them(spark: SparkSession, tmp_path: Path) -> None:
+def test_query_follows_the_frontier_of_each_input(spark: SparkSession, tmp_path: Path) -> None:
     one, two = Flights(tmp_path / "one", 1), Flights(tmp_path / "two", 2)
     one.write(8)
     two.write(3)
@@ -160,7 +158,7 @@ def test_two_inputs_have_frontiers_of_their_own_and_the_query_follows_them(spark
     assert found == dict(expected)
 
 
-def test_query_hosts_several_dataflows_and_tells_result_plan_and_numbers(spark: SparkSession, tmp_path: Path) -> None:
+def test_query_of_several_dataflows_shows_plan_and_numbers(spark: SparkSession, tmp_path: Path) -> None:
     flights = Flights(tmp_path / "flights", 3)
     flights.write(12)
     flights.writer.close()
@@ -270,7 +268,7 @@ def test_sql_and_arrow_give_the_same_operator_by_operator(spark: SparkSession, t
     assert sql.explain().endswith("by DataFrames, in sql")
 
 
-def test_sql_takes_any_column_name_and_names_the_operator_that_fails(spark: SparkSession, tmp_path: Path) -> None:
+def test_sql_takes_any_column_name_and_names_a_failed_operator(spark: SparkSession, tmp_path: Path) -> None:
     names = ["a.b", "q`q", "äö", "_c"]
     log = st.create_log(str(tmp_path / "in"), pa.schema([(name, pa.int64()) for name in names]), minimum=(0,))
     rows = {name: [place, None, 2 * place] for place, name in enumerate(names)}
@@ -334,9 +332,7 @@ def test_condition_as_text_means_what_it_means_to_spark(spark: SparkSession) -> 
         ), text
 
 
-def test_failure_of_a_function_names_operator_and_times_in_the_querys_error(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_failed_function_is_named_with_its_times_by_the_query(spark: SparkSession, tmp_path: Path) -> None:
     flights = Flights(tmp_path / "flights")
     flights.write(4)
 
@@ -356,9 +352,7 @@ def test_failure_of_a_function_names_operator_and_times_in_the_querys_error(
         query.await_frontier(3, timeout_s=5)
 
 
-def test_query_lives_on_beside_a_failure_and_without_a_dataflow_that_is_dropped(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_query_continues_without_a_failed_or_dropped_dataflow(spark: SparkSession, tmp_path: Path) -> None:
     flights = Flights(tmp_path / "flights")
     flights.write(4)
 
@@ -414,7 +408,7 @@ def test_query_lives_on_beside_a_failure_and_without_a_dataflow_that_is_dropped(
         assert (log.frontier().to_json(), log.messages().num_rows) == ([8], sum(time < 8 for time, *_ in flights.rows))
 
 
-def test_job_that_fails_for_a_moment_is_run_again_although_no_input_moves(spark: SparkSession, tmp_path: Path) -> None:
+def test_job_that_failed_is_run_again_although_no_input_moves(spark: SparkSession, tmp_path: Path) -> None:
     flights, lost = Flights(tmp_path / "flights"), Flights(tmp_path / "lost", 1)
     for each in (flights, lost):
         each.write(4)
@@ -440,9 +434,7 @@ def test_job_that_fails_for_a_moment_is_run_again_although_no_input_moves(spark:
     assert st.open_log(str(tmp_path / "bad")).messages().num_rows == sum(time < 4 for time, *_ in lost.rows)
 
 
-def test_news_is_answered_during_a_backlog_that_takes_several_micro_batches(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_news_is_answered_during_a_long_backlog(spark: SparkSession, tmp_path: Path) -> None:
     schema = pa.schema([("n", pa.int64())])
     logs = {name: st.create_log(str(tmp_path / f"{name} in"), schema, minimum=(0,)) for name in ("large", "small")}
     flows = [st.Dataflow(name, checkpoint=str(tmp_path / "checkpoint")) for name in logs]

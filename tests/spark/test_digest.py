@@ -115,7 +115,7 @@ def settings(spark: SparkSession, **values: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("n_parts", [1, 3])
 @pytest.mark.parametrize(("ansi", "zone"), [("true", "Asia/Kathmandu"), ("false", "America/New_York")])
-def test_digest_is_the_oracles_whatever_the_cut_the_order_and_the_session(
+def test_digest_equals_the_oracle_for_any_cut_order_and_session(
     spark: SparkSession, ansi: str, zone: str, n_parts: int
 ) -> None:
     data = spark.createDataFrame(ROWS if n_parts == 1 else ROWS[::-1], SCHEMA)
@@ -158,14 +158,14 @@ def test_values_that_differ_make_a_difference(spark: SparkSession, kind: str, va
     assert len(found) == len(values)
 
 
-def test_order_of_a_map_bits_of_a_number_and_width_of_a_type_make_none(spark: SparkSession) -> None:
+def test_order_of_a_map_and_width_of_a_type_make_no_difference(spark: SparkSession) -> None:
     assert one(spark, "map<int, int>", "map(1, 2, 3, 4)") == one(spark, "map<int, int>", "map(3, 4, 1, 2)")
     assert one(spark, "double", "-0.0D") == one(spark, "double", "0.0D")
     assert one(spark, "smallint", "-7") == one(spark, "int", "-7") == one(spark, "bigint", "-7")
     assert one(spark, "float", "0.5") == one(spark, "double", "0.5")
 
 
-def test_values_count_by_their_column_and_columns_of_nulls_do_not(spark: SparkSession) -> None:
+def test_values_count_by_column_and_columns_of_nulls_do_not(spark: SparkSession) -> None:
     data = spark.sql("SELECT 1 AS a, 2 AS b, CAST(NULL AS MAP<INT, STRING>) AS c")
     swapped = digest(data, [("a", "b"), ("b", "a")])
     assert digest(data) == digest(data.select("b", "a")) != swapped
@@ -180,7 +180,7 @@ def test_equal_rows_do_not_cancel_each_other(spark: SparkSession) -> None:
     assert found[1] + found[1] + found[1] == found[3]
 
 
-def test_halves_of_the_greatest_hashes_do_not_overflow_and_sums_that_do_give_no_digest(spark: SparkSession) -> None:
+def test_greatest_hashes_add_up_and_overflow_gives_no_digest(spark: SparkSession) -> None:
     for ansi in ("true", "false"):
         with settings(spark, ansi_enabled=ansi):
             for number in (2**63 - 1, MIN):
@@ -224,7 +224,7 @@ def frame(spark: SparkSession, table: pa.Table, n_parts: int = 2) -> DataFrame:
 
 
 @pytest.mark.parametrize("late_data", ["deadLetter", "advance"])
-def test_capture_reports_the_digest_of_its_input_and_of_a_repetition(
+def test_capture_reports_the_digest_of_input_and_repetition(
     spark: SparkSession, tmp_path: Path, reports: list[TaskReport], late_data: str
 ) -> None:
     path = str(tmp_path / "log")
@@ -276,7 +276,7 @@ def test_digest_of_what_is_written_is_that_of_what_came_in(
     assert [report.digest and report.digest.text for report in reports[1:]] == [model.digest(expected)] * 2
 
 
-def test_capture_of_events_counts_progress_rows_with_time_and_change(
+def test_capture_of_events_counts_progress_by_time_and_change(
     spark: SparkSession, tmp_path: Path, reports: list[TaskReport]
 ) -> None:
     for number, moved in enumerate([5, 6]):

@@ -21,7 +21,7 @@ def story(example: Callable[[str], ModuleType]) -> ModuleType:
     return example("handover")
 
 
-def test_example_hands_completeness_on_through_silence_and_failure(
+def test_example_hands_completeness_on_despite_failures(
     spark: SparkSession, story: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     far = story.tell(spark, tmp_path, story.Report())

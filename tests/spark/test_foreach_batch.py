@@ -372,7 +372,7 @@ def test_only_data_files_are_left_in_the_log(spark: SparkSession, tmp_path: Path
 
 
 @pytest.mark.parametrize("late", ["error", "deadLetter"])
-def test_path_that_executors_do_not_share_with_the_driver_is_refused(
+def test_path_that_executors_do_not_share_is_refused(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: str
 ) -> None:
     """What they wrote on other machines is not here: no file, or some are missing."""

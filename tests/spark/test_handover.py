@@ -116,7 +116,7 @@ def test_foreach_batch_is_told_what_is_complete(spark: SparkSession, tmp_path: P
     assert seen == [([1, 2, 2], [5]), ([5], [9]), ([9], [])]
 
 
-def test_query_that_cannot_say_what_is_complete_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+def test_query_without_completeness_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
     producer = Producer(tmp_path, "log")
     producer.put([1, 2], 5)
     log = read(spark, producer.path)

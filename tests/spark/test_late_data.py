@@ -20,7 +20,7 @@ def story(example: Callable[[str], ModuleType]) -> ModuleType:
     return example("late_data")
 
 
-def test_answer_of_spark_depends_on_the_batch_size_and_that_of_a_dataflow_does_not(
+def test_batch_size_changes_the_answer_of_spark_alone(
     spark: SparkSession, story: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flights, report = story.arrivals(), story.Report()

@@ -59,7 +59,7 @@ def test_delta_sql_reads_messages_and_progress(spark: SparkSession, path: str) -
     assert set(counts) <= {"message", "progress", "dead", "since"}
 
 
-def test_delta_sql_with_the_documented_filter_gives_only_the_data(spark: SparkSession, path: str) -> None:
+def test_delta_sql_with_the_documented_filter_gives_the_data(spark: SparkSession, path: str) -> None:
     found = spark.sql(f"SELECT t, word, n FROM delta.`{path}` WHERE {documented_filter()}").toArrow()
     assert_same_rows(found, ROWS)
 
@@ -83,7 +83,7 @@ def test_delta_sql_schema_has_our_columns_first(spark: SparkSession, path: str) 
     assert first + 1 <= 32, "Delta keeps statistics for the first 32 columns only"
 
 
-def test_log_with_a_name_in_the_catalog_is_captured_replayed_and_read_by_it(
+def test_log_in_the_catalog_is_written_and_read_by_name(
     spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     folder = str(tmp_path / "100% a log ü")

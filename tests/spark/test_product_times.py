@@ -86,7 +86,7 @@ def drawn_row(rng: random.Random, number: int) -> Row:
     late_data=st.sampled_from(["deadLetter", "advance", "error"]),
     rng=st.randoms(use_true_random=False),
 )
-def test_capture_of_product_times_judges_each_row_by_the_whole_antichain(
+def test_capture_judges_product_times_by_the_whole_antichain(
     spark: SparkSession,
     tmp_path_factory: pytest.TempPathFactory,
     through: str,
@@ -283,7 +283,7 @@ def test_reads_between_antichains_hold_exactly_the_times_between(
 
 
 @pytest.mark.parametrize("at", [(0, 1), (1, 2), (2, 0)])
-def test_contents_as_of_a_product_time_are_the_updates_at_or_before_it(
+def test_contents_as_of_a_product_time_are_the_updates_before(
     spark: SparkSession, grid_log: tuple[str, list[tuple[Time, str, int]]], at: tuple[int, int]
 ) -> None:
     path, updates = grid_log
@@ -305,7 +305,7 @@ def test_contents_as_of_a_product_time_are_the_updates_at_or_before_it(
     assert {word: n for (time, word), n in found.items() if time == at} == contents
 
 
-def test_stream_up_to_an_antichain_ends_there_and_goes_on_without_it(
+def test_stream_ends_at_an_antichain_and_continues_without_it(
     spark: SparkSession, grid_log: tuple[str, list[tuple[Time, str, int]]], tmp_path: Path
 ) -> None:
     path, updates = grid_log

@@ -243,7 +243,7 @@ def stored(path: str, event: str) -> pa.Table:
     late_data=st.sampled_from(["deadLetter", "advance", "error"]),
     rng=st.randoms(use_true_random=False),
 )
-def test_capture_of_any_cut_makes_each_row_a_message_a_dead_letter_or_advanced(
+def test_capture_of_any_cut_puts_each_row_in_one_place(
     spark: SparkSession,
     tmp_path_factory: pytest.TempPathFactory,
     through: str,

@@ -87,7 +87,7 @@ def test_limits_offsets_and_lag_are_what_spark_shows(spark: SparkSession, log_pa
     assert again.tables == {}
 
 
-def test_trigger_once_takes_everything_and_default_trigger_follows(
+def test_trigger_once_takes_all_and_the_default_trigger_follows(
     spark: SparkSession, log_path: str, tmp_path: Path
 ) -> None:
     log = make_log(log_path)
@@ -111,7 +111,7 @@ def test_trigger_once_takes_everything_and_default_trigger_follows(
     assert follow.rows().column("_time").to_pylist() == [9, 9]
 
 
-def test_repeated_batch_after_a_lost_commit_file_holds_the_same_rows(
+def test_batch_repeated_after_a_lost_commit_file_is_the_same(
     spark: SparkSession, log_path: str, tmp_path: Path
 ) -> None:
     log, checkpoint = make_log(log_path), tmp_path / "checkpoint"
@@ -134,7 +134,7 @@ def test_repeated_batch_after_a_lost_commit_file_holds_the_same_rows(
 
 
 @pytest.mark.parametrize("delivery", ["complete", "arrival"])
-def test_log_put_back_and_grown_while_the_query_was_stopped_is_refused(
+def test_log_put_back_while_the_query_was_stopped_is_refused(
     spark: SparkSession, log_path: str, tmp_path: Path, delivery: str
 ) -> None:
     """By its numbers it is past the query. The state that the query has seen is continued, each row once."""

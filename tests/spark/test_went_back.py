@@ -109,9 +109,7 @@ REPETITIONS: dict[str, tuple[str, Callable[[int], Callable[[DataFrame], DataFram
 
 
 @pytest.mark.parametrize("name", REPETITIONS)
-def test_true_repetition_with_other_rows_continues_and_is_counted(
-    spark: SparkSession, tmp_path: Path, name: str
-) -> None:
+def test_repetition_with_other_rows_continues_and_is_counted(spark: SparkSession, tmp_path: Path, name: str) -> None:
     way, change = REPETITIONS[name]
     query = CapturedQuery(spark, tmp_path, "bounded", way)
     query.grow(2)
@@ -157,9 +155,7 @@ def test_way_back_of_the_documentation_loses_nothing(spark: SparkSession, tmp_pa
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_log_that_was_deleted_on_purpose_begins_again_with_consent(
-    spark: SparkSession, tmp_path: Path, way: str
-) -> None:
+def test_log_deleted_on_purpose_begins_again_with_consent(spark: SparkSession, tmp_path: Path, way: str) -> None:
     query = CapturedQuery(spark, tmp_path, "bounded", way)
     query.grow(2)
     assert query.run() is None

@@ -28,7 +28,7 @@ from spark_timely.log.delta import open_log
 from spark_timely.log.store.storage import FileStorage, normal_path
 from spark_timely.masking import keep_secret, mask_exception, masked, masked_logger, masked_value
 from spark_timely.protocol.note import OutputFailure
-from tests.unit.test_options import sink
+from tests.unit.conf.test_options import sink
 
 SECRET = "s3cr/et+VALUE=="
 
@@ -77,7 +77,7 @@ def test_secrets_of_urls_are_masked_and_nothing_else(text: str, safe: str) -> No
 
 
 @pytest.mark.parametrize("spell", [str, quote, lambda text: quote(text, safe=""), repr, json.dumps])
-def test_values_of_options_in_use_are_masked_however_they_are_spelled(spell: Callable[[str], str]) -> None:
+def test_values_of_options_in_use_are_masked_in_any_spelling(spell: Callable[[str], str]) -> None:
     FileStorage("s3://bucket/x", {"aws_secret_access_key": SECRET + "'\""})
     assert "VALUE" not in masked(f"403 for {spell(SECRET + chr(39) + chr(34))}!")
 
@@ -131,7 +131,7 @@ def test_harmless_options_and_short_values_are_not_masked(options: dict[str, str
     assert masked(text) == (text if safe is None else safe)
 
 
-def test_error_holds_no_secret_in_message_hint_context_repr_and_pickle() -> None:
+def test_error_holds_no_secret_in_text_repr_and_pickle() -> None:
     keep_secret({"account_key": SECRET})
     error = InvalidUsageError(
         f"found {SECRET}",
@@ -350,7 +350,7 @@ def test_secret_in_a_value_of_another_class_is_masked() -> None:
     assert masked_value([Unreadable(), SECRET]) == ["***", "***"]
 
 
-def test_secret_is_masked_however_deep_it_is_and_its_neighbours_are_kept() -> None:
+def test_deep_secret_is_masked_and_its_neighbours_are_kept() -> None:
     keep_secret({"account_key": SECRET})
     again: list[Any] = [SECRET]
     again.append(again)
@@ -483,7 +483,7 @@ def test_note_of_a_failure_holds_no_secret() -> None:
         "https://a.blob.core.windows.net/c?sig=SECRET",
     ],
 )
-def test_path_with_a_secret_is_refused_because_paths_are_written_down(path: str) -> None:
+def test_path_with_a_secret_is_refused(path: str) -> None:
     with pytest.raises(InvalidUsageError, match="could not use path") as caught:
         open_log(path)
     assert "SECRET" not in f"{caught.value}{caught.value.context}"
@@ -495,7 +495,7 @@ def test_path_without_a_secret_is_taken(path: str) -> None:
     assert normal_path(path) == path
 
 
-def test_delta_libraries_text_with_an_endpoint_and_keys_is_masked() -> None:
+def test_texts_of_delta_libraries_are_masked() -> None:
     options = {
         "aws_region": "us-east-1",
         "aws_access_key_id": "AKSECRETID",
@@ -540,7 +540,7 @@ def test_command_line_tells_no_secret(words: list[str], capsys: pytest.CaptureFi
     assert "SECRET" not in out + err
 
 
-def test_answers_of_the_command_line_hold_no_secret_but_rows_are_as_they_are() -> None:
+def test_answers_of_the_command_line_hold_no_secret() -> None:
     import io
 
     keep_secret({"account_key": SECRET})

@@ -51,7 +51,7 @@ def test_changes_of_a_line(tmp_path: Path, source: str, becomes: set[str]) -> No
     assert changed(tmp_path, source) == becomes
 
 
-def test_change_is_named_by_its_function_and_lines_wherever_they_move(tmp_path: Path) -> None:
+def test_change_is_named_by_its_function_and_lines(tmp_path: Path) -> None:
     source = "class A:\n    def f(self):\n        return (\n            self.a\n            + self.b  # ä\n        )\n"
     (tmp_path / "m.py").write_text(source)
     (change,) = changes_of(tmp_path, "m.py")
@@ -132,7 +132,7 @@ def test_run_shows_what_no_test_notices_and_fails(tmp_path: Path) -> None:
     assert (project / "spark_timely" / "log" / "small.py").read_text().endswith("x > 0 and x < 9\n")
 
 
-def test_order_depends_on_the_seed_and_on_nothing_else_that_changes(tmp_path: Path) -> None:
+def test_order_depends_on_the_seed_alone(tmp_path: Path) -> None:
     one, other = tmp_path / "one.py", tmp_path / "other.py"
     one.write_text("def f(x):\n    return x + 1 < 9 or x - 3 > 20\n")
     alone = drawn(changes_of(tmp_path, "one.py"), 1)

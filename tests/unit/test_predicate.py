@@ -257,12 +257,12 @@ def test_long_chains_are_no_deep_ones() -> None:
     assert found.num_rows == sum(row["n"] in range(5000) and row["k"] is not None for row in ROWS)
 
 
-def test_columns_that_a_condition_needs_are_named_as_the_rows_have_them() -> None:
+def test_columns_of_a_condition_are_named_as_in_the_rows() -> None:
     found = parse_predicate("N > 1 AND `mixed case` > 0 OR n = 0", TYPES, what="filter")
     assert found.columns == ("n", "Mixed Case")
 
 
-def test_a_condition_without_the_package_that_reads_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_condition_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sqlglot", None)
     with pytest.raises(InvalidUsageError, match=r"no package sqlglot — hint: run pip install 'spark-timely\[sql\]'"):
         parse_predicate("n = 1", TYPES, what="filter")

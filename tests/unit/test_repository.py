@@ -27,6 +27,30 @@ def pins() -> dict[str, str]:
     }
 
 
+MOST_OF_A_NAME = 60
+
+
+def names_of_tests(text: str) -> list[str]:
+    found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    return [node.name for node in found if node.name.startswith("test_")]
+
+
+def test_names_of_tests_are_short_and_stand_once_in_a_file() -> None:
+    files = {file: names_of_tests(file.read_text(encoding="utf-8")) for file in (ROOT / "tests").rglob("test_*.py")}
+    assert sum(map(len, files.values())) > 1000
+    assert not [name for names in files.values() for name in names if len(name) > MOST_OF_A_NAME]
+    assert not [file for file, names in files.items() if len(set(names)) < len(names)]
+
+
+def test_unit_tests_have_the_folders_of_the_product() -> None:
+    product = {file.parent for file in modules().values() if file.name == "__init__.py"}
+    folders = {
+        Path(folder.name if folder.parent == ROOT else folder.relative_to(ROOT / "spark_timely")) for folder in product
+    }
+    unit = ROOT / "tests" / "unit"
+    assert {file.parent.relative_to(unit) for file in unit.rglob("*.py")} <= {Path(), *folders}
+
+
 def test_version_of_the_package_is_that_of_the_project() -> None:
     assert spark_timely.__version__ == PROJECT["project"]["version"]
 

@@ -27,7 +27,7 @@ def test_every_rule_of_the_capture_protocol_has_a_row() -> None:
     assert re.findall(r"^\| (003\.\d\d) \|", text, re.MULTILINE) == [f"003.{i:02}" for i in range(1, 13)]
 
 
-def test_every_rule_of_scopes_and_every_wish_has_a_row_or_a_reason() -> None:
+def test_each_rule_of_scopes_and_each_wish_has_a_row_or_a_reason() -> None:
     text = (ROOT / "tests" / "RULES.md").read_text(encoding="utf-8")
     reasons = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").split("## Rules of the seeds with no place here")[
         1

@@ -147,7 +147,7 @@ def test_the_progress_layer_sees_the_frontiers_that_views_say(log: Log, tmp_path
     assert {sink: tracking.frontier(sink) for sink in scope.sinks} == uppers, "what has gone back stays where it was"
 
 
-def test_frontier_past_the_greatest_time_stays_there_until_the_input_is_complete(tmp_path: Path) -> None:
+def test_frontier_past_the_greatest_time_waits_for_the_input(tmp_path: Path) -> None:
     log = create_log(str(tmp_path / "short"), pa.schema([("n", pa.int64())]), times=["short"], minimum=(0,))
     scope = Scope("flow")
     scope.replay(log).delay(plus(100)).capture(str(tmp_path / "out"))
@@ -273,7 +273,7 @@ COLLIDING = {
 
 
 @pytest.mark.parametrize("what", COLLIDING)
-def test_columns_that_could_not_be_told_apart_are_refused_where_they_are_made(what: str) -> None:
+def test_ambiguous_columns_are_refused_where_they_are_made(what: str) -> None:
     rows = stream_of({"_time": [1], "k": ["a"], "n": [5]})
     with pytest.raises(SchemaMismatchError, match=r"could not add operator '\w+_2': found columns .* beside"):
         COLLIDING[what](rows)
@@ -301,7 +301,7 @@ def test_spans_past_all_bounds_are_refused() -> None:
     assert rows_of(rows.delay(windows((1 << 63) - 1))) == [{"_time": (1 << 63) - 1}]
 
 
-def test_streams_that_part_and_come_together_again_and_again_are_walked_once() -> None:
+def test_streams_that_part_and_meet_often_are_walked_once() -> None:
     stream = stream_of({"_time": [1]})
     for _ in range(60):
         stream = stream.concat(stream)

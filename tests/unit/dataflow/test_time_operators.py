@@ -39,7 +39,7 @@ def test_function_is_called_once_for_each_complete_time_in_order() -> None:
     assert called == [(1, [2, 4]), (3, [3])]
 
 
-def test_hint_of_an_error_in_a_function_is_passed_on_and_others_get_one() -> None:
+def test_error_in_a_function_keeps_its_hint_or_gets_one() -> None:
     def fails(error: Exception) -> str:
         def function(time: int, rows: pa.Table) -> pa.Table:
             if rows.num_rows:
@@ -137,7 +137,7 @@ def test_windows_hold_their_beginning_and_not_their_end() -> None:
     assert hopping == [(0, 1), (5, 1), (5, 2), (10, 2), (10, 3), (15, 3), (15, 4), (20, 4)]
 
 
-def test_closed_input_fires_the_windows_that_are_left_and_each_file_is_read_once(tmp_path: Path) -> None:
+def test_closed_input_fires_the_windows_left_reading_files_once(tmp_path: Path) -> None:
     log = create_log(str(tmp_path / "in"), NUMBERS, minimum=(0,))
     writer = log.writer(owner="test")
     scope = Scope("flow")

@@ -67,7 +67,7 @@ def test_wall_clock_that_is_set_does_not_silence_it(tmp_path: Path, back: float)
     assert world.heard.rung() == 1
 
 
-def test_setting_of_another_run_and_a_file_that_makes_no_sense_mean_nothing(tmp_path: Path) -> None:
+def test_alarm_of_another_run_or_without_sense_means_nothing(tmp_path: Path) -> None:
     world = World(tmp_path)
     assert world.alarm(world.here, "before").set(0.0)
     assert world.heard.rung() == 0

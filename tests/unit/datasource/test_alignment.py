@@ -43,7 +43,7 @@ def test_end_is_rounded_down_and_the_rest_waits_for_its_multiple() -> None:
     assert seen(drive(log, checkpoint=checkpoint, alignTo=5).available_now()) == [([11, 12, 13, 14], [15])]
 
 
-def test_nothing_whole_moves_no_offset_and_never_goes_below_the_origin() -> None:
+def test_nothing_whole_moves_no_offset_and_none_below_the_origin() -> None:
     log = log_of([3, 4], 4)
     driver = drive(log, alignTo=10, startingFrontier="[3]")
     batch = driver.run_one()

@@ -119,7 +119,7 @@ def test_version_of_streams_that_lag_or_open_later(delivery: str, content: str) 
         assert {name: min(s for n, s in wanted if n == name) for name in "abj"} == dict.fromkeys("abj", 3)
 
 
-def test_start_that_is_waited_for_is_the_symbolic_offset_word_for_word() -> None:
+def test_start_to_wait_for_is_the_symbolic_offset_itself() -> None:
     log = make_log()
     put(log, [1], 2)
     driver = drive(log, startingVersion="3")

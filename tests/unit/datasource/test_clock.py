@@ -92,7 +92,7 @@ class Shaky(MemoryLog):
         return super().refresh()
 
 
-def test_logs_that_cannot_be_looked_at_for_a_moment_are_as_they_were() -> None:
+def test_logs_unreadable_for_a_moment_are_as_they_were() -> None:
     log = Shaky.create(pa.schema([("v", pa.int64())]), minimum=(0,))
     assert isinstance(log, Shaky)
     now = ManualClock()

@@ -146,7 +146,7 @@ def test_complete_progress_rows_are_the_changes_of_the_frontier() -> None:
     ]
 
 
-def test_messages_before_the_progress_that_closes_them_is_what_the_oracle_checks() -> None:
+def test_oracle_wants_messages_before_the_progress_closing_them() -> None:
     folded = Folded((0,))
     folded.model.apply("folded", [], [((0,), -1), ((5,), 1)])
     with pytest.raises(ProtocolBrokenError):

@@ -73,7 +73,7 @@ def test_offset_through_text_is_the_same_text(drawn: tuple[Offset, int]) -> None
     assert json.dumps(again.to_json()) == text
 
 
-def test_offset_of_seqs_does_not_depend_on_the_order_they_were_found_in() -> None:
+def test_offset_of_seqs_does_not_depend_on_their_order() -> None:
     one = Offset(Selection("arrival"), position={"b": 2, "a": 1}, origin={}, commits={"b": (1, "y"), "a": (0, "x")})
     other = Offset(Selection("arrival"), position={"a": 1, "b": 2}, origin={}, commits={"a": (0, "x"), "b": (1, "y")})
     assert json.dumps(one.to_json()) == json.dumps(other.to_json())

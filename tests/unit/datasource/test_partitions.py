@@ -67,7 +67,7 @@ def test_split_of_another_version_is_refused() -> None:
         ReplayLayout.from_json(found)
 
 
-def test_layout_of_messages_is_the_payload_unless_more_is_asked_for() -> None:
+def test_layout_of_messages_is_the_payload_by_default() -> None:
     assert make_layout(PAYLOAD, LONG).schema.equals(PAYLOAD)
     assert make_layout(PAYLOAD, LONG, include_time=True, include_metadata=True).schema.names == [
         "_stream", "_seq", "_time", "n", "Text", "list",
@@ -84,13 +84,13 @@ def test_layout_of_events_lets_every_payload_column_be_null() -> None:
     assert not schema.field("_event").nullable
 
 
-def test_columns_are_found_without_regard_to_case_and_keep_the_order_asked_for() -> None:
+def test_columns_are_found_in_any_case_in_the_order_asked_for() -> None:
     assert make_layout(PAYLOAD, LONG, columns=["TEXT", "n"]).schema.names == ["Text", "n"]
     with pytest.raises(InvalidOptionError, match="found no column 'm' in the log — hint: it has"):
         make_layout(PAYLOAD, LONG, columns=["m"])
 
 
-def test_schema_given_by_the_user_may_choose_columns_but_not_change_them() -> None:
+def test_given_schema_may_choose_columns_but_not_change_them() -> None:
     layout = make_layout(PAYLOAD, LONG, include_time=True)
     wanted = pa.schema([("Text", pa.string()), pa.field("n", pa.int64())])
     assert restrict_layout(layout, wanted).schema.equals(wanted)

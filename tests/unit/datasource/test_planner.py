@@ -64,7 +64,7 @@ def test_initial_offset_is_the_same_however_the_log_grows() -> None:
     assert json.dumps(ReplayPlanner(log.another(), make_options()).initial()) == first
 
 
-def test_nothing_closed_the_symbolic_offset_is_returned_word_for_word() -> None:
+def test_nothing_closed_gives_the_symbolic_offset_itself() -> None:
     log = make_log(streams=2)
     put(log, [1, 2], 3)  # a second stream is still to come
     driver = drive(log)
@@ -108,7 +108,7 @@ def test_end_offset_says_where_the_query_began_and_what_it_reads() -> None:
     }
 
 
-def test_offset_of_a_version_that_wrote_no_types_is_continued_and_gets_them() -> None:
+def test_offset_without_types_is_continued_and_gets_them() -> None:
     log = make_log()
     put(log, [1], 2)
     checkpoint = Checkpoint()
@@ -171,7 +171,7 @@ def test_latest_under_available_now_delivers_nothing_and_pins() -> None:
     assert values(drive(log, checkpoint=checkpoint, startingFrontier="latest").available_now()) == [[3]]
 
 
-def test_starting_version_is_the_frontier_just_before_that_commit() -> None:
+def test_starting_version_is_the_frontier_before_that_commit() -> None:
     log = make_log(streams=2)
     put(log, [1], 2, "a")  # a: 1
     put(log, [1], 2, "b")  # b: 1
@@ -184,7 +184,7 @@ def test_starting_version_is_the_frontier_just_before_that_commit() -> None:
     assert values(drive(log, startingVersion="3").available_now()) == [[]]
 
 
-def test_starting_and_ending_timestamp_follow_the_wall_clock_of_the_commits() -> None:
+def test_timestamps_to_begin_and_end_are_those_of_commits() -> None:
     log = make_log()
     put(log, [1], 2)
     put(log, [2], 3)
@@ -262,7 +262,7 @@ def test_trigger_once_overrides_the_limits() -> None:
     assert values([drive(log, maxTimesPerTrigger="1").run_one()]) == [[1]]
 
 
-def test_poll_interval_answers_from_memory_but_not_at_available_now() -> None:
+def test_poll_interval_answers_from_memory_but_for_available_now() -> None:
     log = make_log()
     put(log, [1], 2)
     seconds = [0.0]
@@ -327,7 +327,7 @@ def test_complete_log_ends_at_the_empty_frontier() -> None:
     assert driver.run_one() is None
 
 
-def test_product_order_is_delivered_in_lexicographic_order_of_actual_times() -> None:
+def test_product_times_are_delivered_in_lexicographic_order() -> None:
     log = make_log(times=("long", "long"))
     pairs = [(0, 5), (1, 1), (2, 0)]
     table = pa.table(
@@ -388,7 +388,7 @@ def test_since_is_checked_on_every_plan(monkeypatch: pytest.MonkeyPatch) -> None
     assert values([drive(log, startingFrontier="[5]").run_one()]) == [[7]]
 
 
-def test_as_of_that_is_open_is_waited_for_by_a_stream_and_refused_by_a_batch() -> None:
+def test_open_as_of_is_waited_for_by_a_stream_alone() -> None:
     log = make_log(kind="collection")
     put(log, [1, 2], 3)
     driver = drive(log, asOf="5", includeTime="true")

@@ -65,7 +65,7 @@ def test_log_put_back_and_grown_is_refused(
 
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
-def test_way_of_the_documentation_begins_where_the_old_checkpoint_ended(delivery: str) -> None:
+def test_documented_way_begins_where_the_old_checkpoint_ended(delivery: str) -> None:
     """Of a log that repeated what it had lost each row comes once."""
     log = grown(make_log(), 2)
     copy, checkpoint = copy_of(log), Checkpoint()
@@ -81,7 +81,7 @@ def test_way_of_the_documentation_begins_where_the_old_checkpoint_ended(delivery
 
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
-def test_micro_batch_that_was_not_finished_is_not_planned_again_from_another_history(delivery: str) -> None:
+def test_unfinished_micro_batch_is_not_planned_from_another_past(delivery: str) -> None:
     log = grown(make_log(), 2)
     copy, checkpoint = copy_of(log), Checkpoint()
     drive(grown(log, 5), checkpoint=checkpoint, delivery=delivery).run_one(commit=False)
@@ -145,7 +145,7 @@ def test_log_that_did_not_go_back_is_continued(
     assert sorted(got) == sorted(row["v"] for row in moved.messages().to_pylist())
 
 
-def test_copy_without_the_last_commits_is_continued_where_the_query_had_not_seen_them() -> None:
+def test_copy_without_commits_the_query_never_saw_is_continued() -> None:
     for delivery in DELIVERIES:
         log, checkpoint = grown(make_log(), 2, 3), Checkpoint()
         drive(log, checkpoint=checkpoint, delivery=delivery).available_now()
@@ -154,7 +154,7 @@ def test_copy_without_the_last_commits_is_continued_where_the_query_had_not_seen
         assert values(drive(grown(copy, 8, 9), checkpoint=checkpoint, delivery=delivery).available_now()) == [[7, 8]]
 
 
-def test_arrival_amid_a_backlog_asks_for_what_was_delivered_alone() -> None:
+def test_arrival_in_a_backlog_asks_for_delivered_commits_alone() -> None:
     """Commits that wait are no part of the position: that they went back does no harm."""
     log = grown(make_log(streams=2, merge_every=None), 2, stream="a")
     grown(log, 2, stream="b")
@@ -202,7 +202,7 @@ def test_arrival_amid_a_backlog_of_a_clock_that_went_back() -> None:
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
 @pytest.mark.parametrize("option", ["startingFrontier", "startingVersion", "startingTimestamp"])
-def test_beginning_that_was_pinned_is_not_looked_for_in_another_history(delivery: str, option: str) -> None:
+def test_pinned_beginning_is_not_looked_for_in_another_history(delivery: str, option: str) -> None:
     """`latest` promises what comes after the start: a row that comes again before it would never be delivered."""
     if (delivery, option) == ("arrival", "startingFrontier"):
         return
@@ -212,7 +212,7 @@ def test_beginning_that_was_pinned_is_not_looked_for_in_another_history(delivery
     refused(grown(copy, 5, 8), checkpoint, OTHER.format(2, "main"), delivery=delivery)
 
 
-def test_frontier_to_begin_at_asks_for_no_commit_until_it_was_passed() -> None:
+def test_frontier_to_begin_at_asks_for_no_commit_before_it() -> None:
     log = grown(make_log(), 2)
     copy, checkpoint = copy_of(log), Checkpoint()
     driver = drive(grown(log, 3), checkpoint=checkpoint, startingFrontier="[5]")
@@ -250,9 +250,7 @@ def test_commits_that_deliver_nothing_leave_the_offset_as_it_is(
 
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
-def test_commit_is_looked_for_once_per_run_and_not_per_micro_batch(
-    delivery: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_is_looked_for_once_per_run(delivery: str, monkeypatch: pytest.MonkeyPatch) -> None:
     log, checkpoint = grown(make_log(merge_every=None), 2, 3), Checkpoint()
     drive(log, checkpoint=checkpoint, delivery=delivery).available_now()
     grown(log, 4)

@@ -84,7 +84,7 @@ def test_row_groups_outside_the_range_are_not_decoded(monkeypatch: pytest.Monkey
     assert decoded == [3, 4]
 
 
-def test_row_groups_that_lie_inside_are_passed_on_without_their_times() -> None:
+def test_row_groups_inside_the_bounds_pass_without_their_times() -> None:
     storage, path = written(sorted(list(range(10)) * 10), row_group_rows=10)
     columns: list[list[str]] = []
 
@@ -188,7 +188,7 @@ def test_missing_file_is_tried_again_then_lost() -> None:
     assert gone.attempts == 4
 
 
-def test_missing_file_is_passed_over_and_reported_where_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_file_is_skipped_and_reported_where_asked_for(caplog: pytest.LogCaptureFixture) -> None:
     storage, path = written([1])
     layout = make_layout(FORM.payload, FORM.domain, fail_on_data_loss=False)
     assert read(split_of("gone.parquet", path), storage, layout).num_rows == 1

@@ -45,7 +45,7 @@ def test_filter_that_a_restart_leaves_out_still_holds(
         assert drive(log, checkpoint=checkpoint, **options).available_now() == []
 
 
-def test_stream_of_the_filter_that_opens_after_the_run_began_is_not_waited_for() -> None:
+def test_stream_opened_during_the_run_is_not_waited_for() -> None:
     log = make_log(streams=2)
     put(log, [1], 2, "a")
     driver = drive(log, streamFilter="a,b")
@@ -131,9 +131,7 @@ def two_streams() -> MemoryLog:
 
 
 @pytest.mark.parametrize("delivery", ["complete", "arrival"])
-def test_unknown_stream_is_named_once_per_run_while_it_may_still_open(
-    delivery: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unknown_stream_that_may_open_is_named_once_per_run(delivery: str, caplog: pytest.LogCaptureFixture) -> None:
     log = two_streams()
     checkpoint = Checkpoint()
     caplog.set_level("WARNING", logger="spark_timely.datasource")
@@ -148,9 +146,7 @@ def test_unknown_stream_is_named_once_per_run_while_it_may_still_open(
 
 
 @pytest.mark.parametrize("delivery", ["complete", "arrival"])
-def test_unknown_stream_of_a_complete_log_is_refused_by_a_query_that_begins(
-    delivery: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unknown_stream_of_a_complete_log_is_refused_at_start(delivery: str, caplog: pytest.LogCaptureFixture) -> None:
     log = two_streams()
     checkpoint = Checkpoint()
     begun = drive(log, checkpoint=checkpoint, delivery=delivery, streamFilter="orders,b", maxFilesPerTrigger=1)

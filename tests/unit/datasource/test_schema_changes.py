@@ -79,7 +79,7 @@ def without_identities(text: str) -> dict[str, object]:
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("delivery", ["complete", "arrival"])
 @pytest.mark.parametrize("content", ["messages", "events"])
-def test_running_query_keeps_its_columns_and_a_restart_sees_the_new_one(
+def test_running_query_keeps_its_columns_until_a_restart(
     tmp_path: Path, content: str, delivery: str, cached: bool
 ) -> None:
     options = {"content": content, "delivery": delivery, "includeTime": "true", "includeMetadata": "true"}
@@ -152,7 +152,7 @@ def test_plan_of_before_is_read_after_and_the_reverse(tmp_path: Path, columns: s
         assert table.to_pylist() == [{name: expected[name] for name in schema.names}] * 2
 
 
-def test_splits_of_before_are_read_after_and_new_ones_have_the_new_column(tmp_path: Path) -> None:
+def test_earlier_splits_are_read_and_new_ones_have_the_column(tmp_path: Path) -> None:
     history = History(tmp_path)
     history.put(1)
     running = query(history.path, content="splits", splitBy="time")

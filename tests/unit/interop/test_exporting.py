@@ -74,7 +74,7 @@ def test_large_times_are_cut_into_events_of_bounded_size(tmp_path: Path) -> None
     assert chunk.counts.sum() == 20_000
 
 
-def test_types_are_what_the_columns_are_unless_others_are_declared(tmp_path: Path) -> None:
+def test_types_are_those_of_the_columns_unless_declared(tmp_path: Path) -> None:
     log = log_of([1, 2], upper=[])
     assert type_text(default_types(log).record) == "{k: string, n: option<i64>}"
     types = CaptureTypes.parse("u8", "{n: u16, k: bytes}")
@@ -151,7 +151,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, name: str, nth: int) -> None:
 
 @pytest.mark.parametrize("name", ["fsync", "link"])
 @pytest.mark.parametrize("nth", [1, 2, 3])
-def test_disk_that_is_full_at_the_end_leaves_no_part_of_the_captures(
+def test_disk_full_at_the_end_leaves_no_part_of_the_captures(
     name: str, nth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = log_of([1, 2, 3], upper=[])

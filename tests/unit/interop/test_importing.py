@@ -126,7 +126,7 @@ def test_file_is_followed_while_there_is_reason_to_look_again(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("cut", [100, 200])
-def test_another_capture_in_the_place_of_what_was_imported_is_refused(cut: int, tmp_path: Path) -> None:
+def test_another_capture_in_place_of_an_imported_one_is_refused(cut: int, tmp_path: Path) -> None:
     file, log = tmp_path / "x.bin", log_of()
     file.write_bytes(DATA[:cut])
     StreamImport(log, "w", TYPES, name="x").take_file(str(file))
@@ -156,9 +156,7 @@ def values(log: MemoryLog) -> list[int]:
 
 
 @pytest.mark.parametrize("longer", [True, False])
-def test_file_that_is_written_anew_while_it_is_followed_is_not_joined_to_the_first_run(
-    tmp_path: Path, *, longer: bool
-) -> None:
+def test_file_rewritten_while_followed_is_not_joined(tmp_path: Path, *, longer: bool) -> None:
     first, second = RUNS
     file, log = tmp_path / "x.bin", log_of(NUMBERS)
     file.write_bytes(first[: len(first) // 2])
@@ -212,7 +210,7 @@ def test_all_that_was_imported_is_compared_not_only_its_end(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("opened", [True, False])
-def test_two_imports_of_different_captures_into_one_stream_do_not_pass_for_one(*, opened: bool) -> None:
+def test_two_captures_imported_into_one_stream_are_not_one(*, opened: bool) -> None:
     log = log_of(NUMBERS)
     tasks = [StreamImport(log.another(), "w", NUMBERS, name=name) for name in "ab"]
     if opened:  # then both are at the same commit, with as many rows at the same times
@@ -224,7 +222,7 @@ def test_two_imports_of_different_captures_into_one_stream_do_not_pass_for_one(*
     assert values(log) == list(range(20))
 
 
-def test_import_that_was_overtaken_before_its_stream_was_opened_does_not_go_on_from_there() -> None:
+def test_import_overtaken_before_its_opening_does_not_continue() -> None:
     log = log_of(NUMBERS)
     late = StreamImport(log.another(), "w", NUMBERS, name="late")
     begun, whole = (capture_bytes([(0, [i]) for i in range(n)], time="u64", record="u64") for n in (1, 3))
@@ -257,7 +255,7 @@ def test_two_imports_of_one_capture_at_once_add_it_once(commit_bytes: tuple[int,
     assert log.verify().legal
 
 
-def test_shorter_capture_that_is_another_is_told_by_the_commits_before() -> None:
+def test_shorter_other_capture_is_known_by_the_earlier_commits() -> None:
     log = log_of(NUMBERS)
     for end in (88, 880, len(RUNS[0])):
         StreamImport(log, "w", NUMBERS, name="x").take_whole(io.BytesIO(RUNS[0][:end]))
@@ -286,7 +284,7 @@ def test_log_is_made_when_there_is_something_to_commit() -> None:
     assert [values(log) for log in made] == [list(range(20))]
 
 
-def test_rehearsal_refuses_what_the_import_would_and_changes_nothing() -> None:
+def test_rehearsal_refuses_as_the_import_and_changes_nothing() -> None:
     log = log_of(NUMBERS)
     task = StreamImport(log, "w", NUMBERS, name="x")
     bad = capture_bytes([(0, [1])] * 50 + [{0: -2}], time="u64", record="u64")
@@ -304,7 +302,7 @@ def test_name_that_is_no_text_is_kept_as_one_can() -> None:
     assert "\\udcff.bin" in log.stream("w").note.mark.name
 
 
-def test_close_by_hand_between_two_commits_is_refused_and_nothing_follows() -> None:
+def test_close_by_hand_between_two_commits_is_refused() -> None:
     log = log_of(NUMBERS)
     task = StreamImport(log, "w", NUMBERS, name="x")
     task.take_whole(io.BytesIO(RUNS[0][:88]))
@@ -433,7 +431,7 @@ def test_other_types_than_those_of_the_first_import_are_refused() -> None:
         ("Product<i64, u32>", [{(0, 0): -1}], "[0, 0]", f"[{-(1 << 63)}, 0]", "product<u64, u32>"),
     ],
 )
-def test_rule_003_12_capture_that_starts_at_the_default_of_signed_times_is_told_so(
+def test_rule_003_12_start_at_the_signed_default_is_named(
     time: str, events: list[Any], default: str, minimum: str, unsigned: str
 ) -> None:
     types = CaptureTypes.parse(time, "u64")
@@ -453,7 +451,7 @@ def test_rule_003_12_capture_that_starts_at_the_default_of_signed_times_is_told_
 
 
 @pytest.mark.parametrize("capture", ["u64 again", "i64 after the minimum"])
-def test_rule_003_12_other_captures_that_give_up_too_much_are_not_taken_for_such(capture: str) -> None:
+def test_rule_003_12_other_drops_of_too_much_are_no_such_start(capture: str) -> None:
     time, events = {
         "u64 again": ("u64", [{0: -2}]),
         "i64 after the minimum": ("i64", [{-(1 << 63): -1, 0: 1}, {0: -2}]),
@@ -462,14 +460,14 @@ def test_rule_003_12_other_captures_that_give_up_too_much_are_not_taken_for_such
         imported(capture_bytes(events, time=time, record="u64"), types=CaptureTypes.parse(time, "u64"))
 
 
-def test_rule_003_12_a_capture_of_signed_times_by_timely_starts_at_the_minimum() -> None:
+def test_rule_003_12_a_capture_of_timely_starts_at_the_minimum() -> None:
     log = imported(golden_bytes("capture_g4_i64.bin"), types=CaptureTypes.parse("i64", "i64"))
     assert sorted(log.messages()["_time"].to_pylist()) == [-5] * 3
     assert log.stream("w").closed
     assert log.frontier_at(seq=0).to_json() == [-(1 << 63)]
 
 
-def test_capture_that_comes_when_nobody_holds_the_minimum_is_refused() -> None:
+def test_capture_is_refused_when_no_stream_holds_the_minimum() -> None:
     log = log_of(streams=1)
     StreamImport(log, "w", TYPES, name="x").take_whole(io.BytesIO(DATA[:150]))
     with pytest.raises(NotBeyondError):
@@ -490,7 +488,7 @@ def test_owner_tells_the_types_of_an_import(time: str, record: str) -> None:
     assert import_owner(log.stream("main")) is None
 
 
-def test_records_that_a_table_cannot_keep_are_refused_before_anything_is_made() -> None:
+def test_records_that_no_table_can_keep_are_refused_first() -> None:
     with pytest.raises(SchemaMismatchError, match="null"):
         _ = CaptureTypes.parse("u64", "(u64, ())").payload
 

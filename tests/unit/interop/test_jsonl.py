@@ -40,7 +40,7 @@ def test_lines_are_the_same_wherever_the_bytes_are_cut() -> None:
         assert lines_of(data[:cut], data[cut:]) == wanted, cut
 
 
-def test_two_objects_on_a_line_are_refused_wherever_the_bytes_are_cut() -> None:
+def test_two_objects_on_a_line_are_refused_for_any_cut() -> None:
     data = b'{"a": 1} {"b": 2}\n'
     for cut in range(len(data)):
         # A line that is no JSON is refused by whoever reads it.
@@ -56,6 +56,6 @@ def test_two_objects_on_a_line_are_refused_wherever_the_bytes_are_cut() -> None:
         ('{"messages": [0, [1e300]]}', "f32", r"found 1e\+300"),
     ],
 )
-def test_line_that_says_two_things_or_a_number_that_does_not_fit_is_refused(line: str, record: str, found: str) -> None:
+def test_ambiguous_line_or_too_large_number_is_refused(line: str, record: str, found: str) -> None:
     with pytest.raises(CaptureFormatError, match=found):
         json_chunk([line], time="u64", record=record)

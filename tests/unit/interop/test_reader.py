@@ -64,7 +64,7 @@ def refused(data: bytes, *, time: str = "u64", record: str = "u64") -> CaptureFo
 GOOD = capture_bytes([(0, [1, 2, 3]), {0: -1, 5: 1}], **U64)
 
 
-def test_every_beginning_of_a_capture_is_read_to_its_last_whole_event() -> None:
+def test_prefix_of_a_capture_is_read_to_its_last_whole_event() -> None:
     for cut in range(len(GOOD) + 1):
         reader = reader_of(GOOD[:cut], chunk_bytes=4096)
         whole = [position for position in (0, 52, len(GOOD)) if position <= cut][-1]
@@ -146,7 +146,7 @@ def test_fault_in_any_of_many_blocks_is_found_at_its_place(blocks: int) -> None:
     assert (error.event, error.position) == (blocks // 2, len(good) * (blocks // 2) + 28 + 9)
 
 
-def test_wrong_type_that_fits_by_chance_leaves_bytes_and_is_refused() -> None:
+def test_wrong_type_that_fits_by_chance_is_refused() -> None:
     # timely reads the first field of each pair and forgets the rest.
     data = capture_bytes([(0, [(1, 2), (3, 4)])], time="u64", record="(u64, u64)")
     assert "16 bytes left over" in refused(data).message

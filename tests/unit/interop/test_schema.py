@@ -29,7 +29,7 @@ TYPES = [
 
 
 @pytest.mark.parametrize("text", TYPES)
-def test_type_is_written_as_it_was_read_and_known_again_from_its_schema(text: str) -> None:
+def test_type_is_written_as_read_and_known_from_its_schema(text: str) -> None:
     type_ = parse_type(text)
     assert type_text(type_) == text
     assert type_of_schema(arrow_schema(type_)) == type_
@@ -114,7 +114,7 @@ def test_columns_that_captures_do_not_have_are_refused_by_name(field: tuple[str,
         ("(u64, u64)", ["long", "long"], (0, 0)),
     ],
 )
-def test_times_have_the_coordinates_and_the_minimum_of_their_type(
+def test_times_have_the_coordinates_and_minimum_of_their_type(
     text: str, types: list[str], minimum: tuple[int, ...]
 ) -> None:
     domain = TimeLayout(text).domain

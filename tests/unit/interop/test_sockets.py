@@ -81,7 +81,7 @@ def expected(*captures: bytes) -> str:
     return digest(log)
 
 
-def test_producer_that_breaks_off_and_comes_again_is_imported_once() -> None:
+def test_producer_that_breaks_off_and_returns_is_imported_once() -> None:
     data, log = capture(), log_of()
     listener = Listener(log)
     for cut in (3, 100, 117, 60, len(data) - 1):  # within a length, an event, and earlier than before
@@ -106,7 +106,7 @@ def test_producer_that_sends_all_of_it_again_adds_nothing() -> None:
     assert import_socket(task, Address("127.0.0.1", 1, listen=True), wait_s=0.0).new_events == 0
 
 
-def test_producer_that_sends_something_else_the_second_time_is_refused() -> None:
+def test_producer_that_returns_with_other_bytes_is_refused() -> None:
     log = log_of()
     listener = Listener(log)
     listener.send(capture()[:200])
@@ -135,7 +135,7 @@ def test_many_producers_at_once() -> None:
     assert digest(log) == expected(*captures)
 
 
-def test_producer_that_breaks_off_for_another_reason_than_a_reset_may_come_again() -> None:
+def test_producer_may_return_after_errors_other_than_a_reset() -> None:
     class Broken:
         def __init__(self, error: OSError) -> None:
             self.error = error
@@ -185,7 +185,7 @@ def test_import_that_is_to_stop_commits_what_came_and_leaves() -> None:
     assert not results[0].closed
 
 
-def test_server_that_serves_the_same_over_and_over_is_not_asked_for_ever() -> None:
+def test_server_that_repeats_itself_is_not_asked_for_ever() -> None:
     data, log, served = capture(), log_of(), []
     ticks = iter(range(40))
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -207,7 +207,7 @@ def test_server_that_serves_the_same_over_and_over_is_not_asked_for_ever() -> No
     assert (done.closed, done.events, len(served)) == (False, 4, 3)
 
 
-def test_producers_that_are_many_and_break_off_together_are_imported_once() -> None:
+def test_many_producers_that_break_off_are_imported_once() -> None:
     captures = [capture(10, base=100 * i) for i in range(12)]
     log = log_of(len(captures))
     listeners = [Listener(log.another(), f"w{i}") for i in range(len(captures))]
@@ -224,7 +224,7 @@ def test_producers_that_are_many_and_break_off_together_are_imported_once() -> N
     assert digest(log) == expected(*captures)
 
 
-def test_capture_comes_over_ipv6_or_a_machine_without_it_is_told_so() -> None:
+def test_capture_comes_over_ipv6_or_its_absence_is_reported() -> None:
     data, log = capture(), log_of()
     try:  # Python may know IPv6 and the machine, or its container, have no address of it
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
@@ -276,7 +276,7 @@ def serving(*parts: bytes) -> Iterator[int]:
         assert not thread.is_alive()
 
 
-def test_producer_that_is_connected_to_is_asked_again_when_it_breaks_off() -> None:
+def test_producer_we_connect_to_is_asked_again_after_a_break() -> None:
     data, log = capture(), log_of()
     with serving(data[:77], data) as port:
         task = StreamImport(log, "w", TYPES, name="w")
@@ -285,7 +285,7 @@ def test_producer_that_is_connected_to_is_asked_again_when_it_breaks_off() -> No
     assert digest(log) == expected(data)
 
 
-def test_consumer_that_refuses_hangs_up_and_the_producer_sees_no_more_than_that() -> None:
+def test_consumer_that_refuses_hangs_up_and_says_no_more() -> None:
     log = log_of()
     listener = Listener(log)
     illegal = capture_bytes([{0: -1, 5: 1}, (0, [1])] * 1000, time="u64", record="u64")

@@ -74,7 +74,7 @@ def test_cut_of_a_product_order_and_of_complete_logs(tmp_path: Path) -> None:
     assert (done.frontier, len(read(a, done))) == (Antichain.empty(2), 10)
 
 
-def test_cut_means_the_same_after_writes_compaction_and_through_json(tmp_path: Path) -> None:
+def test_cut_means_the_same_after_writes_compaction_and_json(tmp_path: Path) -> None:
     log = make(tmp_path / "a", 4)
     cut = Cut.from_json(json.loads(json.dumps(spark_timely.cut([log]).to_json())))
     before = read(log, cut)
@@ -146,7 +146,7 @@ def test_log_that_was_put_back_is_refused_though_it_has_grown(
     assert len(read(log, spark_timely.cut([spark_timely.open_log(log.path)]))) >= 4
 
 
-def test_cut_of_very_many_streams_keeps_the_commits_that_were_made_last(tmp_path: Path) -> None:
+def test_cut_of_many_streams_keeps_the_commits_made_last(tmp_path: Path) -> None:
     log = make(tmp_path / "a", 4)
     for number in range(300):
         log.open_stream(f"s{number:03}", owner="o", donor="main")

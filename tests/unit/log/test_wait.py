@@ -62,7 +62,7 @@ def test_last_look_knows_that_it_is_the_last(timeout_s: float, left: list[float]
     assert seen == left
 
 
-def test_throttle_is_due_at_first_and_then_once_an_interval_or_for_news() -> None:
+def test_throttle_is_due_at_first_per_interval_and_for_news() -> None:
     clock, news = Clock(), [False]
     throttle = Throttle(2.0, now=clock.now)
 

@@ -49,13 +49,13 @@ def at(*times: Time) -> Callable[[int, int, int, Time], bool]:
         ([], False),
     ],
 )
-def test_rule_000_33_a_batch_waits_while_it_cannot_move_a_frontier(said: list[tuple[int, ...]], must: bool) -> None:
+def test_rule_000_33_a_batch_waits_if_it_cannot_move_a_frontier(said: list[tuple[int, ...]], must: bool) -> None:
     lazy = caster(MemoryNetwork(1), ProgressMode.DEMAND)
     assert lazy.must_send(changes(*said), at((5,))) is must
     assert caster(MemoryNetwork(1)).must_send(changes(*said), at((5,))) is bool(said)
 
 
-def test_rule_000_33_statements_wait_in_a_scope_and_leave_together() -> None:
+def test_rule_000_33_statements_of_a_scope_leave_together() -> None:
     network = MemoryNetwork(2, automatic=False)
     worker = Worker(network.transports[0], mode=ProgressMode.DEMAND)
     scope = worker.new_dataflow()
@@ -91,7 +91,7 @@ def test_rule_000_34_all_that_was_said_is_sent_as_one_batch() -> None:
     assert batch.diffs.tolist() == [-1, 1, 3]
 
 
-def test_rule_000_34_batches_that_overtake_one_another_are_refused() -> None:
+def test_rule_000_34_batches_out_of_order_are_refused() -> None:
     network = MemoryNetwork(1)
     eager = caster(network)
     network.post(batch_of((1, 0, 0, 5, -1), seq_no=1), [0])
@@ -108,7 +108,7 @@ def test_batches_that_come_twice_are_refused() -> None:
         eager.receive(ChangeBatch(4))
 
 
-def test_batches_of_unknown_workers_and_of_another_arity_are_refused() -> None:
+def test_batches_of_unknown_workers_or_arity_are_refused() -> None:
     network = MemoryNetwork(1)
     eager = caster(network)
     network.transports[0].channels.deliver(batch_of((1, 0, 0, 5, -1), source=3))
@@ -119,7 +119,7 @@ def test_batches_of_unknown_workers_and_of_another_arity_are_refused() -> None:
         eager.receive(ChangeBatch(4))
 
 
-def test_rule_000_50_no_consumer_waits_for_an_announcement_that_waits_here() -> None:
+def test_rule_000_50_no_consumer_waits_for_a_held_announcement() -> None:
     # The source keeps its capability until the sink has worked; the sink is not run before the announcement.
     network = MemoryNetwork(1)
     worker = Worker(network.transports[0], mode=ProgressMode.DEMAND)
@@ -136,7 +136,7 @@ def test_rule_000_50_no_consumer_waits_for_an_announcement_that_waits_here() -> 
     assert last.turns > before
 
 
-def test_rule_001_07_events_carry_the_real_lists_when_sent_and_when_received() -> None:
+def test_rule_001_07_events_have_the_lists_as_sent_and_received() -> None:
     events: list[object] = []
     network = MemoryNetwork(2)
     both = [
@@ -160,7 +160,7 @@ def test_rule_001_07_events_carry_the_real_lists_when_sent_and_when_received() -
     ]
 
 
-def test_rule_001_04_batches_for_channels_to_come_are_kept_and_for_gone_ones_discarded() -> None:
+def test_rule_001_04_batches_wait_for_channels_to_come_alone() -> None:
     table = ChannelTable()
     assert table.deliver(batch_of((1, 0, 0, 5, 1), channel=1))
     table.open(0)
@@ -184,7 +184,7 @@ def test_channels_are_opened_in_sequence_and_once() -> None:
         table.receive(0)
 
 
-def test_network_keeps_the_order_of_each_sender_and_copies_nothing() -> None:
+def test_network_keeps_the_order_of_senders_and_copies_nothing() -> None:
     network = MemoryNetwork(3, automatic=False)
     for transport in network.transports:
         transport.open(0)

@@ -53,7 +53,7 @@ def test_all_kinds_of_events_come_in_the_order_of_what_happens() -> None:
     ]
 
 
-def test_events_of_a_nested_scope_name_its_path_and_show_times_with_rounds() -> None:
+def test_events_of_a_nested_scope_name_its_path_and_rounds() -> None:
     events: list[object] = []
     inside = mapper(minimum=(0, 0))
     region = Region(inside, nested=True, worker=Worker(events=events.append))
@@ -66,7 +66,7 @@ def test_events_of_a_nested_scope_name_its_path_and_show_times_with_rounds() -> 
     assert (sent.addr, sent.internal) == ((0, 2), [(1, 0, "(0, 0)", -1), (1, 0, "(0, 2)", 1)])
 
 
-def test_a_sink_that_raises_is_detached_and_reported_once_and_progress_goes_on(
+def test_a_sink_that_raises_is_detached_and_progress_continues(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     calls: list[object] = []

@@ -135,7 +135,7 @@ def test_counts_below_zero_bound_nothing_and_are_remembered(way: str) -> None:
     assert feed(state, [((3,), 1)], way) == [((3,), 1), ((5,), -1)]
 
 
-def test_changes_that_cancel_within_a_batch_do_not_move_the_frontier(way: str) -> None:
+def test_changes_that_cancel_in_a_batch_move_no_frontier(way: str) -> None:
     state = MutableAntichain.from_times([[2, 2]])
     assert feed(state, [((1, 1), 1), ((2, 2), -1), ((1, 1), -1), ((2, 2), 1)], way) == []
     assert list(state.frontier) == [(2, 2)]
@@ -214,7 +214,7 @@ def test_a_wide_frontier_comes_and_goes_at_once(way: str, arity: int) -> None:
     assert state.frontier == Antichain.of((0,) * arity)
 
 
-def test_rule_000_27_and_44_only_discrete_changes_of_the_frontier_come_out(way: str) -> None:
+def test_rule_000_27_and_44_only_frontier_changes_come_out(way: str) -> None:
     """Counts go up and down; who is told hears of the first and of the last at a minimal time, and of nothing else."""
     state = MutableAntichain()
     said = [
@@ -231,7 +231,7 @@ def test_rule_000_27_and_44_only_discrete_changes_of_the_frontier_come_out(way: 
     assert said == [[((3,), 1)], [], [], [], [((3,), -1), ((9,), 1)], [((9,), -1)]]
 
 
-def test_rule_000_18_and_40_inner_times_that_share_an_outer_one_are_reported_once(way: str) -> None:
+def test_rule_000_18_and_40_a_shared_outer_time_is_reported_once(way: str) -> None:
     """What goes outward is counted there: rounds of a loop come and go, the outer time stays until the last is gone."""
     nested, expressed = NestedTimes(1), MutableAntichain()
     rounds: list[Changes] = [

@@ -51,7 +51,7 @@ def test_several_handles_of_one_scope_move_by_themselves() -> None:
     assert [last.frontier(port) for port in range(3)] == [[(0,)], [(4,)], []]
 
 
-def test_rule_001_12_a_handle_advanced_before_it_joins_starts_at_its_time() -> None:
+def test_rule_001_12_a_handle_advanced_early_starts_at_its_time() -> None:
     worker, handle = Worker(), InputHandle()
     handle.advance_to(7)
     last = joined(worker, handle)
@@ -60,7 +60,7 @@ def test_rule_001_12_a_handle_advanced_before_it_joins_starts_at_its_time() -> N
     assert handle.time == (7,)
 
 
-def test_rule_001_12_with_peers_each_handle_starts_at_its_own_time() -> None:
+def test_rule_001_12_each_peers_handle_starts_at_its_own_time() -> None:
     network = MemoryNetwork(2)
     lasts = []
     for transport, time in zip(network.transports, (7, 4), strict=True):

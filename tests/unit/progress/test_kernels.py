@@ -27,7 +27,7 @@ def test_without_numba_functions_stay_as_they_are(monkeypatch: pytest.MonkeyPatc
     assert kernels.inlined(twice) is twice
 
 
-def test_without_a_place_for_a_cache_functions_are_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_are_compiled_without_a_place_for_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
 
     def njit(function: object = None, *, cache: bool = False) -> object:

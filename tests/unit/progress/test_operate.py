@@ -39,7 +39,7 @@ def test_unsigned_times_beyond_63_bits_are_kept() -> None:
     assert list(changes) == [(0, (2**63 + 5,), 2)]
 
 
-def test_an_operator_holds_one_capability_per_output_and_peer_at_the_start() -> None:
+def test_an_operator_starts_with_capabilities_for_all_peers() -> None:
     for outputs in (1, 8, 9, 20):
         _, capabilities = Operator("wide", inputs=0, outputs=outputs, peers=3, minimum=(2, 0)).get_internal_summary()
         assert list(capabilities) == [(output, (2, 0), 3) for output in range(outputs)]

@@ -82,7 +82,7 @@ def test_graph_without_nodes_tracks_nothing() -> None:
     assert (tracker.n_locations, tracker.tracking_anything(), summary) == (0, False, [])
 
 
-def test_rule_000_05_an_edge_states_a_dependence_and_holds_nothing() -> None:
+def test_rule_000_05_an_edge_is_a_dependence_and_holds_nothing() -> None:
     tracker = tracker_of(chain(3))
     assert not tracker.tracking_anything()
     set_to(tracker, (Source(1, 0), 5, 1))
@@ -98,7 +98,7 @@ def test_rule_000_11_nothing_flows_through_the_outside() -> None:
         Builder().add_node(0, 1, 1, [[[0]]])
 
 
-def test_rule_000_10_a_tracker_does_not_see_what_is_added_after_the_build() -> None:
+def test_rule_000_10_a_tracker_does_not_see_later_additions() -> None:
     builder = chain(3)
     before = tracker_of(builder)
     builder.add_node(4, 1, 0, sources=[(1, 0)])
@@ -374,7 +374,7 @@ def test_rule_000_42_anything_positive_is_tracked() -> None:
     assert not set_to(tracker, (Target(3, 0), 5, -2)).tracking_anything()
 
 
-def test_initial_capabilities_stand_at_every_source_but_the_outsides() -> None:
+def test_initial_capabilities_are_at_all_sources_but_the_outside() -> None:
     tracker = tracker_of(loop(1))
     tracker.initialize(3, count=4)
     tracker.propagate_all()
@@ -411,7 +411,7 @@ def test_time_of_another_type_is_refused_and_leaves_nothing(dtype: str, time: in
 # --- The scope -----------------------------------------------------------------------------------
 
 
-def test_rule_000_17_summary_of_a_graph_is_minimal_over_all_paths() -> None:
+def test_rule_000_17_summary_is_minimal_over_all_paths() -> None:
     builder = Builder()
     builder.add_node(0, 2, 2)
     builder.add_node(1, 1, 2, [[[3], [0]]], [(0, 0)])
@@ -436,7 +436,7 @@ def test_summary_of_a_loop_finds_outputs_that_lie_further_round() -> None:
     assert builder.build()[1] == [{0: zero, 1: zero, 2: zero}, {0: one, 1: one, 2: one}]
 
 
-def test_summary_of_a_graph_can_be_given_to_the_node_that_stands_for_it() -> None:
+def test_summary_of_a_graph_fits_the_node_that_stands_for_it() -> None:
     _, summary = loop(1).build()
     builder = Builder()
     builder.add_node(1, 1, 1, summary)
@@ -453,7 +453,7 @@ def test_path_that_overflows_is_no_path_of_the_graph() -> None:
     assert builder.build()[1] == [{}]
 
 
-def test_rule_000_24_a_graph_does_not_take_what_the_outside_holds_for_its_own() -> None:
+def test_rule_000_24_what_the_outside_holds_is_not_the_graphs() -> None:
     tracker = tracker_of(loop(1))
     set_to(tracker, (Source(0, 0), 5, 1))
     assert tracker.implications(Target(0, 0)) == Antichain.of(5)
@@ -475,7 +475,7 @@ def arcs(tracker: Tracker) -> int:
 
 
 @pytest.mark.parametrize("ports", SIZES)
-def test_operator_with_many_inputs_and_one_output_takes_linear_room(ports: int) -> None:
+def test_operator_with_many_inputs_takes_linear_room(ports: int) -> None:
     builder = Builder()
     builder.add_node(1, ports, 1)
     tracker = tracker_of(builder)
@@ -515,7 +515,7 @@ def test_graph_with_many_inputs_and_outputs_side_by_side(ports: int) -> None:
     assert tracker.drain_output() == [(ports - 1, (6,), 1)]
 
 
-def test_graph_whose_inputs_all_lead_to_all_outputs_shares_one_summary() -> None:
+def test_graph_of_all_inputs_to_all_outputs_shares_one_summary() -> None:
     builder = Builder()
     n = 20_000
     builder.add_node(0, n, n)

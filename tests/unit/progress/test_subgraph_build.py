@@ -32,7 +32,7 @@ def test_rule_000_01_a_scope_presents_exactly_what_is_inside() -> None:
     assert (subgraph.inputs, subgraph.outputs) == (1, 1)
 
 
-def test_rule_000_02_node_0_is_the_outside_and_children_start_at_1() -> None:
+def test_rule_000_02_node_0_is_the_outside_children_start_at_1() -> None:
     scope = Worker().new_dataflow().new_scope("region")
     scope.new_input()
     assert scope.add_child(sink()) == 1
@@ -47,7 +47,7 @@ def test_rule_000_02_node_0_is_the_outside_and_children_start_at_1() -> None:
         other.build()
 
 
-def test_rule_000_03_an_input_is_a_target_outside_and_keeps_the_counter_of_what_enters() -> None:
+def test_rule_000_03_an_input_keeps_the_counter_of_what_enters() -> None:
     parent = Worker().new_dataflow()
     parent.add_child(source())
     scope = parent.new_scope("region")
@@ -83,7 +83,7 @@ def test_rule_000_06_path_is_the_parents_and_the_own_index() -> None:
     assert inner.new_scope("inmost").path == (1, 2, 1)
 
 
-def test_rule_000_07_numbers_are_given_in_sequence_and_children_come_in_any_order() -> None:
+def test_rule_000_07_numbers_in_sequence_children_in_any_order() -> None:
     scope = Worker().new_dataflow()
     first, second = scope.allocate_child_id(), scope.allocate_child_id()
     assert (first, second) == (1, 2)
@@ -92,7 +92,7 @@ def test_rule_000_07_numbers_are_given_in_sequence_and_children_come_in_any_orde
     assert [child.name for child in scope.build().children] == ["early", "late"]
 
 
-def test_rule_000_08_adding_a_child_is_an_event_with_identifier_address_and_name() -> None:
+def test_rule_000_08_adding_a_child_is_an_event_that_names_it() -> None:
     events: list[object] = []
     worker = Worker(events=events.append)
     scope = worker.new_dataflow()
@@ -112,7 +112,7 @@ def test_rule_000_09_gaps_in_the_numbers_of_children_are_refused() -> None:
         scope.build()
 
 
-def test_rule_000_09_doubled_numbers_of_children_are_refused_by_name() -> None:
+def test_rule_000_09_doubled_numbers_are_refused_by_name() -> None:
     scope = Worker().new_dataflow("flow")
     scope.add_child(source("one"), index=1)
     scope.add_child(source("two"), index=1)
@@ -120,7 +120,7 @@ def test_rule_000_09_doubled_numbers_of_children_are_refused_by_name() -> None:
         scope.build()
 
 
-def test_rule_000_10_after_the_build_nothing_can_be_added_or_connected() -> None:
+def test_rule_000_10_after_the_build_nothing_can_be_added() -> None:
     scope = Worker().new_dataflow("flow")
     scope.build()
     attempts = [
@@ -147,7 +147,7 @@ def test_rule_000_11_nothing_flows_through_the_outside() -> None:
     assert inside.frontier() == [(5,)]
 
 
-def test_rule_000_12_an_edge_counts_messages_and_carries_frontiers() -> None:
+def test_rule_000_12_edges_count_messages_and_carry_frontiers() -> None:
     worker = Worker()
     scope = worker.new_dataflow()
     first, second = source(), sink()
@@ -174,7 +174,7 @@ def test_rule_000_12_an_edge_with_an_unknown_end_is_refused() -> None:
             scope.build()
 
 
-def test_rule_000_13_each_scope_has_a_progress_channel_in_the_order_of_building() -> None:
+def test_rule_000_13_each_scope_has_a_progress_channel_in_order() -> None:
     for transport in MemoryNetwork(2).transports:
         region = Region(mapper(peers=2), worker=Worker(transport))
         assert region.subgraph.channel == 0
@@ -192,7 +192,7 @@ def test_rule_000_13_each_scope_has_a_progress_channel_in_the_order_of_building(
         [[[(0, 0)]]],
     ],
 )
-def test_rule_000_14_a_summary_of_the_wrong_shape_is_refused_by_name(summary: list[object]) -> None:
+def test_rule_000_14_a_summary_of_another_shape_is_refused(summary: list[object]) -> None:
     scope = Worker().new_dataflow()
     with pytest.raises(InvalidShapeError, match=r"operator 'odd' \[1\]"):
         scope.add_child(mapper("odd", summary=summary))
@@ -205,7 +205,7 @@ def test_rule_000_14_shape_and_wishes_are_read_once() -> None:
     assert (child.inputs, child.outputs, child.notify, child.local) == (1, 1, False, True)
 
 
-def test_rule_000_15_a_fresh_child_gets_a_first_turn_without_cause() -> None:
+def test_rule_000_15_a_fresh_child_gets_a_turn_without_cause() -> None:
     idle = Scripted("idle", 0, 0)
     worker = Worker()
     scope = worker.new_dataflow()
@@ -225,7 +225,7 @@ def test_a_loop_that_does_not_advance_is_refused_and_named() -> None:
         scope.build()
 
 
-def test_capabilities_at_the_start_must_be_held_by_all_peers_and_at_known_outputs() -> None:
+def test_odd_capabilities_at_the_start_are_refused() -> None:
     worker = Worker(MemoryNetwork(2).transports[0])
     scope = worker.new_dataflow()
     with pytest.raises(ProtocolError, match=r"operator 'odd' \[1\].*count=3.*peers=2"):
@@ -234,7 +234,7 @@ def test_capabilities_at_the_start_must_be_held_by_all_peers_and_at_known_output
         scope.add_child(source("odd", initial=[(1, (0,), 2)]))
 
 
-def test_rule_000_28_a_notifiable_child_that_can_receive_nothing_is_warned_of_by_name(
+def test_rule_000_28_a_child_notified_of_nothing_is_warned_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     worker = Worker()

@@ -57,7 +57,7 @@ def test_rule_000_45_each_cause_alone_gives_a_child_a_turn(cause: str) -> None:
     assert operator.turns == before + 1
 
 
-def test_rule_000_45_without_cause_a_child_is_skipped_and_not_active() -> None:
+def test_rule_000_45_a_child_without_cause_is_skipped() -> None:
     operator = mapper()
     operator.active = True
     child = child_of(operator)
@@ -83,7 +83,7 @@ def test_rule_000_46_a_probe_sees_progress() -> None:
         assert probe.frontier() == [(time + 1,)]
 
 
-def test_rule_000_47_a_child_that_reported_something_runs_once_more_to_learn_of_its_receipt() -> None:
+def test_rule_000_47_a_child_that_reported_runs_once_more() -> None:
     operator = mapper()
     child = quiet(operator)
     operator.say(internal=[(0, (0,), -1)])
@@ -112,7 +112,7 @@ def test_rule_000_48_a_child_runs_while_messages_are_outstanding() -> None:
     assert second.turns == before + 3
 
 
-def test_rule_000_49_a_child_that_holds_a_capability_is_run_in_every_turn() -> None:
+def test_rule_000_49_a_holder_of_a_capability_runs_in_each_turn() -> None:
     worker = Worker()
     scope = worker.new_dataflow()
     holder = source()
@@ -123,7 +123,7 @@ def test_rule_000_49_a_child_that_holds_a_capability_is_run_in_every_turn() -> N
     assert holder.turns == 10
 
 
-def test_rule_000_51_who_does_not_want_to_be_told_gets_changes_when_run_for_another_cause() -> None:
+def test_rule_000_51_a_child_without_notice_hears_when_run() -> None:
     operator = mapper(notify=False)
     child = child_of(operator)
     run(child)
@@ -134,7 +134,7 @@ def test_rule_000_51_who_does_not_want_to_be_told_gets_changes_when_run_for_anot
     assert operator.told == [(0, (3,), 1)]
 
 
-def test_rule_000_52_a_push_is_an_event_before_the_turn_and_only_when_something_moved() -> None:
+def test_rule_000_52_a_push_is_an_event_only_if_something_moved() -> None:
     events: list[object] = []
     child = child_of(mapper(), events=EventStream(events.append))
     child.receive_frontiers([(0, (3,), 1)])
@@ -149,7 +149,7 @@ def test_rule_000_52_a_push_is_an_event_before_the_turn_and_only_when_something_
     ]
 
 
-def test_rule_000_53_a_child_that_leaves_changes_unread_is_refused_by_name() -> None:
+def test_rule_000_53_a_child_that_leaves_changes_is_refused() -> None:
     operator = mapper("careless")
     operator.reads = False
     child = child_of(operator)
@@ -158,7 +158,7 @@ def test_rule_000_53_a_child_that_leaves_changes_unread_is_refused_by_name() -> 
         run(child)
 
 
-def test_rule_000_54_activity_in_the_event_is_whether_counts_changed() -> None:
+def test_rule_000_54_activity_in_the_event_is_a_change_of_counts() -> None:
     events: list[object] = []
     operator = mapper()
     child = child_of(operator, events=EventStream(events.append))
@@ -170,7 +170,7 @@ def test_rule_000_54_activity_in_the_event_is_whether_counts_changed() -> None:
     assert [e.activity for e in events if isinstance(e, ScheduleEvent) and not e.start] == [False, True]
 
 
-def test_rule_000_55_reports_become_statements_at_the_right_places() -> None:
+def test_rule_000_55_reports_become_statements_at_their_places() -> None:
     operator = mapper()
     child = child_of(operator)
     child.edges[0] = [Target(3, 1), Target(4, 0)]
@@ -178,7 +178,7 @@ def test_rule_000_55_reports_become_statements_at_the_right_places() -> None:
     assert run(child)[0] == {(2, 0, 1, 1): -2, (2, 0, 0, 1): 1, (3, 1, 1, 1): 3, (4, 0, 1, 1): 3}
 
 
-def test_rule_000_55_what_is_produced_without_an_edge_vanishes_and_is_no_work() -> None:
+def test_rule_000_55_a_product_without_an_edge_is_no_work() -> None:
     operator = mapper()
     child = quiet(operator)
     operator.say(produced=[(0, (1,), 3)])
@@ -186,7 +186,7 @@ def test_rule_000_55_what_is_produced_without_an_edge_vanishes_and_is_no_work() 
     assert not child.recently_active
 
 
-def test_rule_000_56_activity_counts_as_cause_but_only_reported_activity_is_handed_up() -> None:
+def test_rule_000_56_only_reported_activity_is_handed_up() -> None:
     operator = mapper()
     child = quiet(operator)
     operator.say(internal=[(0, (0,), -1)])
@@ -197,7 +197,7 @@ def test_rule_000_56_activity_counts_as_cause_but_only_reported_activity_is_hand
     assert child.recently_active
 
 
-def test_rule_000_57_progress_for_a_child_that_was_shut_down_is_refused_by_name() -> None:
+def test_rule_000_57_progress_for_a_child_shut_down_is_refused() -> None:
     child = child_of(source("gone"))
     run(child, held=False)
     assert child.operator is None
@@ -235,7 +235,7 @@ def test_rule_000_58_legal_reports_are_accepted(
 
 
 @pytest.mark.parametrize(("what", "initial", "report"), ILLEGAL)
-def test_rule_000_58_illegal_reports_are_refused_with_operator_port_and_time(
+def test_rule_000_58_illegal_reports_name_operator_port_and_time(
     what: str, initial: Report, report: tuple[Report, Report, Report]
 ) -> None:
     operator = Scripted("leaf", 1, 2, initial=initial)
@@ -246,7 +246,7 @@ def test_rule_000_58_illegal_reports_are_refused_with_operator_port_and_time(
     assert caught.value.context["port"] == 0
 
 
-def test_rule_000_58_a_capability_is_gone_after_the_turn_that_dropped_it() -> None:
+def test_rule_000_58_a_dropped_capability_is_gone_after_the_turn() -> None:
     operator = source("leaf")
     child = child_of(operator)
     operator.say(internal=[(0, (0,), -1)])
@@ -256,7 +256,7 @@ def test_rule_000_58_a_capability_is_gone_after_the_turn_that_dropped_it() -> No
         run(child)
 
 
-def test_rule_000_58_a_message_allows_only_what_the_operators_own_summary_says() -> None:
+def test_rule_000_58_a_message_allows_what_the_own_summary_says() -> None:
     operator = Scripted("leaf", 2, 1, initial=[], summary=[[[(2,)]], [[]]])
     child = child_of(operator)
     operator.say(consumed=[(0, (4,), 1)], produced=[(0, (6,), 1)])
@@ -286,7 +286,7 @@ def test_rule_000_59_leaves_inside_a_scope_are_judged() -> None:
         region.worker.step()
 
 
-def test_rule_000_60_a_leaf_is_judged_by_its_own_statements_not_by_what_was_exchanged() -> None:
+def test_rule_000_60_a_leaf_is_judged_by_its_own_statements() -> None:
     # The drop has not been exchanged yet, and another peer's capability still is there: both mean nothing.
     worker = Worker()
     scope = worker.new_dataflow()
@@ -336,7 +336,7 @@ def test_statements_of_operators_about_unknown_ports_are_refused(
         run(child_of(operator))
 
 
-def test_rule_000_60_a_leaf_holds_its_own_share_of_what_all_peers_hold_at_the_start() -> None:
+def test_rule_000_60_a_leaf_starts_with_its_own_part_alone() -> None:
     operator = source(peers=2)
     child = Child(operator, index=1, identifier=0, arity=1, peers=2)
     child.begin()
@@ -345,7 +345,7 @@ def test_rule_000_60_a_leaf_holds_its_own_share_of_what_all_peers_hold_at_the_st
         run(child)
 
 
-def test_rule_000_64_what_a_failed_operator_left_is_not_taken_for_the_next_ones() -> None:
+def test_rule_000_64_remains_of_a_failed_child_are_not_the_nexts() -> None:
     worker = Worker()
     scope = worker.new_dataflow()
     first, failing = source("first"), source("failing")
@@ -367,7 +367,7 @@ def test_rule_000_64_what_a_failed_operator_left_is_not_taken_for_the_next_ones(
     assert [child.name for child in worker.dataflow(number).children] == ["first", "failing"]
 
 
-def test_rule_000_64_receipts_of_a_scope_in_which_an_operator_failed_are_not_lost() -> None:
+def test_rule_000_64_receipts_beside_a_failed_child_are_not_lost() -> None:
     inside = mapper()
     region = Region(inside)
     region.start()
@@ -396,7 +396,7 @@ def test_rule_000_64_buffers_with_something_in_them_are_refused(side: str) -> No
 # --- The end --------------------------------------------------------------------------------------------
 
 
-def test_rule_000_61_a_child_is_shut_down_when_it_can_do_nothing_more() -> None:
+def test_rule_000_61_a_child_that_can_do_nothing_is_shut_down() -> None:
     operator = mapper("short")
     child = child_of(operator)
     child.receive_frontiers([(0, (0,), 1)])
@@ -429,7 +429,7 @@ def test_rule_000_61_a_capability_of_any_peer_keeps_a_child() -> None:
     assert child.operator is operator
 
 
-def test_rule_000_66_a_peer_that_drops_the_last_capability_has_the_child_shut_down() -> None:
+def test_rule_000_66_the_last_drop_of_a_peer_shuts_a_child_down() -> None:
     network = MemoryNetwork(2, automatic=False)
     workers = [Worker(transport) for transport in network.transports]
     firsts = []
@@ -455,7 +455,7 @@ def test_rule_000_66_a_peer_that_drops_the_last_capability_has_the_child_shut_do
     assert (firsts[0].closed, firsts[0].turns) == (1, turns)
 
 
-def test_rule_000_62_sources_go_when_idle_and_who_is_not_told_never_goes() -> None:
+def test_rule_000_62_idle_sources_go_a_deaf_child_stays() -> None:
     worker = Worker()
     scope = worker.new_dataflow()
     first, deaf, keeper = source("first"), sink("deaf", notify=False), source("keeper")
@@ -515,7 +515,7 @@ def test_a_scope_that_is_shut_down_closes_its_channel() -> None:
     assert inside.closed == 1
 
 
-def test_after_a_report_is_refused_the_other_children_still_have_their_turn() -> None:
+def test_others_have_their_turn_after_a_refused_report() -> None:
     worker = Worker()
     scope = worker.new_dataflow()
     wrong, last = source("wrong"), sink("last")

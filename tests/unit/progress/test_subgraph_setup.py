@@ -11,13 +11,13 @@ from spark_timely.progress.worker import Worker
 from tests.unit.progress.scripted import Region, Scripted, alone, filled, mapper, sink, source, turn
 
 
-def test_rule_000_16_a_scope_speaks_for_all_peers_and_a_leaf_for_one() -> None:
+def test_rule_000_16_a_scope_speaks_for_all_peers_a_leaf_for_one() -> None:
     subgraph, _ = alone(mapper())
     assert subgraph.local is False
     assert subgraph.children[0].local is True
 
 
-def test_rule_000_17_summary_is_that_of_the_minimal_paths_in_outer_times() -> None:
+def test_rule_000_17_summary_is_of_minimal_paths_in_outer_times() -> None:
     builder = Worker().new_dataflow().new_scope("loop", nested=True)
     builder.new_input()
     builder.new_output()
@@ -31,7 +31,7 @@ def test_rule_000_17_summary_is_that_of_the_minimal_paths_in_outer_times() -> No
     assert [dict(row) for row in summary] == [{0: [(0,)]}]
 
 
-def test_rule_000_18_capabilities_inside_are_moved_to_the_outputs_and_filtered() -> None:
+def test_rule_000_18_capabilities_inside_move_to_the_outputs() -> None:
     builder = Worker().new_dataflow().new_scope("loop", nested=True)
     builder.new_output()
     builder.new_output()
@@ -44,7 +44,7 @@ def test_rule_000_18_capabilities_inside_are_moved_to_the_outputs_and_filtered()
     assert list(capabilities) == [(0, (2,), 1), (1, (3,), 1)]
 
 
-def test_rule_000_19_capabilities_at_the_start_reach_the_parent_exactly_once() -> None:
+def test_rule_000_19_first_capabilities_reach_the_parent_once() -> None:
     inside = mapper()
     region = Region(inside)
     assert [child.initial for child in region.parent._children if child.name == "region"] == [[(0, (0,), 1)]]
@@ -69,7 +69,7 @@ def test_rule_000_20_ports_of_the_outside_are_those_of_the_scope() -> None:
         builder.build()
 
 
-def test_rule_000_21_a_leaf_enters_capabilities_of_all_peers_and_they_are_never_exchanged() -> None:
+def test_rule_000_21_first_capabilities_are_never_exchanged() -> None:
     events: list[object] = []
     network = MemoryNetwork(2, automatic=False)
     workers = [Worker(transport, events=events.append) for transport in network.transports]
@@ -97,7 +97,7 @@ def test_rule_000_21_a_leaf_enters_capabilities_of_all_peers_and_they_are_never_
     assert workers[0].dataflows == workers[1].dataflows == []
 
 
-def test_rule_000_23_frontiers_outside_become_capabilities_of_the_outside_inside() -> None:
+def test_rule_000_23_outer_frontiers_are_capabilities_inside() -> None:
     inside = Scripted("inside", 1, 1, minimum=(0, 0))
     subgraph, _ = alone(inside, nested=True, frontier=(4,))
     inside.say(internal=[(0, (0, 0), -1)])
@@ -106,7 +106,7 @@ def test_rule_000_23_frontiers_outside_become_capabilities_of_the_outside_inside
     assert inside.frontier() == [(4, 0)]
 
 
-def test_rule_000_24_what_the_outside_may_send_is_no_capability_of_the_scope() -> None:
+def test_rule_000_24_what_the_outside_may_send_is_not_the_scopes() -> None:
     inside = mapper()
     subgraph, _ = alone(inside, through=True)
     inside.say(internal=[(0, (0,), -1)])
@@ -116,7 +116,7 @@ def test_rule_000_24_what_the_outside_may_send_is_no_capability_of_the_scope() -
     assert inside.frontier() == [(0,)]
 
 
-def test_rule_000_25_who_does_not_want_to_be_told_is_told_nothing() -> None:
+def test_rule_000_25_a_child_without_notice_gets_no_frontiers() -> None:
     deaf = mapper("deaf", notify=False)
     after = mapper("after")
     subgraph, _ = alone(deaf, after)
@@ -154,13 +154,13 @@ def test_rule_000_27_a_child_is_told_discrete_changes_only() -> None:
     assert list(child.external_buffer) == [(0, (0,), -1), (0, (4,), 1)]
 
 
-def test_rule_000_29_nothing_is_left_in_the_tracker_when_the_scope_begins() -> None:
+def test_rule_000_29_nothing_is_left_in_the_tracker_at_the_start() -> None:
     subgraph, _ = alone(mapper())
     assert subgraph._tracker.drain_pushed() == []
     assert subgraph._tracker.drain_output() == []
 
 
-def test_the_two_calls_before_the_first_turn_come_once_and_in_order() -> None:
+def test_both_calls_before_the_first_turn_come_once_in_order() -> None:
     subgraph = Worker().new_dataflow("flow").build()
     with pytest.raises(InvalidUsageError, match="set_external_summary of scope 'flow'"):
         subgraph.set_external_summary(filled(1, []))

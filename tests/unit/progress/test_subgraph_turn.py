@@ -14,7 +14,7 @@ from spark_timely.progress.worker import Worker
 from tests.unit.progress.scripted import Region, Scripted, alone, chain, filled, mapper, sink, source, turn
 
 
-def test_rule_000_30_frontiers_outside_take_effect_in_the_next_turn_and_are_not_exchanged() -> None:
+def test_rule_000_30_outer_frontiers_count_from_the_next_turn() -> None:
     network = MemoryNetwork(1, automatic=False)
     inside = mapper(initial=[])
     subgraph, _ = alone(inside, worker=Worker(network.transports[0]))
@@ -33,7 +33,7 @@ def test_rule_000_31_buffers_with_something_in_them_are_refused() -> None:
         subgraph.pull_internal_progress(PortChanges(), full, PortChanges())
 
 
-def test_rule_000_32_what_enters_is_messages_at_every_target_and_one_receipt() -> None:
+def test_rule_000_32_what_enters_is_messages_and_one_receipt() -> None:
     rows, consumed = entered("one", "two")
     assert rows == {(0, 0, 0, 2): -3, (1, 0, 1, 2): 3, (2, 0, 1, 2): 3}
     assert consumed == [(0, (2,), 3)]
@@ -59,7 +59,7 @@ def entered(*targets: str) -> tuple[dict[tuple[int, ...], int], list[tuple[int, 
     return dict(zip(map(tuple, sent[0].rows.tolist()), sent[0].diffs.tolist(), strict=True)), consumed
 
 
-def test_rule_000_65_an_input_without_edges_still_yields_its_receipt() -> None:
+def test_rule_000_65_an_input_without_edges_yields_its_receipt() -> None:
     assert entered() == ({(0, 0, 0, 2): -3}, [(0, (2,), 3)])
 
 
@@ -69,7 +69,7 @@ def test_rule_000_65_parallel_edges_of_an_input_count_separately() -> None:
     assert consumed == [(0, (2,), 3)]
 
 
-def test_rule_000_35_what_leaves_is_reported_as_produced_and_not_tracked() -> None:
+def test_rule_000_35_what_leaves_is_produced_and_not_tracked() -> None:
     inside = mapper()
     subgraph, _ = alone(inside, nested=False)
     inside.say(internal=[(0, (0,), -1)], produced=[(0, (2,), 5)])
@@ -92,7 +92,7 @@ def test_rule_000_35_times_are_mapped_outward() -> None:
     assert turn(subgraph)[2] == [(0, (0,), 2)]
 
 
-def test_rule_000_36_receipts_come_with_everything_that_was_exchanged_with_them() -> None:
+def test_rule_000_36_receipts_come_with_what_was_exchanged() -> None:
     # A peer took a message and gained a capability at a later time: both reach the parent in one turn.
     network = MemoryNetwork(2, automatic=False)
     subgraphs = []
@@ -115,7 +115,7 @@ def test_rule_000_36_receipts_come_with_everything_that_was_exchanged_with_them(
     assert internal == [(0, (1,), 1)]
 
 
-def test_rule_000_38_everything_is_propagated_before_any_child_is_told() -> None:
+def test_rule_000_38_all_is_propagated_before_any_child_hears() -> None:
     worker = Worker()
     scope = worker.new_dataflow()
     operators = [source(), mapper("one", initial=[]), mapper("two", initial=[]), sink()]
@@ -129,7 +129,7 @@ def test_rule_000_38_everything_is_propagated_before_any_child_is_told() -> None
     assert [operator.frontier() for operator in operators[1:]] == [[(7,)]] * 3
 
 
-def test_rule_000_39_what_children_say_takes_effect_in_the_next_turn() -> None:
+def test_rule_000_39_statements_of_children_count_next_turn() -> None:
     first, second = mapper("first"), mapper("second", initial=[])
     subgraph, _ = alone(first, second)
     subgraph.push_external_progress(filled(1, [(0, (0,), -1), (0, (9,), 1)]))
@@ -174,7 +174,7 @@ def test_rule_000_40_outputs_are_reported_outward_and_filtered() -> None:
     assert turn(subgraph)[1] == [(0, (0,), -1)]
 
 
-def test_rule_000_40_messages_inside_count_as_possible_output_not_as_messages() -> None:
+def test_rule_000_40_messages_inside_count_as_possible_output() -> None:
     inside = mapper(initial=[])
     subgraph, builder = alone(inside)
     turn(subgraph)
@@ -183,7 +183,7 @@ def test_rule_000_40_messages_inside_count_as_possible_output_not_as_messages() 
     assert (consumed, internal, produced) == ([(0, (3,), 1)], [(0, (3,), 1)], [])
 
 
-def test_rule_000_41_nothing_pushed_is_left_over_at_the_end_of_a_turn() -> None:
+def test_rule_000_41_nothing_pushed_is_left_at_the_end_of_a_turn() -> None:
     subgraph, _ = alone(mapper())
     for _ in range(3):
         turn(subgraph)
@@ -191,7 +191,7 @@ def test_rule_000_41_nothing_pushed_is_left_over_at_the_end_of_a_turn() -> None:
         assert subgraph._tracker.drain_output() == []
 
 
-def test_rule_000_42_a_scope_is_active_while_a_child_says_so_or_anything_is_tracked() -> None:
+def test_rule_000_42_a_scope_is_active_while_anything_is_tracked() -> None:
     inside = mapper(initial=[])
     subgraph, _ = alone(inside)
     assert turn(subgraph)[3] is True
@@ -202,7 +202,7 @@ def test_rule_000_42_a_scope_is_active_while_a_child_says_so_or_anything_is_trac
     assert turn(subgraph)[3] is False
 
 
-def test_rule_000_43_what_a_scope_reports_is_the_sum_over_peers_as_received() -> None:
+def test_rule_000_43_a_scope_reports_the_sum_over_peers() -> None:
     network = MemoryNetwork(2, automatic=False)
     pairs = []
     for transport in network.transports:
@@ -233,7 +233,7 @@ def test_statements_of_peers_about_unknown_locations_are_refused(row: list[int])
         turn(subgraph)
 
 
-def test_negative_counts_of_peers_are_legal_for_a_while_and_refused_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_negative_counts_of_peers_are_refused_at_rest_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LeafStatements, "check", lambda *_: None)
     worker = Worker()
     scope = worker.new_dataflow("flow")

@@ -170,7 +170,7 @@ def test_rule_000_23_and_30_times_go_in_and_out_of_a_scope(refinement: Refines, 
 
 
 @pytest.mark.parametrize("refinement", [SameTimes(2), NestedTimes(1), NestedTimes(2)])
-def test_rule_000_17_summaries_seen_from_outside_take_times_where_the_inner_ones_do(refinement: Refines) -> None:
+def test_rule_000_17_outer_summaries_lead_where_inner_ones_do(refinement: Refines) -> None:
     rng = np.random.default_rng(1)
     inner = rng.integers(0, 99, (20, refinement.inner_arity))
     summary = Summary(tuple(rng.integers(0, 9, refinement.inner_arity).tolist()))

@@ -22,7 +22,7 @@ def flow(worker: Worker, name: str = "flow") -> tuple[int, Scripted, Scripted]:
     return worker.add(scope), first, last
 
 
-def test_a_worker_runs_many_dataflows_and_drops_those_that_are_complete() -> None:
+def test_a_worker_runs_many_dataflows_and_drops_complete_ones() -> None:
     worker = Worker()
     flows = [flow(worker) for _ in range(3)]
     flows[1][1].say(internal=[(0, (0,), -1)])
@@ -44,7 +44,7 @@ def test_rule_001_03_dropping_frees_everything_by_itself() -> None:
     assert [ref() for ref in kept] == [None, None, None]
 
 
-def test_rule_001_02_a_dataflow_is_dropped_without_being_finished_and_others_go_on() -> None:
+def test_rule_001_02_a_dataflow_is_dropped_and_others_continue() -> None:
     worker = Worker()
     (dropped, first, _), (other, second, last) = flow(worker), flow(worker)
     worker.step()
@@ -72,7 +72,7 @@ def test_rule_001_04_statements_for_dataflows_to_come_are_kept() -> None:
     assert two.dataflow(number)._counts == {(1, 0, 0, 0): 1, (1, 0, 0, 5): 1, (2, 0, 1, 2): 1}
 
 
-def test_rule_001_05_statements_for_dataflows_that_are_gone_are_discarded() -> None:
+def test_rule_001_05_statements_for_gone_dataflows_are_discarded() -> None:
     network = MemoryNetwork(2)
     one, two = (Worker(transport) for transport in network.transports)
     for worker in (one, two):
@@ -85,7 +85,7 @@ def test_rule_001_05_statements_for_dataflows_that_are_gone_are_discarded() -> N
     assert network.transports[0].channels.waiting() == {}
 
 
-def test_rule_001_05_statements_after_normal_completion_are_discarded() -> None:
+def test_rule_001_05_statements_after_completion_are_discarded() -> None:
     network = MemoryNetwork(1)
     worker = Worker(network.transports[0])
     number, first, _ = flow(worker)
@@ -98,7 +98,7 @@ def test_rule_001_05_statements_after_normal_completion_are_discarded() -> None:
     worker.step()
 
 
-def test_rule_001_06_while_only_some_have_dropped_the_others_stand_still() -> None:
+def test_rule_001_06_others_wait_while_only_some_have_dropped() -> None:
     network = MemoryNetwork(3)
     workers = [Worker(transport) for transport in network.transports]
     flows = [flow(worker) for worker in workers]
@@ -147,7 +147,7 @@ def test_a_nested_scope_is_dropped_and_the_rest_stands_still() -> None:
         worker.dataflow(number).drop_child(9)
 
 
-def test_rule_001_11_a_sink_that_hung_up_does_not_hurt_at_shutdown() -> None:
+def test_rule_001_11_a_sink_that_hung_up_is_harmless_at_shutdown() -> None:
     def hung_up(_: object) -> None:
         raise BrokenPipeError("nobody reads")
 

@@ -66,7 +66,7 @@ def test_what_lasts_is_restated_and_what_passes_is_not(first: Note, second: Note
 
 
 @given(NOTES)
-def test_stream_that_changes_hands_keeps_no_micro_batch_of_the_owner_before(note: Note) -> None:
+def test_takeover_keeps_no_micro_batch_of_the_former_owner(note: Note) -> None:
     after = Note().following(note, owner="before")
     assert (after.batch, after.mark, after.gaps, after.differing) == (None, None, (), 0)
     assert after.former[-1] == "before"
@@ -87,7 +87,7 @@ def test_note_of_another_version_is_refused() -> None:
         Note.parse('{"v": 2}')
 
 
-def test_note_has_at_most_64_kb_and_gives_up_the_numbers_of_a_step_first() -> None:
+def test_note_of_at_most_64_kb_drops_the_numbers_of_a_step_first() -> None:
     step = {f"operator {i}": i for i in range(10_000)}
     kept = Note(output=OutputNote({"in": InputNote("7d", {"main": (3, "e1")})}, step))
     inputs = {"in": {"id": "7d", "commits": {"main": [3, "e1"]}}}
@@ -112,7 +112,7 @@ def test_runs_that_were_dropped_are_kept_each_once() -> None:
     assert note.dropped == ("b", "a", "c")
 
 
-def test_advance_and_takeover_restate_what_lasts_and_the_reason_is_for_people() -> None:
+def test_advance_and_takeover_restate_what_lasts() -> None:
     log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
     log.writer(owner="me").append(pa.table({"_time": [3], "v": [1]}), reason='{"v": 1, "greatest": 99}')
     log.advance("main", 5, reason="claim of #open at 7")

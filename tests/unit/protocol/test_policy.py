@@ -107,7 +107,7 @@ def test_judge_advance_product_takes_the_lexicographically_least() -> None:
     assert verdict.times.tolist() == [[1, 4], [2, 4]]
 
 
-def test_batch_stamps_all_rows_and_closes_the_time_also_when_empty() -> None:
+def test_batch_stamps_all_rows_and_closes_its_time_also_empty() -> None:
     policy = Policy(COUNTED, FrontierPolicy.BATCH)
     counts = StreamCounts.initial(7)
     assert policy.judge(np.empty((3, 1), dtype=np.int64), counts, at=0).times.ravel().tolist() == [7, 7, 7]
@@ -167,7 +167,7 @@ def test_skew_limit_follows_the_clock_or_the_held_time(kind: str, at: int, held:
     assert policy.skew_limit(StreamCounts.initial(held), at) == expected
 
 
-def test_skewed_row_is_kept_under_advance_and_does_not_move_the_frontier() -> None:
+def test_skewed_row_is_kept_and_does_not_move_the_frontier() -> None:
     policy = Policy(LONG, FrontierPolicy.BOUNDED, LateData.ADVANCE, max_future_skew=10)
     counts = StreamCounts.initial(5)
     verdict = policy.judge(np.array([[6], [99]]), counts, at=0)

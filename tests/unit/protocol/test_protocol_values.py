@@ -44,7 +44,7 @@ def test_checks_leave_their_arguments_alone() -> None:
     assert check_progress(counts, [], []) == counts
 
 
-def test_errors_say_stream_seq_time_and_what_is_held_as_people_write_times() -> None:
+def test_errors_name_stream_seq_and_times_as_people_write_them() -> None:
     counts = StreamCounts.initial(DATES.minimum)
     with pytest.raises(UnheldCapabilityError) as caught:
         check_messages(counts, [15706, 15000], stream="main", seq=7, domain=DATES)
@@ -69,7 +69,7 @@ def test_errors_say_stream_seq_time_and_what_is_held_as_people_write_times() -> 
     assert len(pickle.loads(pickle.dumps(caught.value)).held) == 1
 
 
-def test_whole_stream_checker_names_the_commit_of_the_earliest_offence() -> None:
+def test_whole_stream_checker_names_the_earliest_offence() -> None:
     domain = TimeDomain(("long",), (0,))
     events = StreamEvents.from_commits(
         seqs=[0, 4, 9],

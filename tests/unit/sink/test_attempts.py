@@ -46,7 +46,7 @@ def test_repeated_micro_batch_is_recognised_under_every_policy(tmp_path: Path, p
         driver.run(batch([6], 9, 9))  # nothing was closed
 
 
-def test_repeated_micro_batch_after_an_advance_by_hand_is_recognised(tmp_path: Path) -> None:
+def test_micro_batch_repeated_after_an_advance_is_recognised(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     driver.run([rows([5])])
     driver.run([rows([4, 9])], crash="after commit")
@@ -56,7 +56,7 @@ def test_repeated_micro_batch_after_an_advance_by_hand_is_recognised(tmp_path: P
     assert driver.log().version == version
 
 
-def test_repeated_micro_batch_of_a_stream_closed_since_is_recognised(tmp_path: Path) -> None:
+def test_micro_batch_repeated_after_a_close_is_recognised(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     driver.run([rows([5])], crash="after commit")
     driver.log().close("main")
@@ -119,7 +119,7 @@ def test_abort_after_a_commit_that_happened_keeps_the_files(tmp_path: Path) -> N
         assert driver.log().messages()["id"].to_pylist() == [0]
 
 
-def test_commit_called_twice_with_the_same_messages_keeps_the_files(tmp_path: Path) -> None:
+def test_second_commit_of_the_same_messages_keeps_the_files(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     (driver.checkpoint / "offsets" / "0").write_text("")
     writer = driver.writer(SCHEMA)
@@ -136,7 +136,7 @@ def test_commit_called_twice_with_the_same_messages_keeps_the_files(tmp_path: Pa
     assert driver.log().messages()["_time"].to_pylist() == [4, 5, 6]
 
 
-def test_abort_with_all_messages_keeps_files_since_the_commit_may_still_run(tmp_path: Path) -> None:
+def test_abort_with_all_messages_keeps_files_of_a_running_commit(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     message = driver.writer(SCHEMA).write(iter(rows([4]).to_batches()))
     driver.writer(SCHEMA).abort([message], 0)
@@ -161,7 +161,7 @@ def test_commit_that_may_have_happened_keeps_the_files(tmp_path: Path, monkeypat
     assert driver.log().messages().num_rows == 1
 
 
-def test_commit_of_another_attempt_lands_between_prepare_and_commit(tmp_path: Path) -> None:
+def test_commit_of_another_attempt_before_ours_is_seen(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     (driver.checkpoint / "offsets" / "0").write_text("")
     attempts = [driver.writer(SCHEMA) for _ in range(2)]
@@ -174,9 +174,7 @@ def test_commit_of_another_attempt_lands_between_prepare_and_commit(tmp_path: Pa
     assert len([name for name in driver.data_files() if "message" in name]) == 1
 
 
-def test_tasks_are_told_the_micro_batch_where_the_checkpoint_cannot_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_know_the_micro_batch_without_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Context:
         batch = "0"
 
@@ -245,9 +243,7 @@ def test_write_that_fails_in_the_middle_leaves_no_file(tmp_path: Path, monkeypat
     assert driver.data_files() == before
 
 
-def test_attempt_that_lost_to_one_of_the_same_micro_batch_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losing_attempt_of_a_micro_batch_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from spark_timely.log import Log
 
     driver = SinkDriver(tmp_path, **BOUNDED)

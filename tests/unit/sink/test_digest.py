@@ -40,7 +40,7 @@ def late(tmp_path: Path, late_data: str) -> Path:
     return driver.log_path
 
 
-def test_late_data_changes_what_becomes_of_rows_and_not_their_digest(tmp_path: Path) -> None:
+def test_late_data_option_changes_rows_and_not_their_digest(tmp_path: Path) -> None:
     data = rows([3, 12, 8, 11], 5)
     found = {
         late_data: digest_through(late(tmp_path, late_data), [data], **BOUNDED, lateData=late_data)
@@ -59,7 +59,7 @@ def test_tasks_and_buffers_make_no_difference(tmp_path: Path, cut: int, target: 
     assert found == digest_of(data, [("t", "t"), ("id", "id")])
 
 
-def test_narrower_types_names_in_other_case_and_missing_columns_hash_as_the_logs(tmp_path: Path) -> None:
+def test_types_names_and_missing_columns_hash_as_in_the_log(tmp_path: Path) -> None:
     schema = pa.schema([("t", pa.int64()), ("id", pa.int64()), ("more", pa.list_(pa.string()))])
     create_log(str(tmp_path / "log"), schema, times=("long",))
     options = {"timeColumn": "T", "frontier": "hold"}

@@ -134,7 +134,7 @@ def test_same_and_other_columns_added_by_queries_at_once_settle(tmp_path: Path) 
     ]
 
 
-def test_column_added_at_once_with_another_type_is_refused_with_both(tmp_path: Path) -> None:
+def test_column_added_at_once_with_two_types_is_refused(tmp_path: Path) -> None:
     query(tmp_path, "first", streams="3").run([rows([1])])
     slow, fast = query(tmp_path, "slow", mergeSchema="true"), query(tmp_path, "fast", mergeSchema="true")
     (slow.checkpoint / "offsets" / "0").write_text("")

@@ -175,7 +175,7 @@ def test_complete_log_refuses_a_new_stream(tmp_path: Path) -> None:
         other.run([rows([10])])
 
 
-def test_second_query_on_an_owned_stream_is_refused_before_any_task(tmp_path: Path) -> None:
+def test_second_query_on_a_stream_is_refused_before_any_task(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     driver.run([rows([9])])
     other = SinkDriver(tmp_path, query="query-b", checkpoint="b", **BOUNDED)
@@ -255,7 +255,7 @@ def test_schema_fits_or_is_refused(tmp_path: Path, table: dict[str, list[object]
         driver.run([data])
 
 
-def test_column_declared_not_null_is_required_and_may_hold_no_null(tmp_path: Path) -> None:
+def test_column_declared_not_null_is_required_without_nulls(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     create_log(str(driver.log_path), pa.schema([pa.field("t", pa.int64()), pa.field("id", pa.int64(), nullable=False)]))
     with refused(driver, errors.SchemaMismatchError, "found no column 'id', which the log declares not null"):
@@ -352,7 +352,7 @@ RACES: dict[str, tuple[pa.Table, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("case", sorted(RACES))
-def test_first_micro_batch_planned_for_another_log_than_was_made_is_refused(tmp_path: Path, case: str) -> None:
+def test_first_micro_batch_planned_for_another_log_is_refused(tmp_path: Path, case: str) -> None:
     from spark_timely.spark.base.schema import spark_schema
 
     options = {"timeColumn": "t", "frontier": "hold", "streams": "2"}
@@ -373,7 +373,7 @@ def test_first_micro_batch_planned_for_another_log_than_was_made_is_refused(tmp_
     assert not [name for name in first.data_files() if "/b-" in name]
 
 
-def test_first_micro_batches_of_two_queries_for_the_same_log_both_count(tmp_path: Path) -> None:
+def test_first_micro_batches_of_two_queries_both_count(tmp_path: Path) -> None:
     from spark_timely.spark.base.schema import spark_schema
 
     options = {"timeColumn": "t", "frontier": "hold", "streams": "2"}
@@ -422,13 +422,13 @@ def test_late_time_is_named_in_a_zone_that_python_does_not_know(tmp_path: Path, 
         driver.run([pa.table({"t": pa.array([time], pa.timestamp("us", "GMT+08:00"))})])
 
 
-def test_time_above_the_limit_is_named_in_a_zone_that_python_does_not_know(tmp_path: Path) -> None:
+def test_time_above_the_limit_is_named_in_an_unknown_zone(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, timeColumn="t", frontier="hold")
     with refused(driver, errors.InvalidUsageError, "found 300000000000000000 in row=0"):
         driver.run([pa.table({"t": pa.array([300_000_000_000_000_000], pa.timestamp("us", "GMT+08:00"))})])
 
 
-def test_column_with_a_name_that_other_logs_use_for_times_is_kept(tmp_path: Path) -> None:
+def test_column_named_like_times_of_other_logs_is_kept(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, timeColumn="_time_0", frontier="hold")
     driver.run([pa.table({"_time_0": pa.array([3], pa.int64()), "id": [1]})])
     assert driver.log().messages().select(["_time", "_time_0", "id"]).to_pylist() == [

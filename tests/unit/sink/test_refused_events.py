@@ -79,7 +79,7 @@ def test_diff_of_events_that_is_no_integer_is_refused(tmp_path: Path, diffs: pa.
     assert driver.log().messages()["_diff"].to_pylist() == [2]
 
 
-def test_time_of_a_replay_is_not_advanced_where_the_row_would_lose_its_own(tmp_path: Path) -> None:
+def test_time_of_a_replay_is_not_advanced_over_the_rows_own(tmp_path: Path) -> None:
     data = pa.table({"_time": pa.array([3], pa.int64()), "id": [1]})
     driver = SinkDriver(tmp_path, timeColumn="_time", frontier="hold", lateData="advance")
     with refused(driver, errors.InvalidOptionError, "'advance' together with timeColumn '_time'", "copy the column"):
@@ -98,7 +98,7 @@ def test_time_of_a_replay_is_not_advanced_where_the_row_would_lose_its_own(tmp_p
     ]
 
 
-def test_events_that_lost_where_their_log_begins_are_refused_with_the_cause(tmp_path: Path) -> None:
+def test_events_without_the_start_of_their_log_are_refused(tmp_path: Path) -> None:
     from spark_timely.log.files.format import METADATA_KEY, LogFormat
     from spark_timely.spark.base.schema import spark_schema
 

@@ -14,7 +14,7 @@ from spark_timely.sink.writer import TimelyStreamWriter
 from spark_timely.spark.base.schema import spark_schema
 from spark_timely.time.antichain import Antichain
 from tests.unit.sink.driver import SinkDriver, refused, rows
-from tests.unit.spark.test_source_frontier import offset
+from tests.unit.spark.base.test_source_frontier import offset
 
 SOURCE = {"timeColumn": "t", "frontier": "source"}
 NONE = rows([])
@@ -45,7 +45,7 @@ def test_log_is_as_far_as_the_source_that_is_behind(tmp_path: Path) -> None:
     assert set(reasons) == {"source: [11]"}
 
 
-def test_end_of_all_sources_closes_the_stream_and_a_repeated_end_changes_nothing(tmp_path: Path) -> None:
+def test_end_of_all_sources_closes_the_stream_once(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **SOURCE)
     driver.run([rows([1])], sources=[offset([]), offset([4])])
     assert not driver.log().frontier().is_empty
@@ -125,7 +125,7 @@ def test_product_times_meet_and_join(tmp_path: Path) -> None:
         (offset([5], ("date",)), errors.InvalidUsageError, "times of types (date) and (long)"),
     ],
 )
-def test_query_that_reads_what_tells_nothing_is_refused_before_any_work(
+def test_query_of_sources_without_frontiers_is_refused_first(
     tmp_path: Path, line: str, kind: type[errors.TimelyError], text: str, *, exists: bool
 ) -> None:
     driver = SinkDriver(tmp_path, **SOURCE)
@@ -147,7 +147,7 @@ def test_sources_of_other_times_than_the_logs_are_refused(tmp_path: Path) -> Non
         driver.run([rows([1])], sources=[offset([[1, 2]], ("long", "long"))])
 
 
-def test_state_that_appears_while_the_first_micro_batch_runs_is_refused_by_its_commit(
+def test_state_that_appears_in_the_first_micro_batch_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = SinkDriver(tmp_path, **SOURCE)

@@ -82,7 +82,7 @@ def test_times_that_are_null_or_before_the_log_are_refused() -> None:
     assert statements_of(table([-5], [9], [(-2, 0)]), LONG)[0].counts == {(-2,): 0}
 
 
-def test_log_is_a_collection_from_zero_of_what_is_neither_time_nor_diff_nor_statement() -> None:
+def test_log_is_a_collection_from_zero_of_the_payload_columns() -> None:
     layout = layout_of(schema(), options(), form=None)
     assert (layout.form.kind, layout.form.domain.minimum) == ("collection", (0,))
     assert (layout.payload, layout.times, layout.diff) == (("word",), ("_time",), "_diff")

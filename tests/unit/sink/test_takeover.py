@@ -29,7 +29,7 @@ def taken(folder: Path) -> tuple[SinkDriver, SinkDriver]:
     return old, new
 
 
-def test_query_that_may_not_take_over_is_refused_before_any_task_and_told_how(tmp_path: Path) -> None:
+def test_takeover_without_the_option_is_refused_with_the_way(tmp_path: Path) -> None:
     query(tmp_path, "old").run([rows([5])])
     other = query(tmp_path, "new")
     (other.checkpoint / "offsets" / "0").write_text("")
@@ -37,7 +37,7 @@ def test_query_that_may_not_take_over_is_refused_before_any_task_and_told_how(tm
         other.writer(SCHEMA)
 
 
-def test_first_micro_batch_takes_over_and_is_judged_by_the_counts_of_the_stream(tmp_path: Path) -> None:
+def test_takeover_is_judged_by_the_counts_of_the_stream(tmp_path: Path) -> None:
     query(tmp_path, "old").run([rows([5])])
     new = query(tmp_path, "new", takeover="true")
     # Behind the frontier that the owner before has left.
@@ -93,7 +93,7 @@ def test_owner_before_does_not_get_the_stream_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("crash", ["before commit", "after commit"])
-def test_first_micro_batch_repeated_after_a_crash_is_in_the_log_once(tmp_path: Path, crash: str) -> None:
+def test_first_micro_batch_repeated_after_a_crash_is_there_once(tmp_path: Path, crash: str) -> None:
     query(tmp_path, "old").run([rows([5])])
     new = query(tmp_path, "new", takeover="true")
     new.run([rows([6, 4], 10)], crash=crash)
@@ -103,7 +103,7 @@ def test_first_micro_batch_repeated_after_a_crash_is_in_the_log_once(tmp_path: P
     assert new.log().messages()["id"].to_pylist() == [11, 0, 10]
 
 
-def test_two_that_take_over_at_once_the_loser_of_the_race_plans_anew(tmp_path: Path) -> None:
+def test_loser_of_two_takeovers_at_once_plans_again(tmp_path: Path) -> None:
     query(tmp_path, "old").run([rows([5])])
     pair = [query(tmp_path, name, takeover="true") for name in ("b", "c")]
     writers = []
@@ -154,9 +154,7 @@ STEPS = st.lists(
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
-def test_whoever_takes_over_in_whatever_order_each_row_is_captured_once(
-    tmp_path: Path, steps: list[tuple[str, str]]
-) -> None:
+def test_takeovers_in_any_order_capture_each_row_once(tmp_path: Path, steps: list[tuple[str, str]]) -> None:
     """Each query has an endless input of its own, and tries to go on wherever its checkpoint is.
 
     ``lost``: killed before Spark's own commit; ``killed``: before the log's.
@@ -212,9 +210,7 @@ def test_takeover_is_a_warning_that_names_where_the_log_ended(
     assert not caplog.records, "the next micro-batch takes nothing over"
 
 
-def test_first_capture_into_a_stream_that_nobody_captured_into_is_no_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_first_capture_into_an_unused_stream_is_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     new = query(tmp_path, "new", takeover="true")
     with caplog.at_level("WARNING", "spark_timely.sink"):
         new.run([rows([6], 10)])

@@ -83,9 +83,7 @@ def test_deleted_log_is_refused_and_not_made_again(tmp_path: Path, policy: str) 
 
 
 @policies
-def test_log_restored_from_a_copy_is_refused_until_the_lost_micro_batches_are_repeated(
-    tmp_path: Path, policy: str
-) -> None:
+def test_restored_log_is_refused_until_its_past_is_repeated(tmp_path: Path, policy: str) -> None:
     driver = driver_of(tmp_path, policy)
     run(driver, policy, 0)
     copy_log(driver)
@@ -161,7 +159,7 @@ def test_other_log_in_its_place_is_refused(tmp_path: Path, policy: str) -> None:
 
 
 @policies
-def test_micro_batch_repeated_on_a_log_that_lost_it_alone_is_captured_again(tmp_path: Path, policy: str) -> None:
+def test_micro_batch_that_the_log_lost_is_captured_again(tmp_path: Path, policy: str) -> None:
     driver = driver_of(tmp_path, policy)
     run(driver, policy, 0)
     copy_log(driver)
@@ -341,7 +339,7 @@ def test_log_restored_to_before_it_was_taken_over_is_refused(tmp_path: Path, n_l
             run(driver, "bounded", 2)
 
 
-def test_former_owner_that_continues_on_a_restored_log_is_not_joined_by_the_new_owner(tmp_path: Path) -> None:
+def test_new_owner_does_not_join_the_former_on_a_restored_log(tmp_path: Path) -> None:
     """Rows that both have read would come twice."""
     driver = driver_of(tmp_path)
     run(driver, "bounded", 0)
@@ -437,7 +435,7 @@ def test_consent_without_anything_to_accept_has_no_effect(tmp_path: Path) -> Non
     assert (state.epoch, state.note.gaps) == (0, ())
 
 
-def test_consent_does_not_accept_another_plan_of_a_number_that_the_log_has(tmp_path: Path) -> None:
+def test_consent_does_not_cover_another_plan_of_a_known_number(tmp_path: Path) -> None:
     driver = driver_of(tmp_path, beginAt="1")
     for batch in range(2):
         run(driver, "bounded", batch)
@@ -447,7 +445,7 @@ def test_consent_does_not_accept_another_plan_of_a_number_that_the_log_has(tmp_p
         run(driver, "bounded", 1)
 
 
-def test_consent_to_a_log_that_has_the_number_from_another_plan_is_refused(tmp_path: Path) -> None:
+def test_consent_to_a_number_of_another_plan_is_refused(tmp_path: Path) -> None:
     """A copy of the log went on without this checkpoint."""
     driver = driver_of(tmp_path)
     for batch in range(2):

@@ -127,7 +127,7 @@ def test_query_id_that_nobody_tells_is_refused(tmp_path: Path) -> None:
     assert driver.data_files() == set()
 
 
-def test_second_stream_of_a_log_joins_at_the_frontier_of_a_live_one(tmp_path: Path) -> None:
+def test_second_stream_joins_at_the_frontier_of_a_live_one(tmp_path: Path) -> None:
     SinkDriver(tmp_path, **BOUNDED).run([rows([9])])
     other = SinkDriver(tmp_path, query="query-b", checkpoint="b", stream="other", **BOUNDED)
     with pytest.raises(errors.LateDataError, match=r"in stream 'other': found time 7 behind the frontier \[8\]"):
@@ -185,7 +185,7 @@ def test_product_times_dead_letters_and_advanced_rows(tmp_path: Path) -> None:
         assert log.verify().legal
 
 
-def test_dead_letters_are_in_the_same_commit_with_reason_and_clock(tmp_path: Path) -> None:
+def test_dead_letters_are_in_the_commit_with_reason_and_clock(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED, lateData="deadLetter", maxFutureSkew="10")
     driver.run([rows([9])])
     driver.run([rows([3, 8, 50], 10)])
@@ -209,7 +209,7 @@ def test_advanced_rows_keep_their_payload_and_are_counted(tmp_path: Path) -> Non
     assert reason == "bounded: greatest time 12, lateness 1; 1 rows advanced; 1 skewed rows kept"
 
 
-def test_collection_log_has_diffs_and_no_diff_column_in_its_payload(tmp_path: Path) -> None:
+def test_collection_log_has_diffs_and_no_such_payload_column(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, diffColumn="d")
     driver.run([pa.table({"d": pa.array([1, -1, 2], pa.int32()), "id": [1, 1, 2]})])
     log = driver.log()
@@ -341,7 +341,7 @@ def test_writer_reads_nothing_and_writes_nothing_in_its_pickle(tmp_path: Path) -
     assert isinstance(pickle.loads(text), TimelyStreamWriter)
 
 
-def test_missing_data_file_is_told_on_reading_and_does_not_stop_the_capture(tmp_path: Path) -> None:
+def test_missing_data_file_fails_the_reading_not_the_capture(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     driver.run([rows([5])])
     (name,) = [name for name in driver.data_files() if "message" in name]

@@ -41,7 +41,7 @@ def test_start_refuses_settings_that_make_no_sense(tmp_path: Path, what: str) ->
     assert not (tmp_path / "flow out").exists()
 
 
-def test_start_refuses_two_dataflows_of_one_name_and_a_test_of_sql(tmp_path: Path) -> None:
+def test_start_refuses_a_double_name_and_unfit_settings(tmp_path: Path) -> None:
     with pytest.raises(InvalidUsageError, match="found names \\['flow', 'flow'\\]"):
         flow(tmp_path).start(NO_SPARK, beside=[flow(tmp_path)])
     with pytest.raises(InvalidUsageError, match="twice=True with evaluation='sql'"):
@@ -54,7 +54,7 @@ def test_start_refuses_two_dataflows_of_one_name_and_a_test_of_sql(tmp_path: Pat
         st.Dataflow("other", checkpoint=" ")
 
 
-def test_plan_progress_and_numbers_are_told_before_the_first_start(tmp_path: Path) -> None:
+def test_plan_progress_and_numbers_are_there_before_the_start(tmp_path: Path) -> None:
     st.open_log(str(tmp_path / "in")).writer(owner="test").append(
         pa.table({"_time": [1, 4], "n": [1, 2]}), advance_to=3
     )

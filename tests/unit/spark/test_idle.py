@@ -98,7 +98,7 @@ def test_idle_query_gives_up_its_lateness_once_and_says_why(tmp_path: Path) -> N
     assert driver.log().verify().legal
 
 
-def test_restart_needs_no_memory_and_a_long_micro_batch_is_no_silence(tmp_path: Path) -> None:
+def test_restart_needs_no_memory_and_long_work_is_no_silence(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     # Planned long before it is committed: by the clock of its plan it would be old at once.
     writer_clock = driver.writer(SCHEMA)
@@ -123,7 +123,7 @@ def fields(report: Any) -> dict[str, Any]:
     return {name: getattr(report, name) for name in type(report).__dataclass_fields__}
 
 
-def test_repeated_micro_batch_is_still_recognised_after_an_idle_time(tmp_path: Path) -> None:
+def test_repeated_micro_batch_is_recognised_after_an_idle_time(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     driver.run([rows([50, 45])])
     query, watch = watched(driver)
@@ -139,7 +139,7 @@ STAGES = ("planned", "written", "committed")
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_micro_batch_under_way_is_waited_for_and_never_late_by_the_advance(tmp_path: Path, stage: str) -> None:
+def test_advance_waits_for_a_micro_batch_under_way(tmp_path: Path, stage: str) -> None:
     driver = SinkDriver(tmp_path, **{**BOUNDED, "lateData": "error"})
     driver.run([rows([50])])
     query, watch = watched(driver)
@@ -162,9 +162,7 @@ def test_micro_batch_under_way_is_waited_for_and_never_late_by_the_advance(tmp_p
     assert not (driver.checkpoint / "timely-gate").exists()
 
 
-def test_micro_batch_that_begins_during_the_advance_is_planned_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_micro_batch_begun_in_the_advance_is_planned_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     driver.run([rows([50])])
     query, watch = watched(driver)
@@ -190,7 +188,7 @@ def test_micro_batch_that_begins_during_the_advance_is_planned_after_it(
 
 
 @pytest.mark.parametrize("winner", ["the advance", "the micro-batch"])
-def test_where_the_gate_fails_one_of_the_two_is_refused_and_no_row_is_lost(
+def test_failure_of_the_gate_refuses_one_and_loses_no_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, winner: str
 ) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
@@ -329,7 +327,7 @@ def test_thread_looks_until_the_query_ends_or_is_stopped(tmp_path: Path, caplog:
     assert frontier(driver) == 51
 
 
-def test_thread_ends_with_a_warning_where_the_stream_was_taken_over(
+def test_thread_ends_with_a_warning_after_a_takeover(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idle_module, "_LOOK_S", (0.0, 0.001))
@@ -344,7 +342,7 @@ def test_thread_ends_with_a_warning_where_the_stream_was_taken_over(
     assert "the idle timeout of query query-a has ended: could not advance stream 'main'" in caplog.text
 
 
-def test_timer_looks_as_long_as_the_query_lives_however_often_that_fails(
+def test_timer_looks_while_the_query_lives_despite_failures(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idle_module, "_LOOK_S", (0.0, 0.0001))

@@ -18,7 +18,7 @@ from spark_timely.spark.base.log_record import LogCommit, LogEntry, read_entries
 from spark_timely.spark.capture import foreach_batch
 from spark_timely.spark.idle import IdleWatch
 from tests.unit.sink.driver import SinkDriver, rows
-from tests.unit.spark.test_foreach_batch import Frame, write_job
+from tests.unit.spark.capture.test_foreach_batch import Frame, write_job
 from tests.unit.spark.test_idle import BOUNDED as IDLE_OPTIONS
 from tests.unit.spark.test_idle import TIMEOUT_S, watched
 from tests.unit.spark.test_start import ended
@@ -104,7 +104,7 @@ def test_gaps_in_foreach_batch_are_meant(tmp_path: Path) -> None:
     )
 
 
-def test_restored_log_is_refused_and_the_way_back_passes_empty_micro_batches(tmp_path: Path) -> None:
+def test_restored_log_is_refused_until_micro_batches_pass_it(tmp_path: Path) -> None:
     query = Query(tmp_path)
     for batch in (2, 4):
         query.capture(batch)

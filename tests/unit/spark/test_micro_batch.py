@@ -67,7 +67,7 @@ def test_micro_batch_asks_for_the_next_one_while_work_is_left(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("lives", [True, False])
-def test_micro_batch_works_off_everything_where_it_cannot_ask_or_the_query_ends(
+def test_micro_batch_works_off_all_where_it_cannot_ask(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lives: bool
 ) -> None:
     run: Any = micro_batch(tmp_path, monkeypatch, lives=lives)

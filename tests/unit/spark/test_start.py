@@ -61,7 +61,7 @@ def test_stream_of_another_query_is_not_closed(tmp_path: Path) -> None:
     assert driver.log().messages()["_time"].to_pylist() == [9, 10]
 
 
-def test_own_stream_is_closed_and_its_last_micro_batch_still_recognised(tmp_path: Path) -> None:
+def test_own_stream_is_closed_and_its_last_micro_batch_known(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     driver.run([rows([9])])
     ended(driver, "query-a").await_termination()
@@ -88,7 +88,7 @@ def test_own_stream_is_closed_and_its_last_micro_batch_still_recognised(tmp_path
         ("once: repeated, then nothing", {"close": "once", "repeats": True}, True),
     ],
 )
-def test_stream_is_closed_only_with_evidence_that_the_input_is_used_up(
+def test_stream_is_closed_only_if_the_input_is_used_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, case: str, keywords: dict[str, Any], closed: bool
 ) -> None:
     del case
@@ -104,7 +104,7 @@ def test_stream_is_closed_only_with_evidence_that_the_input_is_used_up(
     assert all("could not close stream 'main'" in text and "hint: the stream stays open" in text for text in texts)
 
 
-def test_stream_stays_open_where_a_micro_batch_was_planned_and_not_committed(tmp_path: Path) -> None:
+def test_stream_with_an_uncommitted_micro_batch_stays_open(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     driver.run([rows([9])])
     driver.run([rows([10])], crash="before commit")
@@ -115,7 +115,7 @@ def test_stream_stays_open_where_a_micro_batch_was_planned_and_not_committed(tmp
     assert driver.log().frontier().is_empty
 
 
-def test_query_without_input_closes_no_stream_of_a_log_that_its_data_does_not_fit(tmp_path: Path) -> None:
+def test_query_without_input_closes_no_stream_of_an_unfit_log(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     create_log(str(driver.log_path), pa.schema([("t", pa.int64()), ("name", pa.string())]))
     version = driver.log().version
@@ -155,7 +155,7 @@ class Session:
         self.values.pop(name, None)
 
 
-def test_settings_changed_by_two_at_once_are_restored_after_the_last() -> None:
+def test_settings_changed_by_two_are_restored_after_the_last() -> None:
     session: Any = Session(a="1")
     wanted = {"a": "5", "b": "6"}
     first, second = (changed_settings(session, wanted, purpose="x") for _ in range(2))

@@ -110,7 +110,7 @@ def test_histories_keep_the_protocol(history: History) -> None:
 
 
 @given(drawn=arrivals(late=False))
-def test_arrivals_without_late_rows_have_none_under_the_finest_cut(drawn: Arrivals) -> None:
+def test_arrivals_without_late_rows_have_none_in_any_cut(drawn: Arrivals) -> None:
     assert not drawn.late_for_some_cut
     model = CaptureModel(minimum=-(2**63), policy="bounded", lateness=drawn.lateness)
     for (time,), row in drawn.rows:

@@ -48,7 +48,7 @@ def test_what_is_no_moment(value: Any) -> None:
     assert parse_day(value) is None
 
 
-def test_a_moment_without_a_zone_is_refused_unless_it_is_said_to_be_in_utc() -> None:
+def test_a_moment_without_a_zone_is_refused_unless_declared_utc() -> None:
     for naive in ("2013-06-12T22:00", dt.datetime(2013, 6, 12, 22)):
         assert parse_moment(naive) is None
         assert parse_moment(naive, without_zone="utc") == 1_371_074_400_000_000

@@ -136,7 +136,7 @@ def contents(log: MemoryLog, upper: object) -> dict[object, int]:
 
 @pytest.mark.parametrize("arity", [1, 2])
 @pytest.mark.parametrize("files", [1, 3])
-def test_collection_goes_out_and_comes_back_from_a_careless_messenger(arity: int, files: int, tmp_path: Path) -> None:
+def test_collection_comes_back_from_a_careless_messenger(arity: int, files: int, tmp_path: Path) -> None:
     log = collection(arity)
     time, record = ("u64", "product<u64, u64>")[arity - 1], "{k: string, n: option<vec<i64>>}"
     types = CaptureTypes.parse(time, record)
@@ -169,7 +169,7 @@ def test_part_of_a_collection_ends_where_it_was_asked_to() -> None:
     assert last.upper.to_json() == [40]  # what is open is not said to be complete
 
 
-def test_streams_and_collections_are_not_mistaken_for_one_another(tmp_path: Path) -> None:
+def test_streams_and_collections_are_told_apart(tmp_path: Path) -> None:
     stream = MemoryLog.create(pa.schema([("k", pa.string())]), minimum=(0,))
     with pytest.raises(InvalidUsageError, match="found kind='stream'"):
         list(collection_messages(stream))
@@ -185,7 +185,7 @@ def test_stream_that_is_no_import_of_these_types_is_refused() -> None:
         CdcImport(log, "main", types)
 
 
-def test_messages_that_are_refused_open_no_stream_and_make_no_log() -> None:
+def test_refused_messages_open_no_stream_and_make_no_log() -> None:
     types = CaptureTypes.parse("u64", "string")
     log = MemoryLog.create(types.payload, minimum=(0,), kind="collection")
     made: list[MemoryLog] = []

@@ -45,7 +45,7 @@ class Kept:
 
 @settings(max_examples=max(60, settings().max_examples // 4))
 @given(st.data())
-def test_any_copies_any_order_and_any_cuts_move_the_frontier_as_the_reader_does(data: st.DataObject) -> None:
+def test_copies_order_and_cuts_move_the_frontier_as_the_reader(data: st.DataObject) -> None:
     _, _, case = data.draw(st.sampled_from([each for each in CASES if each[2]["mode"] != "dup_inside_message"]))
     types = {"time": TIMES[case["time"]], "record": "string"}
     messages = [read_message(json.dumps(message), **types) for message in case["messages"]]
@@ -70,7 +70,7 @@ def test_any_copies_any_order_and_any_cuts_move_the_frontier_as_the_reader_does(
         assert ledger.size == 0
 
 
-def test_copies_that_wait_are_kept_once_and_a_chain_in_any_order_joins_at_once() -> None:
+def test_waiting_copies_are_kept_once_and_a_chain_joins_at_once() -> None:
     ledger = Ledger(Antichain.of(0))
     chain = [Statement(Antichain.of(n), Antichain.of(n + 1), {(n,): 1}) for n in range(1, 3_000)]
     ledger.take([*chain[::-1], *chain])
@@ -82,7 +82,7 @@ def test_copies_that_wait_are_kept_once_and_a_chain_in_any_order_joins_at_once()
 
 
 @pytest.mark.parametrize("moved", [4, 12])
-def test_who_moves_the_frontier_by_hand_says_that_all_before_is_complete(moved: int) -> None:
+def test_frontier_moved_by_hand_completes_all_before_it(moved: int) -> None:
     ledger = Ledger(Antichain.of(0))
     ledger.take(
         [

@@ -33,7 +33,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_live_files_are_those_added_and_not_removed_and_an_index_never_changes(done: list[Any]) -> None:
+def test_live_files_are_those_added_and_not_removed(done: list[Any]) -> None:
     live, model = LiveFiles(1), {}
     given_out: list[tuple[FileIndex, list[str], list[int]]] = []
     for removes, files in done:
@@ -67,7 +67,7 @@ def test_to_add_one_file_copies_no_others() -> None:
     assert np.shares_memory(before.sizes, after.sizes)
 
 
-def test_after_files_were_removed_there_is_room_for_as_many_as_are_left() -> None:
+def test_room_after_removals_is_for_the_files_left() -> None:
     live = LiveFiles(1)
     live.add(index_adds(FORM, [add(str(n), "message", n) for n in range(300)]))
     live.remove([str(n) for n in range(100)])

@@ -78,7 +78,7 @@ def test_one_time_above_the_limit_is_cut_inside() -> None:
 
 
 @pytest.mark.parametrize(("n_rows", "n_files"), [(500, 1), (1000, 2)])
-def test_late_rows_have_a_file_where_it_pays_for_what_is_compressed(n_rows: int, n_files: int) -> None:
+def test_late_rows_have_a_file_where_compression_pays_for_it(n_rows: int, n_files: int) -> None:
     late = n_rows // 100 + 1
     _, files, _ = write(np.array([0] * (n_rows - late) + [500] * late).reshape(-1, 1))
     assert len(files) == n_files
@@ -395,9 +395,7 @@ def test_paths_are_made_absolute(tmp_path: object) -> None:
         storage.read("a")
 
 
-def test_directory_that_cannot_be_listed_is_an_error_of_the_storage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unlistable_directory_is_an_error_of_the_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: str) -> list[str]:
         raise PermissionError(13, "Permission denied", path)
 
@@ -516,7 +514,7 @@ def test_what_a_cast_would_lose_in_silence_is_refused(column: pa.Array, wanted: 
         conform(pa.table({"c": column}), pa.schema([("c", wanted)]))
 
 
-def test_fields_come_in_any_order_and_floats_with_fewer_bits_where_they_fit() -> None:
+def test_fields_come_in_any_order_and_floats_with_fewer_bits() -> None:
     fields = pa.array([{"f": None, "amount": 7}], pa.struct([("f", pa.float32()), ("amount", pa.int32())]))
     found = conform(pa.table({"c": fields}), pa.schema([("c", AMOUNT)]))
     assert found["c"].to_pylist() == [{"amount": 7, "f": None}]

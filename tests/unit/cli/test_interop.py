@@ -55,7 +55,7 @@ def digest(run: Run, log: str) -> str:
     return str(json.loads(out)["hash"])
 
 
-def test_import_again_adds_nothing_and_export_gives_the_same_back(
+def test_second_import_adds_nothing_and_export_gives_the_same(
     run: Run, files: list[str], log_path: str, tmp_path: Path
 ) -> None:
     code, out, _ = run("import", log_path, *files, *TYPES, "--json")
@@ -146,7 +146,7 @@ def test_progress_is_not_mixed_with_what_programs_read(
     assert shown(monkeypatch, run, "export", log_path, str(tmp_path / "out"), *mode, at=at) == [""]
 
 
-def test_unfinished_capture_is_reported_and_goes_on_when_it_grows(run: Run, log_path: str, tmp_path: Path) -> None:
+def test_unfinished_capture_is_reported_and_continued(run: Run, log_path: str, tmp_path: Path) -> None:
     whole = golden_bytes("capture_c2_3workers_w0.bin")
     file = tmp_path / "growing.bin"
     file.write_bytes(whole[: len(whole) // 2])
@@ -202,7 +202,7 @@ def test_wrong_type_is_refused_with_its_place_and_makes_no_log(run: Run, files: 
     assert not os.path.exists(log_path)
 
 
-def test_capture_that_breaks_the_protocol_is_refused_and_makes_no_log(run: Run, log_path: str, tmp_path: Path) -> None:
+def test_capture_that_breaks_the_protocol_makes_no_log(run: Run, log_path: str, tmp_path: Path) -> None:
     file = tmp_path / "late.bin"
     file.write_bytes(capture_bytes([{0: -1}, (0, [("late", 1)])], time="u64", record="(string, u64)"))
     code, _, err = run("import", log_path, str(file), *TYPES)
@@ -379,7 +379,7 @@ def test_one_file_under_two_names_is_refused(run: Run, files: list[str], log_pat
     assert not os.path.exists(log_path)
 
 
-def test_capture_that_closes_does_not_complete_a_log_before_the_others_are_in(
+def test_log_is_not_complete_before_all_captures_are_in(
     run: Run, files: list[str], log_path: str, tmp_path: Path
 ) -> None:
     (tmp_path / "begun.bin").write_bytes(b"")
@@ -391,16 +391,14 @@ def test_capture_that_closes_does_not_complete_a_log_before_the_others_are_in(
     assert all(each["closed"] for each in json.loads(out)["captures"])
 
 
-def test_log_that_is_to_get_fewer_captures_than_there_are_is_refused(run: Run, files: list[str], log_path: str) -> None:
+def test_log_for_fewer_captures_than_there_are_is_refused(run: Run, files: list[str], log_path: str) -> None:
     code, _, err = run("import", log_path, *files, *TYPES, "--streams", "2")
     assert code == 2
     assert "found --streams 2 for 3 captures" in err
     assert not os.path.exists(log_path)
 
 
-def test_line_that_breaks_the_protocol_is_named_by_its_place_in_the_file(
-    run: Run, log_path: str, tmp_path: Path
-) -> None:
+def test_line_that_breaks_the_protocol_is_named_by_its_place(run: Run, log_path: str, tmp_path: Path) -> None:
     file, lines = tmp_path / "x.jsonl", [json.dumps(line) for line in LATE]
     file.write_text(f"\n{lines[0]}\n\n{lines[1]}\n")
     code, _, err = run("import", log_path, str(file), *TYPES, "--format", "jsonl")
@@ -437,7 +435,7 @@ def test_file_of_lines_that_was_cut_is_refused(run: Run, log_path: str, tmp_path
     assert "bytes less than" in err
 
 
-def test_cdcv2_that_is_still_written_is_read_to_its_last_whole_message(run: Run, log_path: str, tmp_path: Path) -> None:
+def test_growing_cdcv2_is_read_to_its_last_whole_message(run: Run, log_path: str, tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl"
     lines = '{"updates": [["a", 1, 1]]}\n{"progress": {"lower": [0], "upper": [], "counts": [[1, 1]]}}'
     file.write_text(lines[:-2])

@@ -18,7 +18,7 @@ from spark_timely.canonical.digest import RowsDigest
 from spark_timely.spark.capture import foreach_batch, staging
 from spark_timely.spark.capture.digest_sql import digest_in, row_hash_sql
 from tests.unit.sink.driver import rows
-from tests.unit.spark import test_foreach_batch as support
+from tests.unit.spark.capture import test_foreach_batch as support
 
 write_job = support.write_job
 
@@ -77,7 +77,7 @@ def test_rows_that_were_left_on_another_machine_are_missed(tmp_path: Path, monke
     assert found.value.determinate
 
 
-def test_an_observation_that_spark_never_ends_costs_the_digest_and_not_the_capture(
+def test_an_observation_without_end_costs_the_digest_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impatient: Counts, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert capture(tmp_path / "log", monkeypatch, rows([5, 6]), impatient) == [None]
@@ -86,7 +86,7 @@ def test_an_observation_that_spark_never_ends_costs_the_digest_and_not_the_captu
 
 
 @pytest.mark.parametrize(("written", "found"), [(None, "no count of the rows"), (3, "2 of 3 rows"), (2, None)])
-def test_where_files_may_be_elsewhere_rows_must_have_been_counted(written: int | None, found: str | None) -> None:
+def test_rows_must_be_counted_where_files_may_be_elsewhere(written: int | None, found: str | None) -> None:
     plan: Any = SimpleNamespace(options=SimpleNamespace(path="s3://bucket/log"))
     nothing: Any = None
     storage: Any = SimpleNamespace(local=False)

@@ -111,7 +111,7 @@ def test_input_put_back_is_refused_however_far_it_grew_since(
     assert [state.failure is None for state in outputs(both)] == [False, True]
 
 
-def test_input_put_back_and_grown_while_the_query_lives_is_noticed_at_each_step(tmp_path: Path, log: Log) -> None:
+def test_input_put_back_under_a_running_query_is_noticed(tmp_path: Path, log: Log) -> None:
     put_back = saved(log.path)
     grow(log.path, 40, n=1)
     scope = rows_of(tmp_path, log.path)
@@ -147,7 +147,7 @@ def test_input_restored_by_delta_is_one_that_was_put_back(tmp_path: Path, log: L
     assert state_of(tmp_path) == before
 
 
-def test_diverged_copy_swapped_in_and_back_is_noticed_by_what_was_read_of_it(tmp_path: Path, log: Log) -> None:
+def test_diverged_copy_swapped_in_and_back_is_noticed(tmp_path: Path, log: Log) -> None:
     put_other = saved(log.path)
     grow(log.path, 40, n=1)
     put_first = saved(log.path, "first")
@@ -213,7 +213,7 @@ def test_each_stream_of_an_input_counts(tmp_path: Path, lost: str) -> None:
         run(rows_of(tmp_path, path))
 
 
-def test_input_that_is_the_output_of_another_dataflow_is_one_like_any(tmp_path: Path, log: Log) -> None:
+def test_output_of_another_dataflow_is_an_input_like_any(tmp_path: Path, log: Log) -> None:
     def made_first() -> None:
         run(rows_of(tmp_path, log.path, name="between"))
 
@@ -278,7 +278,7 @@ def test_output_without_a_step_takes_its_input_as_it_is(tmp_path: Path) -> None:
     assert state_of(tmp_path)[0] == Antichain.of(10)
 
 
-def test_input_without_rows_that_was_put_back_is_refused_all_the_same(tmp_path: Path) -> None:
+def test_input_without_rows_that_was_put_back_is_refused(tmp_path: Path) -> None:
     """Nothing was read of it but that nothing was there."""
     path = str(tmp_path / "in")
     made = create_log(path, SCHEMA, minimum=(0,))
@@ -519,7 +519,7 @@ def test_consent_to_one_input_put_back_is_none_to_a_second_one(tmp_path: Path, l
 
 
 @pytest.mark.parametrize("what", ["made again", "put back"])
-def test_consent_to_a_change_of_the_plan_is_none_to_another_input(tmp_path: Path, log: Log, what: str) -> None:
+def test_consent_to_a_plan_is_none_to_another_input(tmp_path: Path, log: Log, what: str) -> None:
     def flow(condition: str, replaces: str | None = None) -> Scope:
         scope = Scope("flow")
         scope.replay(log.path).filter(condition).capture(str(tmp_path / "out"), replaces=replaces)
@@ -550,9 +550,7 @@ def test_consent_to_a_change_of_the_plan_is_none_to_another_input(tmp_path: Path
 
 
 @pytest.mark.parametrize("what", ["made again", "put back"])
-def test_spool_of_another_history_gives_nothing_to_a_new_output_until_it_is_consented_to(
-    tmp_path: Path, log: Log, what: str
-) -> None:
+def test_spool_of_another_history_gives_nothing_before_consent(tmp_path: Path, log: Log, what: str) -> None:
     def flow(*outs: str, replaces: tuple[str | None, ...] = (None, None)) -> Scope:
         scope = Scope("flow")
         rows = scope.replay(log.path).filter("n >= 0").spool(tmp_path / "spool", replaces=replaces[0])
@@ -583,7 +581,7 @@ def test_spool_of_another_history_gives_nothing_to_a_new_output_until_it_is_cons
     assert state_of(tmp_path)[1].num_rows == state_of(tmp_path, "spool")[1].num_rows
 
 
-def test_input_of_another_path_is_a_change_of_the_plan_that_the_code_names(tmp_path: Path, log: Log) -> None:
+def test_input_of_another_path_is_a_change_of_the_plan(tmp_path: Path, log: Log) -> None:
     first = rows_of(tmp_path, log.path)
     run(first)
     other = create_log(str(tmp_path / "other"), SCHEMA, minimum=(0,))

@@ -90,7 +90,7 @@ def test_order_of_arrival_and_progress_rows_are_refused(tmp_path: Path) -> None:
     assert batch_frontier(0, checkpoint=checkpoint(tmp_path, offset([5], content="rows"))) == Antichain.of(5)
 
 
-def test_offset_without_types_is_refused_since_days_could_be_taken_for_microseconds(tmp_path: Path) -> None:
+def test_offset_without_types_is_refused_for_dates(tmp_path: Path) -> None:
     line = json.dumps({"version": 1, "delivery": "complete", "log": "a", "origin": [0], "frontier": [5]})
     with pytest.raises(InvalidUsageError, match=r"does not say of which type its times are, at offset .* an earlier"):
         batch_frontier(0, checkpoint=checkpoint(tmp_path, line))

@@ -80,9 +80,7 @@ MOVES = {
 
 @pytest.mark.parametrize("grown", [False, True], ids=["input behind", "input past it"])
 @pytest.mark.parametrize("what", MOVES)
-def test_output_that_somebody_moved_is_refused_by_name_by_a_second_run(
-    tmp_path: Path, log: Log, what: str, grown: bool
-) -> None:
+def test_second_run_refuses_a_moved_output_by_name(tmp_path: Path, log: Log, what: str, grown: bool) -> None:
     move, found = MOVES[what]
     scope = counts(log, tmp_path)
     run(scope)
@@ -101,9 +99,7 @@ def test_output_that_somebody_moved_is_refused_by_name_by_a_second_run(
 
 
 @pytest.mark.parametrize("what", MOVES)
-def test_output_that_somebody_moved_is_refused_by_who_runs_and_the_others_continue(
-    tmp_path: Path, log: Log, what: str
-) -> None:
+def test_running_query_refuses_a_moved_output_beside_others(tmp_path: Path, log: Log, what: str) -> None:
     move, found = MOVES[what]
     scope = counts(log, tmp_path)
     scope.replay(log).capture(str(tmp_path / "rows"))
@@ -124,7 +120,7 @@ def test_output_that_somebody_moved_is_refused_by_who_runs_and_the_others_contin
 
 
 @pytest.mark.parametrize("lives", [False, True])
-def test_output_closed_by_hand_is_refused_also_where_its_input_closes(tmp_path: Path, log: Log, lives: bool) -> None:
+def test_output_closed_by_hand_is_refused_as_its_input_closes(tmp_path: Path, log: Log, lives: bool) -> None:
     scope = counts(log, tmp_path)
     made = engine(scope)
     made.advance(runner(scope.storage))
@@ -146,7 +142,7 @@ def test_output_closed_by_hand_is_refused_also_where_its_input_closes(tmp_path: 
     assert out_of(tmp_path).frontier().is_empty
 
 
-def test_hand_that_comes_between_the_look_and_the_append_is_noticed(tmp_path: Path, log: Log) -> None:
+def test_change_between_the_look_and_the_append_is_noticed(tmp_path: Path, log: Log) -> None:
     scope = counts(log, tmp_path)
     job = runner(scope.storage)
     left = [hand_advanced]
@@ -168,9 +164,7 @@ def test_hand_that_comes_between_the_look_and_the_append_is_noticed(tmp_path: Pa
     assert times_in(tmp_path) == list(range(10))
 
 
-def test_stream_taken_over_is_refused_by_the_name_of_its_owner_before_anything_is_computed(
-    tmp_path: Path, log: Log
-) -> None:
+def test_stream_taken_over_is_refused_before_computing(tmp_path: Path, log: Log) -> None:
     scope = counts(log, tmp_path)
     made = engine(scope)
     made.advance(runner(scope.storage))
@@ -212,7 +206,7 @@ def test_output_advanced_before_its_first_step_begins_there(tmp_path: Path, log:
         run(scope)
 
 
-def test_commit_by_others_that_changes_nothing_is_none_to_speak_of(tmp_path: Path, log: Log) -> None:
+def test_commit_by_others_that_changes_nothing_is_ignored(tmp_path: Path, log: Log) -> None:
     run(counts(log, tmp_path))
     for upper in (35, 40):
         out_of(tmp_path).advance("main", out_of(tmp_path).frontier(), reason="by hand, to where it is")
@@ -247,7 +241,7 @@ def test_consent_holds_for_one_state_of_the_output_alone(tmp_path: Path, log: Lo
 
 
 @pytest.mark.parametrize("what", ["advanced", "appended", "closed"])
-def test_consent_is_none_to_a_move_that_comes_before_the_next_step(tmp_path: Path, log: Log, what: str) -> None:
+def test_consent_does_not_cover_a_later_move(tmp_path: Path, log: Log, what: str) -> None:
     run(counts(log, tmp_path))
     hand_advanced(tmp_path)
     with pytest.raises(DataLossError) as caught:
@@ -284,7 +278,7 @@ def test_change_of_the_plan_is_no_consent_to_a_move(tmp_path: Path, log: Log) ->
     assert times_in(tmp_path) == [*range(30), *range(40, 50)]
 
 
-def test_spool_that_somebody_moved_stops_with_all_that_is_made_from_it(tmp_path: Path, log: Log) -> None:
+def test_moved_spool_stops_with_all_that_is_made_from_it(tmp_path: Path, log: Log) -> None:
     def both(*names: str) -> Scope:
         scope = Scope("flow")
         rows = scope.replay(log).filter("n >= 0").spool(tmp_path / "spool")

@@ -10,7 +10,7 @@ from spark_timely.log.store.storage import open_storage
 from spark_timely.spark.capture import cdcv2
 
 
-def test_files_of_later_commits_and_of_other_streams_are_left_alone(tmp_path: Path) -> None:
+def test_files_of_later_commits_and_other_streams_are_kept(tmp_path: Path) -> None:
     """Another process may have gone on while this one was held up between its commit and its tidying."""
     names = [f"{stream}-{seq:012d}-{token}.json" for stream in ("a", "ab") for seq in (4, 5, 6) for token in ("x", "y")]
     (tmp_path / "_cdcv2").mkdir()

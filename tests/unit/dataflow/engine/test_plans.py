@@ -64,9 +64,7 @@ def more(log: Log, frontier: int | None) -> None:
     )
 
 
-def test_two_dataflows_of_one_name_and_other_operators_the_second_is_refused_and_writes_nothing(
-    tmp_path: Path, log: Log
-) -> None:
+def test_other_dataflow_of_one_name_is_refused_writing_nothing(tmp_path: Path, log: Log) -> None:
     first, second = kept(log, tmp_path, "n < 15"), kept(log, tmp_path, "n >= 15")
     engines = [engine(first), engine(second)]  # both begin before either has written
     step_of(engines[0], first)
@@ -89,7 +87,7 @@ def test_two_dataflows_of_one_name_and_other_operators_the_second_is_refused_and
     check_plans(first.sinks, {path: open_log(path) for path in first.storage})
 
 
-def test_other_plan_is_refused_by_the_commit_however_late_the_first_one_comes(
+def test_other_plan_is_refused_by_the_commit_however_late(
     tmp_path: Path, log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The look finds no plan, the rows are computed, and only then the other dataflow appends."""
@@ -126,9 +124,7 @@ def test_commit_that_is_refused_is_the_failure_of_its_step(tmp_path: Path, log: 
     assert [type(error) for error in made.failures] == [PlanMismatchError]
 
 
-def test_change_that_is_meant_replaces_the_plan_and_the_old_copy_is_refused_from_then_on(
-    tmp_path: Path, log: Log
-) -> None:
+def test_meant_change_replaces_the_plan_and_refuses_the_old_copy(tmp_path: Path, log: Log) -> None:
     old = kept(log, tmp_path, "n < 15")
     running = engine(old, "old")
     running.advance(runner(old.storage))
@@ -171,7 +167,7 @@ def test_plan_that_replaces_itself_writes_nothing(tmp_path: Path, log: Log) -> N
     assert content(tmp_path) == before
 
 
-def test_plan_is_replaced_although_the_old_copy_appends_at_that_moment(
+def test_plan_is_replaced_although_the_old_copy_appends(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = kept(log, tmp_path, "n < 15")
@@ -195,7 +191,7 @@ def test_plan_is_replaced_although_the_old_copy_appends_at_that_moment(
     assert open_log(str(tmp_path / "out")).frontier() == Antichain.of(32)
 
 
-def test_failure_of_the_plan_before_is_not_one_of_the_plan_that_replaces_it(tmp_path: Path, log: Log) -> None:
+def test_failure_of_the_old_plan_is_none_of_the_new_one(tmp_path: Path, log: Log) -> None:
     def failing(rows: pa.Table) -> pa.Table:
         if rows.num_rows and pc.max(rows["n"]).as_py() >= 15:
             raise ValueError(rows.num_rows)
@@ -211,7 +207,7 @@ def test_failure_of_the_plan_before_is_not_one_of_the_plan_that_replaces_it(tmp_
     assert open_log(str(tmp_path / "out")).frontier() == Antichain.of(10)
 
 
-def test_plan_that_replaces_another_than_the_one_in_the_log_is_refused(tmp_path: Path, log: Log) -> None:
+def test_plan_that_replaces_another_than_the_logs_is_refused(tmp_path: Path, log: Log) -> None:
     first = kept(log, tmp_path, "n < 15")
     engine(first).advance(runner(first.storage))
     before = content(tmp_path)
@@ -256,7 +252,7 @@ def test_plan_survives_advance_by_hand_a_failure_and_a_takeover(tmp_path: Path, 
     assert state.note.output.plan == mine
 
 
-def test_output_without_a_step_has_no_plan_yet_so_that_what_failed_can_be_mended(tmp_path: Path, log: Log) -> None:
+def test_output_without_a_step_has_no_plan_and_can_be_mended(tmp_path: Path, log: Log) -> None:
     def failing(rows: pa.Table) -> pa.Table:
         if rows.num_rows:
             raise ValueError(rows.num_rows)
@@ -271,7 +267,7 @@ def test_output_without_a_step_has_no_plan_yet_so_that_what_failed_can_be_mended
     assert open_log(str(tmp_path / "out")).messages().num_rows == 45
 
 
-def test_other_outputs_of_a_dataflow_go_on_beside_one_whose_plan_was_changed(tmp_path: Path, log: Log) -> None:
+def test_other_outputs_continue_beside_one_of_a_changed_plan(tmp_path: Path, log: Log) -> None:
     for n, refused in ((15, False), (16, True)):
         scope = kept(log, tmp_path, f"n < {n}")
         scope.replay(log).aggregate(n=count()).capture(str(tmp_path / "counts"))
@@ -337,7 +333,7 @@ def test_spool_that_others_write_too_may_not_be_another_one(tmp_path: Path, log:
     assert open_log(str(tmp_path / "out")).frontier() == Antichain.of(35)
 
 
-def test_input_replaced_on_purpose_is_consented_to_by_what_its_error_names(tmp_path: Path, log: Log) -> None:
+def test_consent_to_a_replaced_input_is_what_its_error_names(tmp_path: Path, log: Log) -> None:
     first = kept(log, tmp_path, "n < 15")
     engine(first).advance(runner(first.storage))
     mine = plan_of(first)
@@ -379,7 +375,7 @@ def test_complete_output_is_as_it_is_whatever_replaces_it(tmp_path: Path, log: L
     assert content(tmp_path) == before
 
 
-def test_log_that_gains_a_column_leaves_plans_that_do_not_name_it_as_they_are(tmp_path: Path, log: Log) -> None:
+def test_new_column_leaves_plans_that_do_not_name_it(tmp_path: Path, log: Log) -> None:
     def both(scope: Scope) -> Scope:
         scope.replay(log.path).aggregate(n=count()).capture(str(tmp_path / "counts"))
         scope.replay(log.path).map(lambda rows: rows.select(["n"])).capture(str(tmp_path / "rows"))

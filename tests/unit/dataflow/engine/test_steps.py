@@ -80,7 +80,7 @@ def test_steps_take_what_the_limits_allow(tmp_path: Path, log: Log) -> None:
     assert engine(scope).advance(runner(scope.storage)) == []
 
 
-def test_output_of_another_dataflow_and_with_other_columns_is_refused(tmp_path: Path, log: Log) -> None:
+def test_output_of_another_dataflow_or_columns_is_refused(tmp_path: Path, log: Log) -> None:
     mine, other, changed = Scope("mine"), Scope("other"), Scope("mine")
     mine.replay(log).capture(str(tmp_path / "out"))
     other.replay(log).capture(str(tmp_path / "out"))
@@ -105,7 +105,7 @@ def test_whole_times_are_cut_into_ranges_that_follow_each_other(log: Log, worker
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
-def test_rows_are_cut_by_bytes_and_each_share_of_a_file_is_read_once(log: Log, workers: int) -> None:
+def test_rows_are_cut_by_bytes_and_each_part_is_read_once(log: Log, workers: int) -> None:
     view = Scope("flow").replay(log).view
     files = catalog_of(log)
     _, tasks = cut_range(
@@ -125,7 +125,7 @@ def test_rows_are_cut_by_bytes_and_each_share_of_a_file_is_read_once(log: Log, w
 
 
 @pytest.mark.parametrize("rowwise", [True, False])
-def test_files_of_a_log_that_is_read_by_two_paths_are_those_of_either(log: Log, rowwise: bool) -> None:
+def test_files_of_a_log_read_by_two_paths_are_those_of_either(log: Log, rowwise: bool) -> None:
     """By the first path the range needs one of the two files, by the second path, which is delayed, the other."""
 
     class Two:
@@ -140,7 +140,7 @@ def test_files_of_a_log_that_is_read_by_two_paths_are_those_of_either(log: Log, 
     assert [[share.path for share in task.shares[log.path]] for task in tasks] == [["early", "late"]]
 
 
-def test_range_within_a_limit_of_bytes_is_taken_without_opening_a_file(log: Log) -> None:
+def test_range_within_a_limit_of_bytes_opens_no_file(log: Log) -> None:
     view = Scope("flow").replay(log).view
     files = catalog_of(log)()
 
@@ -169,9 +169,7 @@ def test_range_within_a_limit_of_bytes_is_taken_without_opening_a_file(log: Log)
 
 
 @pytest.mark.parametrize(("n_times", "pieces"), [(10, [None] * 5), (1, [0] * 3)])
-def test_tasks_that_would_be_too_large_are_more_or_put_together_by_key(
-    log: Log, n_times: int, pieces: list[int | None]
-) -> None:
+def test_tasks_too_large_become_more_or_are_joined_by_key(log: Log, n_times: int, pieces: list[int | None]) -> None:
     """Ten files of 64 MB: with a time each there are more tasks than were asked for; with one time in all, by key."""
     times = np.arange(10)[:, None] % n_times
 

@@ -78,7 +78,7 @@ def in_process(scope: Scope) -> Callable[[Sequence[OutputPlan], Sequence[Task]],
     return lambda plans, tasks: [run_one(task, plans[task.output], scope.storage) for task in tasks]
 
 
-def test_others_go_on_as_long_as_the_query_lives_and_what_failed_is_not_tried_again(tmp_path: Path, log: Log) -> None:
+def test_others_continue_beside_a_failure_not_tried_again(tmp_path: Path, log: Log) -> None:
     function = Broken()
     scope = flow_of(log.path, tmp_path, function)
     made = engine(scope)
@@ -105,7 +105,7 @@ def test_others_go_on_as_long_as_the_query_lives_and_what_failed_is_not_tried_ag
 
 @pytest.mark.parametrize("kind", ["short", "long"])
 @pytest.mark.parametrize("delay", [plus(10), ceil_to(1000), windows(40, every=20)])
-def test_row_that_cannot_be_delayed_is_refused_however_late_it_comes(tmp_path: Path, delay: Any, kind: str) -> None:
+def test_row_that_cannot_be_delayed_is_refused_also_late(tmp_path: Path, delay: Any, kind: str) -> None:
     """The output does not close before its input does: else nobody would look at what comes then."""
     log = create_log(tmp_path / "in", pa.schema([("n", pa.int64())]), times=(kind,), minimum=(0,))
     writer = log.writer(owner="o")
@@ -171,7 +171,7 @@ class Mute(Exception):
     __repr__ = __str__
 
 
-def test_exception_whose_text_cannot_be_made_is_named_by_its_type(tmp_path: Path, log: Log) -> None:
+def test_exception_without_a_text_is_named_by_its_type(tmp_path: Path, log: Log) -> None:
     def fail(rows: pa.Table) -> pa.Table:
         if rows.num_rows:
             raise Mute
@@ -198,7 +198,7 @@ def test_query_ends_where_nothing_is_left_that_could_go_on(tmp_path: Path, log: 
     assert frontier(tmp_path / "good").is_empty
 
 
-def test_other_dataflows_of_the_query_go_on_and_one_that_gets_past_is_followed(tmp_path: Path, log: Log) -> None:
+def test_other_dataflows_continue_and_one_that_recovers_too(tmp_path: Path, log: Log) -> None:
     broken, fine = Scope("broken"), Scope("fine")
     function = Broken()
     broken.replay(log).map(function).capture(str(tmp_path / "bad"))
@@ -257,7 +257,7 @@ def good_and_bad(log: Log, folder: Path) -> Scope:
     return scope
 
 
-def test_failure_of_a_job_is_tried_again_after_growing_pauses_and_told_once(tmp_path: Path, log: Log) -> None:
+def test_failed_job_is_tried_after_growing_pauses_and_noted_once(tmp_path: Path, log: Log) -> None:
     scope, clock = good_and_bad(log, tmp_path), ManualClock()
     mended: list[bool] = []
     dying = Dying(scope, "capture_3", lambda: bool(mended))
@@ -312,7 +312,7 @@ def test_pauses_are_bounded(tmp_path: Path) -> None:
     assert [pause_s(tries) for tries in (1, 5, 9, 10_000)] == [0.5, 8.0, 60.0, 60.0]
 
 
-def test_query_that_ends_tries_again_while_the_others_work_and_then_fails(tmp_path: Path, log: Log) -> None:
+def test_ending_query_retries_while_others_work_and_then_fails(tmp_path: Path, log: Log) -> None:
     scope, clock = good_and_bad(log, tmp_path), ManualClock()
     good: list[Antichain] = []
 
@@ -342,7 +342,7 @@ def test_failure_of_a_function_is_waited_for_by_nobody(tmp_path: Path, log: Log)
         advance_all([engine(scope, tries=4)], in_process(scope), pause=pause)
 
 
-def test_input_that_cannot_be_read_for_a_moment_is_looked_at_again(
+def test_input_unreadable_for_a_moment_is_looked_at_again(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scope, clock = good_and_bad(log, tmp_path), ManualClock()
@@ -370,7 +370,7 @@ def test_input_that_cannot_be_read_for_a_moment_is_looked_at_again(
     assert failure_of(bad, scope.sinks[0], run="run") is None, "told although nothing was appended"
 
 
-def test_output_that_cannot_be_reached_for_a_moment_ends_the_query_after_some_tries(
+def test_unreachable_output_ends_the_query_after_some_tries(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scope, clock = good_and_bad(log, tmp_path), ManualClock()
@@ -415,7 +415,7 @@ def test_failure_beside_another_copy_that_commits_is_still_told(tmp_path: Path, 
     assert made.unreported_failures == []
 
 
-def test_dropped_dataflow_appends_nothing_more_and_the_others_go_on(tmp_path: Path, log: Log) -> None:
+def test_dropped_dataflow_appends_nothing_and_others_continue(tmp_path: Path, log: Log) -> None:
     gone, stays = Scope("gone"), Scope("stays")
     for name in ("one", "two"):
         gone.replay(log).capture(str(tmp_path / name))

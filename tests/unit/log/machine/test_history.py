@@ -10,7 +10,7 @@ from spark_timely.log.machine.history import history_of
 PAYLOAD = pa.schema([("v", pa.int64())])
 
 
-def test_before_its_first_commit_every_stream_has_come_far_enough() -> None:
+def test_each_stream_is_far_enough_before_its_first_commit() -> None:
     log = MemoryLog.create(PAYLOAD, minimum=(0,), streams=2)
     log.writer(stream="a", owner="me").append(pa.table({"_time": [0], "v": [1]}))
     past = history_of(log)

@@ -84,7 +84,7 @@ def test_parameters_of_a_task_are_what_it_takes(name: str, task: dict[str, Any])
     assert options.log.startswith("/Volumes/")
 
 
-def test_each_log_is_written_by_one_job_and_by_one_task_after_the_other() -> None:
+def test_each_log_is_written_by_one_job_and_one_task_at_a_time() -> None:
     writers: dict[str, list[tuple[str, str]]] = {}
     for name, job in jobs().items():
         for task in job["tasks"]:

@@ -42,7 +42,7 @@ def times_of(path: Path) -> list[int]:
     return sorted(open_log(str(path)).messages()["_time"].to_pylist())
 
 
-def test_two_outputs_in_one_log_begin_where_both_have_their_first_rows(tmp_path: Path, log: Log) -> None:
+def test_two_outputs_in_one_log_begin_where_both_have_rows(tmp_path: Path, log: Log) -> None:
     scope = Scope("flow")
     rows = scope.replay(log)
     rows.delay(plus(10)).capture(str(tmp_path / "out"), stream="late")
@@ -53,7 +53,7 @@ def test_two_outputs_in_one_log_begin_where_both_have_their_first_rows(tmp_path:
     assert open_log(str(tmp_path / "out")).frontier() == Antichain.of(30)
 
 
-def test_spool_is_read_again_in_the_same_advance_and_keeps_rows_until_their_time(tmp_path: Path, log: Log) -> None:
+def test_spool_is_read_in_the_same_advance_and_keeps_early_rows(tmp_path: Path, log: Log) -> None:
     def in_five(time: int, rows: pa.Table) -> pa.Table:
         return rows.append_column("_time", pa.array([time + 5] * rows.num_rows, pa.int64()))
 
@@ -103,7 +103,7 @@ def test_output_past_what_it_captures_is_refused(tmp_path: Path, log: Log) -> No
         engine(scope).advance(runner(scope.storage))
 
 
-def test_dataflow_that_was_changed_so_that_rows_would_be_missed_is_refused(tmp_path: Path, log: Log) -> None:
+def test_changed_dataflow_that_would_miss_rows_is_refused(tmp_path: Path, log: Log) -> None:
     """Also where the change is meant: to replace a plan makes no rows anew."""
     replaces = None
     for shift, refused in ((10, False), (4, True)):
@@ -118,9 +118,7 @@ def test_dataflow_that_was_changed_so_that_rows_would_be_missed_is_refused(tmp_p
 
 
 @pytest.mark.parametrize("way", ["select", "add the column"])
-def test_input_that_gained_a_column_is_refused_after_a_restart_and_its_hint_leads_on(
-    tmp_path: Path, log: Log, way: str
-) -> None:
+def test_input_with_a_new_column_is_refused_after_a_restart(tmp_path: Path, log: Log, way: str) -> None:
     def flow(*columns: str, replaces: str | None = None) -> Scope:
         scope = Scope("flow")
         rows = scope.replay(log.path).filter("n >= 0")
@@ -202,7 +200,7 @@ def test_job_that_was_cancelled_is_not_tried_again(tmp_path: Path, log: Log, msg
     assert state.seq == 0, "who is stopped has not failed"
 
 
-def test_job_that_failed_over_a_column_named_cancelled_is_run_apart(tmp_path: Path, log: Log) -> None:
+def test_failure_over_a_column_named_cancelled_is_run_apart(tmp_path: Path, log: Log) -> None:
     scope = Scope("flow")
     for name in ("one", "two"):
         scope.replay(log).capture(str(tmp_path / name))
@@ -219,7 +217,7 @@ def test_job_that_failed_over_a_column_named_cancelled_is_run_apart(tmp_path: Pa
     assert jobs == [2, 1, 1]
 
 
-def test_rule_001_16_inputs_left_open_at_the_end_complete_nothing_and_lose_nothing(tmp_path: Path, log: Log) -> None:
+def test_rule_001_16_open_inputs_complete_and_lose_nothing(tmp_path: Path, log: Log) -> None:
     """A program that ends without advancing its inputs: times that are not complete wait, in every run."""
     writer = log.writer(owner="test")
     writer.append(pa.table({"_time": [30, 31], "n": [1, 2]}))

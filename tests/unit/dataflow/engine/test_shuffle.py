@@ -107,14 +107,14 @@ def test_buckets_without_groups_are_not_sent() -> None:
     assert list(blocks_of(parts.slice(0, 0), 1, 50)) == []
 
 
-def test_sum_beyond_64_bits_is_refused_when_parts_are_put_together() -> None:
+def test_sum_of_parts_beyond_64_bits_is_refused() -> None:
     rows = pa.table({"k": ["a"], "n": [(1 << 63) - 1]})
     parts = [part_of_rows(rows, ["k"], {"s": sum_of("n")})] * 2
     with pytest.raises(OverflowError, match="sum of column 'n' does not fit 64 bits"):
         merge_parts(parts, ["k"], {"s": sum_of("n")}, pa.schema([("k", pa.string()), ("s", pa.int64())]))
 
 
-def test_aggregate_over_row_by_row_operators_alone_is_computed_by_key() -> None:
+def test_aggregate_over_row_by_row_operators_is_computed_by_key() -> None:
     rows = stream_of({"_time": [1], "k": ["a"], "n": [1]})
     groups = rows.filter("n > 0").delay(ceil_to(5)).aggregate(by="k", m=count())
     assert shuffled_aggregate(groups.filter("m > 1").delay(ceil_to(10)).view) is groups.view
@@ -128,7 +128,7 @@ def test_aggregate_over_row_by_row_operators_alone_is_computed_by_key() -> None:
         assert shuffled_aggregate(stream.view) is None
 
 
-def test_one_giant_time_is_cut_by_rows_and_failures_name_the_operator(tmp_path: Path) -> None:
+def test_giant_time_is_cut_by_rows_and_its_failures_are_named(tmp_path: Path) -> None:
     schema = pa.schema([("k", pa.int64()), ("x", pa.float64())])
     log = create_log(str(tmp_path / "in"), schema, minimum=(0,))
     writer = log.writer(owner="test")

@@ -68,9 +68,7 @@ class Query:
 
 
 @pytest.mark.parametrize("first", ["large", "small"])
-def test_news_during_a_backlog_is_answered_after_two_steps_of_the_other_at_most(
-    tmp_path: Path, log: Log, first: str
-) -> None:
+def test_news_during_a_backlog_is_answered_after_two_steps(tmp_path: Path, log: Log, first: str) -> None:
     query = Query(tmp_path, log)
     if first == "small":
         query.engines.reverse()
@@ -99,7 +97,7 @@ def test_query_that_ends_takes_inputs_as_they_are_at_its_start(tmp_path: Path, l
     assert query.frontier("small") == Antichain.of(1)
 
 
-def test_call_comes_back_after_thirty_steps_or_ten_seconds_however_much_is_left(tmp_path: Path, log: Log) -> None:
+def test_call_returns_after_thirty_steps_or_ten_seconds(tmp_path: Path, log: Log) -> None:
     query = Query(tmp_path, log)
     query.before = query.tell  # news that never ends
     query.advance(lives=True)
@@ -115,9 +113,7 @@ def test_call_comes_back_after_thirty_steps_or_ten_seconds_however_much_is_left(
     assert rest_of(query.engines) is None
 
 
-def test_inputs_that_are_slow_to_look_at_take_a_tenth_of_the_time(
-    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_inputs_take_a_tenth_of_the_time(tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query(tmp_path, log)
     small = query.engines[1]
     refresh, looks = small._logs[query.news.path].refresh, []

@@ -78,7 +78,7 @@ def test_head_json_is_one_object_per_row(run: Run, log: Log) -> None:
     assert rows[0] == {"_stream": "main", "_seq": 1, "_time": 0, "名": "日0"}
 
 
-def test_head_events_puts_progress_after_the_messages_of_its_commit(run: Run, log: Log) -> None:
+def test_head_events_puts_progress_after_its_messages(run: Run, log: Log) -> None:
     _, out, _ = run("head", log.path, "--json", "--events", "--stream", "main", "-n", "100")
     rows = [json.loads(line) for line in out.splitlines()]
     assert [(row["_event"], row["_seq"]) for row in rows] == [
@@ -120,7 +120,7 @@ def test_stats_of_a_log_tells_frontier_sizes_and_streams(run: Run, log: Log) -> 
         assert word in text
 
 
-def test_stats_tell_of_missing_micro_batches_and_of_repetitions_with_other_rows(run: Run, tmp_path: Path) -> None:
+def test_stats_count_missing_and_differing_micro_batches(run: Run, tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     driver.run([rows([9])])
     assert "consent" not in run("stats", str(driver.log_path))[1]
@@ -303,7 +303,7 @@ def test_yes_and_scripts_are_not_asked(run: Run, log: Log, monkeypatch: pytest.M
     assert open_log(log.path).frontier().is_empty
 
 
-def test_issue_14_dry_run_shows_what_would_happen_and_changes_nothing(
+def test_issue_14_dry_run_shows_the_effect_and_changes_nothing(
     run: Run, log_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal("no\n"))

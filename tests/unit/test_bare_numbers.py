@@ -69,7 +69,7 @@ def log(log_path: str) -> Log:
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_issue_14_bare_numbers_are_refused_by_name_and_change_nothing(log_path: str, door: str) -> None:
+def test_issue_14_bare_numbers_are_refused_and_change_nothing(log_path: str, door: str) -> None:
     log = make(log_path, kind="collection" if door in COLLECTIONS else "stream")
     before = log.version
     for bare in BARE:

@@ -49,7 +49,7 @@ def remade(path: str, upper: int, n: int = 40) -> Log:
 
 
 @pytest.mark.parametrize(("running", "upper"), [(False, 40), (True, 30), (False, -1)])
-def test_input_that_was_replaced_is_refused_however_far_the_new_one_is(
+def test_replaced_input_is_refused_however_far_the_new_one_is(
     tmp_path: Path, log: Log, running: bool, upper: int
 ) -> None:
     scope = counts(log.path, tmp_path / "out")
@@ -75,9 +75,7 @@ def test_input_that_was_replaced_is_refused_however_far_the_new_one_is(
     assert open_log(str(tmp_path / "new")).messages()["n"].to_pylist() == [7] * (40 if upper < 0 else upper)
 
 
-def test_input_replaced_before_the_first_commit_is_refused_by_who_runs_and_taken_by_who_starts(
-    tmp_path: Path, log: Log
-) -> None:
+def test_input_replaced_before_a_commit_is_for_a_new_run_alone(tmp_path: Path, log: Log) -> None:
     scope = counts(log.path, tmp_path / "out")
     made = engine(scope)
     remade(log.path, 40)
@@ -102,7 +100,7 @@ def spooled(log: str, folder: Path) -> Scope:
     return scope
 
 
-def test_spool_is_made_anew_from_the_same_input_but_not_from_another(tmp_path: Path, log: Log) -> None:
+def test_spool_is_made_again_from_the_same_input_alone(tmp_path: Path, log: Log) -> None:
     scope = spooled(log.path, tmp_path)
     engine(scope).advance(runner(scope.storage))
     assert ids_of(tmp_path, scope.sinks[1]) == {log.path: log.log_id}
@@ -136,7 +134,7 @@ def test_spool_that_others_write_too_is_an_input_like_any(tmp_path: Path, log: L
         engine(scope).advance(runner(scope.storage))
 
 
-def test_numbers_are_told_of_a_dataflow_whose_name_looks_like_numbers(tmp_path: Path, log: Log) -> None:
+def test_numbers_of_a_dataflow_named_like_numbers(tmp_path: Path, log: Log) -> None:
     scope = counts(log.path, tmp_path / "out", name='a {"b": 1} c')
     engine(scope).advance(runner(scope.storage))
     assert {each.operator: each.rows for each in metrics(scope)}["capture_3"] == 30

@@ -20,7 +20,7 @@ from spark_timely.log.store.storage import open_storage
 from spark_timely.spark.base.schema import spark_schema
 from spark_timely.spark.capture import foreach_batch, staging
 from tests.unit.sink.driver import rows
-from tests.unit.spark.test_source_frontier import offset
+from tests.unit.spark.base.test_source_frontier import offset
 from tests.unit.spark.test_start import Session
 
 REAL_WRITE = foreach_batch.write_files  # before the fixture takes its place
@@ -92,7 +92,7 @@ def test_micro_batch_is_in_the_log_and_nothing_else_is_left(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_files_that_the_log_knows_survive_an_error_that_looks_like_a_refusal(
+def test_files_in_the_log_survive_an_error_like_a_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     run(tmp_path / "log", rows([9]), 0)
@@ -112,9 +112,7 @@ def test_files_that_the_log_knows_survive_an_error_that_looks_like_a_refusal(
     assert len(files(tmp_path / "log")) == log.messages().num_rows
 
 
-def test_nothing_is_deleted_where_it_cannot_be_told_what_the_log_knows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_deleted_while_the_log_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(tmp_path / "log", rows([9]), 0)
 
     def refuse(*_: object) -> object:
@@ -157,7 +155,7 @@ class Job:
         return self if name == "write" else lambda *_: self
 
 
-def test_two_captures_of_one_session_keep_their_settings_and_restore_the_sessions(tmp_path: Path) -> None:
+def test_two_captures_of_one_session_restore_its_settings(tmp_path: Path) -> None:
     session = Session(**{"spark.sql.parquet.outputTimestampType": "INT96"})
     before = dict(session.values)
     first_runs, second_runs, first_done = (threading.Event() for _ in range(3))
@@ -212,7 +210,7 @@ NO_TIMES: dict[str, tuple[pa.Table, str, str]] = {
 
 
 @pytest.mark.parametrize("case", sorted(NO_TIMES))
-def test_times_that_are_none_are_refused_by_the_name_of_the_users_column(tmp_path: Path, case: str) -> None:
+def test_times_of_none_are_refused_by_the_users_column(tmp_path: Path, case: str) -> None:
     table, columns, text = NO_TIMES[case]
     df: Any = Frame(table)
     with pytest.raises(errors.InvalidUsageError) as found:
@@ -238,7 +236,7 @@ def test_frontier_of_the_sources_is_read_from_the_checkpoint(tmp_path: Path) -> 
         assert open_log(str(tmp_path / "log")).frontier().to_json() == frontier
 
 
-def test_of_several_captures_into_one_stream_the_last_moves_the_frontier(tmp_path: Path) -> None:
+def test_last_of_several_captures_moves_the_frontier(tmp_path: Path) -> None:
     options = {"lateness": None, "app_id": None}
     for batch, end in enumerate([5, 9]):
         where = checkpoint_of(tmp_path / "checkpoint", batch, offset([end]))
@@ -249,7 +247,7 @@ def test_of_several_captures_into_one_stream_the_last_moves_the_frontier(tmp_pat
     assert sorted(log.messages()["_time"].to_pylist()) == [3, 4, 7, 8]
 
 
-def test_frontier_of_the_sources_needs_the_checkpoint_of_this_very_query(tmp_path: Path) -> None:
+def test_frontier_of_the_sources_needs_this_querys_checkpoint(tmp_path: Path) -> None:
     options: dict[str, object] = {"frontier": "source", "lateness": None}
     with pytest.raises(errors.InvalidOptionError, match="found no checkpoint — hint: give checkpoint, the query's"):
         run(tmp_path / "log", rows([9]), 0, **options)
@@ -260,7 +258,7 @@ def test_frontier_of_the_sources_needs_the_checkpoint_of_this_very_query(tmp_pat
     assert not (tmp_path / "log").exists()
 
 
-def test_second_capture_of_a_call_under_one_step_is_refused_at_once(tmp_path: Path) -> None:
+def test_second_capture_of_a_call_under_one_step_is_refused(tmp_path: Path) -> None:
     where = {"path": str(tmp_path / "log"), "app_id": "a", "time_column": "t", "frontier": "hold"}
     first, second, later = Frame(rows([1, 2])), Frame(rows([3])), Frame(rows([4]))
     second.sparkSession = later.sparkSession = first.sparkSession
@@ -272,7 +270,7 @@ def test_second_capture_of_a_call_under_one_step_is_refused_at_once(tmp_path: Pa
     assert open_log(where["path"]).messages()["t"].to_pylist() == [1, 2, 3, 4]
 
 
-def test_second_capture_of_a_call_is_known_by_the_place_of_its_log(tmp_path: Path) -> None:
+def test_second_capture_of_a_call_is_known_by_its_log(tmp_path: Path) -> None:
     path = tmp_path / "log"
     (tmp_path / "link").symlink_to(tmp_path)
     where = {"app_id": "a", "time_column": "t", "frontier": "hold"}
@@ -285,9 +283,7 @@ def test_second_capture_of_a_call_is_known_by_the_place_of_its_log(tmp_path: Pat
     assert open_log(str(path)).messages()["t"].to_pylist() == [1, 2]
 
 
-def test_second_capture_is_refused_while_the_first_one_runs_and_a_failed_one_may_be_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_second_capture_is_refused_unless_the_first_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = {"path": str(tmp_path / "log"), "app_id": "a", "time_column": "t", "frontier": "hold"}
     first, second = Frame(rows([1, 2])), Frame(rows([3]))
     second.sparkSession = first.sparkSession

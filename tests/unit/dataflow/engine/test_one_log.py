@@ -84,7 +84,7 @@ def test_two_outputs_in_one_stream_under_two_paths_are_refused(
 
 
 @pytest.mark.parametrize("what", [name for name, (_, told) in ALIASES.items() if not told])
-def test_output_that_is_its_own_input_under_another_path_is_refused(tmp_path: Path, what: str) -> None:
+def test_output_that_is_its_input_by_another_path_is_refused(tmp_path: Path, what: str) -> None:
     (tmp_path / "deep").mkdir()
     path = tmp_path / "deep" / "log"
     made = create_log(str(path), SCHEMA, minimum=(0,), streams=2)
@@ -99,7 +99,7 @@ def test_output_that_is_its_own_input_under_another_path_is_refused(tmp_path: Pa
     assert set(made.streams()) == {"theirs"}
 
 
-def test_output_read_again_under_another_path_is_refused_and_under_its_own_is_a_spool(tmp_path: Path, log: Log) -> None:
+def test_output_read_again_must_have_its_own_path(tmp_path: Path, log: Log) -> None:
     out = tmp_path / "out"
     create_log(str(out), SCHEMA, minimum=(0,))
     for other in (link_to(out), str(out)):
@@ -117,7 +117,7 @@ def test_output_read_again_under_another_path_is_refused_and_under_its_own_is_a_
     assert open_log(str(tmp_path / "counts")).messages().num_rows == 15
 
 
-def test_two_streams_of_one_log_under_two_paths_are_refused_and_under_one_are_not(tmp_path: Path, log: Log) -> None:
+def test_two_streams_of_one_log_need_one_path(tmp_path: Path, log: Log) -> None:
     out = tmp_path / "out"
     create_log(str(out), SCHEMA, minimum=(0,), streams=2)
     link = link_to(out)
@@ -133,7 +133,7 @@ def test_two_streams_of_one_log_under_two_paths_are_refused_and_under_one_are_no
     assert open_log(str(out)).messages().num_rows == 90
 
 
-def test_path_that_leads_to_a_log_and_does_not_show_it_is_refused_when_the_log_is_there(
+def test_two_paths_to_one_log_are_refused_when_it_is_there(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A directory that is mounted twice: neither path is a link."""

@@ -302,7 +302,7 @@ def test_months_are_refused_with_the_reason() -> None:
     assert "no fixed length" in refused(SINK_OPTIONS, {"path": "log", "lateness": "1 month"})
 
 
-def test_plain_number_is_in_units_of_integer_times_and_of_no_others() -> None:
+def test_plain_number_is_a_time_of_integers_alone() -> None:
     assert sink(lateness="7").lateness == Duration(7, "time")
     assert sink(lateness=7).lateness.in_units("short") == 7
     for type_, written in (("timestamp", "'7 s', '7 ms' or '7 us'"), ("date", "'7 days'")):
