@@ -28,7 +28,7 @@ from spark_timely.log.store import delta as delta_store
 from spark_timely.log.store.storage import FileStorage
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of
-from spark_timely.testing.power_cut import PowerCut, choices, lay_out
+from tests.faults.power_cut import PowerCut, choices, lay_out
 from tests.property.test_dataflow import runner
 from tests.unit.sink.driver import BOUNDED, SinkDriver
 from tests.unit.sink.driver import rows as sink_rows
