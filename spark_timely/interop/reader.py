@@ -29,9 +29,19 @@ import pyarrow as pa
 
 from spark_timely.errors import CaptureFormatError, shown
 from spark_timely.interop.chunk import CaptureChunk
-from spark_timely.interop.layout import U32, U64, Body, Fault, Offsets, Places, layout_of, spread, starts_of
+from spark_timely.interop.layout import (
+    U32,
+    U64,
+    Body,
+    Fault,
+    Offsets,
+    Places,
+    layout_of,
+    spread,
+    starts_of,
+    time_layout,
+)
 from spark_timely.interop.schema import Type, arrow_schema, columns_of, parse_type, type_text
-from spark_timely.interop.times import time_layout
 from spark_timely.time.arrays import DiffArray, IntArray
 
 __all__ = ["MAX_EVENT_BYTES", "CaptureReader", "GrowingFile", "Source"]

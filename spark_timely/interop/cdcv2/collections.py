@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.errors import InvalidUsageError, ProtocolError, SchemaMismatchError
-from spark_timely.interop.capture_types import CaptureTypes
 from spark_timely.interop.cdcv2.reader import CdcReader, Statement, Updates, message_lines, statement_of
 from spark_timely.interop.exporting import (
     STRETCH_ROWS,
@@ -29,6 +28,7 @@ from spark_timely.interop.exporting import (
     stretches,
     times_of,
 )
+from spark_timely.interop.importing import CaptureTypes
 from spark_timely.interop.schema import type_text
 from spark_timely.interop.writer import CaptureEncoder
 from spark_timely.log import Log
