@@ -26,8 +26,6 @@ from spark_timely.protocol.event import StreamEvents
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress, verify_events
 from spark_timely.time.arrays import DiffArray, IntArray
 
-__all__ = ["CaptureChunk", "concat_chunks", "judge_chunk"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CaptureChunk:

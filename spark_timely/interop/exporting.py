@@ -46,18 +46,6 @@ from spark_timely.time.arrays import DiffArray, IntArray
 from spark_timely.time.consolidation import unique_times
 from spark_timely.time.order import less_equal
 
-__all__ = [
-    "Exported",
-    "WholeFiles",
-    "check_files",
-    "default_types",
-    "export_log",
-    "rows_between",
-    "still_to_come",
-    "stretches",
-    "times_of",
-]
-
 STRETCH_ROWS = 1 << 20
 _EVENT_RECORDS = 8192
 

@@ -30,7 +30,6 @@ from spark_timely.interop.writer import CaptureEncoder, PlainEvent, build_chunk
 if TYPE_CHECKING:
     from spark_timely.interop.reader import Source
 
-__all__ = ["JsonLines", "Line", "Lines", "chunk_lines", "found_by", "json_chunk", "loads"]
 
 _BLOCK = 1 << 20
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -55,6 +55,9 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 Offsets: TypeAlias = npt.NDArray[np.int64]
 
 
+WRONG_TYPE = "declare the types that the file holds; if you did, the file is damaged"
+
+
 class Fault(Exception):
     """Bytes that cannot be of the declared type; caught where their place in the stream is known.
 
@@ -65,11 +68,17 @@ class Fault(Exception):
     found, hint : str
     """
 
-    def __init__(self, at: int, found: str, hint: str) -> None:
+    def __init__(self, at: int, found: str, hint: str = WRONG_TYPE) -> None:
         super().__init__(found)
         self.at = int(at)
         self.found = found
         self.hint = hint
+
+
+def check(wrong: npt.NDArray[np.bool_], fault: Callable[[int], Fault]) -> None:
+    """Raise the fault of the first value that is wrong, if one is."""
+    if wrong.any():
+        raise fault(int(np.argmax(wrong)))
 
 
 class Places:
@@ -148,8 +157,7 @@ class Body:
 
     def gather(self, starts: Offsets, lengths: Offsets) -> tuple[Bytes, Offsets]:
         """Return stretches of bytes one after the other, and the n + 1 bounds between them."""
-        bounds = np.zeros(lengths.shape[0] + 1, np.int64)
-        np.cumsum(lengths, out=bounds[1:])
+        bounds = bounds_of(lengths)
         return self.array[spread(starts, lengths, bounds, 1)], bounds
 
 
@@ -164,6 +172,13 @@ def put(out: Bytes, places: Places, values: npt.NDArray[Any]) -> None:
         out[places.at] = values.view(np.uint8)
     else:
         np.ndarray((out.shape[0] - size + 1,), values.dtype, out.data, 0, (1,))[places.at] = values
+
+
+def bounds_of(counts: Offsets) -> Offsets:
+    """Return the number of the first element of each block, and at last the number of all; shape (blocks + 1,)."""
+    bounds = np.zeros(counts.shape[0] + 1, np.int64)
+    np.cumsum(counts, out=bounds[1:])
+    return bounds
 
 
 def spread(starts: Offsets, counts: Offsets, bounds: Offsets, width: int) -> Offsets:
@@ -181,8 +196,6 @@ U32, U64 = np.dtype("<u4"), np.dtype("<u8")
 _U64 = struct.Struct("<Q")
 _FEW = 16
 """Blocks below which going one by one is quicker than in step: a step costs what some ten values cost."""
-
-WRONG_TYPE = "the declared type is not what the file holds, or the file is damaged"
 
 
 class Layout(ABC):
@@ -218,7 +231,6 @@ class Layout(ABC):
         check_ends(at, after, ends)
         return after
 
-    @abstractmethod
     def sizes(self, values: pa.Array) -> Offsets:
         """Return the bytes that each value takes; refuse what cannot be written.
 
@@ -227,6 +239,7 @@ class Layout(ABC):
         SchemaMismatchError
             If a value is null that has to be there, or an enum has no such variant.
         """
+        return np.full(len(whole(values)), self.width, np.int64)
 
     @abstractmethod
     def write(self, values: pa.Array, out: Bytes, places: Places) -> Places:
@@ -235,31 +248,25 @@ class Layout(ABC):
 
 def cut_short(at: int, room: int) -> Fault:
     """Return the fault of a value that ends outside of its event."""
-    return Fault(at, f"a value that needs more than the {room} bytes left of its event", WRONG_TYPE)
+    return Fault(at, f"a value that needs more than the {room} bytes left of its event")
 
 
 def check_ends(at: Offsets, after: Offsets, ends: Offsets) -> None:
     """Refuse values that end outside of their blocks."""
-    wrong = after > ends
-    if wrong.any():
-        i = int(np.flatnonzero(wrong)[0])
-        raise cut_short(int(at[i]), int(ends[i] - at[i]))
+    check(after > ends, lambda i: cut_short(at[i], ends[i] - at[i]))
 
 
 def read_counts(body: Body, at: Offsets, ends: Offsets, least: int) -> Offsets:
     """Read the number of elements at each offset, and refuse those for which there is no room."""
     check_ends(at, at + 8, ends)
     counts = body.take(U64, Places.of(at))
-    room = ((ends - at - 8) // least).astype(np.uint64)
-    wrong = counts > room
-    if wrong.any():
-        i = int(np.flatnonzero(wrong)[0])
-        raise _too_many(int(at[i]), int(counts[i]), int(ends[i] - at[i] - 8))
+    room = ends - at - 8
+    check(counts > (room // least).astype(np.uint64), lambda i: _too_many(at[i], counts[i], room[i]))
     return counts.astype(np.int64)
 
 
 def _too_many(at: int, count: int, room: int) -> Fault:
-    return Fault(at, f"a length of {count} where {room} bytes are left of the event", WRONG_TYPE)
+    return Fault(at, f"a length of {count} where {room} bytes are left of the event")
 
 
 def read_count(body: Body, at: int, end: int, least: int) -> int:
@@ -291,8 +298,7 @@ def starts_of(
     Fault
         If an element would end outside of its block.
     """
-    bounds = np.zeros(counts.shape[0] + 1, np.int64)
-    np.cumsum(counts, out=bounds[1:])
+    bounds = bounds_of(counts)
     if layout.width is not None:
         after = starts + counts * layout.width
         check_ends(starts, after, ends)
@@ -348,9 +354,6 @@ class _Number(Layout):
     def read(self, body: Body, places: Places) -> tuple[pa.Array, Places]:
         return pa.array(body.take(self.dtype, places)), places.shift(self.width or 0)
 
-    def sizes(self, values: pa.Array) -> Offsets:
-        return np.full(len(whole(values)), self.width, np.int64)
-
     def write(self, values: pa.Array, out: Bytes, places: Places) -> Places:
         put(out, places, np.asarray(values, self.dtype))
         return places.shift(self.width or 0)
@@ -364,13 +367,8 @@ class _Bool(Layout):
 
     def read(self, body: Body, places: Places) -> tuple[pa.Array, Places]:
         values = body.take(np.dtype(np.uint8), places)
-        if places.n and int(values.max()) > 1:
-            i = int(np.flatnonzero(values > 1)[0])
-            raise Fault(int(places.at[i]), f"the byte {values[i]} where a bool is 0 or 1", WRONG_TYPE)
+        check(values > 1, lambda i: Fault(places.at[i], f"the byte {values[i]} where a bool is 0 or 1"))
         return pa.array(values.view(np.bool_)), places.shift(1)
-
-    def sizes(self, values: pa.Array) -> Offsets:
-        return np.ones(len(whole(values)), np.int64)
 
     def write(self, values: pa.Array, out: Bytes, places: Places) -> Places:
         put(out, places, values.to_numpy(zero_copy_only=False).view(np.uint8))
@@ -429,8 +427,7 @@ class _Text(Layout):
         lengths = np.asarray(pc.binary_length(values), np.int64)
         put(out, places, lengths.astype(U64))
         starts = places.at + 8
-        bounds = np.zeros(len(values) + 1, np.int64)
-        np.cumsum(lengths, out=bounds[1:])
+        bounds = bounds_of(lengths)
         _, offsets, data = values.buffers()
         if data is not None and bounds[-1]:
             first = int(np.frombuffer(offsets, np.int32)[values.offset])
@@ -449,15 +446,13 @@ def _not_text(raw: pa.Array, starts: Offsets) -> Fault:
             low = half
         except pa.ArrowInvalid:
             high = half
-    return Fault(int(starts[low]), f"bytes that are no UTF-8, {shown(raw[low].as_py())}", WRONG_TYPE)
+    return Fault(int(starts[low]), f"bytes that are no UTF-8, {shown(raw[low].as_py())}")
 
 
 def check_nanos(nanos: npt.NDArray[Any], places: Places) -> None:
     """Refuse a duration of which the nanoseconds are a second or more: it would not come out as it went in."""
-    wrong = nanos >= 10**9
-    if np.any(wrong):
-        i = int(np.flatnonzero(wrong)[0])
-        raise Fault(int(places.at[i]), f"a duration with {nanos[i]} nanoseconds beside its seconds", WRONG_TYPE)
+    found = "nanoseconds beside its seconds"
+    check(nanos >= 10**9, lambda i: Fault(places.at[i], f"a duration with {nanos[i]} {found}"))
 
 
 def scalar_layout(kind: str) -> Layout:
@@ -500,9 +495,7 @@ class _Option(Layout):
         after = at + 1
         check_ends(at, after, ends)
         tags = body.array[at]
-        if tags.shape[0] and tags.max() > 1:
-            i = int(np.flatnonzero(tags > 1)[0])
-            raise _no_option(int(at[i]), int(tags[i]))
+        check(tags > 1, lambda i: _no_option(at[i], tags[i]))
         held = np.flatnonzero(tags)
         after[held] = self.item.skip_all(body, after[held], ends[held])
         return after
@@ -533,7 +526,7 @@ class _Option(Layout):
 
 
 def _no_option(at: int, tag: int) -> Fault:
-    return Fault(at, f"the byte {tag} where an option has 0 or 1", WRONG_TYPE)
+    return Fault(at, f"the byte {tag} where an option has 0 or 1")
 
 
 def _expanded(values: pa.Array, held: npt.NDArray[np.intp], n: int) -> pa.Array:
@@ -579,8 +572,7 @@ class _Vec(Layout):
 
     def sizes(self, values: pa.Array) -> Offsets:
         offsets, items = _flat(whole(values))
-        inner = np.zeros(len(items) + 1, np.int64)
-        np.cumsum(self.item.sizes(items), out=inner[1:])
+        inner = bounds_of(self.item.sizes(items))
         return inner[offsets[1:]] - inner[offsets[:-1]] + 8
 
     def write(self, values: pa.Array, out: Bytes, places: Places) -> Places:
@@ -588,8 +580,7 @@ class _Vec(Layout):
         counts = np.diff(offsets)
         put(out, places, counts.astype(U64))
         starts = places.at + 8
-        inner = np.zeros(len(items) + 1, np.int64)
-        np.cumsum(self.item.sizes(items), out=inner[1:])
+        inner = bounds_of(self.item.sizes(items))
         # Where each element would lie if there was nothing between the vecs, moved to where its vec is.
         at = inner[:-1] + np.repeat(starts - inner[offsets[:-1]], counts)
         self.item.write(items, out, Places.of(at))
@@ -696,13 +687,11 @@ class _Choice(Layout):
 
     def _tags(self, body: Body, places: Places) -> npt.NDArray[np.int64]:
         tags = body.take(U32, places).astype(np.int64)
-        if places.n and int(tags.max()) >= len(self.items):
-            i = int(np.flatnonzero(tags >= len(self.items))[0])
-            raise self._unknown(int(places.at[i]), int(tags[i]))
+        check(tags >= len(self.items), lambda i: self._unknown(places.at[i], tags[i]))
         return tags
 
     def _unknown(self, at: int, tag: int) -> Fault:
-        return Fault(at, f"variant {tag} of an enum of {len(self.items)} variants", WRONG_TYPE)
+        return Fault(at, f"variant {tag} of an enum of {len(self.items)} variants")
 
     def read(self, body: Body, places: Places) -> tuple[pa.Array, Places]:
         tags = self._tags(body, places)
@@ -832,13 +821,13 @@ class TimeLayout:
                 after = places.shift(8)
                 nanos = body.take(np.dtype("<u4"), after)
                 check_nanos(nanos, after)
-                _refuse(seconds >= _HI // _SECOND, seconds, places)
+                _refuse_late(seconds >= _HI // _SECOND, seconds, places)
                 times[:, i] = seconds.astype(np.int64) * _SECOND + nanos.astype(np.int64)
                 places = after.shift(4)
                 continue
             values = body.take(np.dtype(f"<{kind[0]}{int(kind[1:]) // 8}"), places)
             if kind == "u64":
-                _refuse(values > _HI, values, places)
+                _refuse_late(values > _HI, values, places)
             times[:, i] = values
             places = places.shift(int(kind[1:]) // 8)
         return times
@@ -962,11 +951,9 @@ def _to_json(type_: Type, coordinates: Iterator[int]) -> JsonTime:
     return [_to_json(item, coordinates) for item in type_.items]
 
 
-def _refuse(wrong: npt.NDArray[np.bool_], values: npt.NDArray[Any], places: Places) -> None:
-    if wrong.any():
-        i = int(np.flatnonzero(wrong)[0])
-        hint = "times of a log are below 2^63; if they should be, the declared type is not what the file holds"
-        raise Fault(int(places.at[i]), f"the time {values[i]}", hint)
+def _refuse_late(wrong: npt.NDArray[np.bool_], values: npt.NDArray[Any], places: Places) -> None:
+    hint = "declare the type that the file holds; if you did: times of a log are below 2^63"
+    check(wrong, lambda i: Fault(places.at[i], f"the time {values[i]}", hint))
 
 
 def time_text_of(domain: TimeDomain) -> str:

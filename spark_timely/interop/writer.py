@@ -23,8 +23,6 @@ from spark_timely.interop.records import fitted, rows_to_records
 from spark_timely.interop.schema import Type, arrow_schema, columns_of, parse_type
 from spark_timely.time.arrays import as_times
 
-__all__ = ["CaptureEncoder", "PlainEvent", "build_chunk", "capture_bytes"]
-
 PlainEvent: TypeAlias = "tuple[object, object] | Mapping[object, int] | Sequence[Sequence[object]]"
 """An event that is written in Python: (time, records), or the changes of progress."""
 

@@ -35,17 +35,6 @@ from spark_timely.time.arrays import DiffArray, IntArray
 from spark_timely.time.consolidation import unique_times
 from spark_timely.time.order import beyond
 
-__all__ = [
-    "CdcReader",
-    "Output",
-    "Statement",
-    "Updates",
-    "empty_updates",
-    "message_lines",
-    "read_message",
-    "statement_of",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Updates:

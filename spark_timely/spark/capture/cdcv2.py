@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from spark_timely.interop.cdcv2.statements import Statement, Time
     from spark_timely.time.domain import TimeDomain
 
-__all__ = ["MOST_COUNTS", "capture_messages"]
 
 MOST_COUNTS = 1_000_000
 """Counts of times that are not complete; more are refused, for they are read and written with each micro-batch."""

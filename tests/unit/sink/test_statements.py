@@ -101,12 +101,12 @@ def test_log_is_a_collection_from_zero_of_what_is_neither_time_nor_diff_nor_stat
     [
         ({"_upper": None}, "found no column '_upper'"),
         ({"_time": None}, "found no column '_time'"),
-        ({"_lower": pa.int64()}, "statements of column '_lower': found type 'bigint'"),
-        ({"_lower": pa.list_(pa.string())}, "statements of column '_lower': found type 'array<string>'"),
-        ({"_lower": pa.list_(pa.date32())}, "statements of column '_lower': found type 'array<date>'"),
+        ({"_lower": pa.int64()}, "statements of column '_lower': found type 'int64'"),
+        ({"_lower": pa.list_(pa.string())}, "statements of column '_lower': found type 'list<element: string>'"),
+        ({"_lower": pa.list_(pa.date32())}, "statements of column '_lower': found type 'list<element: date32[day]>'"),
         (
             {"_time": pa.int32()},
-            "statements of column '_lower': found type 'list<item: int64>', times of the log are int",
+            "statements of column '_lower': found type 'list<element: int64>', times of the log are int",
         ),
         ({"_counts": pa.list_(pa.int64())}, "statements of column '_counts'"),
     ],
