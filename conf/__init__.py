@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from spark_timely.conf.kinds import Option, parse_bytes
-from spark_timely.conf.markdown import render_markdown
 from spark_timely.conf.options import (
     SINK_OPTIONS,
     SOURCE_OPTIONS,
@@ -24,5 +23,4 @@ __all__ = [
     "SourceOptions",
     "parse_bytes",
     "parse_options",
-    "render_markdown",
 ]

@@ -17,8 +17,6 @@ from typing import Literal
 
 from spark_timely.time.text import Duration, parse_distance, parse_duration, parse_moment
 
-__all__ = ["JsonValue", "Kind", "Option", "parse_bytes", "parse_value"]
-
 Kind = Literal[
     "str", "name", "names", "int", "bool", "bytes", "duration", "distance", "enum", "antichain", "seq", "wallclock"
 ]

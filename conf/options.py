@@ -26,16 +26,6 @@ from spark_timely.errors import InvalidOptionError, shown
 from spark_timely.masking import keep_secret
 from spark_timely.time.text import Duration
 
-__all__ = [
-    "SINK_OPTIONS",
-    "SOURCE_OPTIONS",
-    "OptionTable",
-    "Options",
-    "SinkOptions",
-    "SourceOptions",
-    "parse_options",
-]
-
 _STORAGE = re.compile(r"storage\.(?=.)", re.IGNORECASE)
 
 

@@ -2,9 +2,9 @@
 
 `source` is what Spark asks first; it sends reads on to `stream` and writes to the sink. `bounds` makes offsets of the
 options. Between two offsets the `planner` (or `arrivals`, in the order captured, from the `recent` progress) decides
-which times or commits come, by what the `catalog` knows of the log's files, and cuts them into splits (`partitions`);
-`events` are the progress rows among them. The `reader` reads a split in a task. The `clock` is a source of its own: it
-says which logs moved, for dataflows.
+which times or commits come, by what the `catalog` knows of the log's files, and cuts them into splits (`partitions`),
+which carry the progress rows too. The `reader` reads a split in a task. The `clock` is a source of its own: it says
+which logs moved, for dataflows.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_timely.datasource.events import opening_changes, progress_table, to_bytes
-from spark_timely.datasource.partitions import FilePiece, Split
+from spark_timely.datasource.partitions import FilePiece, Split, changes_between, progress_table, to_bytes
 from spark_timely.datasource.reader import sorted_schema
 from spark_timely.datasource.recent import RecentProgress
 from spark_timely.errors import DataLossError
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from spark_timely.spark.base.offsets import Begin, Offset, Selection
     from spark_timely.time.arrays import BoolArray, IntArray
 
-__all__ = ["Arrivals"]
 
 Seqs = dict[str, int]
 Streams = tuple[str, ...] | None
@@ -293,7 +291,7 @@ class Arrivals:
                 waiting = len(streams) - len(names)
                 times = np.concatenate([times, np.repeat(minimum, waiting, axis=0)])
                 counts = np.append(counts, np.ones(waiting, np.int64))
-            times, deltas = opening_changes(self._layout, times, counts)
+            times, deltas = changes_between(self._layout.domain.minimum_frontier, times, counts)
             n = times.shape[0]
             parts.append(self._table(times, deltas, np.full(n, None, dtype=object), np.full(n, -1)))
         parts.append(_placed(self._changes(history, opened), 0))

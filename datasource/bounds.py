@@ -17,12 +17,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from spark_timely.errors import (
-    InvalidBoundsError,
-    InvalidOptionError,
-    InvalidUsageError,
-    shown,
-)
+from spark_timely.conf.options import SOURCE_OPTIONS
+from spark_timely.errors import InvalidBoundsError, InvalidOptionError, InvalidUsageError, shown
 from spark_timely.log.cut import Cut
 from spark_timely.spark.base.offsets import Begin, Bound, Offset, Selection
 from spark_timely.time.antichain import Antichain
@@ -31,8 +27,6 @@ from spark_timely.time.text import moment_text
 if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
     from spark_timely.time.domain import TimeDomain
-
-__all__ = ["aligned", "alignment_of", "check_delivery", "continue_with", "first_offset", "ignored_start"]
 
 
 def first_offset(options: SourceOptions, domain: TimeDomain, kind: str, /) -> Offset:
@@ -247,7 +241,8 @@ def ignored_start(offset: Offset, fresh: Offset, options: SourceOptions, /) -> s
     str or None
         Name of the option.
     """
-    named = [name for attribute, name in _START_OPTIONS.items() if attribute in options.given]
+    starts = ("as_of", "starting_frontier", "starting_version", "starting_timestamp")
+    named = [SOURCE_OPTIONS.options[attribute].name for attribute in starts if attribute in options.given]
     begin = fresh.begin
     if not named or begin is None or begin in (offset.begin, offset.selection.start):
         return None
@@ -255,14 +250,6 @@ def ignored_start(offset: Offset, fresh: Offset, options: SourceOptions, /) -> s
         return None
     begun_there = begin.kind == "frontier" and offset.begin is None and offset.origin == begin.value
     return None if begun_there else named[0]
-
-
-_START_OPTIONS: Final = {
-    "as_of": "asOf",
-    "starting_frontier": "startingFrontier",
-    "starting_version": "startingVersion",
-    "starting_timestamp": "startingTimestamp",
-}
 
 
 def _words(value: object) -> str:

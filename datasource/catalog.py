@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_timely.datasource.reader import conform_array, open_data
+from spark_timely.datasource.reader import open_data, times_of
 from spark_timely.log.files.parquet import corrupt, file_times
 from spark_timely.protocol.replay import FileBounds, TimeCounts, cut_times, within
 from spark_timely.time.consolidation import group_times, lexsort, unique_times
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from spark_timely.time.arrays import BoolArray, IntArray
     from spark_timely.time.domain import TimeDomain
 
-__all__ = ["Catalog", "FileView"]
 
 # How many exact times are kept, of all files together: 16 bytes each, more for product times. Those of the files that
 # were used last stay; a micro-batch that needs more reads them twice.
@@ -110,7 +109,7 @@ class Catalog:
         counts = self._counts.pop(path, None)
         if counts is None:
             domain = self._log.domain
-            counts = _read_counts(self._log, path, domain, self._open)
+            counts = self._read(path, domain)
             if counts is None:
                 return TimeCounts(np.empty((0, domain.arity), np.int64), np.empty(0, np.int64))
             self._n_kept += counts.rows.shape[0]
@@ -119,7 +118,7 @@ class Catalog:
             self._n_kept -= self._counts.pop(next(iter(self._counts))).rows.shape[0]
         return counts
 
-    def _open(self, path: str) -> pa.NativeFile | None:
+    def _read(self, path: str, domain: TimeDomain) -> TimeCounts | None:
         source = open_data(
             self._log.storage,
             path,
@@ -129,36 +128,19 @@ class Catalog:
         )
         if source is None:
             self._missing.add(path)
-        return source
-
-
-def _read_counts(
-    log: CaptureLog, path: str, domain: TimeDomain, open_: Callable[[str], pa.NativeFile | None]
-) -> TimeCounts | None:
-    source = open_(path)
-    if source is None:
-        return None
-    try:
-        opened = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
-    except (pa.ArrowInvalid, OSError) as error:
-        source.close()
-        raise corrupt(log.storage.uri, path, error) from error
-    with opened as file:
-        told = file_times(file)
-        if told is not None:
-            return TimeCounts(*told)
-        table = file.read(columns=list(domain.columns), use_threads=True)
-    times = domain.from_columns(_conformed(table, domain))
-    return TimeCounts(*unique_times(times))
-
-
-def _conformed(table: pa.Table, domain: TimeDomain) -> pa.Table:
-    for place, kind in enumerate(domain.types):  # k coordinates
-        name = domain.columns[place]
-        column = table.column(name).combine_chunks()
-        array = column.combine_chunks() if hasattr(column, "num_chunks") else column
-        table = table.set_column(table.schema.get_field_index(name), name, conform_array(array, kind.arrow))
-    return table
+            return None
+        try:
+            opened = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+        except (pa.ArrowInvalid, OSError) as error:
+            source.close()
+            raise corrupt(self._log.storage.uri, path, error) from error
+        with opened as file:
+            known = file_times(file)
+            if known is not None:
+                return TimeCounts(*known)
+            rows = file.read(columns=list(domain.columns), use_threads=True).combine_chunks()
+        times = [times_of(batch, domain) for batch in rows.to_batches()]
+        return TimeCounts(*unique_times(np.concatenate([np.empty((0, domain.arity), np.int64), *times])))
 
 
 @dataclass(frozen=True, slots=True)

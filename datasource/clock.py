@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
     from spark_timely.log.base import CaptureLog
 
-__all__ = ["CLOCK_SCHEMA", "Alarm", "Clock", "check_clock_options"]
 
 CLOCK_SCHEMA: Final = pa.schema([pa.field("_log", pa.string(), nullable=False), pa.field("_frontier", pa.string())])
 """Columns of ``content=clock``: path of a log that moved, and its frontier as a JSON antichain."""

@@ -1,8 +1,14 @@
-"""What one task of a replay reads: a split, and the layout of the rows that it makes.
+"""What one task of a replay reads: a split, the layout of the rows that it makes, and progress rows that go with it.
 
 Plain picklable values. A split says which pieces of which files and which range of times or commits;
 the layout, the same for all splits of a query, says which columns come out. The driver makes them,
 executors read them.
+
+Progress rows of ``content=events`` are one stream of statements, folded from all that is replayed; the driver makes
+them, and a split carries them. A reader of the rows starts with one capability at the minimum. What the replayed
+streams hold where the query begins is stated against that at the very beginning: of k streams that all hold the
+minimum, k − 1 further counts there. What raises a count comes before what lowers another: each row by itself is a
+statement that the rows before it allow.
 
 Invariants
 ----------
@@ -14,29 +20,27 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.predicate import Predicate, parse_predicate
 from spark_timely.protocol.replay import WHOLE
+from spark_timely.time.consolidation import consolidate_rows
 from spark_timely.time.domain import TimeDomain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = [
-    "SPLIT_SCHEMA",
-    "FilePiece",
-    "ReplayLayout",
-    "Split",
-    "make_layout",
-    "restrict_layout",
-    "split_batch",
-]
+    import numpy.typing as npt
+
+    from spark_timely.time.antichain import Antichain
+    from spark_timely.time.arrays import IntArray
 
 _SPLIT_FORMAT: Final = 2
 
@@ -123,21 +127,9 @@ class Split:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {
-            "number": self.number,
-            "n_splits": self.n_splits,
-            "root": self.root,
-            "pieces": [[p.path, p.start, p.stop, *(p.commit or ())] for p in self.pieces],
-            "lower": self.lower,
-            "upper": self.upper,
-            "as_of": self.as_of,
-            "first": self.first,
-            "last": self.last,
-            "streams": self.streams,
-            "commits": self.commits,
-            "consolidate": self.consolidate,
-            "size_bytes": self.size_bytes,
-        }
+        # Without progress rows: content=splits has none.
+        found = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "progress"}
+        return found | {"pieces": [[p.path, p.start, p.stop, *(p.commit or ())] for p in self.pieces]}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Split:
@@ -422,3 +414,72 @@ def restrict_layout(layout: ReplayLayout, wanted: pa.Schema, /) -> ReplayLayout:
                 context={"column": field.name},
             )
     return layout.with_schema(wanted)
+
+
+def frontier_changes(layout: ReplayLayout, lower: Antichain, upper: Antichain, /, *, opening: bool) -> bytes:
+    """Return the progress rows of a micro-batch under ``complete``: how its frontier moved.
+
+    Parameters
+    ----------
+    layout : ReplayLayout
+    lower, upper : Antichain
+        Frontiers before and after.
+    opening : bool
+        Whether this is the beginning of the query: then the reader is still at the minimum.
+
+    Returns
+    -------
+    bytes
+        An Arrow stream; empty where nothing moved.
+    """
+    before = layout.domain.minimum_frontier if opening else lower
+    times, deltas = changes_between(before, upper.times, np.ones(len(upper), np.int64))
+    return to_bytes(progress_table(layout.schema, layout, times, deltas)) if times.shape[0] else b""
+
+
+def changes_between(
+    before: Antichain, times: IntArray, counts: npt.NDArray[np.int64], /
+) -> tuple[IntArray, npt.NDArray[np.int64]]:
+    """Return what to state so that a stream that holds a frontier, each of its times once, holds these counts."""
+    given_up = np.full(len(before), -1, np.int64)
+    changed, deltas = consolidate_rows(np.concatenate([before.times, times]), np.concatenate([given_up, counts]))
+    raised_first = np.argsort(deltas < 0, kind="stable")
+    return changed[raised_first], deltas[raised_first]
+
+
+def progress_table(
+    schema: pa.Schema,
+    layout: ReplayLayout,
+    times: IntArray,
+    deltas: npt.NDArray[np.int64],
+    *,
+    streams: Sequence[str | None] | None = None,
+    seqs: npt.NDArray[np.int64] | None = None,
+) -> pa.Table:
+    """Return progress rows with the columns of `schema`; what they do not have is null.
+
+    Rows of no stream (None) and of no commit (below zero) are sorted before all others.
+    """
+    n = times.shape[0]
+    names: pa.Array = pa.nulls(n, pa.string()) if streams is None else pa.array(streams, pa.string())
+    numbers: pa.Array = pa.array(np.full(n, -1) if seqs is None else seqs, pa.int64())
+    columns = {
+        "_event": pa.repeat(pa.scalar("progress", pa.string()), n),
+        "_delta": pa.array(deltas, pa.int64()),
+        "_stream": names,
+        "_seq": pc.replace_with_mask(numbers, pc.less(numbers, 0), pa.scalar(None, pa.int64())),
+        "_sort_stream": names.fill_null(""),
+        "_sort_seq": numbers,
+        **layout.domain.to_columns(times),
+    }
+    arrays = [columns.get(field.name, pa.nulls(n, field.type)) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def to_bytes(table: pa.Table, /) -> bytes:
+    """Return a table as an Arrow stream, to travel in a split."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content

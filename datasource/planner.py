@@ -26,8 +26,7 @@ import numpy as np
 from spark_timely.datasource.arrivals import Arrivals
 from spark_timely.datasource.bounds import aligned, alignment_of, continue_with, first_offset, ignored_start
 from spark_timely.datasource.catalog import Catalog
-from spark_timely.datasource.events import frontier_changes
-from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split, make_layout
+from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split, frontier_changes, make_layout
 from spark_timely.datasource.recent import CommitBound
 from spark_timely.errors import DataLossError, NotBeyondError, SinceViolationError
 from spark_timely.log.cut import Cut
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     from spark_timely.log.machine.identity import Commits
     from spark_timely.spark.base.offsets import Bound
 
-__all__ = ["ReplayPlanner", "cut_of", "layout_of"]
 
 _log = masked_logger("spark_timely.datasource")
 

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from spark_timely.log.store.storage import Storage
     from spark_timely.time.arrays import BoolArray, IntArray
+    from spark_timely.time.domain import TimeDomain
 
-__all__ = ["conform_array", "read_split", "read_splits"]
 
 BATCH_ROWS: Final = 100_000
 
@@ -416,13 +416,8 @@ class _Shape:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _times(self, batch: pa.RecordBatch) -> IntArray:
-        files = self._files
-        columns = {
-            name: conform_array(batch.column(name), kind.arrow)
-            for name, kind in zip(files.times, files.domain.types, strict=True)
-        }
-        times: IntArray = files.domain.from_columns(pa.table(columns))
-        return times if files.as_of is None else np.maximum(times, files.as_of)
+        times, as_of = times_of(batch, self._files.domain), self._files.as_of
+        return times if as_of is None else np.maximum(times, as_of)
 
     def _mask(self, batch: pa.RecordBatch, times: IntArray | None) -> BoolArray:
         files, split = self._files, self._files.split
@@ -524,6 +519,12 @@ def _without_sort(rows: pa.Table, layout: ReplayLayout) -> Iterator[pa.RecordBat
             yield pa.RecordBatch.from_arrays(batch.columns, schema=layout.schema)
 
 
+def times_of(batch: pa.RecordBatch, domain: TimeDomain, /) -> IntArray:
+    """Return the times of rows of a file, shape (n, k), whichever engine wrote it."""
+    pairs = zip(domain.columns, domain.types, strict=True)
+    return domain.from_columns(pa.table({name: conform_array(batch.column(name), kind.arrow) for name, kind in pairs}))
+
+
 def conform_array(array: pa.Array, wanted: pa.DataType, /) -> pa.Array:
     """Return a column in the type that was declared for it.
 
@@ -568,8 +569,6 @@ def conform_array(array: pa.Array, wanted: pa.DataType, /) -> pa.Array:
         and (found.tz is None or wanted.tz is not None)
     ):
         return array.view(wanted)
-    if pa.types.is_nested(wanted) and found.id == wanted.id:
-        return _conform_nested(array, wanted)
     try:
         return array.cast(wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
@@ -577,33 +576,3 @@ def conform_array(array: pa.Array, wanted: pa.DataType, /) -> pa.Array:
         raise SchemaMismatchError(
             msg, hint="the file was written by something that does not keep the schema"
         ) from error
-
-
-def _conform_nested(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Conform the children: Arrow's own cast refuses children that may be null where none should."""
-    if array.offset:
-        # The children of a slice are not sliced: copy it.
-        array = pa.concat_arrays([array, array.slice(0, 0)])
-    mask = array.is_null() if array.null_count else None
-    if pa.types.is_struct(wanted):
-        present = {field.name: place for place, field in enumerate(array.type)}
-        children = [
-            conform_array(array.field(present[field.name]), field.type)
-            if field.name in present
-            else pa.nulls(len(array), field.type)
-            for field in wanted
-        ]
-        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=mask)
-    if pa.types.is_map(wanted):
-        return pa.MapArray.from_arrays(
-            array.offsets,
-            conform_array(array.keys, wanted.key_type),
-            conform_array(array.items, wanted.item_type),
-            type=wanted,
-            mask=mask,
-        )
-    if pa.types.is_list(wanted):
-        return pa.ListArray.from_arrays(
-            array.offsets, conform_array(array.values, wanted.value_type), type=wanted, mask=mask
-        )
-    return array.cast(wanted)

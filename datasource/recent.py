@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.arrays import BoolArray
 
-__all__ = ["CommitBound", "RecentProgress"]
 
 _OWN_AT = "_own_at"
 """Column of the wall clocks as the log has them."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
     from spark_timely.datasource.partitions import ReplayLayout
 
-__all__ = ["TimelyDataSource"]
-
 
 class TimelyDataSource(DataSource):
     """Capture and replay: ``format("timely")`` of reads, streaming reads and streaming writes.

@@ -28,15 +28,6 @@ if TYPE_CHECKING:
     from spark_timely.datasource.partitions import ReplayLayout, Split
     from spark_timely.datasource.planner import ReplayPlanner
 
-__all__ = [
-    "ClockStreamReader",
-    "EarlierClockReader",
-    "EarlierStreamReader",
-    "TimelyBatchReader",
-    "TimelyPartition",
-    "TimelyStreamReader",
-]
-
 
 class TimelyPartition(InputPartition):
     """One split of a micro-batch, as Spark passes it to a task.
@@ -140,13 +131,7 @@ class EarlierStreamReader(TimelyStreamReader):
     restarts.
     """
 
-    def __init__(self, options: SourceOptions, layout: ReplayLayout) -> None:
-        super().__init__(options, layout)
-        self._planned: dict[str, Any] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the planner behind."""
-        return {**super().__getstate__(), "_planned": None}
+    _planned: dict[str, Any] | None = None
 
     def latestOffset(self) -> dict[str, object]:  # type: ignore[override]
         """Return where the next micro-batch ends."""

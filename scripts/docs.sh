@@ -16,7 +16,6 @@ if ! "$PYTHON_VENV" -c 'import myst_parser, numpydoc, pydata_sphinx_theme, sphin
     wanted_docs | "$PYTHON_VENV" -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -r /dev/stdin >&2
 fi
 
-bash scripts/run.sh -m spark_timely.conf --write docs/reference/options.md
 bash scripts/run.sh scripts/reference.py
 rm -rf build/docs
 bash scripts/run.sh -m sphinx -b html -W --keep-going --quiet --nitpicky -d build/docs-cache docs build/docs

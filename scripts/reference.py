@@ -10,11 +10,11 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from spark_timely import errors
 from spark_timely.cli.command import build_parser
-from spark_timely.conf.markdown import rendered
-from spark_timely.conf.options import SINK_OPTIONS, SOURCE_OPTIONS
+from spark_timely.conf import SINK_OPTIONS, SOURCE_OPTIONS, Option, OptionTable
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 _NUMPY_SECTION = re.compile(r"^(\w[\w ]*)\n-+$", re.MULTILINE)
@@ -23,7 +23,34 @@ _NUMPY_SECTION = re.compile(r"^(\w[\w ]*)\n-+$", re.MULTILINE)
 def options() -> str:
     """Return the page of options: the present one, with the tables as they are now."""
     text = (FOLDER / "options.md").read_text(encoding="utf-8")
-    return rendered(text, sink=SINK_OPTIONS, source=SOURCE_OPTIONS)
+    return with_tables(text, sink=SINK_OPTIONS, source=SOURCE_OPTIONS)
+
+
+def with_tables(text: str, **tables: OptionTable[Any]) -> str:
+    """Put tables of options between the lines ``<!-- options: NAME -->`` and ``<!-- end -->`` of a Markdown text.
+
+    Raises
+    ------
+    InvalidUsageError
+        If a table has no such lines in the text.
+    """
+    for name, table in tables.items():
+        pattern = re.compile(rf"(<!-- options: {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
+        # A function, not a template: a backslash in a help text would mean something.
+        text, n_found = pattern.subn(lambda marks, table=table: marks[1] + table_of(table) + marks[2], text)  # type: ignore[misc]
+        if n_found == 0:
+            msg = f"could not render the options {name!r}: found no line '<!-- options: {name} -->' with an end"
+            raise errors.InvalidUsageError(msg, hint="add the two marks where the table shall be")
+    return text
+
+
+def table_of(table: OptionTable[Any]) -> str:
+    """Return a table of options as Markdown: a line per option, ending with a line feed."""
+    lines = ["| option | values | default | meaning |", "|---|---|---|---|"]
+    for option in table.options.values():
+        default = "required" if option.required else f"`{option.default}`" if option.default else ""
+        lines.append(f"| `{option.name}` | {_values(option)} | {default} | {option.help} |")
+    return "\n".join(lines) + "\n"
 
 
 def command_line() -> str:
@@ -152,6 +179,27 @@ def _prose(kind: type[errors.TimelyError]) -> str:
 
 def _lowered(text: str) -> str:
     return text[:1].lower() + text[1:]
+
+
+_KIND_TEXT: dict[str, str] = {
+    "str": "text",
+    "name": "letters, digits, `_`",
+    "names": "names, comma separated or a JSON list",
+    "int": "number",
+    "bool": "`true`, `false`",
+    "bytes": "size such as `128mb`",
+    "antichain": 'one time, or a JSON antichain such as `[5]` or `["2013-06-12"]`',
+    "seq": "number",
+    "wallclock": "moment such as `2013-01-01T00:00Z`",
+}
+
+
+def _values(option: Option) -> str:
+    words = ", ".join(f"`{word}`" for word in option.choices)
+    if option.kind == "enum":
+        return words
+    kind = option.unit if option.kind in ("duration", "distance") else _KIND_TEXT[option.kind]
+    return f"{kind}, {words}" if words else kind
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from spark_timely.conf.options import SinkOptions
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
+from spark_timely.interop.cdcv2.statements import check_statement_columns, statement_columns
 from spark_timely.log.files.format import METADATA_KEY, LogFormat, canonical_type
 from spark_timely.protocol.policy import FrontierPolicy, LateData, Policy
-from spark_timely.sink.cdcv2 import check_statement_columns, statement_columns
 from spark_timely.spark.base.schema import arrow_schema
 from spark_timely.time.domain import TimeDomain
 from spark_timely.time.types import TimeType
@@ -328,7 +328,8 @@ def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | 
         times = tuple(_find(name, names, "timeColumn") for name in options.time_column)
     statements: tuple[str, ...] = ()
     if frontier is FrontierPolicy.STATEMENTS:
-        statements = statement_columns(schema)
+        statements = statement_columns(names)
+        stated = arrow_schema(type(schema)([schema[name] for name in statements]))
         taken |= set(statements)
         times = times or _own_times(schema, "dialect='cdcv2'")
         # Differential's times begin at 0; those of a type with a sign need a log that was made for them.
@@ -360,13 +361,13 @@ def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | 
             kind="stream" if diff is None else "collection",
         )
         if statements:
-            check_statement_columns(schema, statements, form.domain)
+            check_statement_columns(stated, form.domain)
         return CaptureLayout(form, tuple(arrow.names), times, diff, event, delta, minimum_told, (), statements)
     if diff is not None and form.kind != "collection":
         msg = f"could not capture column {diff!r} as diff: found a log of kind {form.kind!r}"
         raise SchemaMismatchError(msg, hint="leave out diffColumn, or capture into a new log", context={"column": diff})
     if statements:
-        check_statement_columns(schema, statements, form.domain)
+        check_statement_columns(stated, form.domain)
     sources, extra = _match(arrow, form, merge=options.merge_schema)
     if extra:
         form = form.extended(pa.schema([arrow.field(name) for name in extra]))

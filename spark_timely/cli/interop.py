@@ -23,18 +23,16 @@ from spark_timely.errors import (
     TimelyError,
     shown,
 )
-from spark_timely.interop.capture_types import CaptureTypes
 from spark_timely.interop.cdcv2.collections import CdcImport, export_collection
-from spark_timely.interop.cdcv2.reader import Statement, Updates, read_message
+from spark_timely.interop.cdcv2.reader import Updates, read_message
+from spark_timely.interop.cdcv2.statements import Statement
 from spark_timely.interop.exporting import Exported, default_types, export_log
-from spark_timely.interop.importing import Imported, StreamImport
+from spark_timely.interop.importing import CaptureTypes, Imported, StreamImport
 from spark_timely.interop.jsonl import JsonLines, Line, Lines
 from spark_timely.interop.reader import GrowingFile, Source
 from spark_timely.interop.sockets import Address, Producers, import_socket, is_address
 from spark_timely.log import Log
 from spark_timely.log.delta import create_log, open_log
-
-__all__ = ["EXPORT", "IMPORT"]
 
 _TYPES = (
     "types are written as in Rust: u64, (String, u64), {name: string, n: Option<u64>}, Vec<u8>, bytes,"

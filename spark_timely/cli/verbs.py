@@ -36,8 +36,6 @@ from spark_timely.time.consolidation import consolidate_rows
 from spark_timely.time.domain import TimeDomain
 from spark_timely.time.text import Duration, moment_text, parse_duration
 
-__all__ = ["VERBS", "Verb", "asked_log", "duration", "frontier_text", "storage_options"]
-
 
 @dataclass(frozen=True, slots=True)
 class Verb:

@@ -1,10 +1,9 @@
 """Captures of the real Timely and Differential Dataflow: in from files and sockets, and out again.
 
-Their types are declared in a small language (`schema`, `capture_types`). In: bytes (`reader`, by the `layout` of each
-type) or lines of JSON (`jsonl`), from a file or a socket (`sockets`), become events in columns (`chunk`, with `times`
-and `records`), which are judged by the protocol; a `StreamImport` commits them to a log, and knows how far it came.
-Out: `export_log` reads a log by ranges of times, and `CaptureEncoder` (`writer`) writes the events. `cdcv2` does both
-for the messages of CDCv2.
+Their types are declared in a small language (`schema`). In: bytes (`reader`, by the `layout` of each type) or lines of
+JSON (`jsonl`), from a file or a socket (`sockets`), become events in columns (`chunk`, `records`), which are judged by
+the protocol; a `StreamImport` (`importing`) commits them to a log, and knows how far it came. Out: `export_log` reads a
+log by ranges of times, and `CaptureEncoder` (`writer`) writes the events. `cdcv2` does both for the messages of CDCv2.
 
 Examples
 --------

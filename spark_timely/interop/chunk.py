@@ -21,13 +21,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_timely.errors import InvalidShapeError, NegativeCountError, ProtocolError, shown
-from spark_timely.interop.layout import Offsets
-from spark_timely.interop.times import TimeLayout
+from spark_timely.interop.layout import Offsets, TimeLayout
 from spark_timely.protocol.event import StreamEvents
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress, verify_events
 from spark_timely.time.arrays import DiffArray, IntArray
-
-__all__ = ["CaptureChunk", "concat_chunks", "judge_chunk"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

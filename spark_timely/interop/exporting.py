@@ -32,11 +32,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
-from spark_timely.interop.capture_types import CaptureTypes, import_owner
 from spark_timely.interop.chunk import CaptureChunk
+from spark_timely.interop.importing import CaptureTypes, import_owner
 from spark_timely.interop.jsonl import chunk_lines
+from spark_timely.interop.layout import TimeLayout, time_text_of
 from spark_timely.interop.schema import Record, columns_of, parse_type, type_of_schema
-from spark_timely.interop.times import TimeLayout, time_text_of
 from spark_timely.interop.writer import CaptureEncoder
 from spark_timely.log import Log
 from spark_timely.log.files.parquet import file_times, open_parquet, read_file
@@ -45,18 +45,6 @@ from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import DiffArray, IntArray
 from spark_timely.time.consolidation import unique_times
 from spark_timely.time.order import less_equal
-
-__all__ = [
-    "Exported",
-    "WholeFiles",
-    "check_files",
-    "default_types",
-    "export_log",
-    "rows_between",
-    "still_to_come",
-    "stretches",
-    "times_of",
-]
 
 STRETCH_ROWS = 1 << 20
 _EVENT_RECORDS = 8192

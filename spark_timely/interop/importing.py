@@ -29,28 +29,127 @@ import pyarrow.compute as pc
 
 from spark_timely.errors import (
     CaptureFormatError,
+    InvalidUsageError,
+    LogFormatError,
     RolledBackError,
+    SchemaMismatchError,
     StorageError,
     TimelyError,
     TimelyInternalError,
     UpperMismatchError,
     shown,
 )
-from spark_timely.interop.capture_types import CaptureTypes, check_log
 from spark_timely.interop.chunk import CaptureChunk, judge_chunk
 from spark_timely.interop.jsonl import JsonLines
+from spark_timely.interop.layout import TimeLayout
 from spark_timely.interop.reader import CaptureReader, GrowingFile, Source
+from spark_timely.interop.schema import Type, arrow_schema, parse_type, type_text
 from spark_timely.log import Log
 from spark_timely.log.base import CommitRequest, DataFile, StreamState
 from spark_timely.log.commit import discard_refused
-from spark_timely.log.files.format import check_stream_name
+from spark_timely.log.files.format import canonical_type, check_stream_name
 from spark_timely.log.files.parquet import conform, message_table, write_data_files
 from spark_timely.log.machine.decide import decide_open
 from spark_timely.protocol.note import ImportMark, Note
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.antichain import Antichain
 
-__all__ = ["Imported", "StreamImport", "all_marks", "newest_mark"]
+_OWNER = "import "
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureTypes:
+    """What was declared of captures: the types of their times and records.
+
+    Parameters
+    ----------
+    time, record : Type
+
+    Examples
+    --------
+    >>> CaptureTypes.parse("u64", "(String, u64)").owner
+    'import u64 (string, u64)'
+    """
+
+    time: Type
+    record: Type
+
+    @classmethod
+    def parse(cls, time: str, record: str) -> CaptureTypes:
+        """Read both; raises `InvalidUsageError`."""
+        types = cls(parse_type(time), parse_type(record))
+        TimeLayout(types.time)
+        return types
+
+    @property
+    def owner(self) -> str:
+        """Owner of the streams that captures of these types become: an import with others is not theirs."""
+        return f"{_OWNER}{type_text(self.time)} {type_text(self.record)}"
+
+    @property
+    def payload(self) -> pa.Schema:
+        """Payload columns of a log of these records.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If records hold nothing, or something that a table cannot have.
+        """
+        schema = arrow_schema(self.record)
+        for field in schema:
+            canonical_type(field.type, field.name)
+        return schema
+
+    @property
+    def layout(self) -> TimeLayout:
+        """Layout of the times."""
+        return TimeLayout(self.time)
+
+
+def import_owner(state: StreamState) -> CaptureTypes | None:
+    """Return the types with which a stream was imported, None if it was not.
+
+    A type has balanced parentheses, so the text is cut where the first of both is whole.
+    """
+    text = (state.owner or "").removeprefix("cdcv2 ")
+    if not text.startswith(_OWNER):
+        return None
+    words = text[len(_OWNER) :].split(" ")
+    for i in range(1, len(words)):
+        try:
+            return CaptureTypes.parse(" ".join(words[:i]), " ".join(words[i:]))
+        except InvalidUsageError:
+            continue
+    return None
+
+
+def check_log(log: Log, types: CaptureTypes) -> None:
+    """Refuse a log of another kind, with other columns or other times, for imports of these types.
+
+    Raises
+    ------
+    SchemaMismatchError, LogFormatError
+    """
+    wanted = types.layout.domain
+    if log.kind != "stream" or (log.domain.types, log.domain.minimum) != (wanted.types, wanted.minimum):
+        msg = (
+            f"could not import into log {log.path!r}: found kind={log.kind!r}, times"
+            f" {[type_.value for type_ in log.domain.types]} from {log.domain.minimum!r}"
+        )
+        hint = (
+            f"times of type {type_text(types.time)} need a stream log, {[type_.value for type_ in wanted.types]}"
+            f" from {wanted.minimum!r}"
+        )
+        raise SchemaMismatchError(msg, hint=hint)
+    fields = [(field.name, canonical_type(field.type, field.name), field.nullable) for field in types.payload]
+    found = [(field.name, field.type, field.nullable) for field in log.format.declared]
+    if found != fields:
+        msg = f"could not import into log {log.path!r}: found columns {shown(log.schema.names)} of other types or names"
+        raise SchemaMismatchError(msg, hint=f"records of type {type_text(types.record)} need {shown(fields)}")
+    if log.format.merged:
+        msg = f"could not import into log {log.path!r}: found columns {shown(log.format.merged)} that came later"
+        raise LogFormatError(msg, hint="import into a log of its own")
+
 
 COMMIT_BYTES = 32 << 20
 COMMIT_ROWS = 2 << 20

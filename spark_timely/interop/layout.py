@@ -7,6 +7,9 @@ All values of a type are read at once: what has a fixed width by arithmetic, the
 were found. To find them is the only thing that goes from value to value (`starts_of`); that is done
 for all blocks of records in step, or one by one where there are few blocks.
 
+A time is an integer, a duration, the unit, or a product of those (`TimeLayout`). In a log it has a coordinate for each
+integer and each duration (in nanoseconds); the unit has none, unless it is alone: then its one time is 0.
+
 Invariants
 ----------
 1. `read` is called for places that `skip` or the arithmetic of fixed widths has found to be within
@@ -14,12 +17,16 @@ Invariants
 2. Whatever the bytes say, no array is made that is larger than a fixed multiple of them: a count is
    compared with the room that is left before anything is made of that size.
 3. What is written is what was read, byte for byte.
+4. Coordinates are compared one by one, as in a log: pairs of times are products, whatever they are called.
+5. A time that a log cannot hold, 2^63 or more, is refused, never wrapped.
 """
 
 from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,35 +34,28 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.errors import SchemaMismatchError, shown
-from spark_timely.interop.schema import UNIT, Choice, Option, Record, Scalar, Type, Vec, arrow_type
-
-__all__ = [
-    "U32",
-    "U64",
-    "WRONG_TYPE",
-    "Body",
-    "Bytes",
-    "Fault",
-    "Layout",
-    "Offsets",
-    "Places",
-    "check_ends",
-    "check_nanos",
-    "cut_short",
-    "layout_of",
-    "put",
-    "read_count",
-    "read_counts",
-    "scalar_layout",
-    "spread",
-    "starts_of",
-    "valid",
-    "whole",
-]
+from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
+from spark_timely.interop.schema import (
+    UNIT,
+    Choice,
+    Option,
+    Record,
+    Scalar,
+    Type,
+    Vec,
+    arrow_type,
+    parse_type,
+    type_text,
+)
+from spark_timely.time.arrays import IntArray
+from spark_timely.time.domain import TimeDomain
+from spark_timely.time.types import TimeType
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Offsets: TypeAlias = npt.NDArray[np.int64]
+
+
+WRONG_TYPE = "declare the types that the file holds; if you did, the file is damaged"
 
 
 class Fault(Exception):
@@ -68,11 +68,17 @@ class Fault(Exception):
     found, hint : str
     """
 
-    def __init__(self, at: int, found: str, hint: str) -> None:
+    def __init__(self, at: int, found: str, hint: str = WRONG_TYPE) -> None:
         super().__init__(found)
         self.at = int(at)
         self.found = found
         self.hint = hint
+
+
+def check(wrong: npt.NDArray[np.bool_], fault: Callable[[int], Fault]) -> None:
+    """Raise the fault of the first value that is wrong, if one is."""
+    if wrong.any():
+        raise fault(int(np.argmax(wrong)))
 
 
 class Places:
@@ -151,8 +157,7 @@ class Body:
 
     def gather(self, starts: Offsets, lengths: Offsets) -> tuple[Bytes, Offsets]:
         """Return stretches of bytes one after the other, and the n + 1 bounds between them."""
-        bounds = np.zeros(lengths.shape[0] + 1, np.int64)
-        np.cumsum(lengths, out=bounds[1:])
+        bounds = bounds_of(lengths)
         return self.array[spread(starts, lengths, bounds, 1)], bounds
 
 
@@ -167,6 +172,13 @@ def put(out: Bytes, places: Places, values: npt.NDArray[Any]) -> None:
         out[places.at] = values.view(np.uint8)
     else:
         np.ndarray((out.shape[0] - size + 1,), values.dtype, out.data, 0, (1,))[places.at] = values
+
+
+def bounds_of(counts: Offsets) -> Offsets:
+    """Return the number of the first element of each block, and at last the number of all; shape (blocks + 1,)."""
+    bounds = np.zeros(counts.shape[0] + 1, np.int64)
+    np.cumsum(counts, out=bounds[1:])
+    return bounds
 
 
 def spread(starts: Offsets, counts: Offsets, bounds: Offsets, width: int) -> Offsets:
@@ -184,8 +196,6 @@ U32, U64 = np.dtype("<u4"), np.dtype("<u8")
 _U64 = struct.Struct("<Q")
 _FEW = 16
 """Blocks below which going one by one is quicker than in step: a step costs what some ten values cost."""
-
-WRONG_TYPE = "the declared type is not what the file holds, or the file is damaged"
 
 
 class Layout(ABC):
@@ -221,7 +231,6 @@ class Layout(ABC):
         check_ends(at, after, ends)
         return after
 
-    @abstractmethod
     def sizes(self, values: pa.Array) -> Offsets:
         """Return the bytes that each value takes; refuse what cannot be written.
 
@@ -230,6 +239,7 @@ class Layout(ABC):
         SchemaMismatchError
             If a value is null that has to be there, or an enum has no such variant.
         """
+        return np.full(len(whole(values)), self.width, np.int64)
 
     @abstractmethod
     def write(self, values: pa.Array, out: Bytes, places: Places) -> Places:
@@ -238,31 +248,25 @@ class Layout(ABC):
 
 def cut_short(at: int, room: int) -> Fault:
     """Return the fault of a value that ends outside of its event."""
-    return Fault(at, f"a value that needs more than the {room} bytes left of its event", WRONG_TYPE)
+    return Fault(at, f"a value that needs more than the {room} bytes left of its event")
 
 
 def check_ends(at: Offsets, after: Offsets, ends: Offsets) -> None:
     """Refuse values that end outside of their blocks."""
-    wrong = after > ends
-    if wrong.any():
-        i = int(np.flatnonzero(wrong)[0])
-        raise cut_short(int(at[i]), int(ends[i] - at[i]))
+    check(after > ends, lambda i: cut_short(at[i], ends[i] - at[i]))
 
 
 def read_counts(body: Body, at: Offsets, ends: Offsets, least: int) -> Offsets:
     """Read the number of elements at each offset, and refuse those for which there is no room."""
     check_ends(at, at + 8, ends)
     counts = body.take(U64, Places.of(at))
-    room = ((ends - at - 8) // least).astype(np.uint64)
-    wrong = counts > room
-    if wrong.any():
-        i = int(np.flatnonzero(wrong)[0])
-        raise _too_many(int(at[i]), int(counts[i]), int(ends[i] - at[i] - 8))
+    room = ends - at - 8
+    check(counts > (room // least).astype(np.uint64), lambda i: _too_many(at[i], counts[i], room[i]))
     return counts.astype(np.int64)
 
 
 def _too_many(at: int, count: int, room: int) -> Fault:
-    return Fault(at, f"a length of {count} where {room} bytes are left of the event", WRONG_TYPE)
+    return Fault(at, f"a length of {count} where {room} bytes are left of the event")
 
 
 def read_count(body: Body, at: int, end: int, least: int) -> int:
@@ -294,8 +298,7 @@ def starts_of(
     Fault
         If an element would end outside of its block.
     """
-    bounds = np.zeros(counts.shape[0] + 1, np.int64)
-    np.cumsum(counts, out=bounds[1:])
+    bounds = bounds_of(counts)
     if layout.width is not None:
         after = starts + counts * layout.width
         check_ends(starts, after, ends)
@@ -351,9 +354,6 @@ class _Number(Layout):
     def read(self, body: Body, places: Places) -> tuple[pa.Array, Places]:
         return pa.array(body.take(self.dtype, places)), places.shift(self.width or 0)
 
-    def sizes(self, values: pa.Array) -> Offsets:
-        return np.full(len(whole(values)), self.width, np.int64)
-
     def write(self, values: pa.Array, out: Bytes, places: Places) -> Places:
         put(out, places, np.asarray(values, self.dtype))
         return places.shift(self.width or 0)
@@ -367,13 +367,8 @@ class _Bool(Layout):
 
     def read(self, body: Body, places: Places) -> tuple[pa.Array, Places]:
         values = body.take(np.dtype(np.uint8), places)
-        if places.n and int(values.max()) > 1:
-            i = int(np.flatnonzero(values > 1)[0])
-            raise Fault(int(places.at[i]), f"the byte {values[i]} where a bool is 0 or 1", WRONG_TYPE)
+        check(values > 1, lambda i: Fault(places.at[i], f"the byte {values[i]} where a bool is 0 or 1"))
         return pa.array(values.view(np.bool_)), places.shift(1)
-
-    def sizes(self, values: pa.Array) -> Offsets:
-        return np.ones(len(whole(values)), np.int64)
 
     def write(self, values: pa.Array, out: Bytes, places: Places) -> Places:
         put(out, places, values.to_numpy(zero_copy_only=False).view(np.uint8))
@@ -432,8 +427,7 @@ class _Text(Layout):
         lengths = np.asarray(pc.binary_length(values), np.int64)
         put(out, places, lengths.astype(U64))
         starts = places.at + 8
-        bounds = np.zeros(len(values) + 1, np.int64)
-        np.cumsum(lengths, out=bounds[1:])
+        bounds = bounds_of(lengths)
         _, offsets, data = values.buffers()
         if data is not None and bounds[-1]:
             first = int(np.frombuffer(offsets, np.int32)[values.offset])
@@ -452,15 +446,13 @@ def _not_text(raw: pa.Array, starts: Offsets) -> Fault:
             low = half
         except pa.ArrowInvalid:
             high = half
-    return Fault(int(starts[low]), f"bytes that are no UTF-8, {shown(raw[low].as_py())}", WRONG_TYPE)
+    return Fault(int(starts[low]), f"bytes that are no UTF-8, {shown(raw[low].as_py())}")
 
 
 def check_nanos(nanos: npt.NDArray[Any], places: Places) -> None:
     """Refuse a duration of which the nanoseconds are a second or more: it would not come out as it went in."""
-    wrong = nanos >= 10**9
-    if np.any(wrong):
-        i = int(np.flatnonzero(wrong)[0])
-        raise Fault(int(places.at[i]), f"a duration with {nanos[i]} nanoseconds beside its seconds", WRONG_TYPE)
+    found = "nanoseconds beside its seconds"
+    check(nanos >= 10**9, lambda i: Fault(places.at[i], f"a duration with {nanos[i]} {found}"))
 
 
 def scalar_layout(kind: str) -> Layout:
@@ -503,9 +495,7 @@ class _Option(Layout):
         after = at + 1
         check_ends(at, after, ends)
         tags = body.array[at]
-        if tags.shape[0] and tags.max() > 1:
-            i = int(np.flatnonzero(tags > 1)[0])
-            raise _no_option(int(at[i]), int(tags[i]))
+        check(tags > 1, lambda i: _no_option(at[i], tags[i]))
         held = np.flatnonzero(tags)
         after[held] = self.item.skip_all(body, after[held], ends[held])
         return after
@@ -536,7 +526,7 @@ class _Option(Layout):
 
 
 def _no_option(at: int, tag: int) -> Fault:
-    return Fault(at, f"the byte {tag} where an option has 0 or 1", WRONG_TYPE)
+    return Fault(at, f"the byte {tag} where an option has 0 or 1")
 
 
 def _expanded(values: pa.Array, held: npt.NDArray[np.intp], n: int) -> pa.Array:
@@ -582,8 +572,7 @@ class _Vec(Layout):
 
     def sizes(self, values: pa.Array) -> Offsets:
         offsets, items = _flat(whole(values))
-        inner = np.zeros(len(items) + 1, np.int64)
-        np.cumsum(self.item.sizes(items), out=inner[1:])
+        inner = bounds_of(self.item.sizes(items))
         return inner[offsets[1:]] - inner[offsets[:-1]] + 8
 
     def write(self, values: pa.Array, out: Bytes, places: Places) -> Places:
@@ -591,8 +580,7 @@ class _Vec(Layout):
         counts = np.diff(offsets)
         put(out, places, counts.astype(U64))
         starts = places.at + 8
-        inner = np.zeros(len(items) + 1, np.int64)
-        np.cumsum(self.item.sizes(items), out=inner[1:])
+        inner = bounds_of(self.item.sizes(items))
         # Where each element would lie if there was nothing between the vecs, moved to where its vec is.
         at = inner[:-1] + np.repeat(starts - inner[offsets[:-1]], counts)
         self.item.write(items, out, Places.of(at))
@@ -699,13 +687,11 @@ class _Choice(Layout):
 
     def _tags(self, body: Body, places: Places) -> npt.NDArray[np.int64]:
         tags = body.take(U32, places).astype(np.int64)
-        if places.n and int(tags.max()) >= len(self.items):
-            i = int(np.flatnonzero(tags >= len(self.items))[0])
-            raise self._unknown(int(places.at[i]), int(tags[i]))
+        check(tags >= len(self.items), lambda i: self._unknown(places.at[i], tags[i]))
         return tags
 
     def _unknown(self, at: int, tag: int) -> Fault:
-        return Fault(at, f"variant {tag} of an enum of {len(self.items)} variants", WRONG_TYPE)
+        return Fault(at, f"variant {tag} of an enum of {len(self.items)} variants")
 
     def read(self, body: Body, places: Places) -> tuple[pa.Array, Places]:
         tags = self._tags(body, places)
@@ -775,3 +761,216 @@ def layout_of(type_: Type) -> Layout:
         return _Choice(type_, items)
     assert isinstance(type_, Record)
     return _Record(items, arrow_type(type_), nanos=type_.kind == "duration")
+
+
+JsonTime: TypeAlias = "int | list[JsonTime] | None"
+
+_SECOND = 1_000_000_000
+_LOG_TYPES = {
+    "i64": "long",
+    "u64": "long",
+    "u32": "long",
+    "i32": "int",
+    "u16": "int",
+    "i16": "short",
+    "u8": "short",
+    "i8": "short",
+}
+_HI = (1 << 63) - 1
+
+
+class TimeLayout:
+    """How times of one type lie in bytes.
+
+    Parameters
+    ----------
+    declared : str or Type
+
+    Raises
+    ------
+    InvalidUsageError
+        If it is no type of times.
+
+    Examples
+    --------
+    >>> layout = TimeLayout("Product<u64, u64>")
+    >>> layout.width, layout.domain.types, layout.domain.minimum
+    (16, (<TimeType.LONG: 'long'>, <TimeType.LONG: 'long'>), (0, 0))
+    """
+
+    def __init__(self, declared: str | Type) -> None:
+        self.type = parse_type(declared) if isinstance(declared, str) else declared
+        self.text = type_text(self.type)
+        self.leaves = tuple(_leaves(self.type, self.text))
+        self.width = sum(12 if kind == "duration" else int(kind[1:]) // 8 for kind in self.leaves)
+        kinds = self.leaves or ("u64",)
+        minimum = [-(1 << (int(kind[1:]) - 1)) if kind[0] == "i" else 0 for kind in kinds]
+        self.domain = TimeDomain(tuple(TimeType(_LOG_TYPES.get(kind, "long")) for kind in kinds), tuple(minimum))
+
+    @property
+    def arity(self) -> int:
+        """Number of coordinates."""
+        return self.domain.arity
+
+    def read(self, body: Body, places: Places) -> IntArray:
+        """Return the times at places, shape (n, k). Raises `Fault`."""
+        times = np.zeros((places.n, self.arity), np.int64)
+        for i, kind in enumerate(self.leaves):
+            if kind == "duration":
+                seconds = body.take(np.dtype("<u8"), places)
+                after = places.shift(8)
+                nanos = body.take(np.dtype("<u4"), after)
+                check_nanos(nanos, after)
+                _refuse_late(seconds >= _HI // _SECOND, seconds, places)
+                times[:, i] = seconds.astype(np.int64) * _SECOND + nanos.astype(np.int64)
+                places = after.shift(4)
+                continue
+            values = body.take(np.dtype(f"<{kind[0]}{int(kind[1:]) // 8}"), places)
+            if kind == "u64":
+                _refuse_late(values > _HI, values, places)
+            times[:, i] = values
+            places = places.shift(int(kind[1:]) // 8)
+        return times
+
+    def write(self, times: IntArray) -> Bytes:
+        """Return the bytes of times, shape (n, width).
+
+        Raises
+        ------
+        InvalidUsageError
+            If a time is none of this type, as a negative one where it is unsigned.
+        """
+        n = times.shape[0]
+        out = np.empty(n * self.width, np.uint8)
+        offset = 0
+        for i, kind in enumerate(self.leaves):
+            values = np.ascontiguousarray(times[:, i])
+            low, high = self.bounds(kind)
+            wrong = (values < low) | (values > high)
+            if wrong.any():
+                found = int(values[wrong][0])
+                msg = f"could not write times as {self.text}: found {found}"
+                raise InvalidUsageError(msg, hint=f"{kind} reaches from {low} to {high}; declare another type")
+            if kind == "duration":
+                put(out, Places(n, offset, self.width), (values // _SECOND).astype("<u8"))
+                put(out, Places(n, offset + 8, self.width), (values % _SECOND).astype("<u4"))
+                offset += 12
+                continue
+            dtype = np.dtype(f"<{kind[0]}{int(kind[1:]) // 8}")
+            put(out, Places(n, offset, self.width), values.astype(dtype))
+            offset += dtype.itemsize
+        return out.reshape(n, self.width)
+
+    @staticmethod
+    def bounds(kind: str) -> tuple[int, int]:
+        """Return least and greatest coordinate of a kind that a log can hold."""
+        if kind in ("duration", "u64"):
+            return 0, _HI
+        bits = int(kind[1:])
+        return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if kind[0] == "i" else (0, (1 << bits) - 1)
+
+    def to_json(self, time: Sequence[int]) -> JsonTime:
+        """Return a time as its type is written: an integer, nested lists, null for the unit.
+
+        Examples
+        --------
+        >>> TimeLayout("product<product<u64, u64>, duration>").to_json([1, 2, 3_000_000_004])
+        [[1, 2], [3, 4]]
+        """
+        return _to_json(self.type, iter(time))
+
+    def from_json(self, value: object) -> tuple[int, ...]:
+        """Read a time that `to_json` gave.
+
+        Raises
+        ------
+        InvalidUsageError
+            If it is no time of this type.
+        """
+        found = list(self._from_json(self.type, value))
+        for coordinate, kind in zip(found, self.leaves, strict=True):
+            low, high = self.bounds(kind)
+            if not low <= coordinate <= high:
+                raise self._no_time(value)
+        return tuple(found) or (0,)
+
+    def _from_json(self, type_: Type, value: object) -> Iterator[int]:
+        if type_ == UNIT and value is None:
+            return
+        if isinstance(type_, Record) and isinstance(value, list) and len(value) == len(type_.items):
+            if type_.kind == "duration":
+                if not all(isinstance(part, int) for part in value) or not 0 <= value[1] < _SECOND:
+                    raise self._no_time(value)
+                yield value[0] * _SECOND + value[1]
+                return
+            for item, part in zip(type_.items, value, strict=True):
+                yield from self._from_json(item, part)
+            return
+        if type_ == UNIT or not isinstance(type_, Scalar) or isinstance(value, bool) or not isinstance(value, int):
+            raise self._no_time(value)
+        yield value
+
+    def _no_time(self, value: object) -> InvalidUsageError:
+        msg = f"could not read a time of type {self.text}: found {shown(value)}"
+        return InvalidUsageError(msg, hint="integers stay bare, products are lists, durations [seconds, nanoseconds]")
+
+
+@lru_cache(maxsize=256)
+def time_layout(declared: str | Type) -> TimeLayout:
+    """Return the layout of times of a type, the same one each time: it holds nothing that changes.
+
+    Examples
+    --------
+    >>> time_layout("u64") is time_layout("u64")
+    True
+    """
+    return TimeLayout(declared)
+
+
+def _leaves(type_: Type, text: str) -> Iterator[str]:
+    if isinstance(type_, Scalar) and type_.kind in _LOG_TYPES:
+        yield type_.kind
+    elif isinstance(type_, Record) and type_.kind == "duration":
+        yield "duration"
+    elif isinstance(type_, Record):
+        for item in type_.items:
+            yield from _leaves(item, text)
+    elif type_ != UNIT:
+        msg = f"could not use {text!r} as a type of times: found {type_text(type_)!r}"
+        raise InvalidUsageError(msg, hint="times are integers, duration, (), or products of those")
+
+
+def _to_json(type_: Type, coordinates: Iterator[int]) -> JsonTime:
+    if type_ == UNIT:
+        return None
+    if isinstance(type_, Scalar):
+        return next(coordinates)
+    assert isinstance(type_, Record)
+    if type_.kind == "duration":
+        return list(divmod(next(coordinates), _SECOND))
+    return [_to_json(item, coordinates) for item in type_.items]
+
+
+def _refuse_late(wrong: npt.NDArray[np.bool_], values: npt.NDArray[Any], places: Places) -> None:
+    hint = "declare the type that the file holds; if you did: times of a log are below 2^63"
+    check(wrong, lambda i: Fault(places.at[i], f"the time {values[i]}", hint))
+
+
+def time_text_of(domain: TimeDomain) -> str:
+    """Return a type of times for a log that was not imported: what its coordinates are.
+
+    Dates are days since 1970, timestamps microseconds.
+
+    Examples
+    --------
+    >>> time_text_of(TimeDomain(("long", "timestamp"), (0, 0)))
+    'product<u64, u64>'
+    >>> time_text_of(TimeDomain(("date",)))
+    'i32'
+    """
+    widths = {"long": 64, "int": 32, "short": 16, "date": 32, "timestamp": 64}
+    parts = [
+        f"{'u' if least >= 0 else 'i'}{widths[type_.value]}"
+        for type_, least in zip(domain.types, domain.minimum, strict=True)
+    ]
+    return parts[0] if len(parts) == 1 else f"product<{', '.join(parts)}>"

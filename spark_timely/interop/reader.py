@@ -24,17 +24,28 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from spark_timely.errors import CaptureFormatError, shown
 from spark_timely.interop.chunk import CaptureChunk
-from spark_timely.interop.layout import U32, U64, Body, Fault, Offsets, Places, layout_of, spread, starts_of
+from spark_timely.interop.layout import (
+    U32,
+    U64,
+    WRONG_TYPE,
+    Body,
+    Fault,
+    Offsets,
+    Places,
+    bounds_of,
+    check,
+    layout_of,
+    read_counts,
+    spread,
+    starts_of,
+    time_layout,
+)
 from spark_timely.interop.schema import Type, arrow_schema, columns_of, parse_type, type_text
-from spark_timely.interop.times import time_layout
 from spark_timely.time.arrays import DiffArray, IntArray
-
-__all__ = ["MAX_EVENT_BYTES", "CaptureReader", "GrowingFile", "Source"]
 
 MAX_EVENT_BYTES = 256 << 20
 """Longest event that is read; timely's own are some kilobytes."""
@@ -46,7 +57,6 @@ _TRIED = 8
 """Events after which it is tried whether all that follow have the lengths of the last two in turn."""
 _LENGTH = struct.Struct("<Q")
 _HEAD = 8
-_WRONG_TYPE = "the declared types are not what the file holds, or it is damaged"
 
 
 class Source(Protocol):
@@ -244,8 +254,8 @@ class CaptureReader:
     def _check_length(self) -> None:
         """Refuse an event longer than any, as soon as its length has come."""
         if self._filled >= _HEAD and (length := _LENGTH.unpack_from(self._view)[0]) > self._max:
-            hint = f"events have at most {self._max} bytes; {_WRONG_TYPE}"
-            raise self._wrong(Fault(0, f"an event of {length} bytes", hint), [0])
+            found = f"an event of {length} bytes, {self._max} at most are read"
+            raise self._wrong(Fault(0, found), [0])
 
     def _wrong(self, fault: Fault, starts: list[int]) -> CaptureFormatError:
         event = self.event + max(0, bisect_right(starts, fault.at) - 1)
@@ -256,15 +266,10 @@ class CaptureReader:
     def _decoded(self, bounds: Offsets) -> CaptureChunk:
         body = Body(self._view[: int(bounds[-1])])
         starts, ends = bounds[:-1], bounds[1:]
-        short = ends - starts < _HEAD + 12
-        if short.any():
-            i = int(np.flatnonzero(short)[0])
-            raise Fault(int(starts[i]), f"an event of {int(ends[i] - starts[i]) - _HEAD} bytes", _WRONG_TYPE)
+        bodies = ends - starts - _HEAD
+        check(bodies < 12, lambda i: Fault(starts[i], f"an event of {bodies[i]} bytes"))
         kinds = body.take(U32, Places.of(starts + _HEAD))
-        if int(kinds.max()) > 1:
-            i = int(np.flatnonzero(kinds > 1)[0])
-            found = f"an event of kind {kinds[i]}"
-            raise Fault(int(starts[i]) + _HEAD, found, f"kinds are 0, progress, and 1, messages; {_WRONG_TYPE}")
+        check(kinds > 1, lambda i: Fault(starts[i] + _HEAD, f"an event of kind {kinds[i]}, neither 0 nor 1"))
         is_messages = kinds == 1
         times, counts, records = self._messages(body, starts[is_messages] + 12, ends[is_messages])
         changed, deltas, entries = self._progress(body, starts[~is_messages] + 12, ends[~is_messages])
@@ -274,40 +279,37 @@ class CaptureReader:
 
     def _progress(self, body: Body, at: Offsets, ends: Offsets) -> tuple[IntArray, DiffArray, Offsets]:
         width = self.times.width + 8
-        counts = body.take(U64, Places.of(at))
-        self._check_counts(counts, at, ends, width)
-        entries = counts.astype(np.int64)
-        bounds = np.concatenate([[0], np.cumsum(entries)])
-        places = Places.of(spread(at + 8, entries, bounds, width))
+        entries = read_counts(body, at, ends, width)
+        self._check_left(at + 8 + entries * width, ends)
+        places = Places.of(spread(at + 8, entries, bounds_of(entries), width))
         times = self.times.read(body, places)
         return times, body.take(np.dtype("<i8"), places.shift(self.times.width)), entries
 
     def _messages(self, body: Body, at: Offsets, ends: Offsets) -> tuple[IntArray, Offsets, pa.RecordBatch]:
         layout, head = self._layout, self.times.width + 8
-        short = at + head > ends
-        if short.any():
-            i = int(np.flatnonzero(short)[0])
-            raise Fault(int(at[i]), f"an event of messages of {int(ends[i] - at[i]) + 4} bytes", _WRONG_TYPE)
+        check(at + head > ends, lambda i: Fault(at[i], f"an event of messages of {ends[i] - at[i] + 4} bytes"))
         times = self.times.read(body, Places.of(at))
-        at = at + self.times.width
-        raw = body.take(U64, Places.of(at))
-        starts = at + 8
+        lengths = at + self.times.width
+        starts = lengths + 8
         if layout.width is None:
-            self._check_room(raw, at, ends, layout.least)
-            counts = raw.astype(np.int64)
+            counts = read_counts(body, lengths, ends, layout.least)
             places, _, after = starts_of(layout, body, starts, counts, ends)
             self._check_left(after, ends)
             return times, counts, self._records(body, places)
-        self._check_counts(raw, at, ends, layout.width)
-        counts = raw.astype(np.int64)
         if not layout.width:
+            empty = body.take(U64, Places.of(lengths))
+            most = f"an event has at most {_MOST_EMPTY}"
+            check(empty > _MOST_EMPTY, lambda i: Fault(lengths[i], f"{empty[i]} records without bytes, {most}"))
+            self._check_left(starts, ends)
+            counts = empty.astype(np.int64)
             return times, counts, self._records(body, Places(int(counts.sum())))
-        view = body.data
-        dense = _joined(view, starts, ends)
+        counts = read_counts(body, lengths, ends, layout.width)
+        self._check_left(starts + counts * layout.width, ends)
+        dense = _joined(body.data, starts, ends)
         try:
             return times, counts, self._records(Body(dense), Places(len(dense) // layout.width, 0, layout.width))
         except Fault as fault:
-            block = np.concatenate([[0], np.cumsum(ends - starts)])
+            block = bounds_of(ends - starts)
             i = int(np.searchsorted(block, fault.at, side="right")) - 1
             raise Fault(fault.at - int(block[i]) + int(starts[i]), fault.found, fault.hint) from None
 
@@ -318,35 +320,10 @@ class CaptureReader:
             columns.append(values)
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _check_counts(self, counts: npt.NDArray[np.uint64], at: Offsets, ends: Offsets, width: int) -> None:
-        """Refuse counts of elements of fixed width that do not use up their event."""
-        if not width:
-            many = counts > _MOST_EMPTY
-            if many.any():
-                i = int(np.flatnonzero(many)[0])
-                found = f"{counts[i]} records without bytes"
-                raise Fault(int(at[i]), found, f"an event has at most {_MOST_EMPTY} of these; {_WRONG_TYPE}")
-            self._check_left(at + 8, ends)
-            return
-        self._check_room(counts, at, ends, width)
-        self._check_left(at + 8 + counts.astype(np.int64) * width, ends)
-
-    @staticmethod
-    def _check_room(counts: npt.NDArray[np.uint64], at: Offsets, ends: Offsets, least: int) -> None:
-        room = ((ends - at - 8) // least).astype(np.uint64)
-        wrong = counts > room
-        if wrong.any():
-            i = int(np.flatnonzero(wrong)[0])
-            found = f"a length of {counts[i]} where {int(ends[i] - at[i]) - 8} bytes are left of the event"
-            raise Fault(int(at[i]), found, _WRONG_TYPE)
-
     def _check_left(self, after: Offsets, ends: Offsets) -> None:
-        wrong = after != ends
-        if wrong.any():
-            i = int(np.flatnonzero(wrong)[0])
-            found = f"{int(ends[i] - after[i])} bytes left over behind what the event says it holds"
-            hint = f"declared are time {self.times.text} and record {type_text(self.record)}; {_WRONG_TYPE}"
-            raise Fault(int(after[i]), found, hint)
+        found = "bytes left over behind what the event says it holds"
+        hint = f"{WRONG_TYPE}; declared are time {self.times.text} and record {type_text(self.record)}"
+        check(after != ends, lambda i: Fault(after[i], f"{ends[i] - after[i]} {found}", hint))
 
 
 _COMPARED = 64 << 10

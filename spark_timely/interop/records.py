@@ -32,8 +32,6 @@ from spark_timely.interop.schema import (
     type_text,
 )
 
-__all__ = ["Value", "fitted", "is_integer", "json_value", "records_to_rows", "rows_to_records"]
-
 Value: TypeAlias = object
 _MOST_F32 = float(np.finfo(np.float32).max)
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

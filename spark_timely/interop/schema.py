@@ -36,22 +36,6 @@ import pyarrow as pa
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 
-__all__ = [
-    "METADATA_KEY",
-    "Choice",
-    "Option",
-    "Record",
-    "Scalar",
-    "Type",
-    "Vec",
-    "arrow_schema",
-    "arrow_type",
-    "columns_of",
-    "parse_type",
-    "type_of_schema",
-    "type_text",
-]
-
 METADATA_KEY = b"timely.record"
 """Metadata of an Arrow schema under which the declared type is kept, as text."""
 

@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from spark_timely.errors import InvalidUsageError, StorageError, shown
 from spark_timely.interop.importing import Imported, StreamImport
 
-__all__ = ["Address", "Producers", "import_socket", "is_address"]
-
 _ADDRESS = re.compile(
     r"tcp(?P<listen>-listen)?://(?P<host>\[[0-9A-Fa-f:.]+(?:%[^\]/]+)?\]|[^:/\[\]]+):(?P<port>[0-9]{1,5})/?"
 )

@@ -18,13 +18,10 @@ import pyarrow as pa
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.interop.chunk import CaptureChunk
-from spark_timely.interop.layout import Offsets, Places, layout_of
+from spark_timely.interop.layout import Offsets, Places, TimeLayout, layout_of, time_layout
 from spark_timely.interop.records import fitted, rows_to_records
 from spark_timely.interop.schema import Type, arrow_schema, columns_of, parse_type
-from spark_timely.interop.times import TimeLayout, time_layout
 from spark_timely.time.arrays import as_times
-
-__all__ = ["CaptureEncoder", "PlainEvent", "build_chunk", "capture_bytes"]
 
 PlainEvent: TypeAlias = "tuple[object, object] | Mapping[object, int] | Sequence[Sequence[object]]"
 """An event that is written in Python: (time, records), or the changes of progress."""

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["run_sql"]
 
 Batches = Iterator[pa.RecordBatch]
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from spark_timely.log import Log
 
-__all__ = ["SparkTasks", "buckets_of", "catalog_of", "pieces_of", "reader_of", "run_one"]
 
 StorageOptions = Mapping[str, Mapping[str, str]]
 

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from spark_timely.log import Log
     from spark_timely.log.base import StreamState
 
-__all__ = ["IdleWatch", "check_idle_options", "greatest_seen"]
 
 _log = masked_logger("spark_timely.spark")
 

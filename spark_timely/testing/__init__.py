@@ -8,10 +8,15 @@ hypothesis) and `driver` (calls a reader as Spark does) are imported by name.
 
 from __future__ import annotations
 
-from spark_timely.testing.asserts import assert_same_rows, assert_same_updates, row_counts
-from spark_timely.testing.dataflows import rows_of, stream_of
 from spark_timely.testing.driver import ManualClock
-from spark_timely.testing.tables import table_from_text
+from spark_timely.testing.tables import (
+    assert_same_rows,
+    assert_same_updates,
+    row_counts,
+    rows_of,
+    stream_of,
+    table_from_text,
+)
 
 __all__ = [
     "ManualClock",

@@ -16,7 +16,7 @@ from spark_timely.log.delta import create_log, open_log
 from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.store.base import MemoryStore
 from spark_timely.testing import ManualClock
-from spark_timely.testing.unreliable import UnreliableStore
+from tests.faults.unreliable import UnreliableStore
 
 KINDS = ("memory", "delta", "unreliable-memory", "unreliable-delta")
 VALUES = pa.schema([("v", pa.int64())])

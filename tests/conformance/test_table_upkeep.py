@@ -28,9 +28,9 @@ from spark_timely.log.store import scratch as delta_scratch
 from spark_timely.log.store.delta import DeltaStore
 from spark_timely.log.store.entries import entry_path, parse_entry, put_entry
 from spark_timely.log.store.storage import FileStorage
-from spark_timely.testing.unreliable import UnreliableStore
 from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import VALUES, filled, stored
+from tests.faults.unreliable import UnreliableStore
 
 
 def rows(*times: int) -> pa.Table:

@@ -12,8 +12,8 @@ from spark_timely.errors import StorageError
 from spark_timely.log import Log
 from spark_timely.log.base import CommitRequest
 from spark_timely.log.files.parquet import message_table, write_data_files
-from spark_timely.testing.unreliable import UnreliableStore
 from spark_timely.time.antichain import Antichain
+from tests.faults.unreliable import UnreliableStore
 
 VALUES = pa.schema([("v", pa.int64())])
 

@@ -19,8 +19,7 @@ from deltalake import DeltaTable
 from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import LogDamagedError, LogMissingError
-from spark_timely.interop.capture_types import CaptureTypes
-from spark_timely.interop.importing import StreamImport
+from spark_timely.interop.importing import CaptureTypes, StreamImport
 from spark_timely.interop.writer import capture_bytes
 from spark_timely.log.delta import create_log, forget_logs, open_log
 from spark_timely.log.store import checkpoints as delta_upkeep
@@ -28,7 +27,7 @@ from spark_timely.log.store import delta as delta_store
 from spark_timely.log.store.storage import FileStorage
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of
-from spark_timely.testing.power_cut import PowerCut, choices, lay_out
+from tests.faults.power_cut import PowerCut, choices, lay_out
 from tests.property.test_dataflow import runner
 from tests.unit.sink.driver import BOUNDED, SinkDriver
 from tests.unit.sink.driver import rows as sink_rows

@@ -13,7 +13,7 @@ from spark_timely.log.base import CaptureLog
 from spark_timely.log.store.delta import DeltaStore
 from spark_timely.sink.commit import commit_reports
 from spark_timely.sink.plan import find_log
-from spark_timely.testing.unreliable import make_unreliable
+from tests.faults.unreliable import make_unreliable
 from tests.unit.sink.driver import SinkDriver, rows
 
 pytestmark = pytest.mark.faults

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_timely.interop.capture_types import CaptureTypes
 from spark_timely.interop.exporting import export_log
-from spark_timely.interop.importing import StreamImport
+from spark_timely.interop.importing import CaptureTypes, StreamImport
 from spark_timely.interop.sockets import Address, import_socket
 from spark_timely.interop.writer import capture_bytes
 from spark_timely.log import MemoryLog

@@ -24,8 +24,8 @@ from spark_timely.errors import CaptureFormatError, ProtocolError
 from spark_timely.interop.cdcv2.reader import CdcReader, message_lines, read_message
 from spark_timely.interop.chunk import CaptureChunk
 from spark_timely.interop.jsonl import chunk_lines, json_chunk
+from spark_timely.interop.layout import time_layout
 from spark_timely.interop.reader import CaptureReader
-from spark_timely.interop.times import time_layout
 from spark_timely.interop.writer import CaptureEncoder, build_chunk
 from tests.oracles.golden import captures, golden_bytes, types_of, vectors
 

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_timely.interop.capture_types import CaptureTypes
 from spark_timely.interop.chunk import concat_chunks
 from spark_timely.interop.exporting import export_log
-from spark_timely.interop.importing import StreamImport
+from spark_timely.interop.importing import CaptureTypes, StreamImport
 from spark_timely.interop.jsonl import JsonLines
 from spark_timely.interop.reader import CaptureReader
 from spark_timely.interop.writer import capture_bytes

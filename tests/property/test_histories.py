@@ -27,7 +27,7 @@ from spark_timely.log.store.storage import MemoryStorage
 from spark_timely.sink import commit as sink_commit
 from spark_timely.sink import plan as sink_plan
 from spark_timely.sink import rows as sink_rows
-from spark_timely.testing.unreliable import make_unreliable
+from tests.faults.unreliable import make_unreliable
 from tests.unit.sink.driver import SinkDriver
 
 LONG = bool(os.environ.get("SPARK_TIMELY_LONG"))

@@ -12,6 +12,7 @@ import pytest
 
 from spark_timely import errors
 from spark_timely.cli import main
+from spark_timely.conf import SINK_OPTIONS, SOURCE_OPTIONS
 from tests.modules import ROOT
 from tests.pages import blocks, not_installed, pages, run, steps
 
@@ -27,6 +28,20 @@ def reference() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_page_of_options_has_a_line_per_option(reference: ModuleType) -> None:
+    for table in (SINK_OPTIONS, SOURCE_OPTIONS):
+        lines = reference.table_of(table).splitlines()
+        assert len(lines) == len(table.options) + 2
+        assert all(line.count(" | ") == 3 for line in lines[2:])
+
+
+def test_tables_take_the_place_of_what_is_between_their_marks(reference: ModuleType) -> None:
+    text = reference.with_tables("a\n<!-- options: sink -->\nstale\n<!-- end -->\nb\n", sink=SINK_OPTIONS)
+    assert text == f"a\n<!-- options: sink -->\n{reference.table_of(SINK_OPTIONS)}<!-- end -->\nb\n"
+    with pytest.raises(errors.InvalidUsageError, match="found no line '<!-- options: sink -->'"):
+        reference.with_tables("nothing", sink=SINK_OPTIONS)
 
 
 def anchors(page: Path) -> set[str]:

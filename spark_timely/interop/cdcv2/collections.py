@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.errors import InvalidUsageError, ProtocolError, SchemaMismatchError
-from spark_timely.interop.capture_types import CaptureTypes
-from spark_timely.interop.cdcv2.reader import CdcReader, Statement, Updates, message_lines, statement_of
+from spark_timely.interop.cdcv2.reader import CdcReader, Updates, message_lines, statement_of
+from spark_timely.interop.cdcv2.statements import Statement
 from spark_timely.interop.exporting import (
     STRETCH_ROWS,
     Exported,
@@ -29,6 +29,7 @@ from spark_timely.interop.exporting import (
     stretches,
     times_of,
 )
+from spark_timely.interop.importing import CaptureTypes
 from spark_timely.interop.schema import type_text
 from spark_timely.interop.writer import CaptureEncoder
 from spark_timely.log import Log
@@ -38,8 +39,6 @@ from spark_timely.log.machine.decide import decide_open
 from spark_timely.log.writer import StreamWriter
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray, as_times
-
-__all__ = ["CdcImport", "collection_messages", "export_collection"]
 
 _MESSAGE_UPDATES = 8192
 

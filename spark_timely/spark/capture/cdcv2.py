@@ -33,11 +33,10 @@ from spark_timely.errors import (
     SchemaMismatchError,
     shown,
 )
-from spark_timely.interop.cdcv2.statements import Ledger
+from spark_timely.interop.cdcv2.statements import COLUMNS, Ledger, statements_of
 from spark_timely.log.base import CommitOutcome, StreamState
 from spark_timely.log.store.storage import FileStorage, open_storage
 from spark_timely.log.writer import downgrade_to
-from spark_timely.sink.cdcv2 import COLUMNS, statements_of
 from spark_timely.sink.commit import commit_reports, is_refusal
 from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.plan import CapturePlan, Standing, find_log
@@ -63,7 +62,6 @@ if TYPE_CHECKING:
     from spark_timely.interop.cdcv2.statements import Statement, Time
     from spark_timely.time.domain import TimeDomain
 
-__all__ = ["MOST_COUNTS", "capture_messages"]
 
 MOST_COUNTS = 1_000_000
 """Counts of times that are not complete; more are refused, for they are read and written with each micro-batch."""
@@ -79,7 +77,7 @@ def capture_messages(df: DataFrame, plan: CapturePlan, ident: BatchId) -> Commit
     Parameters
     ----------
     df : pyspark.sql.DataFrame
-        Rows as `spark_timely.sink.cdcv2` describes them.
+        Rows as `spark_timely.interop.cdcv2.statements` describes them.
     plan : CapturePlan
     ident : BatchId
 

@@ -19,13 +19,9 @@ from spark_timely.conf import (
     SourceOptions,
     parse_bytes,
     parse_options,
-    render_markdown,
 )
-from spark_timely.conf.__main__ import main as render
-from spark_timely.conf.markdown import rendered
-from spark_timely.errors import InvalidOptionError, InvalidUsageError, TimelyError
+from spark_timely.errors import InvalidOptionError, TimelyError
 from spark_timely.time.text import Duration, parse_duration
-from tests.modules import ROOT
 
 TABLES = [SINK_OPTIONS, SOURCE_OPTIONS]
 ALL: list[Option] = [option for table in TABLES for option in table.options.values()]
@@ -455,35 +451,6 @@ def test_path_may_be_a_path_object_or_any_unicode(tmp_path: Path) -> None:
 
 def test_long_value_is_cut_in_the_message() -> None:
     assert "(5002 characters)" in refused(SINK_OPTIONS, {"path": "log", "frontier": "x" * 5000})
-
-
-# --- documentation -----------------------------------------------------------------------------
-
-
-def test_reference_has_the_tables_of_this_version() -> None:
-    text = (ROOT / "docs" / "reference" / "options.md").read_text(encoding="utf-8")
-    assert rendered(text, sink=SINK_OPTIONS, source=SOURCE_OPTIONS) == text, "run `make docs`"
-
-
-def test_markdown_has_a_line_per_option() -> None:
-    for table in TABLES:
-        lines = render_markdown(table).splitlines()
-        assert len(lines) == len(table.options) + 2
-        assert all(line.count(" | ") == 3 for line in lines[2:])
-
-
-def test_rendering_into_a_text_without_marks_is_refused() -> None:
-    with pytest.raises(InvalidUsageError, match="found no line '<!-- options: sink -->'"):
-        rendered("nothing", sink=SINK_OPTIONS)
-
-
-def test_tables_are_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert render([]) == 0
-    printed = capsys.readouterr().out
-    file = tmp_path / "x.md"
-    file.write_text("a\n<!-- options: sink -->\n<!-- end -->\n<!-- options: source -->\n<!-- end -->\nb\n")
-    assert render(["--write", str(file)]) == 0
-    assert file.read_text() == f"a\n{printed}b\n"
 
 
 @pytest.mark.parametrize(("name", "hint"), [("tableName", r"table_path\(spark, name\)"), ("pushdown", "by `where`")])

@@ -21,8 +21,7 @@ from spark_timely.errors import (
     UnheldCapabilityError,
     UpperMismatchError,
 )
-from spark_timely.interop.capture_types import CaptureTypes, import_owner
-from spark_timely.interop.importing import StreamImport
+from spark_timely.interop.importing import CaptureTypes, StreamImport, import_owner
 from spark_timely.interop.writer import capture_bytes
 from spark_timely.log import Log, MemoryLog
 from tests.oracles.golden import golden_bytes

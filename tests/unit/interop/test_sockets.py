@@ -13,8 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_timely.errors import CaptureFormatError, InvalidUsageError, StorageError, UnheldCapabilityError
-from spark_timely.interop.capture_types import CaptureTypes
-from spark_timely.interop.importing import Imported, StreamImport
+from spark_timely.interop.importing import CaptureTypes, Imported, StreamImport
 from spark_timely.interop.sockets import Address, Producers, _Incoming, import_socket
 from spark_timely.interop.writer import capture_bytes
 from spark_timely.log import MemoryLog

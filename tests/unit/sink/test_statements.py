@@ -10,8 +10,7 @@ import pytest
 
 from spark_timely.conf.options import SINK_OPTIONS, parse_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, ProtocolError, SchemaMismatchError
-from spark_timely.interop.cdcv2.statements import Statement
-from spark_timely.sink.cdcv2 import statements_of
+from spark_timely.interop.cdcv2.statements import Statement, statements_of
 from spark_timely.sink.layout import layout_of
 from spark_timely.sink.writer import make_stream_writer
 from spark_timely.spark.base.schema import spark_schema
@@ -102,10 +101,13 @@ def test_log_is_a_collection_from_zero_of_the_payload_columns() -> None:
     [
         ({"_upper": None}, "found no column '_upper'"),
         ({"_time": None}, "found no column '_time'"),
-        ({"_lower": pa.int64()}, "statements of column '_lower': found type 'bigint'"),
-        ({"_lower": pa.list_(pa.string())}, "statements of column '_lower': found type 'array<string>'"),
-        ({"_lower": pa.list_(pa.date32())}, "statements of column '_lower': found type 'array<date>'"),
-        ({"_time": pa.int32()}, "statements of column '_lower': found type 'array<bigint>', times of the log are int"),
+        ({"_lower": pa.int64()}, "statements of column '_lower': found type 'int64'"),
+        ({"_lower": pa.list_(pa.string())}, "statements of column '_lower': found type 'list<element: string>'"),
+        ({"_lower": pa.list_(pa.date32())}, "statements of column '_lower': found type 'list<element: date32[day]>'"),
+        (
+            {"_time": pa.int32()},
+            "statements of column '_lower': found type 'list<element: int64>', times of the log are int",
+        ),
         ({"_counts": pa.list_(pa.int64())}, "statements of column '_counts'"),
     ],
 )

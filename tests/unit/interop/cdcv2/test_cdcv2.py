@@ -16,9 +16,10 @@ from spark_timely.errors import (
     ProtocolError,
     SchemaMismatchError,
 )
-from spark_timely.interop.capture_types import CaptureTypes
 from spark_timely.interop.cdcv2.collections import CdcImport, collection_messages, export_collection
-from spark_timely.interop.cdcv2.reader import CdcReader, Statement, Updates, message_lines, read_message
+from spark_timely.interop.cdcv2.reader import CdcReader, Updates, message_lines, read_message
+from spark_timely.interop.cdcv2.statements import Statement
+from spark_timely.interop.importing import CaptureTypes
 from spark_timely.log import MemoryLog
 
 TYPES = {"time": "u64", "record": "string"}

@@ -242,7 +242,7 @@ class PowerCut:
     def _watched(self, name: str) -> Callable[..., Any]:
         call = self._calls[name]
 
-        def watched(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the call itself
+        def watched(*args: Any, **kwargs: Any) -> Any:
             if self._busy or not self._concerned(name, args):
                 return call(*args, **kwargs)
             self._busy = True
