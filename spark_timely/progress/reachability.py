@@ -19,7 +19,7 @@ Invariants
 4. Ports are numbered node by node, a node's targets before its sources: the *port number*. A vertex is a
    port or an aid; its *position* is its place in the order of work, see `reachability_loops`.
 5. An aid stands between all targets and all sources of a node whose every input leads to every output without a
-   step, unless it has one of each: inputs + outputs arcs take the place of inputs × outputs. Aids in a tree stand before a vertex to which
+   step, where inputs + outputs arcs are fewer than inputs × outputs. Aids in a tree stand before a vertex to which
    many arcs lead, so that one that moves costs a logarithm.
 6. A step of unsigned times may be 2**63 or more. The greatest number that it can be added to is within int64 all the
    same, and so is the sum then: compiled loops add the step modulo 2**64.
@@ -223,32 +223,28 @@ def internal_arcs(
     """
     pairs = shape.inputs * shape.outputs
     pairs[[0, *summed]] = 0
-    direct, hubs = np.flatnonzero(pairs == 1), np.flatnonzero(pairs > 1)
+    hubs = np.flatnonzero(pairs > shape.inputs + shape.outputs)
     ins, outs, aids = shape.inputs[hubs], shape.outputs[hubs], shape.n_ports + np.arange(hubs.shape[0])
-    steps_of = np.zeros(tails.shape[0] + direct.shape[0] + int(ins.sum() + outs.sum()), np.int64)
-    return Arcs(
-        shape.n_ports + hubs.shape[0],
-        np.concatenate(
-            [
-                tails,
-                shape.targets[direct],
-                _runs(shape.targets[hubs], ins),
-                aids.repeat(outs),
-                shape.targets[given[:, 0]] + given[:, 1],
-            ]
-        ),
-        np.concatenate(
-            [
-                heads,
-                shape.sources[direct],
-                aids.repeat(ins),
-                _runs(shape.sources[hubs], outs),
-                shape.sources[given[:, 0]] + given[:, 2],
-            ]
-        ),
-        np.concatenate([steps_of, given[:, 3]]),
-        np.array(steps, np.uint64).reshape(len(steps), -1),
+    pairs[hubs] = 0
+    which, outputs = _runs(np.zeros_like(pairs), pairs), shape.outputs.repeat(pairs)
+    all_tails = (
+        tails,
+        shape.targets.repeat(pairs) + which // outputs,
+        _runs(shape.targets[hubs], ins),
+        aids.repeat(outs),
+        shape.targets[given[:, 0]] + given[:, 1],
     )
+    all_heads = (
+        heads,
+        shape.sources.repeat(pairs) + which % outputs,
+        aids.repeat(ins),
+        _runs(shape.sources[hubs], outs),
+        shape.sources[given[:, 0]] + given[:, 2],
+    )
+    rows = np.zeros(sum(map(len, all_tails)), np.int64)
+    rows[rows.shape[0] - given.shape[0] :] = given[:, 3]
+    table = np.array(steps, np.uint64).reshape(len(steps), -1)
+    return Arcs(shape.n_ports + hubs.shape[0], np.concatenate(all_tails), np.concatenate(all_heads), rows, table)
 
 
 def _runs(firsts: Wide, lengths: Wide) -> Wide:
@@ -1175,10 +1171,10 @@ class _Frontiers:
             # Records without a count are left out. In the order of times each is the last one of its position.
             records = np.array(self._held.pool[: st[loops.USED] * width], np.int64).reshape(-1, width)
             keys, counts = consolidate_rows(records[:, [*range(loops.TIME, width), loops.OWNER]], records[:, loops.COUNT])
-            room = 2 * (len(counts) + n)
+            room = 2 * len(counts) + n
             self._held = self._held._replace(
                 pool=self._filled(room * width, 0),
-                buckets=self._filled(1 << room.bit_length(), loops.NONE, np.int32),
+                buckets=self._filled(1 << (room // 2).bit_length(), loops.NONE, np.int32),
                 points=self._filled(len(self._held.points), loops.NONE, np.int32),
                 lasts=self._filled(len(self._held.lasts), loops.NONE, np.int32),
             )

@@ -69,7 +69,7 @@ class Held(NamedTuple):
     pool: Ints  # records, flat
     buckets: Ints  # first record by hash
     points: Ints  # (n): first record of each position, in lexicographic order
-    lasts: Ints  # (n): last one
+    lasts: Ints  # (n): last one, if there is a first one
     elements: Ints  # antichains, flat, each in lexicographic order; of one coordinate two places for each position
     fronts: Ints  # (n): where the frontier implied at each position begins, or `NONE`
     old: Ints  # (n): where what was implied before this call begins, or `NONE`, or `UNTOUCHED`
@@ -207,7 +207,7 @@ def _new_record(held: Held, p: int, times: Ints, base: int, k: int, bucket: int)
     held.buckets[bucket] = r
     for j in range(k):
         pool[r + TIME + j] = times[base + j]
-    before = lasts[p]
+    before = lasts[p] if points[p] >= 0 else NONE
     after = NONE
     if before >= 0 and _precedes(times, base, pool, before + TIME, k):  # most times come after all others
         before = NONE
@@ -222,19 +222,6 @@ def _new_record(held: Held, p: int, times: Ints, base: int, k: int, bucket: int)
         pool[before + NEXT] = r
     if after < 0:
         lasts[p] = r
-    return r
-
-
-def _first(held: Held, p: int) -> int:
-    """Return the first record of a position that has a count, or -1; those before it are forgotten."""
-    pool = held.pool
-    r = held.points[p]
-    while r >= 0 and pool[r + COUNT] == 0:
-        pool[r + OWNER] = NONE
-        r = pool[r + NEXT]
-    held.points[p] = r
-    if r < 0:
-        held.lasts[p] = NONE
     return r
 
 
@@ -400,24 +387,19 @@ def compact(held: Held, k: int, into: Ints) -> None:
 
 def _open(held: Held, links: Links, p: int) -> int:
     """Take the frontiers of a component away, for them to be found again; return where it begins."""
-    st, fronts, ends = held.st, held.fronts, links.ends
+    st, fronts, old, ends = held.st, held.fronts, held.old, links.ends
     st[OPENED] = ends[p]
     while p > 0 and ends[p - 1] == st[OPENED]:
         p -= 1
     for q in range(p, st[OPENED]):
         if fronts[q] >= 0:
-            _touch(held, q)
+            if old[q] == UNTOUCHED:
+                old[q] = fronts[q]
+                held.moved[st[MOVED]] = q
+                st[MOVED] += 1
             fronts[q] = NONE
             _mark(held.marks, held.blocks, q)
     return p
-
-
-def _touch(held: Held, p: int) -> None:
-    """Keep what was implied at a position before this call."""
-    if held.old[p] == UNTOUCHED:
-        held.old[p] = held.fronts[p]
-        held.moved[held.st[MOVED]] = p
-        held.st[MOVED] += 1
 
 
 def carry(links: Links, held: Held, k: int) -> bool:
@@ -429,9 +411,9 @@ def carry(links: Links, held: Held, k: int) -> bool:
     have room.
     """
     steps, limits, in_first, in_tails, in_steps, out_first, out_heads, ends = links
-    st, pool, _, points, _, elements, fronts, old, _, marks, blocks = held
+    st, pool, _, points, _, elements, fronts, old, moved, marks, blocks = held
     n = len(points)
-    best = 0
+    best = top = 0
     back = False
     p = _next(n, marks, blocks, 0)
     while p < n:
@@ -440,7 +422,11 @@ def carry(links: Links, held: Held, k: int) -> bool:
             p = _next(n, marks, blocks, _open(held, links, p))
         before = fronts[p]
         first = NONE
-        r = _first(held, p) if points[p] >= 0 else NONE
+        r = points[p]
+        while r >= 0 and pool[r + COUNT] == 0:  # what has no count is forgotten
+            pool[r + OWNER] = NONE
+            r = pool[r + NEXT]
+            points[p] = r
         if k == 1:  # the order is total: a short way to the same
             while r >= 0 and pool[r + COUNT] <= 0:
                 r = pool[r + NEXT]
@@ -457,12 +443,6 @@ def carry(links: Links, held: Held, k: int) -> bool:
                         found = 1
                         best = time + steps[step]
             changed = found == 0 or elements[before + 1] != best if before >= 0 else found == 1
-            if changed:
-                _touch(held, p)
-                if found == 1:
-                    # Each position has two antichains of its own: for what is, and for what was before this call.
-                    first = 4 * p + 2 if old[p] == 4 * p else 4 * p
-                    elements[first + 1] = best
         else:
             top = st[TOP]
             if r >= 0:
@@ -480,10 +460,17 @@ def carry(links: Links, held: Held, k: int) -> bool:
             if found == 0:
                 first = NONE
             changed = not _same(elements, before, first, k)
-            if changed:
-                _touch(held, p)
-                st[TOP] = top
         if changed:
+            if old[p] == UNTOUCHED:
+                old[p] = before
+                moved[st[MOVED]] = p
+                st[MOVED] += 1
+            if k != 1:
+                st[TOP] = top
+            elif found == 1:
+                # Each position has two antichains of its own: for what is, and for what was before this call.
+                first = 4 * p + 2 if old[p] == 4 * p else 4 * p
+                elements[first + 1] = best
             fronts[p] = first
         if changed or (found == 0 and old[p] != UNTOUCHED):
             # What was taken away in a component and is not found again was dealt with there, but not behind it.
