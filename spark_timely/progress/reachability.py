@@ -19,9 +19,10 @@ Invariants
 4. Ports are numbered node by node, a node's targets before its sources: the *port number*. A vertex is a
    port or an aid; its *position* is its place in the order of work, see `reachability_loops`.
 5. An aid stands between all targets and all sources of a node whose every input leads to every output without a
-   step: inputs + outputs arcs take the place of inputs × outputs. Aids in a tree stand before a vertex to which
+   step, where inputs + outputs arcs are fewer than inputs × outputs. Aids in a tree stand before a vertex to which
    many arcs lead, so that one that moves costs a logarithm.
-6. Steps are within [0, 2**63): a greater one, of unsigned times, is taken in three arcs over aids.
+6. A step of unsigned times may be 2**63 or more. The greatest number that it can be added to is within int64 all the
+   same, and so is the sum then: compiled loops add the step modulo 2**64.
 7. Times are worked on as int64: unsigned ones moved down by 2**63, which keeps their order and whether a
    sum overflows.
 """
@@ -119,9 +120,8 @@ _SHOWN = 6
 _FAN = 32
 # For fewer ports than one in this number, nodes are looked up, else counted off.
 _SPARSE = 8
-# The greatest step of one arc.
-_STEP = (1 << 63) - 1
-
+_HALF = 1 << 63
+_HI = _HALF - 1
 
 # With no more inputs than this, and more outputs, paths are followed from the inputs.
 _FEW_INPUTS = 8
@@ -164,7 +164,7 @@ class Arcs(NamedTuple):
     tails: Wide
     heads: Wide
     steps: Wide
-    table: Wide  # steps, row by row; row 0 holds zeros
+    table: npt.NDArray[np.uint64]  # steps, row by row; row 0 holds zeros
 
     def only(self, keep: BoolArray) -> Arcs:
         """Return the arcs that are kept, of the same vertices."""
@@ -186,10 +186,14 @@ class Graph:
         """Return some of the arcs as the loops take them."""
         into, in_first = by_end(arcs.heads, arcs.n)
         out, out_first = by_end(arcs.tails, arcs.n)
-        narrow = (in_first, arcs.tails[into], arcs.steps[into], out_first, arcs.heads[out], arcs.steps[out], self.ends)
+        narrow = (in_first, arcs.tails[into], arcs.steps[into], out_first, arcs.heads[out], self.ends)
         compiled = self.loops.compiled
-        table = working(arcs.table.ravel(), compiled=compiled)
-        return Links(table, *(working(numbers, compiled=compiled, dtype=np.int32) for numbers in narrow))
+        # Steps of unsigned times may leave int64 (invariant 6).
+        steps = arcs.table.ravel()
+        limits = (np.uint64(_HI) - steps).view(np.int64)
+        taken = steps.view(np.int64) if compiled else steps.tolist()
+        links = (working(numbers, compiled=compiled, dtype=np.int32) for numbers in narrow)
+        return Links(cast("Ints", taken), working(limits, compiled=compiled), *links)
 
 
 def working(numbers: IntArray, *, compiled: bool, dtype: type[np.int32 | np.int64] | None = None) -> Ints:
@@ -217,43 +221,36 @@ def internal_arcs(
     `summed` are the nodes whose arcs are `given` (node, input, output, row of `steps`); inside all others
     but node 0 every input leads to every output without a step.
     """
-    plain = (shape.inputs > 0) & (shape.outputs > 0)
-    plain[[0, *summed]] = False
-    hubs = (plain & (shape.inputs > 1) & (shape.outputs > 1)).nonzero()[0]
-    plain[hubs] = False
-    aids, one = shape.n_ports + np.arange(hubs.shape[0]), np.ones(hubs.shape[0], np.int64)
-    # Runs of vertices that lead to one vertex, or to which one leads.
-    runs = (
-        (shape.targets[plain], shape.targets[hubs], aids),
-        (shape.inputs[plain], shape.inputs[hubs], one),
-        (shape.sources[plain], aids, shape.sources[hubs]),
-        (shape.outputs[plain], one, shape.outputs[hubs]),
+    pairs = shape.inputs * shape.outputs
+    pairs[[0, *summed]] = 0
+    hubs = np.flatnonzero(pairs > shape.inputs + shape.outputs)
+    ins, outs, aids = shape.inputs[hubs], shape.outputs[hubs], shape.n_ports + np.arange(hubs.shape[0])
+    pairs[hubs] = 0
+    which, outputs = _runs(np.zeros_like(pairs), pairs), shape.outputs.repeat(pairs)
+    all_tails = (
+        tails,
+        shape.targets.repeat(pairs) + which // outputs,
+        _runs(shape.targets[hubs], ins),
+        aids.repeat(outs),
+        shape.targets[given[:, 0]] + given[:, 1],
     )
-    lows, ins, highs, outs = (np.concatenate(each) for each in runs)
-    lengths = np.maximum(ins, outs)
-    within = np.arange(int(lengths.sum())) - (lengths.cumsum() - lengths).repeat(lengths)
-    lows = lows.repeat(lengths) + within * (ins > 1).repeat(lengths)
-    highs = highs.repeat(lengths) + within * (outs > 1).repeat(lengths)
-    rows = np.zeros(tails.shape[0] + within.shape[0] + given.shape[0], np.int64)
+    all_heads = (
+        heads,
+        shape.sources.repeat(pairs) + which % outputs,
+        aids.repeat(ins),
+        _runs(shape.sources[hubs], outs),
+        shape.sources[given[:, 0]] + given[:, 2],
+    )
+    rows = np.zeros(sum(map(len, all_tails)), np.int64)
     rows[rows.shape[0] - given.shape[0] :] = given[:, 3]
-    n = shape.n_ports + hubs.shape[0]
-    tails = np.concatenate([tails, lows, shape.targets[given[:, 0]] + given[:, 1]])
-    heads = np.concatenate([heads, highs, shape.sources[given[:, 0]] + given[:, 2]])
-    if all(max(step, default=0) <= _STEP for step in steps):
-        return Arcs(n, tails, heads, rows, np.array(steps, np.int64).reshape(len(steps), -1))
-    # Invariant 6: row r becomes rows 3r, 3r + 1 and 3r + 2.
-    pieces = [[min(max(x - i * _STEP, 0), _STEP) for x in step] for step in steps for i in range(3)]
-    wide = np.flatnonzero(np.array([max(step) > _STEP for step in steps])[rows])
-    between = n + np.arange(2 * wide.shape[0]).reshape(2, -1)
-    last = heads[wide]
-    heads[wide] = between[0]
-    return Arcs(
-        n + between.size,
-        np.concatenate([tails, *between]),
-        np.concatenate([heads, between[1], last]),
-        np.concatenate([3 * rows, 3 * rows[wide] + 1, 3 * rows[wide] + 2]),
-        np.array(pieces, np.int64),
-    )
+    table = np.array(steps, np.uint64).reshape(len(steps), -1)
+    return Arcs(shape.n_ports + hubs.shape[0], np.concatenate(all_tails), np.concatenate(all_heads), rows, table)
+
+
+def _runs(firsts: Wide, lengths: Wide) -> Wide:
+    """Return the numbers of runs of that many, one run behind the other."""
+    numbers: Wide = np.arange(int(lengths.sum())) + (firsts - lengths.cumsum() + lengths).repeat(lengths)
+    return numbers
 
 
 def _narrowed(arcs: Arcs) -> Arcs:
@@ -292,16 +289,16 @@ def arrange(arcs: Arcs, shape: Shape) -> Graph:
     order, ends = np.arange(n), np.zeros(n, np.int64)
     if not (arcs.tails < arcs.heads).all():  # else they are in order, as most graphs are given
         which = _components(arcs, loops)
-        sizes = np.bincount(which, minlength=1)[::-1]
+        sizes = np.bincount(which, minlength=1)
         ends = np.repeat(np.where(sizes > 1, np.cumsum(sizes), 0), sizes)
-        order = np.argsort(-which, kind="stable")
+        order = np.argsort(which, kind="stable")
         if ends.any():
             free = arcs.only(~np.asarray(arcs.table.any(axis=1))[arcs.steps] & (which[arcs.tails] == which[arcs.heads]))
             rank = _components(free, loops)
             stuck: BoolArray = np.greater(np.bincount(rank)[rank], 1)
             if stuck.any():
                 raise _cycle(free.only(stuck[free.heads] & (rank[free.heads] == rank[free.tails])), shape)
-            order = np.lexsort((-rank, -which))
+            order = np.lexsort((rank, which))
     positions = np.empty(n, np.int64)
     positions[order] = np.arange(n)
     placed = arcs._replace(tails=positions[arcs.tails], heads=positions[arcs.heads])
@@ -309,10 +306,10 @@ def arrange(arcs: Arcs, shape: Shape) -> Graph:
 
 
 def _components(arcs: Arcs, loops: Loops) -> Wide:
-    """Return the strongly connected component of each vertex; arcs lead to equal or lower numbers."""
-    order, first = by_end(arcs.tails, arcs.n)
-    which = working(np.full(arcs.n, -1), compiled=loops.compiled)
-    each = (first, arcs.heads[order], np.zeros(5 * arcs.n, np.int64))
+    """Return the strongly connected component of each vertex; arcs lead to equal or higher numbers."""
+    (out, out_first), (into, in_first) = by_end(arcs.tails, arcs.n), by_end(arcs.heads, arcs.n)
+    which = filled(arcs.n, -1, compiled=loops.compiled)
+    each = (out_first, arcs.heads[out], in_first, arcs.tails[into], np.zeros(3 * arcs.n, np.int64))
     loops.run.components(arcs.n, *(working(numbers, compiled=loops.compiled) for numbers in each), which)
     return np.asarray(which)
 
@@ -462,8 +459,6 @@ def _merge(into: _Label, label: _Label, step: tuple[int, ...], hi: int) -> bool:
     return changed
 
 
-_HALF = 1 << 63
-_HI = _HALF - 1
 # Room for this number of integers of frontiers to begin with, if times have more than one coordinate.
 _ROOM = 256
 # Moves that nobody reads are summed up after this number of propagations.
@@ -1002,11 +997,11 @@ class Tracker:
         return [(place.port, time, diff) for place, time, diff in self.pushed_output().rows()] if self._outward else []
 
     def _changes(self, moves: list[_Moves]) -> Changes:
-        ports, times, diffs = _summed(moves) if moves else _no_moves(self._arity)
-        rows: IntArray = np.ascontiguousarray(times)
+        rows, diffs = _summed(moves) if moves else (np.zeros((0, self._arity + 1), np.int64), np.zeros(0, np.int64))
+        times: IntArray = rows[:, 1:]
         if self._half:
-            rows = rows.view(np.uint64) ^ np.uint64(_HALF)
-        return Changes(*self._shape.locations(ports), rows, diffs)
+            times = times.astype(np.uint64) ^ np.uint64(_HALF)
+        return Changes(*self._shape.locations(rows[:, 0]), times, diffs)
 
     def implications(self, location: Location | Source | Target) -> Antichain:
         """Return the frontier implied at a port: no time that is not beyond it can appear there any more.
@@ -1112,9 +1107,13 @@ class Tracker:
         return Antichain.of(*(tuple(x + self._half for x in element) for element in elements))
 
 
+# How implied frontiers moved: rows of port number and time, and +1 or -1 for each; sorted by port, then by time.
+_Moves: TypeAlias = tuple[Wide, DiffArray]
+
+
 def _add(moves: list[_Moves], more: _Moves) -> None:
     """Add moves to those that nobody has read yet."""
-    if more.diffs.shape[0]:
+    if more[1].shape[0]:
         moves.append(more)
         if len(moves) > _UNREAD:
             moves[:] = [_summed(moves)]
@@ -1124,21 +1123,8 @@ def _summed(moves: list[_Moves]) -> _Moves:
     """Return the net of moves made one after the other."""
     if len(moves) == 1:
         return moves[0]
-    keys = [np.column_stack([each.ports.astype(np.int64), each.times]) for each in moves]
-    rows, diffs = consolidate_rows(np.concatenate(keys), np.concatenate([each.diffs for each in moves]))
-    return _Moves(rows[:, 0].astype(np.int32), rows[:, 1:].astype(np.int64), diffs)
-
-
-class _Moves(NamedTuple):
-    """How implied frontiers moved: port number, time (rows of k) and +1 or -1; sorted by port, then by time."""
-
-    ports: Index
-    times: Wide
-    diffs: Wide
-
-
-def _no_moves(arity: int) -> _Moves:
-    return _Moves(np.zeros(0, np.int32), np.zeros((0, arity), np.int64), np.zeros(0, np.int64))
+    rows, diffs = consolidate_rows(*(np.concatenate(each) for each in zip(*moves, strict=True)))
+    return rows.astype(np.int64, copy=False), diffs
 
 
 class _Frontiers:
@@ -1154,14 +1140,12 @@ class _Frontiers:
         self._graph, self._links, n = graph, graph.links(arcs), arcs.n
         self._every = self._working(np.arange(n_ports, dtype=np.int32))
         self._positions = self._working(graph.positions)
-        st, none = self._filled(loops.SCALARS, 0), self._filled(0, 0)
-        st[loops.FREE] = loops.NONE
         sizes = (n, loops.NONE), (n, loops.UNTOUCHED), (n, 0), (n, 0), (n // loops.BLOCK + 1, 0)
         rest = [self._filled(size, value, np.int32) for size, value in sizes]
-        buckets, points = self._filled(0, 0, np.int32), self._filled(n, loops.NONE, np.int32)
+        buckets, *points = (self._filled(size, loops.NONE, np.int32) for size in (1, n, n))
         # Times of one coordinate: two antichains of one element for each position.
         elements = self._filled(4 * n if graph.arity == 1 else _ROOM, 1)
-        self._held = Held(st, none, buckets, points, elements, *rest)
+        self._held = Held(self._filled(loops.SCALARS, 0), self._filled(0, 0), buckets, *points, elements, *rest)
 
     def _working(self, numbers: IntArray) -> Ints:
         return working(numbers, compiled=self._graph.loops.compiled)
@@ -1169,58 +1153,54 @@ class _Frontiers:
     def _filled(self, size: int, value: int, dtype: type[np.int32 | np.int64] = np.int64) -> Ints:
         return filled(size, value, compiled=self._graph.loops.compiled, dtype=dtype)
 
-    def _longer(self, numbers: Ints, size: int) -> Ints:
-        """Return 64-bit integers with room at their end."""
-        longer = self._filled(size, 0)
-        longer[: len(numbers)] = numbers
-        return longer
-
     def _make_room(self, size: int) -> None:
         """Move the antichains that are in use to a place for `size` integers, or for more if that is half full."""
         elements = self._filled(size, 0)
         self._graph.loops.run.compact(self._held, self._graph.arity, elements)
         if 2 * self._held.st[loops.TOP] > size:
-            elements = self._longer(elements, 2 * size)
+            longer = self._filled(2 * size, 0)
+            longer[:size] = elements
+            elements = longer
         self._held = self._held._replace(elements=elements)
 
-    def _make_records(self, room: int) -> None:
-        """Make room for `room` records in the pool."""
-        n_buckets = 1 << max(4, (room // 2).bit_length())
-        self._held = self._held._replace(
-            pool=self._longer(self._held.pool, room * (loops.TIME + self._graph.arity)),
-            buckets=self._filled(n_buckets, loops.NONE, np.int32),
-        )
-        self._held.st[loops.MASK] = n_buckets - 1
-        self._graph.loops.run.rehash(self._graph.arity, self._held.st, self._held.pool, self._held.buckets)
+    def _enter(self, positions: IntArray, times: IntArray, diffs: DiffArray) -> None:
+        """Enter changes of pointstamps, times flat."""
+        st, k, n = self._held.st, self._graph.arity, len(diffs)
+        width = loops.TIME + k
+        if (st[loops.USED] + n) * width > len(self._held.pool):
+            # Records without a count are left out. In the order of times each is the last one of its position.
+            records = np.array(self._held.pool[: st[loops.USED] * width], np.int64).reshape(-1, width)
+            keys, counts = consolidate_rows(records[:, [*range(loops.TIME, width), loops.OWNER]], records[:, loops.COUNT])
+            room = 2 * len(counts) + n
+            self._held = self._held._replace(
+                pool=self._filled(room * width, 0),
+                buckets=self._filled(1 << (room // 2).bit_length(), loops.NONE, np.int32),
+                points=self._filled(len(self._held.points), loops.NONE, np.int32),
+                lasts=self._filled(len(self._held.lasts), loops.NONE, np.int32),
+            )
+            st[loops.USED] = st[loops.HOLDING] = 0
+            self._enter(keys[:, -1], keys[:, :-1].ravel(), counts)
+        self._graph.loops.run.enter(self._held, k, n, *map(self._working, (positions, times, diffs)))
 
     def propagate(self, positions: Index, times: Wide, diffs: Wide) -> _Moves:
         """Enter changes of pointstamps (times flat); return the net moves of the frontiers at the first ports."""
         k, run, st = self._graph.arity, self._graph.loops.run, self._held.st
-        room, needed = len(self._held.pool) // (loops.TIME + k), st[loops.USED] + len(diffs)
-        if needed > room:
-            self._make_records(max(int(needed), 2 * room))
-        given: list[IntArray] = [positions, times, diffs]
-        run.enter(self._held, k, len(diffs), *map(self._working, given))
+        self._enter(positions, times, diffs)
         size = len(self._held.elements)
-        while not run.carry(self._links, self._held, k, _HI):
+        while not run.carry(self._links, self._held, k):
             self._make_room(size)
             size = 2 * len(self._held.elements)
         count, asked = int(st[loops.MOVED]), self._every
-        if not count:
-            return _no_moves(k)
         if count * _FEW_MOVED < len(self._every):
             moved = np.sort(self._graph.vertices[self._held.moved[:count]])
             asked = self._working(moved[moved < len(self._every)])
         rows, size = 2 * min(count, len(asked)), -1
         while rows > size:
             size = rows
-            ports, at, signs = self._filled(size, 0, np.int32), self._filled(size * k, 0), self._filled(size, 0)
-            rows = run.read(self._held, k, asked, self._positions, ports, at, signs)
-        return _Moves(
-            np.array(ports[:rows], np.int32),
-            np.array(at[: rows * k], np.int64).reshape(rows, k),
-            np.array(signs[:rows], np.int64),
-        )
+            moves, signs = self._filled(size * (k + 1), 0), self._filled(size, 0)
+            rows = run.read(self._held, k, asked, self._positions, moves, signs)
+        found = np.array(moves[: rows * (k + 1)], np.int64).reshape(rows, k + 1)
+        return found, np.array(signs[:rows], np.int64)
 
     def implications(self, position: int) -> list[Time]:
         """Return the frontier implied at a position."""
@@ -1232,8 +1212,9 @@ class _Frontiers:
         """Return all pointstamps at a position with their counts, in the order of times."""
         found, r, pool = [], self._held.points[position], self._held.pool
         while r >= 0:
-            time = tuple(int(x) for x in pool[r + loops.TIME : r + loops.TIME + self._graph.arity])
-            found.append((time, int(pool[r + loops.COUNT])))
+            if pool[r + loops.COUNT]:
+                time = tuple(int(x) for x in pool[r + loops.TIME : r + loops.TIME + self._graph.arity])
+                found.append((time, int(pool[r + loops.COUNT])))
             r = pool[r + loops.NEXT]
         return found
 

@@ -20,7 +20,7 @@ Invariants
 1. After `carry` has returned True the frontier at every position is what its arcs and pointstamps imply. Only one
    assignment of frontiers has this property, because every cycle advances times.
 2. No frontier holds a time that no path leads to, at any moment while a component is worked on: `_open` first takes
-   away all that depends, inside the component, on what is gone. So no time climbs round and round.
+   away all that is implied there. So no time climbs round and round.
 3. `carry` may return False for want of room between any two positions, and continues there when called again.
 4. No sum leaves the 64-bit integers, so compiled and interpreted loops give the same answers.
 """
@@ -38,10 +38,10 @@ __all__ = ["SMALL", "Held", "Ints", "Links", "Loops", "loops_for"]
 SMALL = 256
 
 # Fields of a pool record; the coordinates of the time follow. An antichain is its number of elements, and their times.
-OWNER, COUNT, NEXT, BEFORE, CHAIN, TIME = range(6)
-# Scalars of `Held.st`: records of the pool ever used, first free one, mask of the hash; where free room for antichains
-# begins; positions that moved in this call; times with a positive count; end of the component that `_open` prepared.
-USED, FREE, MASK, TOP, MOVED, HOLDING, OPENED, SCALARS = range(8)
+OWNER, COUNT, NEXT, CHAIN, TIME = range(5)
+# Scalars of `Held.st`: records of the pool that are used; where free room for antichains begins; positions that moved
+# since the last reading; times with a positive count; end of the component that was opened.
+USED, TOP, MOVED, HOLDING, OPENED, SCALARS = range(6)
 NONE, UNTOUCHED = -1, -2
 BLOCK = 64
 # Integers: a list or, for compiled loops, a one-dimensional array.
@@ -52,13 +52,13 @@ _HASH = (1 << 40) - 1
 class Links(NamedTuple):
     """The arcs of a graph, by head and by tail."""
 
-    table: Ints  # steps, row by row, flat; row 0 holds zeros
+    steps: Ints  # rows of steps, flat; row 0 holds zeros
+    limits: Ints  # for each step the greatest number that it can be added to
     in_first: Ints  # (n + 1): where the arcs to each position begin
     in_tails: Ints
-    in_steps: Ints  # rows of the table
+    in_steps: Ints  # rows of the steps
     out_first: Ints
     out_heads: Ints
-    out_steps: Ints
     ends: Ints  # (n): end of the position's component; 0 where it is a component alone
 
 
@@ -68,7 +68,8 @@ class Held(NamedTuple):
     st: Ints  # the scalars
     pool: Ints  # records, flat
     buckets: Ints  # first record by hash
-    points: Ints  # (n): first record of each position, in lexicographic order; the last one is `BEFORE` it
+    points: Ints  # (n): first record of each position, in lexicographic order
+    lasts: Ints  # (n): last one, if there is a first one
     elements: Ints  # antichains, flat, each in lexicographic order; of one coordinate two places for each position
     fronts: Ints  # (n): where the frontier implied at each position begins, or `NONE`
     old: Ints  # (n): where what was implied before this call begins, or `NONE`, or `UNTOUCHED`
@@ -112,54 +113,53 @@ def _compiled() -> Loops:
     return Loops(module, compiled=True)
 
 
-def components(n: int, first: Ints, heads: Ints, scratch: Ints, which: Ints) -> int:
+def components(n: int, out: Ints, heads: Ints, into: Ints, tails: Ints, scratch: Ints, which: Ints) -> int:
     """Find the strongly connected components; return their number.
 
-    `first` and `heads` are the arcs by tail. `which` is given as -1 throughout and receives each vertex's component,
-    numbered so that arcs lead to equal or lower numbers. `scratch` has 5n entries. Cost: O(n + arcs).
+    `out` and `heads` are the arcs by tail, `into` and `tails` by head. `which` is given as -1 throughout and receives
+    each vertex's component, numbered so that arcs lead to equal or higher numbers. `scratch` has 3n entries.
+    Cost: O(n + arcs).
     """
-    index, low, stack, calls, at = 0, n, 2 * n, 3 * n, 4 * n
+    at, stack, found = 0, n, 2 * n
+    count = 0
     for v in range(n):
-        scratch[index + v] = NONE
-    counter = found = on_stack = 0
-    for root in range(n):
-        if scratch[index + root] >= 0:
-            continue
-        depth = -1
-        w = root
-        while True:
-            if w >= 0:  # a vertex is seen for the first time
-                scratch[index + w] = scratch[low + w] = counter
-                counter += 1
-                scratch[stack + on_stack] = w
-                on_stack += 1
-                scratch[at + w] = first[w]
+        scratch[at + v] = NONE
+    for root in range(n):  # the vertices in the order in which a search in depth leaves them
+        depth = NONE
+        v = root
+        while scratch[at + v] < 0 or depth >= 0:
+            if scratch[at + v] < 0:
+                scratch[at + v] = out[v]
                 depth += 1
-                scratch[calls + depth] = w
-            v = scratch[calls + depth]
-            if scratch[at + v] < first[v + 1]:
+                scratch[stack + depth] = v
+            if scratch[at + v] < out[v + 1]:
                 w = heads[scratch[at + v]]
                 scratch[at + v] += 1
-                if scratch[index + w] >= 0:
-                    if which[w] < 0 and scratch[index + w] < scratch[low + v]:
-                        scratch[low + v] = scratch[index + w]
-                    w = NONE
-                continue
-            if scratch[low + v] == scratch[index + v]:
-                w = NONE
-                while w != v:
-                    on_stack -= 1
-                    w = scratch[stack + on_stack]
-                    which[w] = found
-                found += 1
-            depth -= 1
-            if depth < 0:
-                break
-            up = scratch[calls + depth]
-            if scratch[low + v] < scratch[low + up]:
-                scratch[low + up] = scratch[low + v]
-            w = NONE
-    return found
+                if scratch[at + w] < 0:
+                    v = w
+            else:
+                scratch[found + count] = v
+                count += 1
+                depth -= 1
+                v = scratch[stack + max(depth, 0)]
+    number = 0
+    for i in range(n - 1, -1, -1):  # in the opposite order, and against the arcs
+        root = scratch[found + i]
+        if which[root] < 0:
+            which[root] = number
+            scratch[stack] = root
+            depth = 1
+            while depth > 0:
+                depth -= 1
+                v = scratch[stack + depth]
+                for arc in range(into[v], into[v + 1]):
+                    w = tails[arc]
+                    if which[w] < 0:
+                        which[w] = number
+                        scratch[stack + depth] = w
+                        depth += 1
+            number += 1
+    return number
 
 
 def _bucket(owner: int, times: Ints, base: int, k: int, mask: int) -> int:
@@ -173,16 +173,6 @@ def _bucket(owner: int, times: Ints, base: int, k: int, mask: int) -> int:
         h = (h * 1000003 + times[base + j]) & _HASH
     h = (h * 2654435761) & _HASH
     return ((h >> 8) + owner) & mask
-
-
-def rehash(k: int, st: Ints, pool: Ints, buckets: Ints) -> None:
-    """Enter all records in use into new buckets, given as -1 throughout."""
-    width = TIME + k
-    for r in range(0, st[USED] * width, width):
-        if pool[r + OWNER] >= 0:
-            bucket = _bucket(pool[r + OWNER], pool, r + TIME, k, st[MASK])
-            pool[r + CHAIN] = buckets[bucket]
-            buckets[bucket] = r
 
 
 def _find(pool: Ints, r: int, p: int, times: Ints, base: int, k: int) -> int:
@@ -207,63 +197,32 @@ def _precedes(left: Ints, a: int, right: Ints, b: int, k: int) -> bool:
 
 
 def _new_record(held: Held, p: int, times: Ints, base: int, k: int, bucket: int) -> int:
-    """Put a time into the pool, and among those of its position. Cost: O(times there that come after it)."""
-    st, pool, buckets, points = held.st, held.pool, held.buckets, held.points
-    r = st[FREE]
-    if r >= 0:
-        st[FREE] = pool[r + NEXT]
-    else:
-        r = st[USED] * (TIME + k)
-        st[USED] += 1
+    """Put a time into the pool, and among those of its position. Cost: O(times there that come before it) or O(1)."""
+    st, pool, points, lasts = held.st, held.pool, held.points, held.lasts
+    r = st[USED] * (TIME + k)
+    st[USED] += 1
     pool[r + OWNER] = p
     pool[r + COUNT] = 0
-    pool[r + CHAIN] = buckets[bucket]
-    buckets[bucket] = r
+    pool[r + CHAIN] = held.buckets[bucket]
+    held.buckets[bucket] = r
     for j in range(k):
         pool[r + TIME + j] = times[base + j]
-    first = points[p]
+    before = lasts[p] if points[p] >= 0 else NONE
     after = NONE
-    before = r
-    if first < 0:
+    if before >= 0 and _precedes(times, base, pool, before + TIME, k):  # most times come after all others
+        before = NONE
+        after = points[p]
+        while _precedes(pool, after + TIME, times, base, k):
+            before = after
+            after = pool[after + NEXT]
+    pool[r + NEXT] = after
+    if before < 0:
         points[p] = r
     else:
-        # Most times come after all others, and some before them.
-        before = pool[first + BEFORE]
-        if _precedes(times, base, pool, first + TIME, k):
-            after = first
-            points[p] = r
-        else:
-            while _precedes(times, base, pool, before + TIME, k):
-                after = before
-                before = pool[before + BEFORE]
-            pool[before + NEXT] = r
-        pool[(after if after >= 0 else first) + BEFORE] = r
-    pool[r + NEXT] = after
-    pool[r + BEFORE] = before
+        pool[before + NEXT] = r
+    if after < 0:
+        lasts[p] = r
     return r
-
-
-def _free_record(held: Held, r: int, k: int, bucket: int) -> None:
-    """Give a record back."""
-    st, pool, buckets, points = held.st, held.pool, held.buckets, held.points
-    other = buckets[bucket]
-    if other == r:
-        buckets[bucket] = pool[r + CHAIN]
-    else:
-        while pool[other + CHAIN] != r:
-            other = pool[other + CHAIN]
-        pool[other + CHAIN] = pool[r + CHAIN]
-    p = pool[r + OWNER]
-    first = points[p]
-    after = pool[r + NEXT]
-    if r == first:
-        points[p] = after
-    else:
-        pool[pool[r + BEFORE] + NEXT] = after
-    pool[(after if after >= 0 else first) + BEFORE] = pool[r + BEFORE]
-    pool[r + OWNER] = NONE
-    pool[r + NEXT] = st[FREE]
-    st[FREE] = r
 
 
 def _mark(marks: Ints, blocks: Ints, p: int) -> None:
@@ -304,13 +263,15 @@ def _matters(elements: Ints, first: int, times: Ints, base: int, k: int, count: 
 def enter(held: Held, k: int, n_updates: int, at: Ints, times: Ints, diffs: Ints) -> None:
     """Enter changes of pointstamps, times flat; the pool must have room for a record each.
 
-    Cost: O(changes · k), and for a new time the search for its place.
+    Cost: O(changes · k), and for a new time the search for its place. Records whose count is 0 keep their place, until
+    they come first or room is made.
     """
     st, pool, elements, fronts, marks = held.st, held.pool, held.elements, held.fronts, held.marks
+    mask = len(held.buckets) - 1
     for u in range(n_updates):
         p = at[u]
         base = u * k
-        bucket = _bucket(p, times, base, k, st[MASK])
+        bucket = _bucket(p, times, base, k, mask)
         r = _find(pool, held.buckets[bucket], p, times, base, k)
         if r < 0:
             r = _new_record(held, p, times, base, k, bucket)
@@ -321,8 +282,6 @@ def enter(held: Held, k: int, n_updates: int, at: Ints, times: Ints, diffs: Ints
             st[HOLDING] += 1 if after > 0 else -1
             if marks[p] == 0 and _matters(elements, fronts[p], times, base, k, after):
                 _mark(marks, held.blocks, p)
-        if after == 0:
-            _free_record(held, r, k, bucket)
 
 
 def _beyond(elements: Ints, first: int, count: int, k: int) -> bool:
@@ -362,46 +321,37 @@ def _minima(pool: Ints, r: int, elements: Ints, into: int, k: int) -> int:
     return to
 
 
-def _merge(elements: Ints, one: int, other: int, into: int, table: Ints, step: int, hi: int, k: int) -> int:
+def _merge(links: Links, elements: Ints, one: int, other: int, into: int, step: int, k: int) -> int:
     """Write the minima of an antichain, or of none, and of what a step makes of another one.
 
     Returns where free room begins behind the antichain, or `NONE` if there is too little.
     """
+    steps, limits = links.steps, links.limits
     count = elements[one] if one >= 0 else 0
     more = elements[other]
     if into + 1 + (count + more) * k > len(elements):
         return NONE
     found, to, a, b = 0, into + 1, one + 1, other + 1
-    while count == 0 and more > 0:  # nothing to compare with: a short way to the same
-        j = 0
-        while j < k and elements[b + j] <= hi - table[step + j]:
-            elements[to + j] = elements[b + j] + table[step + j]
-            j += 1
-        if j == k:
-            found += 1
-            to += k
-        more -= 1
-        b += k
     while count > 0 or more > 0:
         if more > 0:
             j = 0
-            while j < k and elements[b + j] <= hi - table[step + j]:
+            while j < k and elements[b + j] <= limits[step + j]:
                 j += 1
             if j < k:  # past the greatest time nothing follows
                 more -= 1
                 b += k
                 continue
         j = 0
-        while count > 0 and more > 0 and j < k and elements[a + j] == elements[b + j] + table[step + j]:
+        while count > 0 and more > 0 and j < k and elements[a + j] == elements[b + j] + steps[step + j]:
             j += 1
-        if count > 0 and (more == 0 or j == k or elements[a + j] < elements[b + j] + table[step + j]):
+        if count > 0 and (more == 0 or j == k or elements[a + j] < elements[b + j] + steps[step + j]):
             for i in range(k):
                 elements[to + i] = elements[a + i]
             count -= 1
             a += k
         else:
             for i in range(k):
-                elements[to + i] = elements[b + i] + table[step + i]
+                elements[to + i] = elements[b + i] + steps[step + i]
             more -= 1
             b += k
         if not _beyond(elements, into + 1, found, k):
@@ -435,90 +385,33 @@ def compact(held: Held, k: int, into: Ints) -> None:
     held.st[TOP] = top
 
 
-def _adds(elements: Ints, first: int, table: Ints, step: int, hi: int, times: Ints, base: int, k: int) -> bool:
-    """Tell whether a step makes a time of some element of an antichain, or of none."""
-    for row in range(elements[first] if first >= 0 else 0):
-        e = first + 1 + row * k
-        j = 0
-        while j < k and elements[e + j] <= hi - table[step + j]:
-            if elements[e + j] + table[step + j] != times[base + j]:
-                break
-            j += 1
-        if j == k:
-            return True
-    return False
+def _open(held: Held, links: Links, p: int) -> int:
+    """Take the frontiers of a component away, for them to be found again; return where it begins."""
+    st, fronts, old, ends = held.st, held.fronts, held.old, links.ends
+    st[OPENED] = ends[p]
+    while p > 0 and ends[p - 1] == st[OPENED]:
+        p -= 1
+    for q in range(p, st[OPENED]):
+        if fronts[q] >= 0:
+            if old[q] == UNTOUCHED:
+                old[q] = fronts[q]
+                held.moved[st[MOVED]] = q
+                st[MOVED] += 1
+            fronts[q] = NONE
+            _mark(held.marks, held.blocks, q)
+    return p
 
 
-def _counted(held: Held, p: int, base: int, k: int) -> bool:
-    """Tell whether an element of a frontier is a pointstamp of a position."""
-    bucket = _bucket(p, held.elements, base, k, held.st[MASK])
-    r = _find(held.pool, held.buckets[bucket], p, held.elements, base, k)
-    return r >= 0 and held.pool[r + COUNT] > 0
-
-
-def _supported(links: Links, elements: Ints, fronts: Ints, p: int, base: int, hi: int, k: int, end: int) -> bool:
-    """Tell whether an arc to a position makes an element of a frontier, from outside of component `end`."""
-    for arc in range(links.in_first[p], links.in_first[p + 1]):
-        tail = links.in_tails[arc]
-        outside = links.ends[tail] != end or end == 0
-        if outside and _adds(elements, fronts[tail], links.table, links.in_steps[arc] * k, hi, elements, base, k):
-            return True
-    return False
-
-
-def _take(st: Ints, fronts: Ints, old: Ints, moved: Ints, marks: Ints, blocks: Ints, p: int) -> None:
-    """Take the frontier implied at a position away, for it to be found again."""
-    old[p] = fronts[p]
-    fronts[p] = NONE
-    moved[st[MOVED]] = p
-    st[MOVED] += 1
-    _mark(marks, blocks, p)
-
-
-def _open(links: Links, held: Held, start: int, hi: int, k: int) -> None:
-    """Take away what is no longer supported in a component, and what depends on it.
-
-    `start` is the component's first marked position. Cost: O(arcs at positions that are marked or taken away).
-    """
-    table, _, _, _, out_first, out_heads, out_steps, ends = links
-    st, _, _, points, elements, fronts, old, moved, marks, blocks = held
-    n, end = len(points), ends[start]
-    first = st[MOVED]
-    p = start
-    while p < end:
-        e = fronts[p]
-        for row in range(elements[e] if e >= 0 else 0):
-            base = e + 1 + row * k
-            supported = points[p] >= 0 and _counted(held, p, base, k)
-            if not supported and not _supported(links, elements, fronts, p, base, hi, k, 0):
-                _take(st, fronts, old, moved, marks, blocks, p)
-                break
-        p = _next(n, marks, blocks, p + 1)
-    while first < st[MOVED]:
-        p = moved[first]
-        first += 1
-        for arc in range(out_first[p], out_first[p + 1]):
-            head = out_heads[arc]
-            e = fronts[head] if ends[head] == end else NONE
-            for row in range(elements[e] if e >= 0 else 0):
-                base = e + 1 + row * k
-                made = _adds(elements, old[p], table, out_steps[arc] * k, hi, elements, base, k)
-                made = made and (points[head] < 0 or not _counted(held, head, base, k))
-                if made and not _supported(links, elements, fronts, head, base, hi, k, end):
-                    _take(st, fronts, old, moved, marks, blocks, head)
-                    break
-    st[OPENED] = end
-
-
-def carry(links: Links, held: Held, k: int, hi: int) -> bool:
+def carry(links: Links, held: Held, k: int) -> bool:
     """Bring the frontiers of all positions up to date; return False where there is no room.
 
     The caller then makes room for antichains, and calls again. Cost: O(arcs at positions that are settled · elements
     of the frontiers there), with more than two coordinates times the elements. A position outside of cycles is
-    settled once. Times of one coordinate always have room.
+    settled once; a component of which one is to be settled is found again as a whole. Times of one coordinate always
+    have room.
     """
-    table, in_first, in_tails, in_steps, out_first, out_heads, _, ends = links
-    st, pool, _, points, elements, fronts, old, moved, marks, blocks = held
+    steps, limits, in_first, in_tails, in_steps, out_first, out_heads, ends = links
+    st, pool, _, points, _, elements, fronts, old, moved, marks, blocks = held
     n = len(points)
     best = top = 0
     back = False
@@ -526,16 +419,18 @@ def carry(links: Links, held: Held, k: int, hi: int) -> bool:
     while p < n:
         end = ends[p]
         if end > 0 and end != st[OPENED]:
-            _open(links, held, p, hi, k)
-            p = _next(n, marks, blocks, 0)
-            end = ends[p]
+            p = _next(n, marks, blocks, _open(held, links, p))
         before = fronts[p]
+        first = NONE
+        r = points[p]
+        while r >= 0 and pool[r + COUNT] == 0:  # what has no count is forgotten
+            pool[r + OWNER] = NONE
+            r = pool[r + NEXT]
+            points[p] = r
         if k == 1:  # the order is total: a short way to the same
-            first = NONE
-            found = 0
-            r = points[p]
             while r >= 0 and pool[r + COUNT] <= 0:
                 r = pool[r + NEXT]
+            found = 0
             if r >= 0:
                 found = 1
                 best = pool[r + TIME]
@@ -543,22 +438,21 @@ def carry(links: Links, held: Held, k: int, hi: int) -> bool:
                 e = fronts[in_tails[arc]]
                 if e >= 0:
                     time = elements[e + 1]
-                    step = table[in_steps[arc]]
-                    if time <= hi - step and (found == 0 or time + step < best):
+                    step = in_steps[arc]
+                    if time <= limits[step] and (found == 0 or time + steps[step] < best):
                         found = 1
-                        best = time + step
+                        best = time + steps[step]
             changed = found == 0 or elements[before + 1] != best if before >= 0 else found == 1
         else:
             top = st[TOP]
-            first = NONE
-            if points[p] >= 0:
+            if r >= 0:
                 first = top
-                top = _minima(pool, points[p], elements, top, k)
+                top = _minima(pool, r, elements, top, k)
             for arc in range(in_first[p], in_first[p + 1]):
                 e = fronts[in_tails[arc]]
                 if e >= 0 and top >= 0:
                     into = top
-                    top = _merge(elements, first, e, into, table, in_steps[arc] * k, hi, k)
+                    top = _merge(links, elements, first, e, into, in_steps[arc] * k, k)
                     first = into
             if top < 0:
                 return False
@@ -600,11 +494,12 @@ def carry(links: Links, held: Held, k: int, hi: int) -> bool:
     return True
 
 
-def read(held: Held, k: int, asked: Ints, position: Ints, ports: Ints, times: Ints, diffs: Ints) -> int:
-    """Write how frontiers moved since the last call; return how many rows, or their number if there is no room.
+def read(held: Held, k: int, asked: Ints, position: Ints, moves: Ints, diffs: Ints) -> int:
+    """Write how frontiers moved since the last call; return how many moves, or their number if there is no room.
 
-    Rows come in the order of the ports `asked`, for each sorted by time. If there are more rows than room, nothing
-    has changed, and the caller asks again. Cost: O(asked + positions that moved · elements of the frontiers there).
+    A move is the port and the time. They come in the order of the ports `asked`, for each sorted by time. If there are
+    more moves than room, nothing has changed, and the caller asks again.
+    Cost: O(asked + positions that moved · elements of the frontiers there).
     """
     st, elements, fronts, old, moved = held.st, held.elements, held.fronts, held.old, held.moved
     room, rows = len(diffs), 0
@@ -614,39 +509,27 @@ def read(held: Held, k: int, asked: Ints, position: Ints, ports: Ints, times: In
         if gone == UNTOUCHED:
             continue
         come = fronts[p]
-        if k == 1 and gone >= 0 and come >= 0:  # a short way to the same; there is room for two rows for each port
-            before = elements[gone + 1]
-            after = elements[come + 1]
-            if before != after:
-                sign = -1 if before < after else 1
-                ports[rows] = ports[rows + 1] = port
-                times[rows] = before if sign < 0 else after
-                times[rows + 1] = after if sign < 0 else before
-                diffs[rows] = sign
-                diffs[rows + 1] = -sign
-                rows += 2
-            continue
         left = elements[gone] if gone >= 0 else 0
         right = elements[come] if come >= 0 else 0
+        gone += 1
+        come += 1
         while left > 0 or right > 0:
-            both = min(left, right)
-            j = 1
-            while j <= both * k and elements[gone + j] == elements[come + j]:
+            j = 0
+            while left > 0 and right > 0 and j < k and elements[gone + j] == elements[come + j]:
                 j += 1
-            if k > 0:
-                both = (j - 1) // k
-            if both > 0:
-                left -= both
-                right -= both
-                gone += both * k
-                come += both * k
+            if left > 0 and right > 0 and j == k:
+                left -= 1
+                right -= 1
+                gone += k
+                come += k
                 continue
             leaves = right == 0 or (left > 0 and elements[gone + j] < elements[come + j])
             if rows < room:
-                ports[rows] = port
                 diffs[rows] = -1 if leaves else 1
-                for i in range(1, k + 1):
-                    times[rows * k + i - 1] = elements[(gone if leaves else come) + i]
+                to = rows * (k + 1)
+                moves[to] = port
+                for i in range(k):
+                    moves[to + 1 + i] = elements[(gone if leaves else come) + i]
             rows += 1
             if leaves:
                 left -= 1
