@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.time.consolidation import consolidate_rows
+from spark_timely.time.arrays import consolidate_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

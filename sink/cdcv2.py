@@ -17,7 +17,7 @@ from spark_timely.errors import ProtocolError, SchemaMismatchError, TimelyError,
 from spark_timely.interop.cdcv2.statements import Statement, Time
 from spark_timely.spark.base.schema import arrow_schema
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.types import TimeType
+from spark_timely.time.domain import TimeType
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from spark_timely.time.arrays import IntArray
     from spark_timely.time.domain import TimeDomain
 
-__all__ = ["COLUMNS", "check_statement_columns", "statement_columns", "statements_of"]
 
 COLUMNS = ("_lower", "_upper", "_counts")
 _FORM = (

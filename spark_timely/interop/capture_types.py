@@ -10,8 +10,8 @@ from spark_timely.errors import InvalidUsageError, LogFormatError, SchemaMismatc
 from spark_timely.interop.schema import Type, arrow_schema, parse_type, type_text
 from spark_timely.interop.times import TimeLayout
 from spark_timely.log import Log
-from spark_timely.log.base import StreamState
 from spark_timely.log.files.format import canonical_type
+from spark_timely.log.machine.state import StreamState
 
 __all__ = ["CaptureTypes", "check_log", "import_owner"]
 

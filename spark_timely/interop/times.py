@@ -22,8 +22,7 @@ from spark_timely.errors import InvalidUsageError, shown
 from spark_timely.interop.layout import Body, Bytes, Fault, Places, check_nanos, put
 from spark_timely.interop.schema import UNIT, Record, Scalar, Type, parse_type, type_text
 from spark_timely.time.arrays import IntArray
-from spark_timely.time.domain import TimeDomain
-from spark_timely.time.types import TimeType
+from spark_timely.time.domain import TimeDomain, TimeType
 
 __all__ = ["TimeLayout", "time_layout", "time_text_of"]
 

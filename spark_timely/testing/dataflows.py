@@ -10,8 +10,7 @@ import pyarrow as pa
 from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.dataflow.views import Names, Replay
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.domain import TimeDomain
-from spark_timely.time.types import TimeType
+from spark_timely.time.domain import TimeDomain, TimeType
 
 if TYPE_CHECKING:
     from spark_timely.dataflow.views import View

@@ -12,7 +12,7 @@ from spark_timely.interop.capture_types import CaptureTypes
 from spark_timely.interop.exporting import export_log
 from spark_timely.interop.importing import StreamImport
 from spark_timely.log import Log
-from spark_timely.log.delta import create_log
+from spark_timely.log.log import create_log
 from tests.oracles.golden import captures, golden_bytes, types_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.golden]

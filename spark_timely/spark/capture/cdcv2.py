@@ -34,7 +34,7 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.interop.cdcv2.statements import Ledger
-from spark_timely.log.base import CommitOutcome, StreamState
+from spark_timely.log.machine.state import CommitOutcome, StreamState
 from spark_timely.log.store.storage import FileStorage, open_storage
 from spark_timely.log.writer import downgrade_to
 from spark_timely.sink.cdcv2 import COLUMNS, statements_of
@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from spark_timely.interop.cdcv2.statements import Statement, Time
     from spark_timely.time.domain import TimeDomain
 
-__all__ = ["MOST_COUNTS", "capture_messages"]
 
 MOST_COUNTS = 1_000_000
 """Counts of times that are not complete; more are refused, for they are read and written with each micro-batch."""
