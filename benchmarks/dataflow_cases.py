@@ -407,7 +407,7 @@ from spark_timely.dataflow.aggregates import count, sum_of
 from spark_timely.dataflow.delays import windows
 from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.stream import Scope
-from spark_timely.log.delta import open_log
+from spark_timely.log.log import open_log
 from spark_timely.spark.dataflow_tasks import catalog_of, run_one
 told = lambda path, name: next(int(x.split()[1]) for x in open(path) if x.startswith(name))
 peak = lambda: told("/proc/self/status", "VmHWM") / 1024

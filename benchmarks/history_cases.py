@@ -14,8 +14,8 @@ import pyarrow as pa
 
 import spark_timely as st
 from spark_timely.datasource.source import TimelyDataSource
-from spark_timely.log.base import CommitRequest
 from spark_timely.log.files.parquet import message_table, write_data_files
+from spark_timely.log.machine.state import CommitRequest
 from spark_timely.time.antichain import Antichain
 
 from .flat_cases import MEASURED, GrowingLog, Planner, pairs

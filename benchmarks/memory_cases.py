@@ -25,7 +25,7 @@ NAMES = tuple(f"memory_{part}_{log}" for log in LOGS for part in ("planner", "wo
 _MEASURED = """
 import json, sys
 from spark_timely.datasource.source import TimelyDataSource
-from spark_timely.log.delta import open_log
+from spark_timely.log.log import open_log
 # Not getrusage: its peak begins with that of the process that was forked.
 peak = lambda: next(int(x.split()[1]) / 1024 for x in open("/proc/self/status") if x.startswith("VmHWM"))
 path, part = sys.argv[1:]

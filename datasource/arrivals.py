@@ -23,9 +23,9 @@ from spark_timely.datasource.partitions import FilePiece, Split, changes_between
 from spark_timely.datasource.reader import sorted_schema
 from spark_timely.datasource.recent import RecentProgress
 from spark_timely.errors import DataLossError
-from spark_timely.log.base import OPEN_STREAM
-from spark_timely.log.machine.history import History, history_of
+from spark_timely.log.machine.history import History
 from spark_timely.log.machine.identity import made_last
+from spark_timely.log.machine.state import OPEN_STREAM
 from spark_timely.protocol.replay import Limits, admit_commits, default_splits
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from spark_timely.datasource.catalog import Catalog
     from spark_timely.datasource.partitions import ReplayLayout
-    from spark_timely.log.base import CaptureLog
+    from spark_timely.log import Log
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.machine.identity import Commits
     from spark_timely.spark.base.offsets import Begin, Offset, Selection
@@ -49,7 +49,7 @@ class Arrivals:
 
     Parameters
     ----------
-    log : CaptureLog
+    log : Log
         Refreshed by others.
     catalog : Catalog
     layout : ReplayLayout
@@ -59,7 +59,7 @@ class Arrivals:
     Cost of a plan: that of the commits since its start, whatever the log has seen before.
     """
 
-    def __init__(self, log: CaptureLog, catalog: Catalog, layout: ReplayLayout) -> None:
+    def __init__(self, log: Log, catalog: Catalog, layout: ReplayLayout) -> None:
         self._log = log
         self._catalog = catalog
         self._layout = layout
@@ -71,7 +71,7 @@ class Arrivals:
     def history(self) -> History:
         """All of the log's progress as of its present snapshot: to say where a query begins or ends."""
         if self._known is None or self._version != self._log.version:
-            self._known = history_of(self._log)
+            self._known = History(self._log.progress(), self._log.domain)
             self._version = self._log.version
         return self._known
 

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 from spark_timely.datasource.reader import open_data, times_of
 from spark_timely.log.files.parquet import corrupt, file_times
 from spark_timely.protocol.replay import FileBounds, TimeCounts, cut_times, within
-from spark_timely.time.consolidation import group_times, lexsort, unique_times
+from spark_timely.time.arrays import group_times, lexsort, unique_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from spark_timely.log.base import CaptureLog
+    from spark_timely.log import Log
     from spark_timely.log.files.index import FileIndex
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.arrays import BoolArray, IntArray
@@ -36,7 +36,7 @@ class Catalog:
 
     Parameters
     ----------
-    log : CaptureLog
+    log : Log
         Refreshed by others; looked at again when its table version changed.
     fail_on_data_loss : bool
         Whether a missing file is an error, or has no times.
@@ -45,7 +45,7 @@ class Catalog:
     """
 
     def __init__(
-        self, log: CaptureLog, *, fail_on_data_loss: bool = True, pause: Callable[[float], None] = clock.sleep
+        self, log: Log, *, fail_on_data_loss: bool = True, pause: Callable[[float], None] = clock.sleep
     ) -> None:
         self._log = log
         self._fail_on_data_loss = fail_on_data_loss

@@ -38,7 +38,7 @@ from spark_timely.masking import masked_logger
 
 if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
-    from spark_timely.log.base import CaptureLog
+    from spark_timely.log import Log
 
 
 CLOCK_SCHEMA: Final = pa.schema([pa.field("_log", pa.string(), nullable=False), pa.field("_frontier", pa.string())])
@@ -75,7 +75,7 @@ class Clock:
 
     Parameters
     ----------
-    logs : sequence of CaptureLog
+    logs : sequence of Log
         Open; refreshed as needed.
     run : str
         Which run of the query asks.
@@ -97,7 +97,7 @@ class Clock:
 
     def __init__(
         self,
-        logs: Sequence[CaptureLog],
+        logs: Sequence[Log],
         *,
         run: str,
         poll_s: float = 0.2,

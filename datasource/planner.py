@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from spark_timely.conf.options import SourceOptions
-    from spark_timely.log.base import CaptureLog
+    from spark_timely.log import Log
     from spark_timely.log.machine.identity import Commits
     from spark_timely.spark.base.offsets import Bound
 
@@ -53,7 +53,7 @@ _log = masked_logger("spark_timely.datasource")
 _COMMITS_BYTES = 4 * 1024
 
 
-def cut_of(log: CaptureLog, options: SourceOptions, /) -> Cut | None:
+def cut_of(log: Log, options: SourceOptions, /) -> Cut | None:
     """Return the cut that the options name, None if they name none; refuse one that the log is not part of."""
     if options.cut is None:
         return None
@@ -62,7 +62,7 @@ def cut_of(log: CaptureLog, options: SourceOptions, /) -> Cut | None:
     return found
 
 
-def layout_of(log: CaptureLog, options: SourceOptions, /) -> ReplayLayout:
+def layout_of(log: Log, options: SourceOptions, /) -> ReplayLayout:
     """Return the columns that a query with these options gets."""
     return make_layout(
         log.schema,
@@ -120,7 +120,7 @@ class ReplayPlanner:
 
     Parameters
     ----------
-    log : CaptureLog
+    log : Log
         Open; refreshed as needed.
     options : SourceOptions
     layout : ReplayLayout, optional
@@ -143,7 +143,7 @@ class ReplayPlanner:
 
     def __init__(
         self,
-        log: CaptureLog,
+        log: Log,
         options: SourceOptions,
         layout: ReplayLayout | None = None,
         *,
@@ -545,10 +545,10 @@ class ReplayPlanner:
         """
         if offset.commits == self._checked_commits:
             return
-        others = other_commits(self._log, offset.commits)
+        others = other_commits(self._log.commits_of, offset.commits)
         if others:
             self._refresh(at_once=True)
-            others = other_commits(self._log, offset.commits)
+            others = other_commits(self._log.commits_of, offset.commits)
         if others:
             found = describe_other_commits(self._log.path, others, "the query has seen")
             msg = f"could not continue from the checkpoint: {found}"

@@ -26,8 +26,9 @@ from spark_timely.log.machine.state import batch_state
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_timely.log.base import CaptureLog, StreamState
+    from spark_timely.log import Log
     from spark_timely.log.files.index import FileIndex
+    from spark_timely.log.machine.state import StreamState
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.arrays import BoolArray
 
@@ -41,11 +42,11 @@ class RecentProgress:
 
     Parameters
     ----------
-    log : CaptureLog
+    log : Log
         Refreshed by others.
     """
 
-    def __init__(self, log: CaptureLog) -> None:
+    def __init__(self, log: Log) -> None:
         self._log = log
         self._version: int | None = None
         self._streams: tuple[str, ...] | None = None
@@ -182,7 +183,7 @@ class CommitBound:
 
     Parameters
     ----------
-    log : CaptureLog
+    log : Log
         Refreshed by others.
     kind : {"version", "timestamp"}
     bound : int
@@ -191,7 +192,7 @@ class CommitBound:
         The streams that count; all unless given.
     """
 
-    def __init__(self, log: CaptureLog, kind: str, bound: int, streams: tuple[str, ...] | None) -> None:
+    def __init__(self, log: Log, kind: str, bound: int, streams: tuple[str, ...] | None) -> None:
         self._log = log
         self._kind, self._bound, self._streams = kind, bound, streams
         self._recent = RecentProgress(log)

@@ -118,7 +118,7 @@ class TimelyDataSource(DataSource):
         if self._layout is None:
             from spark_timely.datasource.bounds import first_offset
             from spark_timely.datasource.planner import cut_of, layout_of
-            from spark_timely.log.delta import open_log
+            from spark_timely.log.log import open_log
 
             log = open_log(options.path, storage_options=options.storage_options or None)
             # Options that do not fit the log are refused here, before a query is started.

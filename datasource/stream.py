@@ -59,7 +59,7 @@ class _Reading:
         """The planner of this process; opens the log at first use."""
         if self._planner is None:
             from spark_timely.datasource.planner import ReplayPlanner
-            from spark_timely.log.delta import open_log
+            from spark_timely.log.log import open_log
 
             log = open_log(self._options.path, storage_options=self._options.storage_options or None)
             self._planner = ReplayPlanner(log, self._options, self._layout)
@@ -191,7 +191,7 @@ class ClockStreamReader(DataSourceStreamReader, AvailableNow):
     def clock(self) -> Clock:
         """The clock of this process; opens the logs at first use."""
         if self._clock is None:
-            from spark_timely.log.delta import open_log
+            from spark_timely.log.log import open_log
 
             options = self._options
             paths = dict.fromkeys([options.path, *(options.logs or ())])

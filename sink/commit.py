@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.canonical.digest import RowsDigest
+from spark_timely.canonical.row_hash import RowsDigest
 from spark_timely.errors import (
     NegativeCountError,
     StorageError,
@@ -29,9 +29,9 @@ from spark_timely.errors import (
     TimelyInternalError,
     UpperMismatchError,
 )
-from spark_timely.log.base import CommitOutcome, CommitRequest, DataFile
 from spark_timely.log.files.format import LogFormat
 from spark_timely.log.machine.identity import Repetition, judge_repetition, refused_repetition, shown_source
+from spark_timely.log.machine.state import CommitOutcome, CommitRequest, DataFile
 from spark_timely.log.store.storage import open_storage
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.note import Note
@@ -39,19 +39,16 @@ from spark_timely.protocol.rules import StreamCounts, check_messages, check_prog
 from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import CapturePlan, find_log
-from spark_timely.spark.base.log_record import LogCommit, write_entry
+from spark_timely.spark.base.checkpoint import LogCommit, write_entry
 from spark_timely.spark.base.source_frontier import end_of_sources
-from spark_timely.time.arrays import IntArray
-from spark_timely.time.consolidation import consolidate_rows
+from spark_timely.time.arrays import IntArray, consolidate_rows
 from spark_timely.time.order import minimal
 
 if TYPE_CHECKING:
     from spark_timely.log import Log
-    from spark_timely.log.base import StreamState
+    from spark_timely.log.machine.state import StreamState
 
 _log = masked_logger("spark_timely.sink")
-
-__all__ = ["TaskReport", "commit_reports", "delete_files", "is_refusal", "merge_reports"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -421,7 +418,7 @@ def _named(ident: BatchId, told: BatchId) -> BatchId:
 
 
 def _create(plan: CapturePlan) -> Log:
-    from spark_timely.log.delta import create_log
+    from spark_timely.log.log import create_log
 
     form, options = plan.layout.form, plan.options
     return create_log(

@@ -23,12 +23,9 @@ from spark_timely.errors import RolledBackError
 from spark_timely.protocol.note import MicroBatch
 
 if TYPE_CHECKING:
-    from spark_timely.canonical.digest import RowsDigest
-    from spark_timely.log.base import StreamState
-    from spark_timely.spark.base.checkpoint import PlannedOffsets
-    from spark_timely.spark.base.log_record import LogEntry
-
-__all__ = ["BatchId", "Consent", "Finding", "Place", "find_break", "judge_continuity"]
+    from spark_timely.canonical.row_hash import RowsDigest
+    from spark_timely.log.machine.state import StreamState
+    from spark_timely.spark.base.checkpoint import LogEntry, PlannedOffsets
 
 
 @dataclass(frozen=True, slots=True)

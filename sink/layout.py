@@ -25,13 +25,10 @@ from spark_timely.interop.cdcv2.statements import check_statement_columns, state
 from spark_timely.log.files.format import METADATA_KEY, LogFormat, canonical_type
 from spark_timely.protocol.policy import FrontierPolicy, LateData, Policy
 from spark_timely.spark.base.schema import arrow_schema
-from spark_timely.time.domain import TimeDomain
-from spark_timely.time.types import TimeType
+from spark_timely.time.domain import TimeDomain, TimeType
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-__all__ = ["CaptureLayout", "fingerprint", "layout_of", "policy_of", "resolve_frontier"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,16 +25,22 @@ from typing import TYPE_CHECKING
 from spark_timely.errors import ClosedError, LogMissingError, OwnershipError, RolledBackError, shown
 from spark_timely.log.files.format import LogFormat
 from spark_timely.log.machine.identity import Repetition, judge_repetition, refused_repetition
-from spark_timely.log.store.storage import Storage, foreign_names, has_table, normal_path, open_storage
-from spark_timely.log.store.storage_options import check_place, promised
+from spark_timely.log.store.storage import (
+    Storage,
+    check_place,
+    foreign_names,
+    has_table,
+    normal_path,
+    open_storage,
+    promised,
+)
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.note import MicroBatch
 from spark_timely.protocol.policy import Policy
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.sink.continuity import BatchId, Consent, Place, find_break, judge_continuity
 from spark_timely.sink.layout import CaptureLayout, layout_of, policy_of
-from spark_timely.spark.base.checkpoint import planned_offsets
-from spark_timely.spark.base.log_record import LogEntry, find_entry, read_entries
+from spark_timely.spark.base.checkpoint import LogEntry, find_entry, planned_offsets, read_entries
 from spark_timely.spark.base.source_frontier import end_of_sources
 
 if TYPE_CHECKING:
@@ -42,20 +48,9 @@ if TYPE_CHECKING:
 
     from spark_timely.conf.options import SinkOptions
     from spark_timely.log import Log
-    from spark_timely.log.base import StreamState
+    from spark_timely.log.machine.state import StreamState
 
 _log = masked_logger("spark_timely.sink")
-
-__all__ = [
-    "CapturePlan",
-    "Standing",
-    "check_owner",
-    "check_unbroken",
-    "find_log",
-    "look_around",
-    "make_plan",
-    "now_us",
-]
 
 
 def now_us() -> int:
@@ -276,7 +271,7 @@ def find_log(path: str, storage_options: dict[str, str]) -> Log | None:
     LogMissingError
         If something else than a log is there.
     """
-    from spark_timely.log.delta import keep_log
+    from spark_timely.log.log import keep_log
 
     storage = open_storage(path, storage_options)
     if not has_table(storage):

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.canonical.digest import RowsDigest, digest_of
+from spark_timely.canonical.row_hash import RowsDigest, digest_of
 from spark_timely.errors import ProtocolError, SchemaMismatchError, StorageError
-from spark_timely.log.base import DataFile
 from spark_timely.log.files.parquet import conform, message_table, write_data_files
+from spark_timely.log.machine.state import DataFile
 from spark_timely.log.store.storage import FileStorage, open_storage
 from spark_timely.protocol.policy import FrontierPolicy, Judgement, late_error
 from spark_timely.protocol.rules import StreamCounts
@@ -27,12 +27,9 @@ from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import CapturePlan, Standing
-from spark_timely.time.arrays import IntArray
-from spark_timely.time.consolidation import consolidate_rows, is_sorted, lexsort
+from spark_timely.time.arrays import IntArray, consolidate_rows, is_sorted, lexsort
+from spark_timely.time.domain import plain_value
 from spark_timely.time.order import minimal
-from spark_timely.time.types import plain_value
-
-__all__ = ["write_rows"]
 
 
 def write_rows(plan: CapturePlan, ident: BatchId, batches: Iterable[pa.RecordBatch], /) -> TaskReport:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["QUERY_PROPERTY", "CaptureMessage", "TimelyStreamWriter", "make_stream_writer"]
 
 QUERY_PROPERTY = "sql.streaming.queryId"
 _BATCH_PROPERTY = "streaming.sql.batchId"

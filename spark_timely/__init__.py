@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from spark_timely.datasource.reader import read_splits as read_splits
     from spark_timely.log.cut import Cut as Cut
     from spark_timely.log.cut import cut as cut
-    from spark_timely.log.delta import create_log as create_log
-    from spark_timely.log.delta import open_log as open_log
     from spark_timely.log.log import Log as Log
+    from spark_timely.log.log import create_log as create_log
+    from spark_timely.log.log import open_log as open_log
     from spark_timely.log.wait import wait as wait
     from spark_timely.progress.frontier import Antichain as Antichain
     from spark_timely.spark.base.source_frontier import batch_frontier as batch_frontier
@@ -66,12 +66,12 @@ _EXPORTS: dict[str, str] = {
     "ceil_to": "spark_timely.dataflow.delays",
     "consolidate": "spark_timely.spark.collection",
     "count": "spark_timely.dataflow.aggregates",
-    "create_log": "spark_timely.log.delta",
+    "create_log": "spark_timely.log.log",
     "cut": "spark_timely.log.cut",
     "errors": "spark_timely.errors:",
     "max": "spark_timely.dataflow.aggregates:max_of",
     "min": "spark_timely.dataflow.aggregates:min_of",
-    "open_log": "spark_timely.log.delta",
+    "open_log": "spark_timely.log.log",
     "plus": "spark_timely.dataflow.delays",
     "read_splits": "spark_timely.datasource.reader",
     "register": "spark_timely.spark.session",

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, TimelyError, shown
-from spark_timely.time.types import TimeType
+from spark_timely.time.domain import TimeType
 
 if TYPE_CHECKING:
     from sqlglot import exp

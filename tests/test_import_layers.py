@@ -41,7 +41,7 @@ EVERYWHERE = {"numpy", "pyarrow"}
 THIRD_PARTY = {
     "pyspark": ("spark_timely.datasource", "spark_timely.sink", "spark_timely.spark"),
     "delta": ("spark_timely.spark",),
-    "deltalake": ("spark_timely.log.store", "spark_timely.log.delta"),
+    "deltalake": ("spark_timely.log.store", "spark_timely.log.log"),
     "hypothesis": ("spark_timely.testing.strategies",),
     "numba": ("spark_timely.progress.kernels",),
     "tqdm": ("spark_timely.cli",),
@@ -154,11 +154,11 @@ def test_third_party_packages_stay_where_they_belong(module: str) -> None:
 def test_checker_sees_relative_and_dynamic_imports(tmp_path: Path) -> None:
     file = tmp_path / "x.py"
     file.write_text(
-        "from ..log import delta\nfrom . import y\nfrom spark_timely import errors\n"
+        "from ..log import log\nfrom . import y\nfrom spark_timely import errors\n"
         "def f():\n    import deltalake.fs\n    importlib.import_module('pyspark.sql')\n"
     )
     assert [name for _, name in imports_of("spark_timely.protocol.x", file)] == [
-        "spark_timely.log.delta" if "spark_timely.log.delta" in modules() else "spark_timely.log",
+        "spark_timely.log.log" if "spark_timely.log.log" in modules() else "spark_timely.log",
         "spark_timely.protocol",
         "spark_timely.errors",
         "deltalake.fs",

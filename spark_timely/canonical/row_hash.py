@@ -3,6 +3,8 @@
 Two engines that hold the same row give the same hash: whatever the order of columns, the width of
 an integer, the unit and zone of a timestamp, the encoding of a string column, the order of a map.
 A null column is as good as none, so a schema to which a nullable column was added hashes as before.
+`RowHasher` computes it; `RowsDigest` sums the hashes of a micro-batch's input rows, which says whether two attempts at
+it held the same rows.
 
 The formula, complete, so that it can be written again from here. All arithmetic is modulo 2**64,
 and everything exists twice, for lane 0 and lane 1.
@@ -48,34 +50,294 @@ map                   ``map``             one: ``final(n + sum over the entries 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.canonical.lanes import (
-    LANES,
-    STEP,
-    Lanes,
-    Words,
-    add_lanes,
-    add_words,
-    byte_words,
-    decimal_words,
-    final,
-    mix,
-    one_word,
-    wrapped,
-    zeros,
-)
 from spark_timely.errors import InvalidUsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import Self
 
-__all__ = ["RowHasher", "lists_of_views"]
+
+Words: TypeAlias = npt.NDArray[np.uint64]
+# One array per lane.
+Lanes: TypeAlias = tuple[Words, Words]
+
+LANES = (0, 1)
+_MASK64 = (1 << 64) - 1
+
+
+@lru_cache(maxsize=4096)
+def hash_constant(lane: int, text: str) -> np.uint64:
+    """Return the constant of a lane that belongs to a text.
+
+    Examples
+    --------
+    >>> hex(hash_constant(0, "step"))
+    '0x6a6f3e70afa02df5'
+    """
+    digest = hashlib.sha256(f"spark_timely canonical 1|{lane}|{text}".encode()).digest()
+    return np.uint64(int.from_bytes(digest[:8], "little"))
+
+
+_ONE = np.uint64(1)
+_MULTIPLY_1 = tuple(hash_constant(lane, "multiply 1") | _ONE for lane in LANES)
+_MULTIPLY_2 = tuple(hash_constant(lane, "multiply 2") | _ONE for lane in LANES)
+STEP = tuple(hash_constant(lane, "step") | _ONE for lane in LANES)
+_FINAL = tuple(hash_constant(lane, "final") for lane in LANES)
+_SHIFT_32, _SHIFT_29 = np.uint64(32), np.uint64(29)
+
+
+def mix(x: Words, lane: int) -> Words:
+    """Mix in place; the argument must be an array of its own."""
+    scratch = x >> _SHIFT_32
+    x ^= scratch
+    x *= _MULTIPLY_1[lane]
+    np.right_shift(x, _SHIFT_29, out=scratch)
+    x ^= scratch
+    x *= _MULTIPLY_2[lane]
+    np.right_shift(x, _SHIFT_32, out=scratch)
+    x ^= scratch
+    return x
+
+
+def final(x: Words, lane: int) -> Words:
+    """Return `final(x)` of the formula; the argument stays as it is."""
+    return mix(x + _FINAL[lane], lane)
+
+
+def key_of(lane: int, kind: str, place: str, j: int = 0) -> np.uint64:
+    """Return what is added to the j-th words of a kind at a place before they are mixed."""
+    base = int(hash_constant(lane, f"{kind} {place}"))
+    return np.uint64((base + j * int(STEP[lane])) & _MASK64)
+
+
+def zeros(n: int) -> Lanes:
+    """Return the sums of n rows to which nothing was added yet."""
+    return np.zeros(n, dtype=np.uint64), np.zeros(n, dtype=np.uint64)
+
+
+def one_word(words: Words, kind: str, place: str) -> Lanes:
+    """Return what values of one word each contribute."""
+    return (
+        mix(words + key_of(0, kind, place), 0),
+        mix(words + key_of(1, kind, place), 1),
+    )
+
+
+def add_lanes(into: Lanes, part: Lanes) -> None:
+    """Add what another part of the same rows contributes."""
+    for lane in LANES:
+        np.add(into[lane], part[lane], out=into[lane])
+
+
+def add_words(
+    into: Lanes,
+    words: Words,
+    kind: str,
+    place: str,
+    j: int,
+    rows: npt.NDArray[np.intp] | None = None,
+) -> None:
+    """Add what the j-th words contribute, of all rows or of the given distinct ones."""
+    for lane in LANES:
+        part = mix(words + key_of(lane, kind, place, j), lane)
+        if rows is None:
+            np.add(into[lane], part, out=into[lane])
+        else:
+            into[lane][rows] += part
+
+
+def wrapped(sums: Lanes, kind: str, place: str) -> Lanes:
+    """Return what nested values contribute, from the sums of what is in them."""
+    return (
+        mix(final(sums[0], 0) + key_of(0, kind, place), 0),
+        mix(final(sums[1], 1) + key_of(1, kind, place), 1),
+    )
+
+
+# Words of a string that are taken column by column; the rest of long ones is taken flat.
+_SHORT_WORDS = 8
+_FLAT_WORDS = 1 << 20
+# What is kept of a word of which 0…8 bytes belong to the string, and the end mark to set.
+_KEEP = np.array([(1 << 8 * i) - 1 for i in range(9)], dtype=np.uint64)
+_END = np.array([1 << 8 * i for i in range(8)] + [0], dtype=np.uint64)
+
+
+def byte_words(
+    data: pa.Buffer | None,
+    starts: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+    kind: str,
+    place: str,
+) -> Lanes:
+    """Return what byte strings in a buffer contribute, `starts` ascending."""
+    first, end = int(starts[0]), int(starts[-1] + lengths[-1])
+    # A copy with room behind it, because a word is always read whole.
+    region = np.zeros(end - first + 8, dtype=np.uint8)
+    if data is not None and end > first:
+        region[:-8] = np.frombuffer(data, dtype=np.uint8, count=end - first, offset=first)
+    starts = starts - first
+    # The 8 bytes from each place on, as a word; reading them unaligned is what makes this fast.
+    word_at = np.ndarray((region.shape[0] - 7,), dtype="<u8", buffer=region, strides=(1,))
+    lanes = zeros(starts.shape[0])
+    n_words = (lengths >> 3) + 1
+    fewest, most = int(n_words.min()), int(n_words.max())
+    same = int(lengths.min()) == int(lengths.max())
+    for j in range(min(most, _SHORT_WORDS)):
+        rows = None if j < fewest else np.flatnonzero(n_words > j)
+        at, length = (starts, lengths) if rows is None else (starts[rows], lengths[rows])
+        words = word_at[at + 8 * j]
+        if same:
+            left = min(int(lengths[0]) - 8 * j, 8)
+            if left < 8:
+                words &= _KEEP[left]
+                words |= _END[left]
+        elif j >= fewest - 1:
+            left_over = np.minimum(length - 8 * j, 8)
+            words &= _KEEP[left_over]
+            words |= _END[left_over]
+        add_words(lanes, words, kind, place, j, rows)
+    if most > _SHORT_WORDS:
+        long = np.flatnonzero(n_words > _SHORT_WORDS)
+        _add_long(lanes, word_at, starts[long], lengths[long], long, kind, place)
+    return lanes
+
+
+def _add_long(
+    into: Lanes,
+    word_at: Words,
+    starts: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.intp],
+    kind: str,
+    place: str,
+) -> None:
+    """Add the words of long strings from the ninth on, all strings' words in one sequence."""
+    ends = np.cumsum((lengths >> 3) + 1 - _SHORT_WORDS)
+    begins = np.concatenate([[0], ends[:-1]])
+    for low in range(0, int(ends[-1]), _FLAT_WORDS):
+        flat = np.arange(low, min(low + _FLAT_WORDS, int(ends[-1])), dtype=np.int64)
+        string = np.searchsorted(ends, flat, side="right")
+        j = flat - begins[string] + _SHORT_WORDS
+        words = word_at[starts[string] + 8 * j]
+        left_over = np.minimum(lengths[string] - 8 * j, 8)
+        words &= _KEEP[left_over]
+        words |= _END[left_over]
+        heads = np.flatnonzero(np.diff(string, prepend=-1))
+        for lane in LANES:
+            keys = j.view(np.uint64) * STEP[lane] + key_of(lane, kind, place)
+            into[lane][rows[string[heads]]] += np.add.reduceat(mix(words + keys, lane), heads)
+
+
+def decimal_words(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:
+    """Return what decimals contribute: those that are whole count as integers."""
+    n = len(array)
+    n_words = type_.bit_width // 64
+    # Two's complement, low word first.
+    words = np.frombuffer(
+        array.buffers()[1], dtype="<u8", count=n * n_words, offset=array.offset * n_words * 8
+    ).reshape(n, n_words)
+    if type_.scale == 0:
+        lanes = zeros(n)
+        _add_integer_words(lanes, words, "integer", place, 0, None)
+        return lanes
+    words, scales = _without_trailing_zeros(words, type_.scale)
+    lanes = zeros(n)
+    whole = np.flatnonzero(scales == 0)
+    _add_integer_words(lanes, words[whole], "integer", place, 0, whole)
+    broken = np.flatnonzero(scales)
+    add_words(lanes, scales[broken].astype(np.uint64), "decimal", place, 0, broken)
+    _add_integer_words(lanes, words[broken], "decimal", place, 1, broken)
+    return lanes
+
+
+def _add_integer_words(
+    into: Lanes,
+    words: Words,
+    kind: str,
+    place: str,
+    first: int,
+    rows: npt.NDArray[np.intp] | None,
+) -> None:
+    """Add the words of integers, as few of each as hold its value."""
+    if rows is None:
+        rows = np.arange(words.shape[0], dtype=np.intp)
+    needed = np.ones(words.shape[0], dtype=np.bool_)
+    for j in range(words.shape[1] - 1, -1, -1):  # 2 or 4 words
+        if j:
+            # Word j is needed when it does not merely repeat the sign of the one below, or
+            # when a word above it is needed.
+            sign = (words[:, j - 1].view(np.int64) >> 63).view(np.uint64)
+            above = needed if j < words.shape[1] - 1 else np.zeros_like(needed)
+            needed = above | (words[:, j] != sign)
+            at = np.flatnonzero(needed)
+        else:
+            at = np.arange(words.shape[0], dtype=np.intp)
+        if at.shape[0]:
+            add_words(into, words[at, j], kind, place, first + j, rows[at])
+
+
+def _without_trailing_zeros(words: Words, scale: int) -> tuple[Words, npt.NDArray[np.int64]]:
+    """Divide by ten while that leaves no rest, at most `scale` times; also return what is left of it."""
+    n, n_words = words.shape
+    negative = words[:, n_words - 1] >> np.uint64(63) == 1
+    magnitude = _negated(words, negative)
+    # 32-bit limbs, high first, so that the division by a power of ten below 2**32 fits 64 bits.
+    limbs = np.empty((2 * n_words, n), dtype=np.uint64)
+    for j in range(n_words):
+        limbs[2 * (n_words - 1 - j)] = magnitude[:, j] >> np.uint64(32)
+        limbs[2 * (n_words - 1 - j) + 1] = magnitude[:, j] & np.uint64(0xFFFFFFFF)
+    scales = np.full(n, scale, dtype=np.int64)
+    zero = ~limbs.any(axis=0)
+    scales[zero] = 0
+    steps = [8] * (scale // 8) + [4, 2, 1]  # at most 9 + 3 rounds
+    for step in steps:
+        rows = np.flatnonzero(scales >= step)
+        if not rows.shape[0]:
+            continue
+        quotient, rest = _divided(limbs[:, rows], np.uint64(10**step))
+        even = rest == 0
+        limbs[:, rows[even]] = quotient[:, even]
+        scales[rows[even]] -= step
+    result = np.empty((n, n_words), dtype=np.uint64)
+    for j in range(n_words):
+        high = limbs[2 * (n_words - 1 - j)]
+        result[:, j] = (high << np.uint64(32)) | limbs[2 * (n_words - 1 - j) + 1]
+    return _negated(result, negative), scales
+
+
+def _negated(words: Words, rows: npt.NDArray[np.bool_]) -> Words:
+    """Negate, in two's complement, the given rows."""
+    result = words.copy()
+    if not rows.any():
+        return result
+    carry = rows.astype(np.uint64)
+    for j in range(words.shape[1]):  # 2 or 4 words
+        flipped = ~words[:, j] + carry
+        result[rows, j] = flipped[rows]
+        carry &= (flipped == 0).astype(np.uint64)
+    return result
+
+
+def _divided(limbs: Words, divisor: np.uint64) -> tuple[Words, Words]:
+    quotient = np.empty_like(limbs)
+    rest = np.zeros(limbs.shape[1], dtype=np.uint64)
+    for i in range(limbs.shape[0]):  # 4 or 8 limbs
+        current = (rest << np.uint64(32)) | limbs[i]
+        quotient[i], rest = np.divmod(current, divisor)
+    return quotient, rest
+
 
 _Number = TypeVar("_Number", np.uint8, np.int32, np.int64, np.uint64, np.float64)
 
@@ -383,3 +645,136 @@ def _map(array: pa.Array, place: str) -> Lanes:
     sizes = np.diff(offsets).view(np.uint64)
     sums = [_segment_sums(final(keys[lane] + items[lane], lane), offsets) + sizes for lane in LANES]
     return wrapped((sums[0], sums[1]), "map", place)
+
+
+ARROW_SCHEME = "arrow1"
+SPARK_SCHEME = "spark1"
+_TEXT = re.compile(r"([a-z]+[0-9]+):([0-9]+):([0-9a-f]{16})([0-9a-f]{16})")
+
+
+@dataclass(frozen=True, slots=True)
+class RowsDigest:
+    """Hold the digest of some rows; digests of parts add up to that of the whole.
+
+    It is that of the rows as they came in, with diffs and progress rows: what becomes of a row makes no difference.
+    Each value is bound to the name of its column in the log; a null, and a column of nulls, add nothing.
+
+    Attributes
+    ----------
+    lo, hi : int
+        Sums of the two lanes of the rows' hashes, modulo 2**64.
+    n_rows : int
+        Number of rows.
+    scheme : str
+        How rows were hashed.
+
+    Notes
+    -----
+    Sums, so that neither the order of rows nor the way they are cut into tasks and buffers makes a difference; modulo
+    2**64, never exclusive ors: two equal rows count twice. The scheme ``arrow1`` adds the row hashes of this module,
+    lane by lane. They go by value, whatever the width of an integer or a float: a row hashes as it does after a cast to
+    the log's types, and nothing is cast. The scheme ``spark1`` is described in `spark_timely.spark.capture.classify`.
+
+    Examples
+    --------
+    >>> part = RowsDigest(2**64 - 1, 7, 1)
+    >>> (part + part).text
+    'arrow1:2:000000000000000efffffffffffffffe'
+    >>> RowsDigest.parse((part + part).text) == part + part
+    True
+    """
+
+    lo: int = 0
+    hi: int = 0
+    n_rows: int = 0
+    scheme: str = ARROW_SCHEME
+
+    def __add__(self, other: RowsDigest) -> RowsDigest:
+        """Return the digest of the rows of both.
+
+        Raises
+        ------
+        InvalidUsageError
+            If their schemes differ.
+        """
+        if not isinstance(other, RowsDigest):
+            return NotImplemented
+        if not comparable(self, other):
+            msg = f"could not add digests of rows: found schemes {self.scheme!r} and {other.scheme!r}"
+            raise InvalidUsageError(msg, hint="hash all parts of a micro-batch in one way")
+        return RowsDigest(
+            (self.lo + other.lo) & _MASK64, (self.hi + other.hi) & _MASK64, self.n_rows + other.n_rows, self.scheme
+        )
+
+    @property
+    def text(self) -> str:
+        """Scheme, number of rows, and both sums in hexadecimal: for notes and messages."""
+        return f"{self.scheme}:{self.n_rows}:{self.hi:016x}{self.lo:016x}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the digest of a text that `text` gave; schemes that are not known here are kept.
+
+        Raises
+        ------
+        InvalidUsageError
+            If the text is no digest.
+
+        Examples
+        --------
+        >>> RowsDigest.parse("spark1:0:" + 32 * "0").scheme
+        'spark1'
+        """
+        found = _TEXT.fullmatch(text)
+        if found is None:
+            msg = f"could not read a digest of rows: found text {text!r:.200}"
+            raise InvalidUsageError(msg, hint="give a text as RowsDigest.text makes it: 'arrow1:<rows>:<32 digits>'")
+        return cls(int(found[4], 16), int(found[3], 16), int(found[2]), found[1])
+
+
+def comparable(one: RowsDigest, other: RowsDigest, /) -> bool:
+    """Return whether digests can be compared: rows hashed in different ways tell nothing of each other.
+
+    Examples
+    --------
+    >>> comparable(RowsDigest(), RowsDigest(scheme="spark1"))
+    False
+    """
+    return one.scheme == other.scheme
+
+
+def digest_of(rows: pa.Table, columns: Sequence[tuple[str, str]], /) -> RowsDigest:
+    """Return the digest of rows as they come in.
+
+    Parameters
+    ----------
+    rows : pyarrow.Table
+        Any chunks, timestamps in any zone. Not modified.
+    columns : sequence of (str, str)
+        The columns that count: name in the log, name in `rows`. `CaptureLayout.inputs` gives them.
+
+    Returns
+    -------
+    RowsDigest
+        Of scheme ``arrow1``.
+
+    Raises
+    ------
+    InvalidUsageError
+        If a column has a type that has no place in a log.
+
+    Notes
+    -----
+    Cost: that of `RowHasher`, about 70 ns per row of three numbers and a string of 20 bytes.
+
+    Examples
+    --------
+    >>> names = [("a", "a"), ("b", "b")]
+    >>> rows = pa.table({"a": [1, 2], "b": ["x", None]})
+    >>> digest_of(rows, names) == digest_of(rows.slice(1), names) + digest_of(rows.slice(0, 1), names)
+    True
+    """
+    named = rows.select([source for _, source in columns]).rename_columns([name for name, _ in columns])
+    hashes = RowHasher(named.column_names).hash(named)
+    hi, lo = (int(total) for total in hashes.sum(axis=0))
+    return RowsDigest(lo, hi, rows.num_rows)

@@ -27,19 +27,25 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_timely.canonical.lanes import Words
-from spark_timely.canonical.row_hash import RowHasher
+from spark_timely.canonical.row_hash import RowHasher, Words
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import DiffArray, IntArray, TimesLike, as_diffs, as_times, concat_times
-from spark_timely.time.consolidation import group_times, is_sorted, run_starts
+from spark_timely.time.arrays import (
+    DiffArray,
+    IntArray,
+    TimesLike,
+    as_diffs,
+    as_times,
+    concat_times,
+    group_times,
+    is_sorted,
+    run_starts,
+)
 from spark_timely.time.order import beyond
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-
-__all__ = ["CanonicalState", "RowHasher", "trace_hash"]
 
 _HEAD = b"spark_timely canonical 1\0"
 # Entries that wait until they are merged.

@@ -32,7 +32,7 @@ from spark_timely.interop.jsonl import JsonLines, Line, Lines
 from spark_timely.interop.reader import GrowingFile, Source
 from spark_timely.interop.sockets import Address, Producers, import_socket, is_address
 from spark_timely.log import Log
-from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.log import create_log, open_log
 
 _TYPES = (
     "types are written as in Rust: u64, (String, u64), {name: string, n: Option<u64>}, Vec<u8>, bytes,"

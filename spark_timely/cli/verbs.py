@@ -23,16 +23,16 @@ from spark_timely.cli.output import Console, count_text, printable, size_text
 from spark_timely.conf import parse_bytes
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, StreamMissingError, TimelyError, shown
 from spark_timely.log import Log
-from spark_timely.log.base import StreamState
 from spark_timely.log.cut import Cut, open_cut
-from spark_timely.log.delta import open_log
 from spark_timely.log.files.index import FileIndex
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES
-from spark_timely.log.store.storage_options import promised
+from spark_timely.log.log import open_log
+from spark_timely.log.machine.state import StreamState
+from spark_timely.log.store.storage import promised
 from spark_timely.log.wait import passes, wait_for
 from spark_timely.masking import masked
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.consolidation import consolidate_rows
+from spark_timely.time.arrays import consolidate_rows
 from spark_timely.time.domain import TimeDomain
 from spark_timely.time.text import Duration, moment_text, parse_duration
 

@@ -22,8 +22,8 @@ import pyarrow as pa
 from spark_timely.dataflow.views import View, leaves_of
 from spark_timely.errors import InvalidUsageError, LogMissingError, NotBeyondError, SchemaMismatchError, shown
 from spark_timely.log import Log
-from spark_timely.log.delta import create_log, open_log
 from spark_timely.log.files.format import LogFormat
+from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store.storage import open_storage
 
 if TYPE_CHECKING:

@@ -55,8 +55,8 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log import Log
-from spark_timely.log.delta import open_log
 from spark_timely.log.files.format import LogFormat, canonical_type, check_stream_name
+from spark_timely.log.log import open_log
 from spark_timely.log.store.storage import normal_path
 from spark_timely.predicate import parse_predicate
 from spark_timely.time.antichain import Antichain
@@ -82,7 +82,7 @@ class Scope:
     Examples
     --------
     >>> import tempfile, pyarrow as pa
-    >>> from spark_timely.log.delta import create_log
+    >>> from spark_timely.log.log import create_log
     >>> log = create_log(tempfile.mkdtemp() + "/log", pa.schema([("v", pa.int64())]), minimum=(0,))
     >>> Scope("example").replay(log)
     Stream('replay_1', ['v'])

@@ -30,8 +30,7 @@ from spark_timely.dataflow.delays import BoundDelay
 from spark_timely.errors import OperatorError, TimelyError, TimelyInternalError, described
 from spark_timely.log.files.parquet import conform
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import IntArray
-from spark_timely.time.consolidation import group_times
+from spark_timely.time.arrays import IntArray, group_times
 from spark_timely.time.domain import TimeDomain
 
 __all__ = [

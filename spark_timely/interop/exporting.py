@@ -42,8 +42,7 @@ from spark_timely.log import Log
 from spark_timely.log.files.parquet import file_times, open_parquet, read_file
 from spark_timely.protocol.replay import lexicographically_below
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import DiffArray, IntArray
-from spark_timely.time.consolidation import unique_times
+from spark_timely.time.arrays import DiffArray, IntArray, unique_times
 from spark_timely.time.order import less_equal
 
 STRETCH_ROWS = 1 << 20

@@ -48,8 +48,7 @@ from spark_timely.interop.schema import (
     type_text,
 )
 from spark_timely.time.arrays import IntArray
-from spark_timely.time.domain import TimeDomain
-from spark_timely.time.types import TimeType
+from spark_timely.time.domain import TimeDomain, TimeType
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Offsets: TypeAlias = npt.NDArray[np.int64]

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from spark_timely.log.cut import Cut as Cut
     from spark_timely.log.cut import cut as cut
-    from spark_timely.log.delta import create_log as create_log
-    from spark_timely.log.delta import open_log as open_log
     from spark_timely.log.log import Log as Log
     from spark_timely.log.log import MemoryLog as MemoryLog
+    from spark_timely.log.log import create_log as create_log
+    from spark_timely.log.log import open_log as open_log
     from spark_timely.log.wait import wait as wait
     from spark_timely.log.writer import StreamWriter as StreamWriter
 
@@ -35,9 +35,9 @@ _MODULES = {
     "Log": "log",
     "MemoryLog": "log",
     "StreamWriter": "writer",
-    "create_log": "delta",
+    "create_log": "log",
     "cut": "cut",
-    "open_log": "delta",
+    "open_log": "log",
     "wait": "wait",
 }
 

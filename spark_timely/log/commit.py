@@ -20,11 +20,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from spark_timely.errors import StorageError, TimelyError
-from spark_timely.log.base import OPEN_STREAM, CommitOutcome, CommitRequest, DataFile, StreamState
 from spark_timely.log.files.parquet import write_progress_file
 from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
 from spark_timely.log.machine.decide import decide_commit, decide_open
-from spark_timely.log.machine.state import batch_rows, next_state
+from spark_timely.log.machine.state import (
+    OPEN_STREAM,
+    CommitOutcome,
+    CommitRequest,
+    DataFile,
+    StreamState,
+    batch_rows,
+    next_state,
+)
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.note import Note
 from spark_timely.protocol.rules import StreamCounts
@@ -32,12 +39,10 @@ from spark_timely.protocol.rules import StreamCounts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from spark_timely.log.base import CaptureLog
     from spark_timely.log.store.base import App, Store
     from spark_timely.log.store.storage import Storage
-    from spark_timely.log.streams import StreamStates
+    from spark_timely.log.streams import CaptureLog, StreamStates
 
-__all__ = ["add_columns", "append", "discard", "discard_refused", "drop_unclaimed", "open_stream"]
 
 logger = masked_logger(__name__)
 

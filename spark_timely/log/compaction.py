@@ -25,11 +25,10 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.errors import InvalidUsageError, LogDamagedError, LogFormatError
-from spark_timely.log.base import DataFile
 from spark_timely.log.commit import discard
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES, read_file, write_data_files, write_progress_file
 from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
-from spark_timely.log.machine.state import distinct_rows
+from spark_timely.log.machine.state import DataFile, distinct_rows
 from spark_timely.masking import masked_logger
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from spark_timely.log.streams import StreamStates
     from spark_timely.time.antichain import Antichain
 
-__all__ = ["CompactionReport", "compact", "merge_progress_files", "merge_small_files"]
 
 logger = masked_logger(__name__)
 

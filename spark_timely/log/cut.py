@@ -24,10 +24,8 @@ from spark_timely.time.domain import TimeDomain
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from spark_timely.log.base import CaptureLog
     from spark_timely.log.log import Log
 
-__all__ = ["Cut", "CutLog", "cut", "open_cut"]
 
 _VERSION: Final = 2
 # Of the commits of one log, about: a cut is an option of a query, and is kept in files.
@@ -55,12 +53,12 @@ class CutLog:
     frontier: Antichain
     commits: Commits = field(default_factory=dict, hash=False)
 
-    def check_commits(self, log: CaptureLog, /) -> None:
+    def check_commits(self, log: Log, /) -> None:
         """Refuse a log without the commits that it had when the cut was made; raises `DataLossError`."""
-        others = other_commits(log, self.commits)
+        others = other_commits(log.commits_of, self.commits)
         if others:
             log.refresh()
-            others = other_commits(log, self.commits)
+            others = other_commits(log.commits_of, self.commits)
         if not others:
             return
         found = describe_other_commits(log.path, others, "the cut was made of")
@@ -164,7 +162,7 @@ class Cut:
             raise _unreadable(value)
         return cls(domain, frontier, logs)
 
-    def check_log(self, log: CaptureLog, /) -> None:
+    def check_log(self, log: Log, /) -> None:
         """Refuse a log that is none of the cut's.
 
         Raises
@@ -255,8 +253,7 @@ def cut(
     >>> cut(logs).frontier
     Antichain.of(5)
     """
-    from spark_timely.log.delta import open_log
-    from spark_timely.log.log import Log
+    from spark_timely.log.log import Log, open_log
 
     if isinstance(logs, (str, os.PathLike, Log)):
         msg = f"could not make a cut: found {shown(getattr(logs, 'path', logs))}, one log that is in no list"
@@ -297,7 +294,7 @@ def open_cut(cut: Cut, /, *, storage_options: Mapping[str, str] | None = None) -
     LogMissingError
         If there is none.
     """
-    from spark_timely.log.delta import open_log
+    from spark_timely.log.log import open_log
 
     opened = []
     for entry in cut.logs:  # as many turns as logs

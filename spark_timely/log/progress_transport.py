@@ -26,7 +26,6 @@ from spark_timely.time.arrays import IntArray
 if TYPE_CHECKING:
     from spark_timely.log import Log
 
-__all__ = ["PROGRESS_SCHEMA", "LogTransport"]
 
 PROGRESS_SCHEMA = pa.schema(
     [

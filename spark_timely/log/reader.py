@@ -30,10 +30,10 @@ from spark_timely.errors import (
 )
 from spark_timely.log.files.parquet import read_file
 from spark_timely.log.machine.decide import missing_stream
-from spark_timely.log.machine.history import history_of
+from spark_timely.log.machine.history import History
 from spark_timely.log.machine.state import states_by_seq
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.types import TimeType
+from spark_timely.time.domain import TimeType
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -41,10 +41,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from spark_timely.log.base import CaptureLog, StreamState
     from spark_timely.log.files.index import FileIndex
-
-__all__ = ["consolidate_updates", "events_of", "frontier_at", "read_rows", "snapshot_of"]
+    from spark_timely.log.machine.state import StreamState
+    from spark_timely.log.streams import CaptureLog
 
 
 def read_rows(
@@ -155,7 +154,7 @@ def frontier_at(
             msg,
             hint="give one of them",
         )
-    history = history_of(log)
+    history = History(log.progress(), log.domain)
     moment = None if timestamp is None else TimeType.TIMESTAMP.parse(timestamp)
     kind, bound = ("version", int(seq or 0) + 1) if moment is None else ("timestamp", moment + 1)
     if stream is None:

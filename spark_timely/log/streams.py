@@ -13,25 +13,34 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.errors import RolledBackError, TimelyInternalError
-from spark_timely.log.base import StreamState
 from spark_timely.log.files.parquet import read_file
-from spark_timely.log.machine.state import batch_state, distinct_rows, newest_states, owners_of, states_by_seq
+from spark_timely.log.machine.state import (
+    StreamState,
+    batch_state,
+    distinct_rows,
+    newest_states,
+    owners_of,
+    states_by_seq,
+)
 from spark_timely.protocol.rules import StreamCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from spark_timely.log.files.format import LogFormat
     from spark_timely.log.files.index import FileIndex
+    from spark_timely.log.machine.state import CommitOutcome, CommitRequest
     from spark_timely.log.store.base import Store
-
-__all__ = ["StreamStates"]
+    from spark_timely.log.store.storage import Storage
+    from spark_timely.time.antichain import Antichain
+    from spark_timely.time.domain import TimeDomain
 
 
 def _is_its_own(state: StreamState) -> bool:
@@ -39,8 +48,76 @@ def _is_its_own(state: StreamState) -> bool:
     return state.note.batch is not None and state.note.batch.seq == state.seq
 
 
+class CaptureLog(Protocol):
+    """What the parts of a log ask of `spark_timely.log.log.Log`, which has them."""
+
+    @property
+    def path(self) -> str:
+        """Where the log is."""
+
+    @property
+    def log_id(self) -> str:
+        """Identity of the log: another one in its place has another."""
+
+    @property
+    def storage(self) -> Storage:
+        """Access to the log's files."""
+
+    @property
+    def format(self) -> LogFormat:
+        """Columns and types of the log."""
+
+    @property
+    def domain(self) -> TimeDomain:
+        """Types of its times, and the minimum."""
+
+    @property
+    def kind(self) -> str:
+        """`stream` or `collection`."""
+
+    @property
+    def version(self) -> int:
+        """Table version of the snapshot in use."""
+
+    def refresh(self) -> bool:
+        """Take notice of commits by others; return whether there were any."""
+
+    def streams(self) -> Mapping[str, StreamState]:
+        """Return the newest state of each stream."""
+
+    def stream(self, name: str) -> StreamState | None:
+        """Return the newest state of one stream, None if there is none of that name."""
+
+    def recorded(self, stream: str, batch: int, step: int | None = None) -> StreamState | None:
+        """Return the state right after the commit of a micro-batch, None if it is not in the log."""
+
+    def frontier(self) -> Antichain:
+        """Return the minimal times that any stream may still use."""
+
+    def files(self) -> FileIndex:
+        """Return the files of messages."""
+
+    def dead_files(self) -> FileIndex:
+        """Return the files of dead letters."""
+
+    def progress(self) -> pa.Table:
+        """Return all progress rows, sorted by stream and seq."""
+
+    def live_paths(self, paths: Iterable[str]) -> set[str]:
+        """Return those of the paths that are part of the log, after a refresh."""
+
+    def check_writable(self) -> None:
+        """Refuse a log that can be read only; raises `LogFormatError`."""
+
+    def flush(self) -> None:
+        """Make the commits of the snapshot outlast a power cut."""
+
+    def commit(self, request: CommitRequest) -> CommitOutcome:
+        """Append files and progress to a stream, all or nothing."""
+
+
 class StreamStates:
-    """The states of a log's streams, by one handle. Its methods are those of `spark_timely.log.base.CaptureLog`.
+    """The states of a log's streams, by one handle.
 
     Parameters
     ----------

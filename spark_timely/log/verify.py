@@ -20,22 +20,19 @@ import pyarrow.parquet as pq
 
 from spark_timely.canonical.state import CanonicalState
 from spark_timely.errors import DataLossError, ProtocolError
-from spark_timely.log.base import OPEN_STREAM, StreamState
 from spark_timely.log.files.parquet import corrupt, in_schema, open_parquet
-from spark_timely.log.machine.state import states_by_seq
+from spark_timely.log.machine.state import OPEN_STREAM, StreamState, states_by_seq
 from spark_timely.protocol.event import StreamEvents
 from spark_timely.protocol.rules import StreamCounts, verify_events
-from spark_timely.time.arrays import IntArray
-from spark_timely.time.consolidation import unique_times
+from spark_timely.time.arrays import IntArray, unique_times
 from spark_timely.time.order import minimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from spark_timely.log.base import CaptureLog
+    from spark_timely.log.streams import CaptureLog
     from spark_timely.time.antichain import Antichain
 
-__all__ = ["VerifyReport", "verify_log"]
 
 _MAX_PROBLEMS = 100
 

@@ -19,12 +19,10 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
 
-    from spark_timely.log.base import CaptureLog
     from spark_timely.log.log import Log
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.domain import TimeDomain
 
-__all__ = ["Throttle", "passes", "wait", "wait_for", "wait_until"]
 
 # A look costs about a millisecond: less than that is as good as no pause.
 _LEAST_POLL_S: Final = 1e-3
@@ -165,7 +163,7 @@ class Throttle:
 
 
 def wait_for(
-    logs: Sequence[CaptureLog],
+    logs: Sequence[Log],
     reached: Callable[[Antichain], bool],
     *,
     timeout_s: float,
@@ -177,7 +175,7 @@ def wait_for(
 
     Parameters
     ----------
-    logs : sequence of CaptureLog
+    logs : sequence of Log
     reached : callable
         Whether a frontier has come so far.
     timeout_s : float
@@ -264,8 +262,7 @@ def wait(
     ...
     spark_timely.errors.WaitTimeoutError: could not wait for log ...: found frontier=[5] after 0 seconds — hint: ...
     """
-    from spark_timely.log.delta import open_log
-    from spark_timely.log.log import Log
+    from spark_timely.log.log import Log, open_log
 
     limit = None if timeout is None else _duration("timeout", timeout)
     pause = _duration("poll", poll)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_timely.canonical.digest import digest_of
+from spark_timely.canonical.row_hash import digest_of
 from spark_timely.errors import (
     InvalidUsageError,
     NotBeyondError,
@@ -27,24 +27,21 @@ from spark_timely.errors import (
     UpperMismatchError,
     shown,
 )
-from spark_timely.log.base import CommitOutcome, CommitRequest, DataFile, StreamState
 from spark_timely.log.commit import discard_refused
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES, conform, message_table, write_data_files
 from spark_timely.log.machine.decide import closed_stream, missing_stream
 from spark_timely.log.machine.identity import Repetition, judge_repetition
+from spark_timely.log.machine.state import CommitOutcome, CommitRequest, DataFile, StreamState
 from spark_timely.protocol.note import MicroBatch, Note
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import IntArray, TimesLike, as_diffs, as_times, concat_times
-from spark_timely.time.consolidation import consolidate_rows
+from spark_timely.time.arrays import IntArray, TimesLike, as_diffs, as_times, concat_times, consolidate_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spark_timely.log.base import CaptureLog
     from spark_timely.log.files.format import LogFormat
-
-__all__ = ["StreamWriter", "downgrade_to"]
+    from spark_timely.log.streams import CaptureLog
 
 
 def downgrade_to(counts: StreamCounts, frontier: Antichain) -> tuple[IntArray, npt.NDArray[np.int64]]:

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spark_timely.errors import InvalidShapeError
-from spark_timely.time.arrays import DiffArray, IntArray, Time, TimesLike, as_diffs, as_times, concat_times
-from spark_timely.time.consolidation import consolidate_rows
+from spark_timely.time.arrays import (
+    DiffArray,
+    IntArray,
+    Time,
+    TimesLike,
+    as_diffs,
+    as_times,
+    concat_times,
+    consolidate_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -20,8 +20,16 @@ import numpy as np
 from spark_timely.errors import InvalidShapeError
 from spark_timely.progress.change_batch import ChangeBatch
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import BoolArray, DiffArray, IntArray, Time, TimesLike, as_diffs, as_times
-from spark_timely.time.consolidation import consolidate_rows
+from spark_timely.time.arrays import (
+    BoolArray,
+    DiffArray,
+    IntArray,
+    Time,
+    TimesLike,
+    as_diffs,
+    as_times,
+    consolidate_rows,
+)
 from spark_timely.time.order import minimal, minimal_elements
 
 if TYPE_CHECKING:

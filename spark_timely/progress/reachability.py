@@ -44,8 +44,7 @@ from spark_timely.errors import CyclicSummaryError, InvalidShapeError, InvalidUs
 from spark_timely.progress import reachability_loops as loops
 from spark_timely.progress.reachability_loops import Held, Ints, Links, Loops, loops_for
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import BoolArray, DiffArray, IntArray, Time
-from spark_timely.time.consolidation import consolidate_rows
+from spark_timely.time.arrays import BoolArray, DiffArray, IntArray, Time, consolidate_rows
 from spark_timely.time.order import minimal_elements
 
 __all__ = ["Builder", "Changes", "Location", "PortSummaries", "Source", "Target", "Tracker"]
@@ -1170,7 +1169,9 @@ class _Frontiers:
         if (st[loops.USED] + n) * width > len(self._held.pool):
             # Records without a count are left out. In the order of times each is the last one of its position.
             records = np.array(self._held.pool[: st[loops.USED] * width], np.int64).reshape(-1, width)
-            keys, counts = consolidate_rows(records[:, [*range(loops.TIME, width), loops.OWNER]], records[:, loops.COUNT])
+            keys, counts = consolidate_rows(
+                records[:, [*range(loops.TIME, width), loops.OWNER]], records[:, loops.COUNT]
+            )
             room = 2 * len(counts) + n
             self._held = self._held._replace(
                 pool=self._filled(room * width, 0),

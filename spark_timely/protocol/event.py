@@ -24,8 +24,7 @@ import numpy.typing as npt
 from spark_timely.errors import InvalidShapeError
 from spark_timely.progress.frontier import MutableAntichain
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import DiffArray, IntArray, TimesLike, as_diffs, as_times, concat_times
-from spark_timely.time.consolidation import consolidate_rows
+from spark_timely.time.arrays import DiffArray, IntArray, TimesLike, as_diffs, as_times, concat_times, consolidate_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

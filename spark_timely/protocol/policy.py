@@ -28,7 +28,7 @@ import numpy as np
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, LateDataError, shown
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.consolidation import consolidate_rows
+from spark_timely.time.arrays import consolidate_rows
 from spark_timely.time.order import advance, beyond
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from spark_timely.time.consolidation import group_times, lexsort
+from spark_timely.time.arrays import group_times, lexsort
 from spark_timely.time.order import beyond, minimal
 
 if TYPE_CHECKING:

@@ -33,8 +33,7 @@ from spark_timely.protocol.event import (
     running_counts,
 )
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import DiffArray, IntArray, TimesLike, as_diffs, as_times, concat_times
-from spark_timely.time.consolidation import consolidate_rows
+from spark_timely.time.arrays import DiffArray, IntArray, TimesLike, as_diffs, as_times, concat_times, consolidate_rows
 from spark_timely.time.order import beyond, less_equal
 
 if TYPE_CHECKING:

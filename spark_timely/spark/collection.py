@@ -147,7 +147,7 @@ def snapshot(
         spark_timely.snapshot(spark, "/data/accounts", 7).show()
     """
     from spark_timely.log import Log
-    from spark_timely.log.delta import open_log
+    from spark_timely.log.log import open_log
 
     opened = log if isinstance(log, Log) else open_log(log)
     at = opened.domain.parse_time(time)

@@ -24,7 +24,7 @@ from spark_timely.dataflow.stream import Scope
 from spark_timely.dataflow.views import leaves_of, packed, unpacked
 from spark_timely.datasource.clock import Alarm
 from spark_timely.errors import InvalidUsageError, WaitTimeoutError, shown
-from spark_timely.log.delta import open_log
+from spark_timely.log.log import open_log
 from spark_timely.log.store.storage import normal_path
 from spark_timely.log.wait import Throttle, wait_until
 from spark_timely.protocol.note import OutputFailure

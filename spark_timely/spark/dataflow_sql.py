@@ -35,9 +35,8 @@ from spark_timely.log.store.storage import open_storage
 from spark_timely.spark.base.schema import spark_schema
 from spark_timely.spark.base.worker import settle_worker
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.consolidation import unique_times
-from spark_timely.time.domain import TimeDomain
-from spark_timely.time.types import TimeType
+from spark_timely.time.arrays import unique_times
+from spark_timely.time.domain import TimeDomain, TimeType
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

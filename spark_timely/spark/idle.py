@@ -30,7 +30,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spark_timely.errors import ClosedError, InvalidOptionError, OwnershipError, RolledBackError, UpperMismatchError
-from spark_timely.log.base import CommitRequest
+from spark_timely.log.machine.state import CommitRequest
 from spark_timely.log.writer import downgrade_to
 from spark_timely.masking import masked_logger
 from spark_timely.sink.plan import check_unbroken, find_log
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from spark_timely.conf.options import SinkOptions
     from spark_timely.log import Log
-    from spark_timely.log.base import StreamState
+    from spark_timely.log.machine.state import StreamState
 
 
 _log = masked_logger("spark_timely.spark")

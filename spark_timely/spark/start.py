@@ -27,10 +27,9 @@ import numpy as np
 
 from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, TimelyError, shown
-from spark_timely.log.base import CommitRequest
 from spark_timely.log.files.format import LogFormat
-from spark_timely.log.store.storage import normal_path
-from spark_timely.log.store.storage_options import check_place, promised
+from spark_timely.log.machine.state import CommitRequest
+from spark_timely.log.store.storage import check_place, normal_path, promised
 from spark_timely.masking import masked_logger
 from spark_timely.sink.layout import layout_of, policy_of
 from spark_timely.sink.plan import check_owner, check_unbroken, find_log
@@ -204,7 +203,7 @@ class CaptureQuery:
         return "a micro-batch of an earlier run, repeated: later input was not looked for" if self._repeats else None
 
     def _close_stream(self) -> None:
-        from spark_timely.log.delta import create_log
+        from spark_timely.log.log import create_log
         from spark_timely.log.writer import downgrade_to
 
         options = self._options

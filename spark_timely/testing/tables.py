@@ -16,8 +16,7 @@ from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.dataflow.views import Names, Replay
 from spark_timely.errors import InvalidUsageError
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.domain import TimeDomain
-from spark_timely.time.types import TimeType
+from spark_timely.time.domain import TimeDomain, TimeType
 
 if TYPE_CHECKING:
     from spark_timely.dataflow.views import View

@@ -25,7 +25,6 @@ from spark_timely.time.order import beyond, minimal, minimal_elements
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Antichain"]
 
 _INT64_MAX = (1 << 63) - 1
 _FEW = 8

@@ -1,33 +1,466 @@
-"""Whole times: a `TimeDomain` has a type per coordinate, and the minimum at which everything starts.
+"""Types of times: a `TimeType` per coordinate, and of whole times a `TimeDomain`, with the minimum where a log starts.
 
-Inside the library a time is a row of integers.
+Inside the library a time is a row of integers. Only this module knows that an integer may be a date: how a time column,
+a number and a text for people belong together.
 
 Invariants
 ----------
-1. What gets in and what comes out is as the types of the coordinates have it (`time_type`).
-2. Nothing wraps: what does not fit is refused, and a successor at the bound is `None`.
+1. `long`, `int`, `short` are the number itself; `date` counts days and `timestamp` microseconds since 1970-01-01 in
+   UTC. No conversion looks at a time zone of the session or the machine.
+2. Every time that gets in can be held by its column, and is not above `TimeType.hi`. A date or timestamp below
+   `TimeType.lo` gets in: it is behind every frontier, and is treated as late.
+3. Nothing wraps: what does not fit is refused, and a successor at the bound is `None`.
 """
 
 from __future__ import annotations
 
+import enum
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_timely.errors import InvalidShapeError, InvalidUsageError
+from spark_timely.errors import InvalidOptionError, InvalidShapeError, InvalidUsageError
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray, TimesLike, as_times
-from spark_timely.time.types import TimeType
+from spark_timely.time.text import (
+    DAY_US,
+    Duration,
+    bare_number,
+    day_text,
+    moment_text,
+    parse_day,
+    parse_distance,
+    parse_moment,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["TimeDomain"]
+
+_UNITS_OF_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+class TimeType(enum.Enum):
+    """Type of one coordinate of a time: `long`, `int`, `short`, `date` or `timestamp`.
+
+    Examples
+    --------
+    >>> TimeType("date").parse("2013-01-01")
+    15706
+    >>> TimeType.TIMESTAMP.render(0)
+    '1970-01-01T00:00Z'
+    """
+
+    LONG = "long"
+    INT = "int"
+    SHORT = "short"
+    DATE = "date"
+    TIMESTAMP = "timestamp"
+
+    @classmethod
+    def from_arrow_type(cls, type_: pa.DataType) -> TimeType:
+        """Return the time type for a column of an Arrow type.
+
+        Unsigned and narrow integers map to the signed type that holds them; uint64 to `long`,
+        where values of 2**63 or more are refused when they come.
+
+        Raises
+        ------
+        InvalidUsageError
+            If times cannot be of that type: among others a timestamp without zone.
+
+        Examples
+        --------
+        >>> TimeType.from_arrow_type(pa.timestamp("ms", "Europe/Berlin"))
+        <TimeType.TIMESTAMP: 'timestamp'>
+        """
+        if pa.types.is_date(type_):
+            return cls.DATE
+        if pa.types.is_timestamp(type_) and type_.tz is not None:
+            return cls.TIMESTAMP
+        if pa.types.is_integer(type_):
+            if type_ in (pa.int8(), pa.uint8(), pa.int16()):
+                return cls.SHORT
+            return cls.INT if type_ in (pa.uint16(), pa.int32()) else cls.LONG
+        raise _wrong_type(type_, "a time column")
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """Arrow type of the time column of a log."""
+        return _ARROW[self]
+
+    @property
+    def lo(self) -> int:
+        """Least time: the least number of the type; 1700-01-01 for date and timestamp."""
+        return _BOUNDS[self][0]
+
+    @property
+    def hi(self) -> int:
+        """Greatest time: the greatest number of the type; the end of 9999 for date and timestamp."""
+        return _BOUNDS[self][1]
+
+    @property
+    def minimum(self) -> int:
+        """Where a log of this type starts unless it declares otherwise; equal to `lo`."""
+        return self.lo
+
+    def from_arrow(
+        self, array: pa.Array | pa.ChunkedArray, *, name: str = "time", first_row: int = 0
+    ) -> npt.NDArray[np.int64]:
+        """Read a column of times.
+
+        Parameters
+        ----------
+        array : pyarrow.Array or ChunkedArray
+            Any integer column for the integer types; date32 or date64 for `date`; a timestamp with
+            a zone, of any unit, for `timestamp`.
+        name : str
+            Name of the column, for errors.
+        first_row : int
+            Number of the first row, for errors.
+
+        Returns
+        -------
+        ndarray of int64, shape (n,)
+            Without a copy where the column's buffer allows it; then it is read-only.
+
+        Raises
+        ------
+        InvalidUsageError
+            If the column has another type, holds a null, or a time that the type cannot hold, is
+            above `hi`, or is finer than a microsecond. The message names the row.
+
+        Examples
+        --------
+        >>> TimeType.DATE.from_arrow(pa.array(["2013-01-01"]).cast(pa.date32())).tolist()
+        [15706]
+        """
+        if isinstance(array, pa.ChunkedArray):
+            array = array.combine_chunks() if array.num_chunks != 1 else array.chunk(0)
+        if isinstance(array, pa.ChunkedArray):  # combine_chunks keeps several above 2 GB
+            array = pa.concat_arrays(array.chunks)
+        self._check_type(array.type, name)
+        if array.null_count:
+            row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+            msg = f"could not read time column {name!r}: found null in row={first_row + row}"
+            raise InvalidUsageError(
+                msg,
+                hint="filter such rows out or fill the column: every row needs a time",
+                context={"column": name, "row": first_row + row},
+            )
+        values, fits = self._integers(array)
+        fits &= values <= self.hi
+        if self.minimum_is_of_type:
+            fits &= values >= self.lo
+        if not fits.all():
+            row = int(np.flatnonzero(~fits)[0])
+            msg = (
+                f"could not read time column {name!r}: found {plain_value(array[row])!r} in "
+                f"row={first_row + row}, not a time of type {self.value} up to {self.render(self.hi)}"
+            )
+            raise InvalidUsageError(
+                msg,
+                hint="keep times within the type's bounds, timestamps in whole microseconds",
+                context={"column": name, "row": first_row + row},
+            )
+        return values
+
+    @property
+    def minimum_is_of_type(self) -> bool:
+        """Whether `lo` is what the column's type itself can hold: true of the integer types."""
+        return self in (TimeType.LONG, TimeType.INT, TimeType.SHORT)
+
+    def _check_type(self, type_: pa.DataType, name: str) -> None:
+        fits = {
+            TimeType.DATE: pa.types.is_date,
+            TimeType.TIMESTAMP: lambda t: pa.types.is_timestamp(t) and t.tz is not None,
+        }.get(self, pa.types.is_integer)
+        if not fits(type_):
+            raise _wrong_type(type_, f"time column {name!r} of type {self.value}")
+
+    def _integers(self, array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Return the numbers, and which of them say exactly what the column said."""
+        type_ = array.type
+        if pa.types.is_date32(type_):
+            return array.view(pa.int32()).to_numpy().astype(np.int64), _all_true(len(array))
+        if pa.types.is_date64(type_):
+            days, rest = np.divmod(array.view(pa.int64()).to_numpy(), 86_400_000)
+            return days, rest == 0
+        if pa.types.is_timestamp(type_):
+            values = array.view(pa.int64()).to_numpy()
+            if type_.unit == "ns":
+                micros, rest = np.divmod(values, 1000)
+                return micros, rest == 0
+            factor = 1_000_000 // _UNITS_OF_SECOND[type_.unit]
+            if factor == 1:
+                return values, _all_true(len(array))
+            limit = (1 << 63) // factor - 1
+            return values * factor, (values <= limit) & (values >= -limit)
+        values = array.to_numpy()
+        if values.dtype == np.uint64:
+            return values.view(np.int64), values < np.uint64(1 << 63)
+        return values.astype(np.int64, copy=False), _all_true(len(array))
+
+    def to_arrow(self, times: npt.ArrayLike) -> pa.Array:
+        """Return times as a column of the type.
+
+        Raises
+        ------
+        InvalidUsageError
+            If a time does not fit the type.
+
+        Examples
+        --------
+        >>> TimeType.DATE.to_arrow([0]).to_pylist()
+        [datetime.date(1970, 1, 1)]
+        """
+        values = np.ascontiguousarray(np.asarray(times, dtype=np.int64))
+        if self in (TimeType.LONG, TimeType.TIMESTAMP):
+            return pa.array(values, pa.int64()).view(self.arrow)
+        width = np.int16 if self is TimeType.SHORT else np.int32
+        narrow = values.astype(width)
+        if not np.array_equal(narrow, values):
+            found = int(values[np.flatnonzero(narrow != values)[0]])
+            msg = f"could not write a time of type {self.value}: found {found!r}"
+            raise InvalidUsageError(
+                msg,
+                hint=f"give a time in [{self.lo}, {self.hi}]",
+            )
+        return pa.array(narrow).view(self.arrow)
+
+    def parse(self, value: object) -> int:
+        """Read one time as people write it, from an option, an argument or a command line.
+
+        Parameters
+        ----------
+        value : int, str, datetime.date or datetime.datetime
+            A whole number or its text for the integer types; an ISO-8601 date for `date`; an ISO-8601 date and
+            time with `Z` or an offset for `timestamp`, or a date, which is its midnight in UTC. Dates and
+            timestamps are also read as numbers with their unit: ``days:20511``, ``us:1771891200000000``.
+
+        Raises
+        ------
+        InvalidUsageError
+            If it is no time of the type, a bare number for a date or a timestamp, or outside [`lo`, `hi`].
+
+        Examples
+        --------
+        >>> TimeType.TIMESTAMP.parse("1970-01-01T01:00:00+01:00")
+        0
+        >>> TimeType.LONG.parse("17")
+        17
+        """
+        number = self._number(value)
+        if number is None:
+            msg = f"could not read a time of type {self.value}: found {value!r:.200}"
+            bare = None if self.minimum_is_of_type else bare_number(value)
+            if bare is not None:
+                msg += ", a number without a unit"
+                raise InvalidUsageError(msg, hint=self._written(bare))
+            forms = {
+                TimeType.DATE: "an ISO date such as 2013-01-31",
+                TimeType.TIMESTAMP: "an ISO time with its zone such as 2013-01-31T08:00Z, or a date: its midnight UTC",
+            }
+            raise InvalidUsageError(msg, hint=f"give {forms.get(self, 'a whole number')}")
+        return self._within(number, value)
+
+    def from_json(self, value: object) -> int:
+        """Read one time as programs write it: a number in the type's own units, or text as `parse` takes it.
+
+        For what this library wrote beside the type's name. What people write is for `parse`.
+
+        Raises
+        ------
+        InvalidUsageError
+            If it is no time of the type, or outside [`lo`, `hi`].
+
+        Examples
+        --------
+        >>> TimeType.DATE.from_json(15706), TimeType.DATE.from_json("2013-01-01")
+        (15706, 15706)
+        """
+        number = None if isinstance(value, str) else bare_number(value)
+        return self.parse(value) if number is None else self._within(number, value)
+
+    def _number(self, value: object) -> int | None:
+        if self is TimeType.DATE:
+            return parse_day(value)
+        return parse_moment(value) if self is TimeType.TIMESTAMP else bare_number(value)
+
+    def _within(self, number: int, value: object) -> int:
+        if not self.lo <= number <= self.hi:
+            msg = f"could not read a time of type {self.value}: found {value!r:.200}"
+            raise InvalidUsageError(
+                msg,
+                hint=f"give a time between {self.render(self.lo)} and {self.render(self.hi)}",
+            )
+        return number
+
+    def _written(self, number: int) -> str:
+        """Return how a bare number is written as a date or a timestamp, for the hint of its refusal."""
+        unit, named = ("days", "days") if self is TimeType.DATE else ("us", "microseconds")
+        digits = str(number)
+        # 2027 and 20270101 are meant as a year and a day; other numbers were right before, and have their date.
+        meant = [f"{digits}-01-01"] if len(digits) == 4 else [f"{digits[:4]}-{digits[4:6]}-{digits[6:]}"]
+        meant = [day for day in meant if len(digits) in (4, 8) and (parse_day(day) or _FIRST_DAY - 1) >= _FIRST_DAY]
+        if not meant:
+            meant = [str(self.render(number))] if self.lo <= number <= self.hi else ["a date such as 2013-01-31"]
+        return f"write {meant[0]}, or {unit}:{number} if {named} since 1970-01-01 are meant"
+
+    def render(self, time: int) -> str | int:
+        """Return a time as people write it, and as `parse` reads it: the number, or ISO-8601 in UTC.
+
+        Examples
+        --------
+        >>> TimeType.DATE.render(15706), TimeType.TIMESTAMP.render(1_371_074_400_000_000)
+        ('2013-01-01', '2013-06-12T22:00Z')
+        """
+        return self._text(int(time), least="minutes")
+
+    def to_json(self, time: int) -> str | int:
+        """Return a time as programs read it: like `render`, but always with seconds.
+
+        Examples
+        --------
+        >>> TimeType.TIMESTAMP.to_json(1_371_074_400_000_000)
+        '2013-06-12T22:00:00Z'
+        """
+        return self._text(int(time), least="seconds")
+
+    def _text(self, time: int, *, least: Literal["minutes", "seconds"]) -> str | int:
+        if self is TimeType.DATE:
+            return day_text(time)
+        return moment_text(time, least=least) if self is TimeType.TIMESTAMP else time
+
+    def duration(self, value: object) -> int:
+        """Read a span of time in the type's own units: microseconds, days, or a plain number.
+
+        Parameters
+        ----------
+        value : int, str or datetime.timedelta
+            For the integer types a number or its text; for `date` and `timestamp` words ("10 minutes", "1h 30m"),
+            ISO-8601 ("PT10M") or a timedelta. Months and years have no fixed length, and are refused.
+
+        Returns
+        -------
+        int
+            Zero or more.
+
+        Raises
+        ------
+        InvalidUsageError
+            If it is no span of this type, negative, a bare number for dates or timestamps, or not a whole
+            number of units.
+
+        Examples
+        --------
+        >>> TimeType.TIMESTAMP.duration("10 minutes")
+        600000000
+        >>> TimeType.DATE.duration("P2W")
+        14
+        >>> TimeType.LONG.duration("3")
+        3
+        """
+        msg = f"could not read a duration for times of type {self.value}: found {value!r:.200}"
+        try:
+            return parse_distance(value).in_units(self.value)
+        except InvalidOptionError as error:
+            raise InvalidUsageError(msg, hint=error.hint) from error
+        except ValueError as error:
+            raise InvalidUsageError(msg, hint=str(error)) from error
+
+    def render_duration(self, span: int) -> str:
+        """Return a span in the type's own units as people write it, and as `duration` reads it.
+
+        Examples
+        --------
+        >>> TimeType.TIMESTAMP.render_duration(43_200_000_000), TimeType.LONG.render_duration(7)
+        ('12 hours', '7')
+        """
+        if self.minimum_is_of_type:
+            return Duration(span, "time").text
+        return Duration(span * (DAY_US if self is TimeType.DATE else 1)).text
+
+
+_ARROW = {
+    TimeType.LONG: pa.int64(),
+    TimeType.INT: pa.int32(),
+    TimeType.SHORT: pa.int16(),
+    TimeType.DATE: pa.date32(),
+    TimeType.TIMESTAMP: pa.timestamp("us", "UTC"),
+}
+_FIRST_DAY = parse_day("1700-01-01") or 0
+_LAST_DAY = parse_day("9999-12-31") or 0
+_BOUNDS = {
+    TimeType.LONG: (-(1 << 63), (1 << 63) - 1),
+    TimeType.INT: (-(1 << 31), (1 << 31) - 1),
+    TimeType.SHORT: (-(1 << 15), (1 << 15) - 1),
+    TimeType.DATE: (_FIRST_DAY, _LAST_DAY),
+    TimeType.TIMESTAMP: (_FIRST_DAY * DAY_US, (_LAST_DAY + 1) * DAY_US - 1),
+}
+
+
+def plain_value(scalar: pa.Scalar) -> object:
+    """Return an Arrow value as a Python one for messages: never raises, whatever the value.
+
+    Parameters
+    ----------
+    scalar : pyarrow.Scalar
+
+    Returns
+    -------
+    object
+        Timestamps with a zone in UTC; what is outside of Python's calendar as its number; of lists and
+        maps the first hundred elements.
+
+    Examples
+    --------
+    >>> plain_value(pa.scalar(-721_000, pa.int32()).cast(pa.date32()))
+    -721000
+    >>> plain_value(pa.scalar([{"x": 1}]))
+    [{'x': 1}]
+    """
+    type_ = scalar.type
+    if not scalar.is_valid:
+        return None
+    if pa.types.is_struct(type_):
+        return {type_.field(i).name: plain_value(scalar[i]) for i in range(type_.num_fields)}
+    if pa.types.is_map(type_):
+        pairs = scalar.values.slice(0, _MAX_SHOWN)
+        return [(plain_value(k), plain_value(v)) for k, v in zip(pairs.field(0), pairs.field(1), strict=True)]
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        return [plain_value(item) for item in scalar.values.slice(0, _MAX_SHOWN)]
+    if pa.types.is_dictionary(type_):
+        return plain_value(scalar.value)
+    try:
+        if pa.types.is_timestamp(type_) and type_.tz is not None:
+            # Python knows fewer names of zones than Spark does.
+            return pa.scalar(scalar.value, pa.timestamp(type_.unit, "UTC")).as_py()
+        return scalar.as_py()
+    except (OverflowError, ValueError, KeyError, pa.ArrowException):  # Python's calendar ends before Arrow's
+        return getattr(scalar, "value", str(type_))
+
+
+_MAX_SHOWN = 100
+
+
+def _all_true(n: int) -> npt.NDArray[np.bool_]:
+    return np.ones(n, dtype=np.bool_)
+
+
+def _wrong_type(type_: pa.DataType, what: str) -> InvalidUsageError:
+    hint = "times are integers, dates, or timestamps with a zone"
+    if pa.types.is_timestamp(type_):
+        hint = (
+            "a timestamp without zone names no point in time; "
+            "cast it to a timestamp with zone first (in Spark: TIMESTAMP, not TIMESTAMP_NTZ)"
+        )
+    return InvalidUsageError(f"could not read {what}: found type={type_!s}", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

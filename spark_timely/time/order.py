@@ -3,7 +3,7 @@
 Times are arrays of shape (n, k): one time per row, k coordinates. With k = 1 the order of times
 is the order of numbers; with k > 1 it is the product order, coordinate by coordinate. Two other
 orders exist and are kept apart from it on purpose: the lexicographic order of rows only sorts
-(`spark_timely.time.consolidation`) and says nothing about what must come before what.
+(`spark_timely.time.arrays`) and says nothing about what must come before what.
 
 Invariants
 ----------
@@ -20,15 +20,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spark_timely.errors import InvalidUsageError
-from spark_timely.time.arrays import check_same_arity, one_dtype
-from spark_timely.time.consolidation import lexsort
+from spark_timely.time.arrays import check_same_arity, lexsort, one_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from spark_timely.time.arrays import BoolArray, IntArray
 
-__all__ = ["advance", "advance_by", "beyond", "less_equal", "minimal", "minimal_elements"]
 
 # A frontier of up to this many elements is compared element by element; above it one sorted
 # sweep (k = 2) is cheaper.

@@ -19,18 +19,6 @@ from typing import Final, Literal
 
 from spark_timely.errors import InvalidOptionError, shown
 
-__all__ = [
-    "DAY_US",
-    "Duration",
-    "bare_number",
-    "day_text",
-    "moment_text",
-    "parse_day",
-    "parse_distance",
-    "parse_duration",
-    "parse_moment",
-]
-
 DAY_US: Final = 86_400_000_000
 _LONG_MAX: Final = 2**63 - 1
 _UNIX_DATE = dt.date(1970, 1, 1)

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.log import Log, MemoryLog
-from spark_timely.log.base import CommitRequest, DataFile
-from spark_timely.log.delta import create_log, open_log
 from spark_timely.log.files.parquet import message_table, write_data_files
+from spark_timely.log.log import create_log, open_log
+from spark_timely.log.machine.state import CommitRequest, DataFile
 from spark_timely.log.store.base import MemoryStore
 from spark_timely.testing import ManualClock
 from tests.faults.unreliable import UnreliableStore

@@ -16,8 +16,8 @@ from spark_timely.datasource.planner import ReplayPlanner
 from spark_timely.datasource.reader import read_split
 from spark_timely.errors import DataLossError, LogDamagedError, StorageError
 from spark_timely.log import Log, compaction
-from spark_timely.log.base import CommitRequest
 from spark_timely.log.files.parquet import message_table, write_data_files
+from spark_timely.log.machine.state import CommitRequest
 from tests.conformance.logs import NOTHING, LogMaker, frozen, rows
 from tests.unit.sink.driver import SinkDriver
 from tests.unit.sink.driver import rows as sink_rows

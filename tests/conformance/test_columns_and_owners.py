@@ -17,8 +17,8 @@ from spark_timely.errors import (
     SchemaMismatchError,
 )
 from spark_timely.log import Log
-from spark_timely.log.base import CommitRequest
-from spark_timely.log.delta import create_log
+from spark_timely.log.log import create_log
+from spark_timely.log.machine.state import CommitRequest
 from tests.conformance.logs import NOTHING, LogMaker, rows
 
 NOTE = pa.schema([("note", pa.string())])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from spark_timely.log import Log
-from spark_timely.log.base import OPEN_STREAM, CommitRequest
+from spark_timely.log.machine.state import OPEN_STREAM, CommitRequest
 from spark_timely.log.writer import downgrade_to
 from spark_timely.protocol.note import Note, OutputNote
 from spark_timely.time.antichain import Antichain

@@ -19,10 +19,9 @@ from spark_timely.errors import (
     StorageError,
 )
 from spark_timely.log import MemoryLog
-from spark_timely.log.base import DataFile
-from spark_timely.log.delta import create_log, open_log
 from spark_timely.log.files.parquet import message_table, write_data_files, write_progress_file
-from spark_timely.log.machine.state import batch_rows, next_state
+from spark_timely.log.log import create_log, open_log
+from spark_timely.log.machine.state import DataFile, batch_rows, next_state
 from spark_timely.log.store.base import MemoryStore
 from spark_timely.protocol.note import Note, Opening
 from spark_timely.protocol.rules import StreamCounts

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.log import Log
-from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.log import create_log, open_log
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from spark_timely.errors import (
     StreamMissingError,
     UnheldCapabilityError,
 )
-from spark_timely.log.base import CommitRequest
+from spark_timely.log.machine.state import CommitRequest
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import NOTHING, LogMaker, frozen, rows

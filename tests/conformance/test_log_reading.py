@@ -19,8 +19,8 @@ from spark_timely.errors import (
     StreamMissingError,
 )
 from spark_timely.log import Log
-from spark_timely.log.base import CommitRequest
 from spark_timely.log.files.parquet import message_table, write_data_files
+from spark_timely.log.machine.state import CommitRequest
 from spark_timely.log.streams import StreamStates
 from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import NOTHING, LogMaker, clock, frozen, rows

@@ -9,7 +9,7 @@ import pytest
 
 from spark_timely.errors import PlanMismatchError, UpperMismatchError
 from spark_timely.log import Log
-from spark_timely.log.base import CommitRequest
+from spark_timely.log.machine.state import CommitRequest
 from spark_timely.protocol.note import Note, OutputNote
 from tests.conformance.logs import LogMaker
 

@@ -16,7 +16,7 @@ import pytest
 from spark_timely.cli import main
 from spark_timely.errors import InvalidUsageError, LogDamagedError, LogMissingError, RolledBackError
 from spark_timely.log import Log
-from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store import delta as delta_store
 from spark_timely.log.store.delta import DeltaStore
 from spark_timely.log.store.entries import entry_path, parse_entry

@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 
 from spark_timely.errors import LogMissingError
 from spark_timely.log import Log
-from spark_timely.log.delta import create_log, keep_log, open_log
 from spark_timely.log.files.index import FileIndex
+from spark_timely.log.log import create_log, keep_log, open_log
 from spark_timely.log.store import delta as delta_store
 from spark_timely.log.store.entries import read_entry
 from spark_timely.log.store.storage import FileStorage

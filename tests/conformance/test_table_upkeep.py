@@ -21,7 +21,7 @@ from spark_timely.cli import main
 from spark_timely.errors import LogDamagedError, LogFormatError, RolledBackError, StorageError
 from spark_timely.log import Log, MemoryLog
 from spark_timely.log.compaction import merge_progress_files
-from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store import checkpoints as delta_upkeep
 from spark_timely.log.store import delta as delta_store
 from spark_timely.log.store import scratch as delta_scratch

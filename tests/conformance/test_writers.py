@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_timely.errors import RolledBackError
-from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.log import create_log, open_log
 
 
 def test_writer_that_lives_on_notices_a_log_that_went_back(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from spark_timely.errors import StorageError
 from spark_timely.log import Log
-from spark_timely.log.base import CommitRequest
 from spark_timely.log.files.parquet import message_table, write_data_files
+from spark_timely.log.machine.state import CommitRequest
 from spark_timely.time.antichain import Antichain
 from tests.faults.unreliable import UnreliableStore
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.log import create_log, open_log
 from tests.faults.harness import JOBS, wait_until
 
 pytestmark = pytest.mark.faults

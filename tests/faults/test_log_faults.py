@@ -17,7 +17,7 @@ import pytest
 
 from spark_timely.errors import StorageError
 from spark_timely.log import Log, MemoryLog
-from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store.base import MemoryStore
 from tests.faults.append_query import VALUES, assert_exactly_once, run_query
 from tests.faults.unreliable import UnreliableStore, make_unreliable

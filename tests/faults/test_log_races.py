@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from spark_timely.errors import NotBeyondError, RolledBackError, UpperMismatchError
 from spark_timely.log import Log, MemoryLog
-from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.log import create_log, open_log
 from spark_timely.time.antichain import Antichain
 from tests.faults.append_query import VALUES, assert_exactly_once, racing, run_batch
 
@@ -211,7 +211,7 @@ def test_eight_processes_on_eight_streams_all_succeed(tmp_path: Path) -> None:
 
 def test_processes_that_create_one_log_at_once_share_it(tmp_path: Path) -> None:
     code = (
-        "import sys, pyarrow as pa; from spark_timely.log.delta import create_log;"
+        "import sys, pyarrow as pa; from spark_timely.log.log import create_log;"
         "log = create_log(sys.argv[1], pa.schema([('v', pa.int64())]), minimum=(0,), streams=4, exist_ok=True);"
         "log.writer(sys.argv[2], owner=sys.argv[2]).append("
         "pa.table({'_time': [1], 'v': [1]}), advance_to=5); print(log.log_id)"

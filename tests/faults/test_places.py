@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 import spark_timely
 from spark_timely.cli import main
 from spark_timely.errors import InvalidOptionError
-from spark_timely.log.store import storage_options as place
+from spark_timely.log.store import storage as place
 from tests.faults.harness import JOBS, Job
 from tests.oracles.canonical_model import digest
 from tests.unit.sink.driver import SinkDriver, rows

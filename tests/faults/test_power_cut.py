@@ -21,7 +21,7 @@ from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import LogDamagedError, LogMissingError
 from spark_timely.interop.importing import CaptureTypes, StreamImport
 from spark_timely.interop.writer import capture_bytes
-from spark_timely.log.delta import create_log, forget_logs, open_log
+from spark_timely.log.log import create_log, forget_logs, open_log
 from spark_timely.log.store import checkpoints as delta_upkeep
 from spark_timely.log.store import delta as delta_store
 from spark_timely.log.store.storage import FileStorage

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_timely import errors
-from spark_timely.log.base import CaptureLog
+from spark_timely.log import Log
 from spark_timely.log.store.delta import DeltaStore
 from spark_timely.sink.commit import commit_reports
 from spark_timely.sink.plan import find_log
@@ -29,7 +29,7 @@ def test_micro_batches_over_a_store_that_fails_in_all_four_ways(
     ways: Counter[tuple[bool, bool]] = Counter()
     n_logs = 0
 
-    def find(path: str, storage_options: dict[str, str]) -> CaptureLog | None:
+    def find(path: str, storage_options: dict[str, str]) -> Log | None:
         nonlocal n_logs
         log = find_log(path, storage_options)
         if log is not None:

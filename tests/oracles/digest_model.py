@@ -1,6 +1,6 @@
 """The digest ``spark1`` of rows, by integers and loops.
 
-Written from the documentation of `spark_timely.spark.capture.digest_sql` and from the description of xxHash's 64-bit
+Written from the documentation of `spark_timely.spark.capture.classify` and from the description of xxHash's 64-bit
 variant: shares no code with the library or with Spark. A value is a pair of its Spark type's name and its Python value.
 """
 

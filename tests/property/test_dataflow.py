@@ -36,12 +36,12 @@ from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.dataflow.views import Aggregate, leaves_of
 from spark_timely.errors import TimelyError
 from spark_timely.log import Log
-from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import buckets_of, catalog_of, pieces_of, reader_of, run_one
 from spark_timely.testing import ManualClock
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.types import TimeType
+from spark_timely.time.domain import TimeType
 from tests.oracles.dataflow_model import DONE, Row, Spec, below_of, frontier_of, rows_of
 from tests.oracles.replay_model import Frontier, Time, is_beyond, minimal
 from tests.support import examples

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from spark_timely.canonical.digest import RowsDigest, comparable, digest_of
+from spark_timely.canonical.row_hash import RowsDigest, comparable, digest_of
 from spark_timely.errors import InvalidUsageError
 from tests.oracles import canonical_model as model
 from tests.property.test_canonical import plain, tables, types, values

@@ -21,7 +21,7 @@ import pytest
 
 from spark_timely import errors
 from spark_timely.log import Log, MemoryLog
-from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store.base import MemoryStore, MemoryTable
 from spark_timely.log.store.storage import MemoryStorage
 from spark_timely.sink import commit as sink_commit
@@ -130,7 +130,7 @@ class InMemory(Place):
         del self.tables[path]
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr("spark_timely.log.delta.create_log", self.create)
+        patch.setattr("spark_timely.log.log.create_log", self.create)
         for module in (sink_rows, sink_commit):
             patch.setattr(module, "open_storage", self.storage)
         patch.setattr(sink_rows, "_Noting", lambda storage, begun: storage)

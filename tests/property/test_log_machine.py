@@ -21,8 +21,8 @@ from spark_timely.errors import (
     UnheldCapabilityError,
 )
 from spark_timely.log import MemoryLog
-from spark_timely.log.base import CommitRequest, StreamState
 from spark_timely.log.files.parquet import message_table, write_data_files
+from spark_timely.log.machine.state import CommitRequest, StreamState
 from spark_timely.time.antichain import Antichain
 from tests.faults.unreliable import UnreliableStore
 from tests.oracles.protocol_model import NegativeError, UnheldError, judge, less_equal, minima

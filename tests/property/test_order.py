@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
 from spark_timely.progress.change_batch import ChangeBatch
 from spark_timely.progress.frontier import MutableAntichain
-from spark_timely.time import arrays, consolidation, order
+from spark_timely.time import arrays, order
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.consolidation import consolidate
+from spark_timely.time.arrays import consolidate
 from tests.oracles import order_model as model
 
 BOUNDS = [-(2**63), 2**63 - 1, 0, -1]
@@ -54,13 +54,13 @@ def test_kernels_equal_to_definitions(drawn: tuple[int, np.dtype[Any], list[list
     assert order.beyond(left, right).tolist() == [model.is_beyond(t, frontier) for t in times]
     assert rows(order.minimal(left)) == model.minima(times)
     assert order.minimal_elements(times) == model.minima(times)
-    assert rows(left[consolidation.lexsort(left)]) == sorted(times)
-    assert consolidation.is_sorted(left) == (sorted(times) == times)
-    unique, inverse, counts = consolidation.group_times(left)
+    assert rows(left[arrays.lexsort(left)]) == sorted(times)
+    assert arrays.is_sorted(left) == (sorted(times) == times)
+    unique, inverse, counts = arrays.group_times(left)
     assert rows(unique) == sorted(set(times))
     assert rows(unique[inverse]) == times
     assert counts.tolist() == [Counter(times)[t] for t in sorted(set(times))]
-    assert [a.tolist() for a in consolidation.unique_times(left)] == [unique.tolist(), counts.tolist()]
+    assert [a.tolist() for a in arrays.unique_times(left)] == [unique.tolist(), counts.tolist()]
     assert rows(order.advance_by(left, right)) == [model.advance_by(t, frontier) for t in times]
     if frontier:
         advanced = order.advance(left, right)
@@ -84,7 +84,7 @@ def test_kernels_on_larger_arrays_equal_to_definitions(seed: int, arity: int, sp
     assert rows(frontier) == model.minima(times[: n // 2])
     assert rows(order.minimal(array_)) == model.minima(times)
     assert order.beyond(array_, frontier).tolist() == [model.is_beyond(t, rows(frontier)) for t in times]
-    unique, inverse, counts = consolidation.group_times(array_)
+    unique, inverse, counts = arrays.group_times(array_)
     assert rows(unique) == sorted(set(times))
     assert rows(unique[inverse]) == times
     assert counts.sum() == n
@@ -104,7 +104,7 @@ def test_kernels_beyond_a_chunk_equal_to_those_of_numpy(arity: int, shape: str) 
         times = np.column_stack([np.arange(n), np.arange(n)[::-1]])[rng.permutation(n)]
     elif shape == "one":
         times = np.full((n, arity), 7)
-    unique, inverse, counts = consolidation.group_times(times)
+    unique, inverse, counts = arrays.group_times(times)
     expected, expected_counts = np.unique(times, axis=0, return_counts=True)
     assert np.array_equal(unique, expected)
     assert np.array_equal(counts, expected_counts)

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from spark_timely.datasource import arrivals, recent
 from spark_timely.datasource.recent import CommitBound
 from spark_timely.log import MemoryLog
-from spark_timely.log.base import OPEN_STREAM
-from spark_timely.log.machine.history import history_of
+from spark_timely.log.machine.history import History
+from spark_timely.log.machine.state import OPEN_STREAM
 from spark_timely.testing.driver import MicroBatch
 from spark_timely.time.antichain import Antichain
 from tests.unit.datasource.support import drive
@@ -142,7 +142,7 @@ def test_history_since_a_position_is_that_of_the_whole_log(rng: random.Random, m
         growing.step()
         if rng.random() < 0.4:
             continue
-        whole = history_of(growing.log)
+        whole = History(growing.log.progress(), growing.log.domain)
         part = kept.since(position, None, moments=moments)
         assert part.present() == whole.present() == growing.log.positions()
         high = whole.present()
@@ -179,7 +179,7 @@ def test_a_bound_ahead_is_followed_as_the_whole_history_tells_it(
         growing.step()
         if rng.random() < 0.4:
             continue
-        whole = history_of(growing.log)
+        whole = History(growing.log.progress(), growing.log.domain)
         expected = whole.frontier(kind, bound, streams), whole.reached(kind, bound, streams)
         assert (followed.frontier(), followed.reached()) == expected
         if expected[1]:

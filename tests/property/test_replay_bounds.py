@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_timely.log import MemoryLog
-from spark_timely.log.machine.history import history_of
+from spark_timely.log.machine.history import History
 from tests.unit.datasource.support import read_all
 
 some = settings(suppress_health_check=list(HealthCheck), max_examples=max(25, settings.default.max_examples // 4))
@@ -82,7 +82,7 @@ def test_start_at_a_moment_delivers_all_commits_since(rng: random.Random, arity:
     if rng.random() < 0.3:
         log.compact()
     rows = log.messages()
-    history = history_of(log)
+    history = History(log.progress(), log.domain)
     for moment in sorted({made.now, *range(980, made.now + 30, 7)}):
         frontier = log.frontier_at(timestamp=f"us:{moment * 1_000_000 - 1}")
         assert frontier == history.frontier("timestamp", moment * 1_000_000, None)

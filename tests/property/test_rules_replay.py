@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.errors import UnheldCapabilityError
 from spark_timely.log import Log, MemoryLog
-from spark_timely.log.base import CommitRequest
-from spark_timely.log.delta import create_log, open_log
 from spark_timely.log.files.parquet import message_table, write_data_files
+from spark_timely.log.log import create_log, open_log
+from spark_timely.log.machine.state import CommitRequest
 from spark_timely.protocol.event import Event, Messages
 from spark_timely.spark.base.schema import arrow_schema
 from spark_timely.testing.driver import Checkpoint, MicroBatch, StreamDriver

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import spark_timely
 from spark_timely.errors import LogMissingError, StreamMissingError
-from spark_timely.log.base import CommitOutcome
+from spark_timely.log.machine.state import CommitOutcome
 from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.plan import CapturePlan

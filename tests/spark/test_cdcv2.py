@@ -16,7 +16,7 @@ import spark_timely
 from spark_timely import errors
 from spark_timely.interop.cdcv2.reader import CdcReader, read_message
 from spark_timely.log import Log
-from spark_timely.log.delta import open_log
+from spark_timely.log.log import open_log
 from spark_timely.spark.capture import cdcv2
 from spark_timely.spark.capture.foreach_batch import capture
 from tests.golden.test_cdcv2 import CASES, TIMES, plain

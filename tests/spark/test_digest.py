@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from spark_timely.canonical.digest import RowsDigest
+from spark_timely.canonical.row_hash import RowsDigest
 from spark_timely.spark.capture import foreach_batch
-from spark_timely.spark.capture.digest_sql import digest_in, digest_sums, row_hash_sql
+from spark_timely.spark.capture.classify import digest_in, digest_sums, row_hash_sql
 from tests.oracles import digest_model as model
 from tests.support import session_of_a_call
 from tests.unit.sink.driver import MIN, rows

@@ -11,7 +11,7 @@ import spark_timely
 from spark_timely.interop.exporting import export_log
 from spark_timely.interop.importing import CaptureTypes, StreamImport
 from spark_timely.log import Log
-from spark_timely.log.delta import create_log
+from spark_timely.log.log import create_log
 from tests.oracles.golden import captures, golden_bytes, types_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.golden]

@@ -15,10 +15,10 @@ import pytest
 
 from spark_timely import errors
 from spark_timely.log import Log
-from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store.storage import FileStorage
 from spark_timely.spark.capture.foreach_batch import capture
-from spark_timely.time.types import TimeType
+from spark_timely.time.domain import TimeType
 from tests.support import session_of_a_call
 from tests.unit.sink.driver import SinkDriver, rows
 

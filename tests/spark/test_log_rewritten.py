@@ -12,7 +12,7 @@ import pytest
 
 from spark_timely.errors import LogFormatError
 from spark_timely.log import Log
-from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.log import create_log, open_log
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import DataFrame, functions
 
-from spark_timely.log.delta import open_log
+from spark_timely.log.log import open_log
 from tests.modules import ROOT
 from tests.spark.connect import ConnectJobs
 from tests.spark.went_back import (

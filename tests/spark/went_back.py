@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_timely
-from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.log import create_log, open_log
 
 POLICIES: dict[str, dict[str, object]] = {
     "batch": {"frontier": "batch"},

@@ -17,7 +17,7 @@ from spark_timely.errors import InvalidOptionError, InvalidUsageError, WaitTimeo
 from spark_timely.interop.exporting import export_log
 from spark_timely.log import Log
 from spark_timely.log.cut import Cut
-from spark_timely.log.delta import create_log
+from spark_timely.log.log import create_log
 from spark_timely.testing import stream_of
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain

@@ -24,7 +24,7 @@ from spark_timely import masking
 from spark_timely.cli.command import main
 from spark_timely.cli.output import Console
 from spark_timely.errors import InvalidUsageError, StorageError, TimelyError, UpperMismatchError, shown
-from spark_timely.log.delta import open_log
+from spark_timely.log.log import open_log
 from spark_timely.log.store.storage import FileStorage, normal_path
 from spark_timely.masking import keep_secret, mask_exception, masked, masked_logger, masked_value
 from spark_timely.protocol.note import OutputFailure

@@ -12,7 +12,7 @@ from spark_timely.dataflow.engine.outputs import newest_note, steps_of
 from spark_timely.dataflow.fingerprint import plans_of
 from spark_timely.dataflow.views import Replay, View, leaves_of, ordered
 from spark_timely.errors import LogMissingError
-from spark_timely.log.delta import open_log
+from spark_timely.log.log import open_log
 from spark_timely.protocol.note import OutputFailure, OutputNote
 from spark_timely.time.antichain import Antichain
 
@@ -126,7 +126,7 @@ def outputs(scope: Scope, /) -> list[OutputState]:
     --------
     >>> import tempfile, pyarrow as pa
     >>> from spark_timely.dataflow.stream import Scope
-    >>> from spark_timely.log.delta import create_log
+    >>> from spark_timely.log.log import create_log
     >>> folder = tempfile.mkdtemp()
     >>> log = create_log(folder + "/in", pa.schema([("v", pa.int64())]), minimum=(0,))
     >>> _ = log.writer(owner="me").advance(5)

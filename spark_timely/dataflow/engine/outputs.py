@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from spark_timely.dataflow.fingerprint import Plan
     from spark_timely.dataflow.logs import Sink
     from spark_timely.log import Log
-    from spark_timely.log.base import DataFile, StreamState
+    from spark_timely.log.machine.state import DataFile, StreamState
 
 __all__ = [
     "TRIES",

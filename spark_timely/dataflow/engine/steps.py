@@ -40,14 +40,14 @@ from spark_timely.dataflow.views import leaves_of
 from spark_timely.errors import DataLossError, LogMissingError, RolledBackError, TimelyError
 from spark_timely.log import Log
 from spark_timely.log.commit import discard_refused
-from spark_timely.log.delta import open_log
+from spark_timely.log.log import open_log
 from spark_timely.protocol.note import OutputNote
 from spark_timely.protocol.replay import Limits
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.consolidation import unique_times
+from spark_timely.time.arrays import unique_times
 
 if TYPE_CHECKING:
-    from spark_timely.log.base import DataFile, StreamState
+    from spark_timely.log.machine.state import DataFile, StreamState
 
     Ready = tuple[Sink, StreamState, Antichain]
 

@@ -33,9 +33,9 @@ from spark_timely.interop.importing import CaptureTypes
 from spark_timely.interop.schema import type_text
 from spark_timely.interop.writer import CaptureEncoder
 from spark_timely.log import Log
-from spark_timely.log.base import CommitOutcome
 from spark_timely.log.files.format import check_stream_name
 from spark_timely.log.machine.decide import decide_open
+from spark_timely.log.machine.state import CommitOutcome
 from spark_timely.log.writer import StreamWriter
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray, as_times

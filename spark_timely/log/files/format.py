@@ -31,15 +31,6 @@ from spark_timely.time.domain import TimeDomain
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = [
-    "EVENTS",
-    "FORMAT_VERSION",
-    "METADATA_KEY",
-    "STREAM_NAME",
-    "LogFormat",
-    "canonical_type",
-    "check_stream_name",
-]
 
 FORMAT_VERSION = 2
 METADATA_KEY = "timely.log"

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from spark_timely.errors import InvalidUsageError
 from spark_timely.log.files.format import EVENTS
-from spark_timely.time.types import TimeType
+from spark_timely.time.domain import TimeType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.arrays import BoolArray, IntArray
 
-__all__ = ["FileIndex", "LiveFiles", "index_adds", "index_files"]
 
 _LOW, _HIGH = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 # Writers cut bounds of texts at this many characters; the upper one is then raised.

@@ -30,14 +30,6 @@ if TYPE_CHECKING:
 
     from spark_timely.time.arrays import IntArray
 
-__all__ = [
-    "COUNTS_KEY",
-    "MAX_DISTINCT_TIMES",
-    "decode_counts",
-    "encode_counts",
-    "footer_stats",
-    "stats_json",
-]
 
 COUNTS_KEY = b"timely.counts"
 MAX_DISTINCT_TIMES = 10_000

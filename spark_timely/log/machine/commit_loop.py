@@ -24,7 +24,6 @@ from spark_timely.errors import LogFormatError, StorageError, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["MOST_ATTEMPTS", "Attempt", "LostRaceError", "Settled", "commit_loop"]
 
 MOST_ATTEMPTS: Final = 100
 """Lost races after which a commit is given up."""

@@ -34,10 +34,9 @@ from spark_timely.errors import (
     UpperMismatchError,
     shown,
 )
-from spark_timely.log.base import OPEN_STREAM, CommitRequest, StreamState
 from spark_timely.log.files.format import check_stream_name
 from spark_timely.log.machine.identity import Repetition, judge_repetition, refused_repetition
-from spark_timely.log.machine.state import initial_state, next_state
+from spark_timely.log.machine.state import OPEN_STREAM, CommitRequest, StreamState, initial_state, next_state
 from spark_timely.protocol.note import MicroBatch, Note, Opening
 from spark_timely.protocol.rules import (
     StreamCounts,
@@ -48,7 +47,6 @@ from spark_timely.protocol.rules import (
 if TYPE_CHECKING:
     from spark_timely.time.domain import TimeDomain
 
-__all__ = ["StreamOpening", "check_owner", "check_plan", "decide_commit", "decide_open", "missing_stream"]
 
 Recorded = Callable[[str, int, int | None], StreamState | None]
 

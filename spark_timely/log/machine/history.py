@@ -18,19 +18,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_timely.log.base import OPEN_STREAM
+from spark_timely.log.machine.state import OPEN_STREAM
 from spark_timely.protocol.note import Note
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.consolidation import consolidate_rows
+from spark_timely.time.arrays import consolidate_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from spark_timely.log.base import CaptureLog
     from spark_timely.time.arrays import IntArray
     from spark_timely.time.domain import TimeDomain
-
-__all__ = ["History", "history_of"]
 
 
 class History:
@@ -39,7 +36,7 @@ class History:
     Parameters
     ----------
     rows : pyarrow.Table
-        As `CaptureLog.progress` gives them: sorted by stream and seq.
+        As `spark_timely.log.Log.progress` gives them: sorted by stream and seq.
     domain : TimeDomain
 
     Attributes
@@ -255,11 +252,6 @@ class History:
             position[OPEN_STREAM] = max(position.get(OPEN_STREAM, 0), 1)
         times, counts = self.held(position, names)
         return Antichain.from_times(times[counts > 0], self._domain.arity)
-
-
-def history_of(log: CaptureLog, /) -> History:
-    """Return the history of a log as of its present snapshot."""
-    return History(log.progress(), log.domain)
 
 
 def _integers(rows: pa.Table, name: str) -> npt.NDArray[np.int64]:

@@ -20,29 +20,18 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from spark_timely.canonical.digest import RowsDigest, comparable
+from spark_timely.canonical.row_hash import RowsDigest, comparable
 from spark_timely.errors import RolledBackError
 from spark_timely.masking import masked
 
 if TYPE_CHECKING:
-    from spark_timely.log.base import CaptureLog, StreamState
+    from spark_timely.log.machine.state import StreamState
     from spark_timely.protocol.note import MicroBatch
 
-__all__ = [
-    "Commits",
-    "Repetition",
-    "describe_other_commits",
-    "judge_repetition",
-    "made_last",
-    "newest_commits",
-    "other_commits",
-    "refused_repetition",
-    "shown_source",
-]
 
 _MOST_SHOWN: Final = 2_000
 
@@ -166,7 +155,7 @@ def shown_source(recorded: MicroBatch | None) -> str:
 
 
 Commits = Mapping[str, tuple[int, str]]
-"""By stream the number of a commit, and its identity as `spark_timely.log.base.StreamState.identity` has it."""
+"""By stream the number of a commit, and its identity as `StreamState.identity` has it."""
 
 # Of one commit beside its stream's name, about.
 _COMMIT_BYTES: Final = 32
@@ -202,7 +191,7 @@ def newest_commits(ends: Mapping[str, StreamState], n_bytes: int, /) -> Commits:
     Parameters
     ----------
     ends : mapping of str to StreamState
-        As `CaptureLog.ends` gives them, or some of them.
+        As `spark_timely.log.Log.ends` gives them, or some of them.
     n_bytes : int
         Room for them as text, about.
     """
@@ -210,13 +199,15 @@ def newest_commits(ends: Mapping[str, StreamState], n_bytes: int, /) -> Commits:
     return {name: (ends[name].seq, ends[name].identity) for name in names}
 
 
-def other_commits(log: CaptureLog, commits: Commits, /) -> dict[str, tuple[int, str]]:
+def other_commits(
+    commits_of: Callable[[Mapping[str, int]], Mapping[str, StreamState]], commits: Commits, /
+) -> dict[str, tuple[int, str]]:
     """Return those of some commits that a log does not have, with the identity of what it has instead.
 
     Parameters
     ----------
-    log : CaptureLog
-        Refreshed by others.
+    commits_of : callable
+        `spark_timely.log.Log.commits_of` of the log.
     commits : mapping of str to (int, str)
 
     Returns
@@ -229,7 +220,7 @@ def other_commits(log: CaptureLog, commits: Commits, /) -> dict[str, tuple[int, 
     Cost: free for the newest commits; else the progress files that may hold the others are read, once each.
     """
     wanted = {stream: commits[stream] for stream in sorted(commits, reverse=True)}
-    states = log.commits_of({stream: seq for stream, (seq, _) in wanted.items()})
+    states = commits_of({stream: seq for stream, (seq, _) in wanted.items()})
     found = {stream: state.identity for stream, state in states.items()}
     return {
         stream: (seq, found.get(stream, ""))

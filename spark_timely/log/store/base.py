@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from spark_timely.log.base import DataFile
     from spark_timely.log.files.format import LogFormat
+    from spark_timely.log.machine.state import DataFile
 
-__all__ = ["App", "MemoryStore", "MemoryTable", "Store"]
 
 App = tuple[str, int]
 

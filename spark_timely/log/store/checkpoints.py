@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from spark_timely.log.store.delta_calls import DeltaTable
     from spark_timely.log.store.storage import FileStorage, Storage
 
-__all__ = ["KEEP_VERSIONS", "LOG_FILE", "Checkpoints", "TableUpkeep", "lost_checkpoint", "read_checkpoints"]
 
 _OF_ANY_KIND = re.compile(r"(\d{20})\.checkpoint\..+")
 _ENTRY = re.compile(r"(\d{20})\.json")

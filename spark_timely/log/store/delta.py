@@ -79,17 +79,24 @@ from spark_timely.log.store.scratch import (
     entry_of_columns,
     scratch_table,
 )
-from spark_timely.log.store.storage import FileStorage, open_storage, plain
-from spark_timely.log.store.storage_options import PROMISE_HINT, check_place, delta_options, is_promised, links_missing
+from spark_timely.log.store.storage import (
+    PROMISE_HINT,
+    FileStorage,
+    check_place,
+    delta_options,
+    is_promised,
+    links_missing,
+    open_storage,
+    plain,
+)
 from spark_timely.masking import masked, masked_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from spark_timely.log.base import DataFile
+    from spark_timely.log.machine.state import DataFile
     from spark_timely.log.store.storage import FileStorage
 
-__all__ = ["LOOKS_S", "NO_LINKS", "Creation", "DeltaStore", "add_action", "create_table", "no_links"]
 
 Creation = Literal["made", "taken", "unclear"]
 """Which attempt made the table that is there: this one, surely another one, or one of them."""

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["DeltaTable", "delta_call", "storage_handler"]
 
 _called_in: int | None = None  # the process, or the one that it was forked from
 

@@ -21,26 +21,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from spark_timely.errors import DataLossError, StorageError
-from spark_timely.log.store.storage import plain
-from spark_timely.log.store.storage_options import is_flushed
+from spark_timely.log.store.storage import is_flushed, plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from spark_timely.log.base import DataFile
+    from spark_timely.log.machine.state import DataFile
     from spark_timely.log.store.storage import FileStorage, Storage
 
-__all__ = [
-    "Entry",
-    "check_whole",
-    "entry_path",
-    "parse_entry",
-    "put_entry",
-    "put_file",
-    "read_entry",
-    "render_entry",
-    "signed",
-]
 
 # How many actions an entry of ours has: tells one that was cut at the end of a line.
 _COUNT = "timelyActions"

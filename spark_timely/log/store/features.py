@@ -18,8 +18,6 @@ from typing import Any
 
 from spark_timely.log.files.format import METADATA_KEY
 
-__all__ = ["TableRules", "table_rules"]
-
 # What older writer versions stand for begins with constraints, at 3. Invariants, of 2, are looked for below.
 _WRITER_VERSIONS = (1, 2, 7)
 _READER_VERSIONS = (1, 3)

@@ -34,11 +34,10 @@ from deltalake import Schema
 from deltalake.exceptions import DeltaError
 
 from spark_timely.errors import InvalidUsageError, LogDamagedError, LogMissingError, TimelyError
-from spark_timely.log.base import OPEN_STREAM, DataFile, StreamState
 from spark_timely.log.commit import app_id
 from spark_timely.log.files.format import LogFormat
 from spark_timely.log.files.parquet import describe_file, describe_progress, open_parquet, read_file
-from spark_timely.log.machine.state import newest_states, states_by_seq
+from spark_timely.log.machine.state import OPEN_STREAM, DataFile, StreamState, newest_states, states_by_seq
 from spark_timely.log.store.checkpoints import Checkpoints, read_checkpoints
 from spark_timely.log.store.delta import LOOKS_S
 from spark_timely.log.store.entries import Entry, entry_path, parse_entry, put_file, render_entry, signed
@@ -48,7 +47,6 @@ from spark_timely.log.store.storage import FileStorage, has_table, normal_path, 
 if TYPE_CHECKING:
     import os
 
-__all__ = ["RepairReport", "RepairStep", "repair_log"]
 
 _GONE = "missing"
 # Missing entries in a row that are believed: more only where the next whole entry says which version it is, up to

@@ -26,17 +26,6 @@ from spark_timely.log.store.storage import FileStorage
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-__all__ = [
-    "CHECKPOINT",
-    "LAST_CHECKPOINT",
-    "NO_HOOKS",
-    "SCRATCH_OPTIONS",
-    "entry_of_columns",
-    "metadata_action",
-    "put_checkpoint",
-    "scratch_table",
-    "table_at",
-]
 
 LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.\d{10})?\.parquet")

@@ -1,8 +1,8 @@
 """What source and sink stand on in Spark: its schemas, checkpoints, worker processes, and how its versions differ.
 
-Columns pass through `schema`, from Spark's types to Arrow's and back. A query is known by its `checkpoint`; `offsets`
-are the positions of replays that Spark keeps there, `source_frontier` reads from them how far a micro-batch's sources
-are, and `log_record` keeps there into which logs the query captured. `worker` and `compat` are for the processes in
+Columns pass through `schema`, from Spark's types to Arrow's and back. A query is known by its `checkpoint`, where it
+keeps too into which logs it captured; `offsets` are the positions of replays that Spark keeps there, and
+`source_frontier` reads from them how far a micro-batch's sources are. `worker` and `compat` are for the processes in
 which Spark calls us.
 """
 

@@ -31,7 +31,6 @@ from spark_timely.time.antichain import Antichain
 if TYPE_CHECKING:
     from spark_timely.log.machine.identity import Commits
 
-__all__ = ["OFFSET_VERSION", "Begin", "Bound", "Offset", "Selection", "Seqs", "read_offset"]
 
 OFFSET_VERSION: Final = 1
 

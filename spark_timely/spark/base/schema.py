@@ -22,7 +22,6 @@ from spark_timely.errors import SchemaMismatchError
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["arrow_schema", "arrow_type", "spark_schema", "spark_type"]
 
 _UTC = pa.timestamp("us", tz="UTC")
 

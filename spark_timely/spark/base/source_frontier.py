@@ -29,14 +29,12 @@ from spark_timely.protocol.policy import FrontierPolicy
 from spark_timely.spark.base.checkpoint import checkpoint_state
 from spark_timely.spark.base.offsets import read_offset
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.domain import TimeDomain
-from spark_timely.time.types import TimeType
+from spark_timely.time.domain import TimeDomain, TimeType
 
 if TYPE_CHECKING:
     from spark_timely.conf.options import SinkOptions
     from spark_timely.protocol.policy import Policy
 
-__all__ = ["SourceFrontier", "batch_frontier", "end_of_sources", "source_frontier"]
 
 _HEADER_LINES: Final = 2
 # Spark's word for a source that has no offset yet.

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-__all__ = ["settle_planner", "settle_worker"]
 
 # What Spark runs in the processes that plan, open and commit, and in which no code of a user runs.
 _PLANNERS = frozenset(

@@ -1,7 +1,7 @@
 """Capture in ``foreachBatch``: rows become files of a log without leaving the JVM, then one commit of the sink.
 
-`foreach_batch` plans the micro-batch as the sink does. `classify` and `digest_sql` write the sink's decisions and its
-digest as SQL; `staging` lets Spark write the files by them and reads their footers; the sink commits. `cdcv2` does the
+`foreach_batch` plans the micro-batch as the sink does. `classify` writes the sink's decisions and its digest as
+SQL; `staging` lets Spark write the files by them and reads their footers; the sink commits. `cdcv2` does the
 same with messages of CDCv2.
 """
 

@@ -34,7 +34,7 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.interop.cdcv2.statements import COLUMNS, Ledger, statements_of
-from spark_timely.log.base import CommitOutcome, StreamState
+from spark_timely.log.machine.state import CommitOutcome, StreamState
 from spark_timely.log.store.storage import FileStorage, open_storage
 from spark_timely.log.writer import downgrade_to
 from spark_timely.sink.commit import commit_reports, is_refusal

@@ -29,7 +29,7 @@ from spark_timely.errors import (
     InvalidOptionError,
     InvalidUsageError,
 )
-from spark_timely.log.base import CommitOutcome
+from spark_timely.log.machine.state import CommitOutcome
 from spark_timely.log.store.storage import FileStorage, open_storage
 from spark_timely.sink.commit import TaskReport, commit_reports, is_refusal
 from spark_timely.sink.continuity import BatchId
@@ -38,8 +38,7 @@ from spark_timely.sink.plan import CapturePlan, Standing, make_plan
 from spark_timely.sink.writer import QUERY_PROPERTY
 from spark_timely.spark.base.checkpoint import checkpoint_state, is_finished, planned_offsets
 from spark_timely.spark.capture.cdcv2 import capture_messages
-from spark_timely.spark.capture.classify import Classified, classify
-from spark_timely.spark.capture.digest_sql import digest_in, digest_sums, row_hash_sql
+from spark_timely.spark.capture.classify import Classified, classify, digest_in, digest_sums, row_hash_sql
 from spark_timely.spark.capture.staging import (
     Staged,
     base_of,
@@ -55,7 +54,6 @@ from spark_timely.spark.capture.staging import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
 
-__all__ = ["capture"]
 
 # Path of a log, stream, query, step.
 _Place: TypeAlias = tuple[str, str, str, int]

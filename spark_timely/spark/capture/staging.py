@@ -31,8 +31,8 @@ from spark_timely.errors import (
     TimelyError,
     shown,
 )
-from spark_timely.log.base import DataFile
 from spark_timely.log.files.parquet import describe_file, open_parquet
+from spark_timely.log.machine.state import DataFile
 from spark_timely.log.store.storage import FileStorage
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.policy import FrontierPolicy, late_error
@@ -41,13 +41,11 @@ from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import CapturePlan, Standing, find_log
-from spark_timely.spark.capture.classify import RowClass
-from spark_timely.spark.capture.digest_sql import digest_in
+from spark_timely.spark.capture.classify import RowClass, digest_in
 from spark_timely.spark.session import changed_settings
-from spark_timely.time.arrays import IntArray
-from spark_timely.time.consolidation import consolidate_rows
+from spark_timely.time.arrays import IntArray, consolidate_rows
+from spark_timely.time.domain import plain_value
 from spark_timely.time.order import beyond, minimal
-from spark_timely.time.types import plain_value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
@@ -56,7 +54,6 @@ if TYPE_CHECKING:
 
 _log = masked_logger("spark_timely.sink")
 
-__all__ = ["Staged", "base_of", "counted", "discard", "in_order", "remove", "staging_folder", "tidy", "write_files"]
 
 # Without microseconds Spark writes INT96, which has no statistics; rebasing would move old dates.
 _CONF = {

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.errors import RolledBackError, StorageError, UpperMismatchError
-from spark_timely.log.base import CommitRequest
-from spark_timely.log.delta import open_log
 from spark_timely.log.files.parquet import message_table, write_data_files
+from spark_timely.log.log import open_log
+from spark_timely.log.machine.state import CommitRequest
 
 
 def main(path: str, stream: str, owner: str, first: int, n_batches: int, donor: str | None) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from spark_timely.errors import SchemaMismatchError
-from spark_timely.log.delta import open_log
+from spark_timely.log.log import open_log
 
 
 def main(path: str, stream: str, n_turns: int, column: str | None, kind: str | None) -> None:

@@ -23,7 +23,7 @@ from spark_timely.cli.interop import _import
 from spark_timely.cli.output import Console
 from spark_timely.errors import TimelyError
 from spark_timely.interop.writer import capture_bytes
-from spark_timely.log.delta import open_log
+from spark_timely.log.log import open_log
 from tests.oracles.golden import golden_bytes
 
 Run = Callable[..., tuple[int, str, str]]

@@ -18,7 +18,7 @@ from spark_timely.cli import main
 from spark_timely.cli.command import build_parser
 from spark_timely.cli.output import Console, cell_text, cut, display_width, plain_value, printable, size_text, to_json
 from spark_timely.log import Log
-from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.log import create_log, open_log
 from tests.unit.sink.driver import BOUNDED, SinkDriver, rows
 
 SCHEMA = pa.schema([("v", pa.int64()), ("名", pa.string())])

@@ -18,7 +18,7 @@ from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.dataflow.views import Replay, View, leaves_of, ordered
 from spark_timely.errors import CyclicSummaryError, InvalidUsageError, OperatorError, SchemaMismatchError
 from spark_timely.log import Log
-from spark_timely.log.delta import create_log
+from spark_timely.log.log import create_log
 from spark_timely.testing import rows_of, stream_of
 from spark_timely.time.antichain import Antichain
 

@@ -15,7 +15,7 @@ import spark_timely
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.datasource.stream import TimelyBatchReader
 from spark_timely.log import Log
-from spark_timely.log.delta import create_log
+from spark_timely.log.log import create_log
 from spark_timely.spark.base.schema import arrow_schema, spark_schema
 from spark_timely.testing.driver import Checkpoint, MicroBatch, StreamDriver
 

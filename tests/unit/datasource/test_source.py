@@ -94,7 +94,7 @@ def test_read_needs_no_log(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a task opened the log")
 
-    monkeypatch.setattr("spark_timely.log.delta.open_log", refuse)
+    monkeypatch.setattr("spark_timely.log.log.open_log", refuse)
     task = pickle.loads(pickle.dumps(made)).streamReader(schema)
     assert all(isinstance(p, TimelyPartition) for p in planned)
     assert sum(b.num_rows for p in planned for b in task.read(p)) == 2

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_timely.canonical.digest import RowsDigest, digest_of
+from spark_timely.canonical.row_hash import RowsDigest, digest_of
 from spark_timely.conf.options import SINK_OPTIONS, parse_options
-from spark_timely.log.delta import create_log
+from spark_timely.log.log import create_log
 from spark_timely.sink import writer
 from spark_timely.sink.commit import TaskReport, merge_reports
 from spark_timely.sink.continuity import BatchId

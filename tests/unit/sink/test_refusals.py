@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import types as spark
 
 from spark_timely import errors
-from spark_timely.log.delta import create_log
+from spark_timely.log.log import create_log
 from spark_timely.sink.writer import make_stream_writer
 from tests.unit.sink.driver import BOUNDED, SinkDriver, refused, rows
 

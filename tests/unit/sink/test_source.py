@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_timely import errors
-from spark_timely.log.delta import create_log
+from spark_timely.log.log import create_log
 from spark_timely.sink.writer import TimelyStreamWriter
 from spark_timely.spark.base.schema import spark_schema
 from spark_timely.time.antichain import Antichain

@@ -11,7 +11,7 @@ import pytest
 
 from spark_timely import errors
 from spark_timely.datasource.source import TimelyDataSource
-from spark_timely.log.delta import forget_logs
+from spark_timely.log.log import forget_logs
 from tests.unit.sink.driver import BOUNDED, SinkDriver, rows
 
 

@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_timely import errors
-from spark_timely.log.delta import create_log
-from spark_timely.spark.base import log_record
+from spark_timely.log.log import create_log
+from spark_timely.spark.base import checkpoint
 from tests.unit.sink.driver import BOUNDED, SinkDriver, refused, rows
 
 POLICIES: dict[str, dict[str, str]] = {
@@ -267,7 +267,7 @@ def test_record_that_cannot_be_written_is_one_warning(
         raise OSError(28, "No space left on device")
 
     driver = driver_of(tmp_path)
-    monkeypatch.setattr(log_record.os, "replace", full)
+    monkeypatch.setattr(checkpoint.os, "replace", full)
     for batch in range(3):
         run(driver, "bounded", batch)
     said = [r.getMessage() for r in caplog.records if RECORD in r.getMessage()]

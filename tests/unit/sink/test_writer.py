@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import types as spark
 
 from spark_timely import errors
-from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.log import create_log, open_log
 from spark_timely.sink.writer import TimelyStreamWriter
 from tests.oracles.capture_model import CaptureModel, LateRowError
 from tests.unit.sink.driver import BOUNDED, MIN, SCHEMA, SinkDriver, rows
@@ -296,7 +296,7 @@ def test_types_at_their_limits_are_kept_exactly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["long", "int", "short", "date", "timestamp"])
 def test_times_at_the_limits_of_their_type(tmp_path: Path, kind: str) -> None:
-    from spark_timely.time.types import TimeType
+    from spark_timely.time.domain import TimeType
 
     time = TimeType(kind)
     data = pa.table({"t": time.to_arrow([time.lo, time.hi]), "id": pa.array([0, 1])})

@@ -17,8 +17,8 @@ from pyspark.sql import types as spark
 from spark_timely import errors
 from spark_timely.conf.options import SINK_OPTIONS, parse_options
 from spark_timely.log import Log, MemoryLog
-from spark_timely.log.base import CommitRequest
-from spark_timely.log.delta import create_log
+from spark_timely.log.log import create_log
+from spark_timely.log.machine.state import CommitRequest
 from spark_timely.protocol.note import MicroBatch, Note
 from spark_timely.spark import idle as idle_module
 from spark_timely.spark.base.checkpoint import checkpoint_state, gate

@@ -13,8 +13,8 @@ import pytest
 
 from spark_timely import errors
 from spark_timely.log import Log
-from spark_timely.log.delta import open_log
-from spark_timely.spark.base.log_record import LogCommit, LogEntry, read_entries, write_entry
+from spark_timely.log.log import open_log
+from spark_timely.spark.base.checkpoint import LogCommit, LogEntry, read_entries, write_entry
 from spark_timely.spark.capture import foreach_batch
 from spark_timely.spark.idle import IdleWatch
 from tests.unit.sink.driver import SinkDriver, rows

@@ -12,7 +12,7 @@ import pytest
 from spark_timely.dataflow.engine.steps import Bounds
 from spark_timely.dataflow.stream import Scope
 from spark_timely.datasource.clock import Alarm
-from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark import dataflow
 from spark_timely.spark.dataflow import _bounds, _MicroBatch, _Part

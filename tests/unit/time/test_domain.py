@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.domain import TimeDomain
-from spark_timely.time.types import TimeType
+from spark_timely.time.domain import TimeDomain, TimeType
 
 LONG, INT, SHORT, DATE, TIMESTAMP = TimeType
 DAY_US = 86_400_000_000

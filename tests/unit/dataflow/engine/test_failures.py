@@ -21,13 +21,13 @@ from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import LogMissingError, OperatorError, StorageError
 from spark_timely.log import Log
-from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.note import OutputFailure
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of, run_one
 from spark_timely.testing import ManualClock
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.types import TimeType
+from spark_timely.time.domain import TimeType
 from tests.property.test_dataflow import runner
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -17,7 +17,7 @@ from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import OperatorError, OwnershipError, SchemaMismatchError
 from spark_timely.log import Log
-from spark_timely.log.delta import open_log
+from spark_timely.log.log import open_log
 from spark_timely.protocol.replay import WHOLE, FileBounds, Limits, TimeCounts
 from spark_timely.spark.dataflow_tasks import catalog_of
 from spark_timely.time.antichain import Antichain

@@ -13,7 +13,7 @@ from spark_timely.dataflow.engine.steps import Bounds, Engine, advance_all, rest
 from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.stream import Scope
 from spark_timely.log import Log
-from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of
 from spark_timely.testing import ManualClock

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_timely.log import MemoryLog
-from spark_timely.log.files.layout import MOST_PARTS, narrow_cuts
+from spark_timely.log.files.parquet import MOST_PARTS, narrow_cuts
 from spark_timely.log.writer import StreamWriter
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -32,7 +32,7 @@ from spark_timely.log.files.parquet import (
 )
 from spark_timely.log.files.statistics import MAX_DISTINCT_TIMES, decode_counts, encode_counts
 from spark_timely.log.store.storage import FileStorage, MemoryStorage, normal_path, open_storage
-from spark_timely.time.consolidation import unique_times
+from spark_timely.time.arrays import unique_times
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 FORM = LogFormat.build(pa.schema([("v", pa.int64())]))

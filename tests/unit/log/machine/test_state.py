@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.log import create_log, open_log
 
 
 def test_states_of_two_handles_are_equal_with_and_without_rows(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.errors import InvalidOptionError, StorageError
-from spark_timely.log.delta import create_log, open_log
+from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store import delta_calls
 from spark_timely.log.store.delta_calls import DeltaTable, delta_call
 from spark_timely.log.store.storage import FileStorage

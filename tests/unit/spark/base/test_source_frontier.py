@@ -10,7 +10,7 @@ import pytest
 from spark_timely.errors import InvalidUsageError, LogFormatError, StorageError
 from spark_timely.spark.base.source_frontier import SourceFrontier, batch_frontier, source_frontier
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.types import TimeType
+from spark_timely.time.domain import TimeType
 
 LONG = (TimeType.LONG,)
 

@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructType
 
 from spark_timely import errors
-from spark_timely.canonical.digest import RowsDigest
+from spark_timely.canonical.row_hash import RowsDigest
 from spark_timely.spark.capture import foreach_batch, staging
-from spark_timely.spark.capture.digest_sql import digest_in, row_hash_sql
+from spark_timely.spark.capture.classify import digest_in, row_hash_sql
 from tests.unit.sink.driver import rows
 from tests.unit.spark.capture import test_foreach_batch as support
 
