@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spark_timely.errors import ClosedError, LogMissingError, OwnershipError, RolledBackError, shown
-from spark_timely.log.files.format import LogFormat
 from spark_timely.log.machine.identity import Repetition, judge_repetition, refused_repetition
 from spark_timely.log.store.storage import (
     Storage,
@@ -273,11 +272,14 @@ def find_log(path: str, storage_options: dict[str, str]) -> Log | None:
     """
     from spark_timely.log.log import keep_log
 
-    storage = open_storage(path, storage_options)
-    if not has_table(storage):
+    try:
+        return keep_log(path, storage_options=storage_options or None)
+    except LogMissingError:
+        storage = open_storage(path, storage_options)
+        if has_table(storage):
+            raise
         _check_free(storage)
         return None
-    return keep_log(path, storage_options=storage_options or None)
 
 
 def make_plan(
@@ -334,7 +336,7 @@ def make_plan(
     place = look_around(options, ident.query, log, gapless=gapless)
     # First of all: what is said of another log's columns or closed streams would be beside the point.
     judge_continuity(place, ident, options.begin_at, takeover=options.takeover)
-    layout = layout_of(schema, options, form=None if log is None else LogFormat(log.domain, log.kind, log.schema))
+    layout = layout_of(schema, options, form=None if log is None else log.format)
     policy = policy_of(options, layout.form)
     initial = StreamCounts.initial(layout.form.domain.minimum)
     fresh = Standing(None, initial, clock())

@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 
 from spark_timely.canonical.row_hash import RowsDigest, digest_of
 from spark_timely.errors import ProtocolError, SchemaMismatchError, StorageError
-from spark_timely.log.files.parquet import conform, message_table, write_data_files
+from spark_timely.log.files.format import conform
+from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.machine.state import DataFile
 from spark_timely.log.store.storage import FileStorage, open_storage
 from spark_timely.protocol.policy import FrontierPolicy, Judgement, late_error
@@ -27,9 +28,8 @@ from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import CapturePlan, Standing
-from spark_timely.time.arrays import IntArray, consolidate_rows, is_sorted, lexsort
+from spark_timely.time.arrays import IntArray, consolidate_rows, is_sorted, lexsort, minimal
 from spark_timely.time.domain import plain_value
-from spark_timely.time.order import minimal
 
 
 def write_rows(plan: CapturePlan, ident: BatchId, batches: Iterable[pa.RecordBatch], /) -> TaskReport:
@@ -174,7 +174,7 @@ class _Task:
     def _write(self, table: pa.Table, times: IntArray, event: str) -> None:
         options = self.plan.options
         self.files += write_data_files(
-            _Noting(self.storage, self.begun),
+            self.storage,
             table,
             times,
             stream=options.stream,
@@ -183,6 +183,7 @@ class _Task:
             event=event,
             target_file_size=options.target_file_size,
             compression=options.compression,
+            begun=self.begun,
         )
 
     @property
@@ -279,20 +280,6 @@ class _Task:
             files=tuple(self.files),
             digest=self.digest,
         )
-
-
-class _Noting(FileStorage):
-    """The log's storage, noting which files were begun: a write that fails does not tell."""
-
-    def __init__(self, storage: FileStorage, begun: list[str]) -> None:
-        super().__init__(storage.uri, storage.options)
-        self._storage = storage
-        self._begun = begun
-
-    def open_output(self, path: str) -> pa.NativeFile:
-        """Note the file, and open it."""
-        self._begun.append(path)
-        return self._storage.open_output(path)
 
 
 def _base(standing: Standing) -> StreamCounts | None:

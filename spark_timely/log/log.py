@@ -1151,7 +1151,6 @@ def keep_log(path: str | os.PathLike[str], *, storage_options: Mapping[str, str]
     try:
         if log is not None:
             log.refresh()
-            log.streams()
     except TimelyError:
         log = None  # gone, restored, replaced or damaged: to open it again says which
     if log is None:

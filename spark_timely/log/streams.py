@@ -264,13 +264,13 @@ class StreamStates:
         are remembered, so that the cost is that of what is new.
         """
         index = self.store.live.index("progress")
-        if not len(index):
+        streams = index.lone_streams()
+        if not streams:
             msg = f"could not read log {self.store.path!r}: found no progress rows, invariant 2"
             raise TimelyInternalError(msg)
         newest: dict[str, int] = {}
         candidates: list[int] = []
-        for i in range(len(index)):  # bounded: progress files are merged
-            stream = index.one_stream(i)
+        for i, stream in enumerate(streams):  # bounded: progress files are merged
             if stream is None or index.seq_hi[i] == np.iinfo(np.int64).max:
                 candidates.append(i)
             elif stream not in newest or index.seq_hi[newest[stream]] < index.seq_hi[i]:

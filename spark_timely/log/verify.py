@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 
 from spark_timely.canonical.state import CanonicalState
 from spark_timely.errors import DataLossError, ProtocolError
-from spark_timely.log.files.parquet import corrupt, in_schema, open_parquet
+from spark_timely.log.files.format import in_schema
+from spark_timely.log.files.parquet import corrupt, open_parquet
 from spark_timely.log.machine.state import OPEN_STREAM, StreamState, states_by_seq
 from spark_timely.protocol.event import StreamEvents
 from spark_timely.protocol.rules import StreamCounts, verify_events
-from spark_timely.time.arrays import IntArray, unique_times
-from spark_timely.time.order import minimal
+from spark_timely.time.arrays import IntArray, minimal, unique_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

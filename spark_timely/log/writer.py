@@ -28,7 +28,8 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.commit import discard_refused
-from spark_timely.log.files.parquet import TARGET_FILE_BYTES, conform, message_table, write_data_files
+from spark_timely.log.files.format import conform
+from spark_timely.log.files.parquet import TARGET_FILE_BYTES, message_table, write_data_files
 from spark_timely.log.machine.decide import closed_stream, missing_stream
 from spark_timely.log.machine.identity import Repetition, judge_repetition
 from spark_timely.log.machine.state import CommitOutcome, CommitRequest, DataFile, StreamState

@@ -17,7 +17,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -474,6 +474,13 @@ class TimeDomain:
     minimum : tuple of int, optional
         The time at which a log starts; the types' minima unless given.
 
+    Attributes
+    ----------
+    arity : int
+        Number k of coordinates.
+    columns : tuple of str
+        Names of the time columns of a log: `_time`, or `_time_0`, `_time_1` and so on.
+
     Examples
     --------
     >>> domain = TimeDomain(("long", "date"))
@@ -485,6 +492,8 @@ class TimeDomain:
 
     types: tuple[TimeType, ...] = (TimeType.LONG,)
     minimum: tuple[int, ...] = ()
+    arity: int = field(init=False, repr=False, compare=False)
+    columns: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check and normalise what was given."""
@@ -509,16 +518,8 @@ class TimeDomain:
             )
         object.__setattr__(self, "types", types)
         object.__setattr__(self, "minimum", tuple(t.from_json(m) for t, m in zip(types, minimum, strict=True)))
-
-    @property
-    def arity(self) -> int:
-        """Number k of coordinates."""
-        return len(self.types)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the time columns of a log: `_time`, or `_time_0`, `_time_1` and so on."""
-        return self.suffixed("_time")
+        object.__setattr__(self, "arity", len(types))
+        object.__setattr__(self, "columns", self.suffixed("_time"))
 
     def suffixed(self, name: str) -> tuple[str, ...]:
         """Return the column names of a per-coordinate fact, such as `_min_time`.

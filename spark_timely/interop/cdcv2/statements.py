@@ -25,9 +25,8 @@ import pyarrow as pa
 
 from spark_timely.errors import ProtocolError, SchemaMismatchError, TimelyError, shown
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import as_times
+from spark_timely.time.arrays import as_times, minimal
 from spark_timely.time.domain import TimeType
-from spark_timely.time.order import minimal
 
 if TYPE_CHECKING:
     from typing import Any

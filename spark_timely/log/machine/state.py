@@ -29,8 +29,7 @@ import pyarrow.compute as pc
 
 from spark_timely.protocol.note import Note
 from spark_timely.protocol.rules import StreamCounts
-from spark_timely.time.arrays import IntArray
-from spark_timely.time.order import minimal
+from spark_timely.time.arrays import IntArray, minimal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -391,17 +390,10 @@ def batch_state(form: LogFormat, rows: pa.Table) -> StreamState:
     deltas = rows.column("_delta").to_numpy()
     first = {name: rows.column(name)[0].as_py() for name in _SCALARS}
     noted = rows.column("_note").drop_null()
-    low = [rows.column(n)[0] for n in domain.suffixed("_min_time")]
-    bounds = None
-    if all(v.is_valid for v in low):
-        high = [rows.column(n)[0] for n in domain.suffixed("_max_time")]
-        bounds = np.array(
-            [
-                [int(t.from_arrow(pa.array([v.as_py()], t.arrow))[0]) for t, v in zip(domain.types, part, strict=True)]
-                for part in (low, high)
-            ],
-            dtype=np.int64,
-        )
+    low, high = (domain.suffixed(name) for name in ("_min_time", "_max_time"))
+    head = rows.slice(0, 1)
+    known = not any(head.column(name).null_count for name in low)
+    bounds = np.concatenate([domain.from_columns(head, names) for names in (low, high)]) if known else None
     return StreamState(
         stream=first["_stream"],
         seq=first["_seq"],

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from spark_timely.errors import DataLossError, StorageError
+from spark_timely.errors import StorageError
 from spark_timely.log.store.storage import is_flushed, plain
 
 if TYPE_CHECKING:
@@ -87,11 +87,8 @@ def read_entry(storage: Storage, version: int) -> Entry | None:
     ValueError
         If it is damaged.
     """
-    try:
-        content = storage.read(entry_path(version)).to_pybytes()
-    except DataLossError:
-        return None
-    return parse_entry(content, version)
+    content = storage.find(entry_path(version))
+    return None if content is None else parse_entry(content, version)
 
 
 def parse_entry(content: bytes, version: int | None = None) -> Entry:

@@ -43,9 +43,8 @@ from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import CapturePlan, Standing, find_log
 from spark_timely.spark.capture.classify import RowClass, digest_in
 from spark_timely.spark.session import changed_settings
-from spark_timely.time.arrays import IntArray, consolidate_rows
+from spark_timely.time.arrays import IntArray, beyond, consolidate_rows, minimal
 from spark_timely.time.domain import plain_value
-from spark_timely.time.order import beyond, minimal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation

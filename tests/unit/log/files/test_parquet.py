@@ -18,10 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_timely.errors import DataLossError, InvalidUsageError, SchemaMismatchError, StorageError
-from spark_timely.log.files.format import LogFormat
+from spark_timely.log.files.format import LogFormat, conform
 from spark_timely.log.files.parquet import (
-    conform,
+    MAX_DISTINCT_TIMES,
+    decode_counts,
     describe_file,
+    encode_counts,
     file_name,
     file_times,
     message_table,
@@ -30,7 +32,6 @@ from spark_timely.log.files.parquet import (
     write_data_files,
     write_progress_file,
 )
-from spark_timely.log.files.statistics import MAX_DISTINCT_TIMES, decode_counts, encode_counts
 from spark_timely.log.store.storage import FileStorage, MemoryStorage, normal_path, open_storage
 from spark_timely.time.arrays import unique_times
 
