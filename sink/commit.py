@@ -40,7 +40,7 @@ from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import CapturePlan, find_log
 from spark_timely.spark.base.checkpoint import LogCommit, write_entry
 from spark_timely.spark.base.source_frontier import end_of_sources
-from spark_timely.time.arrays import IntArray, consolidate_rows, minimal
+from spark_timely.time.arrays import IntArray, consolidate_rows, joined_bounds, minimal
 
 if TYPE_CHECKING:
     from spark_timely.log import Log
@@ -139,32 +139,23 @@ def merge_reports(reports: Sequence[TaskReport], /) -> TaskReport:
         raise UpperMismatchError(
             msg, hint="restart the query: it runs the micro-batch again", expected=first.seq, current=seqs
         )
-    bounds = [report.bounds for report in reports if report.bounds is not None]
     tops = [report.greatest for report in reports if report.greatest is not None]
     times, deltas = consolidate_rows(
         np.concatenate([report.progress_times for report in reports]),
         np.concatenate([report.progress_deltas for report in reports]),
     )
-    return TaskReport(
-        ident=first.ident,
-        seq=first.seq,
-        repeated=first.repeated,
-        form=first.form,
-        at=first.at,
-        base=first.base,
+    return replace(
+        first,
         n_rows=sum(report.n_rows for report in reports),
         n_dead=sum(report.n_dead for report in reports),
         n_advanced=sum(report.n_advanced for report in reports),
         n_skewed=sum(report.n_skewed for report in reports),
         minima=minimal(np.concatenate([report.minima for report in reports])),
-        bounds=None
-        if not bounds
-        else np.stack([np.min([b[0] for b in bounds], axis=0), np.max([b[1] for b in bounds], axis=0)]),
+        bounds=joined_bounds([report.bounds for report in reports if report.bounds is not None]),
         greatest=max(tops, default=None),
         progress_times=times,
         progress_deltas=deltas,
         files=tuple(file for report in reports for file in report.files),
-        statements=first.statements,
         digest=_digest_of_all(reports),
     )
 

@@ -89,6 +89,11 @@ class Standing:
     at: int
     repeated: StreamState | None = None
 
+    @property
+    def base(self) -> StreamCounts | None:
+        """The counts that rows are judged by where the stream is not open yet."""
+        return self.counts if self.seq is None else None
+
 
 @dataclass(frozen=True, slots=True)
 class CapturePlan:
@@ -150,8 +155,8 @@ class CapturePlan:
             )
             raise OwnershipError(
                 msg,
-                hint="a query takes a stream over at its first micro-batch, once; start it with a new checkpoint to"
-                " take the stream over again, or give it a stream of its own",
+                hint="start the query with a new checkpoint to take the stream over again, or give it a stream of its"
+                " own: a query takes a stream over at its first micro-batch, once",
                 context={"stream": state.stream, "owner": state.owner, "query": query},
             )
 

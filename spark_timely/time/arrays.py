@@ -102,7 +102,7 @@ def _from_sequence(times: TimesLike) -> IntArray:
             msg = "could not read times: found a value outside the 64-bit integers"
             raise InvalidShapeError(
                 msg,
-                hint="times are int64, or uint64 without negative values",
+                hint="give times as int64, or as uint64 without negative values",
             ) from error
     except (TypeError, ValueError) as error:
         msg = f"could not read times: found {values!r:.200}"
@@ -165,6 +165,25 @@ def check_same_arity(left: IntArray, right: IntArray) -> None:
         )
 
 
+def joined_bounds(parts: Sequence[IntArray]) -> IntArray | None:
+    """Return the bounds of what is within any of some bounds; None without any.
+
+    Parameters
+    ----------
+    parts : sequence of ndarray, shape (2, k)
+        Least and greatest value of each coordinate.
+
+    Examples
+    --------
+    >>> joined_bounds([np.array([[3], [5]]), np.array([[1], [4]])]).tolist()
+    [[1], [5]]
+    """
+    if not parts:
+        return None
+    stacked = np.stack(parts)
+    return np.stack([stacked[:, 0].min(axis=0), stacked[:, 1].max(axis=0)])
+
+
 def concat_times(*parts: IntArray) -> IntArray:
     """Put arrays of times after one another, signed and unsigned ones without loss.
 
@@ -205,7 +224,7 @@ def one_dtype(*parts: IntArray) -> Sequence[IntArray]:
     if all(part.dtype == np.int64 or not part.size or part.max() <= _INT64_MAX for part in parts):
         return [part.astype(np.int64, copy=False) for part in parts]
     msg = "could not compare times: found negative ones and ones of 2**63 or more"
-    raise InvalidShapeError(msg, hint="times of one order are all int64 or all uint64")
+    raise InvalidShapeError(msg, hint="give times of one order all as int64 or all as uint64")
 
 
 # A column whose values span no more than this many slots per row is counted by slot, not sorted.
@@ -747,7 +766,7 @@ def advance(times: IntArray, frontier: IntArray) -> IntArray:
         msg = "could not advance times: found an empty frontier"
         raise InvalidUsageError(
             msg,
-            hint="an empty frontier is complete, nothing can be at or after it",
+            hint="give a frontier with an element: an empty one is complete, nothing can be at or after it",
         )
     times, frontier = one_dtype(times, frontier)
     best = np.maximum(times, frontier[:1])

@@ -175,6 +175,17 @@ class TimeType(enum.Enum):
         """Whether `lo` is what the column's type itself can hold: true of the integer types."""
         return self in (TimeType.LONG, TimeType.INT, TimeType.SHORT)
 
+    def fits_in(self, other: TimeType) -> bool:
+        """Return whether each time of this type is one of another: it is the same, or a wider integer.
+
+        Examples
+        --------
+        >>> TimeType.INT.fits_in(TimeType.LONG), TimeType.DATE.fits_in(TimeType.TIMESTAMP)
+        (True, False)
+        """
+        both = self.minimum_is_of_type and other.minimum_is_of_type
+        return self is other or (both and self.hi < other.hi)
+
     def _check_type(self, type_: pa.DataType, name: str) -> None:
         fits = {
             TimeType.DATE: pa.types.is_date,
@@ -504,7 +515,7 @@ class TimeDomain:
             msg = f"could not build a time domain: found types={names!r}"
             raise InvalidUsageError(
                 msg,
-                hint=f"types of times are {', '.join(t.value for t in TimeType)}",
+                hint=f"choose among the types {', '.join(t.value for t in TimeType)}",
             ) from error
         if not types:
             msg = "could not build a time domain: found no types"

@@ -100,13 +100,7 @@ def canonical_type(type_: pa.DataType, column: str = "column") -> pa.DataType:
         return pa.map_(canonical_type(type_.key_type, column), canonical_type(type_.item_type, column))
     if pa.types.is_struct(type_):
         return pa.struct([pa.field(f.name, canonical_type(f.type, f"{column}.{f.name}")) for f in type_])
-    if (
-        pa.types.is_list(type_)
-        or pa.types.is_large_list(type_)
-        or pa.types.is_fixed_size_list(type_)
-        or pa.types.is_list_view(type_)
-        or pa.types.is_large_list_view(type_)
-    ):
+    if _is_any_list(type_):
         return pa.list_(pa.field("element", canonical_type(type_.value_type, column)))
     msg = f"could not keep column {column!r} in a log: found type={type_}"
     raise SchemaMismatchError(
@@ -114,6 +108,11 @@ def canonical_type(type_: pa.DataType, column: str = "column") -> pa.DataType:
         hint="cast the column first: a Delta table has no such type",
         context={"column": column},
     )
+
+
+def _is_any_list(type_: pa.DataType) -> bool:
+    plain = pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
+    return plain or pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_)
 
 
 _SAME: dict[pa.DataType, pa.DataType] = {
@@ -192,7 +191,7 @@ def conform(table: pa.Table, schema: pa.Schema, *, what: str = "rows", first_row
         msg = f"could not fit {what} to the log: found {found}"
         raise SchemaMismatchError(
             msg,
-            hint=f"the log has columns {shown(schema.names)}; select, rename or add columns to match",
+            hint=f"select, rename or add columns to match the log's: {shown(schema.names)}",
             context={"missing": missing, "unknown": unknown},
         )
     columns = []
@@ -217,7 +216,7 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, what: str) -> pa.ChunkedArra
         msg = f"could not fit {what} to the log: found column {field.name!r} of type={column.type}"
         raise SchemaMismatchError(
             msg,
-            hint=f"the log keeps it as {field.type}; cast the column",
+            hint=f"cast the column to {field.type}, as the log keeps it",
             context={"column": field.name},
         )
     if pa.types.is_list_view(column.type) or pa.types.is_large_list_view(column.type):
@@ -244,7 +243,7 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, what: str) -> pa.ChunkedArra
         msg = f"could not fit {what} to the log: found column {field.name!r} of type={column.type}"
         raise SchemaMismatchError(
             msg,
-            hint=f"the log keeps it as {field.type}; cast the column",
+            hint=f"cast the column to {field.type}, as the log keeps it",
             context={"column": field.name},
         ) from error
 
@@ -292,13 +291,7 @@ def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
         ),
         pa.types.is_struct,
         pa.types.is_map,
-        lambda t: (
-            pa.types.is_list(t)
-            or pa.types.is_large_list(t)
-            or pa.types.is_fixed_size_list(t)
-            or pa.types.is_list_view(t)
-            or pa.types.is_large_list_view(t)
-        ),
+        _is_any_list,
     )
     if _has_inner_views(found):
         return False
@@ -399,7 +392,7 @@ class LogFormat:
             msg = f"could not describe a log: found {len(types)} time coordinates"
             raise InvalidUsageError(
                 msg,
-                hint=f"a time has at most {MAX_ARITY} coordinates",
+                hint=f"give a time at most {MAX_ARITY} coordinates",
             )
         domain = TimeDomain.from_json({"times": types})
         if minimum is not None:
@@ -424,27 +417,18 @@ class LogFormat:
         seen: set[str] = set()
         for name in names:
             if name.lower() in reserved:
-                msg = f"could not use a payload column: found reserved name {name!r}"
-                raise SchemaMismatchError(
-                    msg,
-                    hint="rename the column; the log keeps facts of its own under such names",
-                    context={"column": name},
-                )
-            if not name or _FORBIDDEN.search(name):
-                msg = f"could not use a payload column: found name {name!r}"
-                raise SchemaMismatchError(
-                    msg,
-                    hint="rename the column: a Delta table allows none of ' ,;{}()=', tab or line feed in names",
-                    context={"column": name},
-                )
-            if name.lower() in seen:
-                msg = f"could not use a payload column: found name {name!r} twice (case does not count)"
-                raise SchemaMismatchError(
-                    msg,
-                    hint="rename one of them",
-                    context={"column": name},
-                )
-            seen.add(name.lower())
+                found = f"reserved name {name!r}"
+                hint = "rename the column; the log keeps facts of its own under such names"
+            elif not name or _FORBIDDEN.search(name):
+                found = f"name {name!r}"
+                hint = "rename the column: a Delta table allows none of ' ,;{}()=', tab or line feed in names"
+            elif name.lower() in seen:
+                found, hint = f"name {name!r} twice (case does not count)", "rename one of them"
+            else:
+                seen.add(name.lower())
+                continue
+            msg = f"could not use a payload column: found {found}"
+            raise SchemaMismatchError(msg, hint=hint, context={"column": name})
 
     def extended(self, columns: pa.Schema) -> LogFormat:
         """Return the format with further payload columns, which may be null; those it has stay as they are.
@@ -653,12 +637,7 @@ class LogFormat:
             facts = json.loads(text) if isinstance(text, str) else dict(text)
             version = int(facts["version"])
         except (ValueError, KeyError, TypeError) as error:
-            msg = f"could not open log {path!r}: found unreadable facts {shown(text)}"
-            raise LogFormatError(
-                msg,
-                hint=f"restore the metadata {METADATA_KEY!r} of column '_event'",
-                context={"path": path},
-            ) from error
+            raise _unreadable_facts(path, text) from error
         if version != FORMAT_VERSION:
             msg = f"could not open log {path!r}: found format version={version}, this library uses {FORMAT_VERSION}"
             raise LogFormatError(
@@ -673,12 +652,7 @@ class LogFormat:
             nullable = dict(facts.get("nullable", {}))
             kind = str(facts["kind"])
         except (InvalidUsageError, KeyError, TypeError, ValueError) as error:
-            msg = f"could not open log {path!r}: found unreadable facts {shown(text)}"
-            raise LogFormatError(
-                msg,
-                hint=f"restore the metadata {METADATA_KEY!r} of column '_event'",
-                context={"path": path},
-            ) from error
+            raise _unreadable_facts(path, text) from error
         bare = cls(domain, kind, pa.schema([]), version)
         own = {f.name for f in bare.table_fields}
         missing = [f.name for f in bare.table_fields if f.name not in schema.names]
@@ -697,3 +671,11 @@ class LogFormat:
         # Adding columns leaves the facts as they are: whatever they do not name came later.
         merged = tuple(f.name for f in payload if f.name not in nullable) if "nullable" in facts else ()
         return cls(domain, kind, pa.schema(payload), version, merged)
+
+
+def _unreadable_facts(path: str, found: object) -> LogFormatError:
+    return LogFormatError(
+        f"could not open log {path!r}: found unreadable facts {shown(found)}",
+        hint=f"restore the metadata {METADATA_KEY!r} of column '_event'",
+        context={"path": path},
+    )

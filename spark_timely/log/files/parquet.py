@@ -34,9 +34,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_timely.errors import DataLossError, InvalidShapeError, SchemaMismatchError, StorageError, shown
+from spark_timely.errors import DataLossError, InvalidShapeError, SchemaMismatchError, shown
 from spark_timely.log.files.format import in_schema
 from spark_timely.log.machine.state import OPEN_STREAM, DataFile
+from spark_timely.log.store.storage import not_written
 from spark_timely.time.arrays import IntArray, as_times, is_sorted, lexsort, minimal, unique_times
 from spark_timely.time.domain import TimeDomain
 from spark_timely.time.text import moment_text
@@ -184,8 +185,7 @@ def write_data_files(
                     storage, path, part, part_times, cuts, start, event, domain, target_file_size, compression
                 )
             except OSError as error:
-                msg = f"could not write file {path!r} of log {storage.uri!r}: found {shown(str(error))}"
-                raise StorageError(msg, hint="check space and permissions, then try again", determinate=True) from error
+                raise not_written(storage.uri, path, error) from error
             written.append(file)
     storage.flush(file.path for file in written)
     return written
@@ -292,10 +292,12 @@ def describe_progress(path: str, size_bytes: int, rows: pa.Table, domain: TimeDo
     streams, seqs = rows.column("_stream"), rows.column("_seq").to_numpy()
     span = pc.min_max(streams).as_py()
     low, high = times.min(axis=0), times.max(axis=0)
-    types = [t.arrow for t in domain.types]
     lows: dict[str, object] = {"_stream": span["min"], "_seq": int(seqs.min())}
     highs: dict[str, object] = {"_stream": span["max"], "_seq": int(seqs.max())}
-    _add_time_bounds(domain, types, low, high, lows, highs)
+    for name, type_, least, greatest in zip(domain.columns, domain.types, low.tolist(), high.tolist(), strict=True):
+        shown_low, shown_high = render(type_.arrow, least), render(type_.arrow, greatest)
+        if shown_low is not None and shown_high is not None:
+            lows[name], highs[name] = shown_low, shown_high
     return DataFile(
         path=path,
         size_bytes=size_bytes,
@@ -305,20 +307,6 @@ def describe_progress(path: str, size_bytes: int, rows: pa.Table, domain: TimeDo
         minima=minimal(times),
         bounds=np.stack([low, high]),
     )
-
-
-def _add_time_bounds(
-    domain: TimeDomain,
-    types: Sequence[pa.DataType],
-    low: npt.NDArray[np.int64],
-    high: npt.NDArray[np.int64],
-    lows: dict[str, object],
-    highs: dict[str, object],
-) -> None:
-    for i, name in enumerate(domain.columns):
-        shown_low, shown_high = render(types[i], int(low[i])), render(types[i], int(high[i]))
-        if shown_low is not None and shown_high is not None:
-            lows[name], highs[name] = shown_low, shown_high
 
 
 def open_parquet(storage: Storage, path: str) -> pq.ParquetFile:
@@ -420,7 +408,7 @@ def describe_file(storage: Storage, path: str, *, domain: TimeDomain, event: str
             msg = f"could not describe file {path!r} of log {storage.uri!r}: found no column {absent[0]!r}"
             raise SchemaMismatchError(
                 msg,
-                hint="a file of messages has the log's time columns",
+                hint="write the log's time columns into each file of messages",
             )
         lows, highs, nulls, bounds = footer_stats(metadata, schema, domain)
         told = file_times(file)

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from spark_timely.protocol.note import Note
 from spark_timely.protocol.rules import StreamCounts
-from spark_timely.time.arrays import IntArray, minimal
+from spark_timely.time.arrays import IntArray, joined_bounds, minimal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -249,11 +249,7 @@ class CommitRequest:
         """Return the bounds of the messages' times, shape (2, k), or None without messages."""
         if self.bounds is not None:
             return self.bounds
-        parts = [f.bounds for f in self.files if f.event == "message" and f.bounds is not None]
-        if not parts:
-            return None
-        stacked = np.stack(parts)
-        return np.stack([stacked[:, 0].min(axis=0), stacked[:, 1].max(axis=0)])
+        return joined_bounds([f.bounds for f in self.files if f.event == "message" and f.bounds is not None])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

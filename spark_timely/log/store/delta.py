@@ -92,7 +92,7 @@ from spark_timely.log.store.storage import (
 from spark_timely.masking import masked, masked_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from spark_timely.log.machine.state import DataFile
     from spark_timely.log.store.storage import FileStorage
@@ -282,6 +282,14 @@ def _pause(seconds: float) -> None:
     time.sleep(seconds)
 
 
+def looks(pause: Callable[[float], None]) -> Iterator[bool]:
+    """Yield once per look at what somebody may be writing, and whether it is the last; pause in between."""
+    for seconds in LOOKS_S:
+        yield False
+        pause(seconds)
+    yield True
+
+
 class DeltaStore:
     """A handle on the Delta table of a log.
 
@@ -378,7 +386,7 @@ class DeltaStore:
         """Open the table by delta-rs; look again where an entry cannot be understood."""
         tries = 0
         cause: Exception | None = None
-        for pause in (*LOOKS_S, None):
+        for _ in looks(self._pause):
             while True:  # at most `_OPEN_TRIES` turns
                 tries += 1
                 try:
@@ -403,9 +411,8 @@ class DeltaStore:
                     if damage is None:
                         return table
                 break
-            if damage is None or pause is None:
+            if damage is None:
                 break
-            self._pause(pause)
         if damage is not None:
             raise self._damaged(*damage) from cause
         msg = f"could not open log {self.path!r}: found {plain(cause or OSError('nothing'))}"
@@ -477,13 +484,11 @@ class DeltaStore:
         LogDamagedError
             If it stays so.
         """
-        for pause in (*LOOKS_S, None):
+        for _ in looks(self._pause):
             try:
                 return read_entry(self.storage, version)
             except (ValueError, LookupError, TypeError) as error:
                 cause = error
-            if pause is not None:
-                self._pause(pause)
         raise self._damaged(entry_path(version), plain(cause)) from cause
 
     def _features(self, found: str) -> LogFormatError:
@@ -579,7 +584,8 @@ class DeltaStore:
     def _unwritable(self, found: str) -> LogFormatError:
         return LogFormatError(
             f"could not write log {self.path!r}: found table features that cannot be written: {shown(found)}",
-            hint="a log is a plain Delta table; drop the feature (ALTER TABLE … DROP FEATURE), or capture into another",
+            hint="drop the feature (ALTER TABLE … DROP FEATURE), or capture into another log: a log is a plain Delta"
+            " table",
             context={"path": self.path},
         )
 

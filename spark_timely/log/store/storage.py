@@ -146,8 +146,8 @@ def normal_path(path: str | os.PathLike[str]) -> str:
             msg = f"could not use path {text!r}: found {secret} in it"
             raise InvalidUsageError(
                 msg,
-                hint="a path is written into logs and checkpoints: give credentials as options of the storage"
-                " (`storage.…` in Spark, storage_options in Python, --storage on the command line)",
+                hint="give credentials as options of the storage (`storage.…` in Spark, storage_options in Python,"
+                " --storage on the command line): a path is written into logs and checkpoints",
                 context={"path": text},
             )
         return text.rstrip("/")
@@ -321,12 +321,7 @@ class FileStorage:
             os.makedirs(os.path.dirname(self.full(path)), exist_ok=True)
             return self.filesystem.open_output_stream(self.full(path))
         except OSError as error:
-            msg = f"could not write file {path!r} of log {self.uri!r}: found {plain(error)}"
-            raise StorageError(
-                msg,
-                hint="check space and permissions, then try again",
-                determinate=True,
-            ) from error
+            raise not_written(self.uri, path, error) from error
 
     def write(self, path: str, content: bytes | pa.Buffer) -> None:
         """Write a whole file."""
@@ -334,12 +329,7 @@ class FileStorage:
             with self.open_output(path) as sink:
                 sink.write(content)
         except OSError as error:
-            msg = f"could not write file {path!r} of log {self.uri!r}: found {plain(error)}"
-            raise StorageError(
-                msg,
-                hint="check space and permissions, then try again",
-                determinate=True,
-            ) from error
+            raise not_written(self.uri, path, error) from error
 
     def flush(self, paths: Iterable[str], *, always: bool = False) -> None:
         """Make files that were written, and their names, outlast a power cut.
@@ -442,7 +432,7 @@ class FileStorage:
             msg = f"could not delete file {path!r} of log {self.uri!r}: found {plain(error)}"
             raise StorageError(
                 msg,
-                hint="it is not part of the log and does no harm",
+                hint="delete it by hand, or leave it: it is not part of the log and does no harm",
                 determinate=False,
             ) from error
 
@@ -637,6 +627,15 @@ def _unreachable(uri: str, error: Exception) -> StorageError:
         f"could not look into log {uri!r}: found {plain(error)}",
         hint="check the path, the permissions and the options of the storage, then try again",
         context={"path": uri},
+        determinate=True,
+    )
+
+
+def not_written(uri: str, path: str, error: Exception) -> StorageError:
+    """Return the error for a file that could not be written, and is not part of the log."""
+    return StorageError(
+        f"could not write file {path!r} of log {uri!r}: found {plain(error)}",
+        hint="check space and permissions, then try again",
         determinate=True,
     )
 

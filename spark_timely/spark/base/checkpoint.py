@@ -529,7 +529,7 @@ def read_entries(
         msg = f"could not read {_FILE!r} of checkpoint {location!r}: found version={version}"
         raise StorageError(
             msg,
-            hint=f"this version of spark-timely reads {_VERSION}: use the one that wrote it",
+            hint=f"use the version of spark-timely that wrote it: this one reads {_VERSION}",
             determinate=True,
             context={"checkpoint": location},
         )

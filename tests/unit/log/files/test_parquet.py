@@ -191,7 +191,7 @@ def test_list_views_are_kept_row_by_row(view: Any) -> None:
 def test_list_views_inside_others_are_refused(wrap: Any) -> None:
     found, kept = wrap(pa.list_view(pa.int64())), pa.list_(pa.list_(pa.int64()))
     kept = pa.struct([("f", pa.list_(pa.int64()))]) if pa.types.is_struct(found) else kept
-    with pytest.raises(SchemaMismatchError, match=r"found column 'v' of type=.* — hint: the log keeps it as .*; cast"):
+    with pytest.raises(SchemaMismatchError, match=r"found column 'v' of type=.* — hint: cast the column to .*, as"):
         conform(pa.table({"v": pa.array([None], found)}), pa.schema([("v", kept)]))
 
 
