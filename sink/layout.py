@@ -149,7 +149,7 @@ def fingerprint(layout: CaptureLayout, /) -> str:
     """
     form = layout.form
     fields = [
-        [field.name, str(canonical_type(field.type, field.name)), field.nullable]
+        [field.name, str(field.type), field.nullable]
         for field, source in zip(form.payload, layout.payload, strict=True)
         if source is not None
     ]

@@ -459,6 +459,14 @@ def owners_of(rows: pa.Table, stream: str) -> frozenset[str]:
     return frozenset(name for name in names if name is not None)
 
 
+def stream_codes(column: pa.ChunkedArray) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """Return the distinct names of streams in a column, and for each row the position of its name among them."""
+    names = column.combine_chunks().dictionary_encode()
+    if isinstance(names, pa.ChunkedArray):  # above 2 GB
+        names = names.combine_chunks()
+    return names.dictionary.to_pylist(), np.asarray(names.indices.to_numpy(), np.int64)
+
+
 def states_by_seq(form: LogFormat, rows: pa.Table) -> list[StreamState]:
     """Return the state after each batch of progress rows, by stream and seq.
 
@@ -469,8 +477,7 @@ def states_by_seq(form: LogFormat, rows: pa.Table) -> list[StreamState]:
     if rows.num_rows == 0:
         return []
     rows = distinct_rows(form, rows)
-    streams = rows["_stream"].combine_chunks().dictionary_encode()
-    codes = pa.array(streams.indices if not isinstance(streams, pa.ChunkedArray) else streams).to_numpy()
+    _, codes = stream_codes(rows["_stream"])
     seqs = rows["_seq"].to_numpy()
     starts = np.flatnonzero(np.concatenate([[True], (codes[1:] != codes[:-1]) | (seqs[1:] != seqs[:-1])]))
     ends = np.append(starts[1:], rows.num_rows)

@@ -516,7 +516,11 @@ def read_entries(
     """
     if not reachable(location):
         return ()
-    content = open_storage(location, storage_options).find(_FILE)
+    return _entries(open_storage(location, storage_options), location, query)
+
+
+def _entries(storage: FileStorage, location: str, query: str) -> tuple[LogEntry, ...]:
+    content = storage.find(_FILE)
     if content is None:
         return ()
     facts: dict[str, object] = {}
@@ -572,7 +576,7 @@ def write_entry(
             raise StorageError(msg, determinate=True)
         storage = open_storage(location, storage_options)
         with _writing:
-            entries = read_entries(location, query, storage_options=storage_options)
+            entries = _entries(storage, location, query)
             old = find_entry(entries, path, stream, log_id)
             new = LogEntry(path, stream, log_id, (commit,)) if old is None else old.followed_by(path, log_id, commit)
             if new == old:
