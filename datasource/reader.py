@@ -37,7 +37,7 @@ from spark_timely.log.store.storage import open_storage
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Piece, lexicographically_below, part_of, surely_holds, within
 from spark_timely.spark.base.worker import settle_worker
-from spark_timely.time.order import beyond
+from spark_timely.time.arrays import beyond
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -29,7 +29,6 @@ from spark_timely.errors import (
     TimelyInternalError,
     UpperMismatchError,
 )
-from spark_timely.log.files.format import LogFormat
 from spark_timely.log.machine.identity import Repetition, judge_repetition, refused_repetition, shown_source
 from spark_timely.log.machine.state import CommitOutcome, CommitRequest, DataFile
 from spark_timely.log.store.storage import open_storage
@@ -41,8 +40,7 @@ from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import CapturePlan, find_log
 from spark_timely.spark.base.checkpoint import LogCommit, write_entry
 from spark_timely.spark.base.source_frontier import end_of_sources
-from spark_timely.time.arrays import IntArray, consolidate_rows
-from spark_timely.time.order import minimal
+from spark_timely.time.arrays import IntArray, consolidate_rows, joined_bounds, minimal
 
 if TYPE_CHECKING:
     from spark_timely.log import Log
@@ -141,32 +139,23 @@ def merge_reports(reports: Sequence[TaskReport], /) -> TaskReport:
         raise UpperMismatchError(
             msg, hint="restart the query: it runs the micro-batch again", expected=first.seq, current=seqs
         )
-    bounds = [report.bounds for report in reports if report.bounds is not None]
     tops = [report.greatest for report in reports if report.greatest is not None]
     times, deltas = consolidate_rows(
         np.concatenate([report.progress_times for report in reports]),
         np.concatenate([report.progress_deltas for report in reports]),
     )
-    return TaskReport(
-        ident=first.ident,
-        seq=first.seq,
-        repeated=first.repeated,
-        form=first.form,
-        at=first.at,
-        base=first.base,
+    return replace(
+        first,
         n_rows=sum(report.n_rows for report in reports),
         n_dead=sum(report.n_dead for report in reports),
         n_advanced=sum(report.n_advanced for report in reports),
         n_skewed=sum(report.n_skewed for report in reports),
         minima=minimal(np.concatenate([report.minima for report in reports])),
-        bounds=None
-        if not bounds
-        else np.stack([np.min([b[0] for b in bounds], axis=0), np.max([b[1] for b in bounds], axis=0)]),
+        bounds=joined_bounds([report.bounds for report in reports if report.bounds is not None]),
         greatest=max(tops, default=None),
         progress_times=times,
         progress_deltas=deltas,
         files=tuple(file for report in reports for file in report.files),
-        statements=first.statements,
         digest=_digest_of_all(reports),
     )
 
@@ -243,9 +232,8 @@ def commit_reports(
         raise _with_likely_cause(plan, error) from error
     _check_visible(plan, whole)
     log = find(plan.options.path, plan.options.storage_options) or _create(plan)
-    form = LogFormat(log.domain, log.kind, log.schema)
     added = pa.schema([plan.layout.form.payload.field(name) for name in plan.layout.added])
-    if whole.form != fingerprint(plan.layout) or not plan.layout.fits(form.extended(added)):
+    if whole.form != fingerprint(plan.layout) or not plan.layout.fits(log.format.extended(added)):
         # Planned while there was no log, or before another query added columns. What fits is for a new plan to say.
         raise _moved(plan, ident, "tasks planned for a log of other columns", "been made by another query meanwhile")
     log.auto_compact = plan.options.auto_compact == "inline"

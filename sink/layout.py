@@ -149,7 +149,7 @@ def fingerprint(layout: CaptureLayout, /) -> str:
     """
     form = layout.form
     fields = [
-        [field.name, str(canonical_type(field.type, field.name)), field.nullable]
+        [field.name, str(field.type), field.nullable]
         for field, source in zip(form.payload, layout.payload, strict=True)
         if source is not None
     ]
@@ -427,7 +427,7 @@ def _event_columns(schema: StructType) -> tuple[str, str, tuple[str, ...]]:
         kind = arrow_schema(type(schema)([schema[name]])).field(0).type
         if not (pa.types.is_string(kind) if wanted == "string" else pa.types.is_signed_integer(kind)):
             msg = f"could not capture with frontier='events': found column {name!r} of type {str(kind)!r}"
-            raise SchemaMismatchError(msg, hint=f"it must be of type {wanted}", context={"column": name})
+            raise SchemaMismatchError(msg, hint=f"cast it to type {wanted}", context={"column": name})
     return event, delta, times
 
 
@@ -500,13 +500,10 @@ def _time_types(schema: StructType, times: tuple[str, ...], form: LogFormat | No
         )
     # One turn per coordinate of the time.
     for name, has, wants in zip(times, found, stored, strict=True):
-        if has is not wants and not (has in _WIDTHS and wants in _WIDTHS and _WIDTHS[has] < _WIDTHS[wants]):
+        if not has.fits_in(wants):
             msg = f"could not use column {name!r} as time: found type {has.value!r}, the log's is {wants.value!r}"
             raise SchemaMismatchError(msg, hint="cast the column, or capture into a new log", context={"column": name})
     return tuple(kind.value for kind in stored)
-
-
-_WIDTHS = {TimeType.SHORT: 16, TimeType.INT: 32, TimeType.LONG: 64}
 
 
 def _log_columns(arity: int) -> tuple[str, ...]:

@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spark_timely.errors import ClosedError, LogMissingError, OwnershipError, RolledBackError, shown
-from spark_timely.log.files.format import LogFormat
 from spark_timely.log.machine.identity import Repetition, judge_repetition, refused_repetition
 from spark_timely.log.store.storage import (
     Storage,
@@ -90,6 +89,11 @@ class Standing:
     at: int
     repeated: StreamState | None = None
 
+    @property
+    def base(self) -> StreamCounts | None:
+        """The counts that rows are judged by where the stream is not open yet."""
+        return self.counts if self.seq is None else None
+
 
 @dataclass(frozen=True, slots=True)
 class CapturePlan:
@@ -151,8 +155,8 @@ class CapturePlan:
             )
             raise OwnershipError(
                 msg,
-                hint="a query takes a stream over at its first micro-batch, once; start it with a new checkpoint to"
-                " take the stream over again, or give it a stream of its own",
+                hint="start the query with a new checkpoint to take the stream over again, or give it a stream of its"
+                " own: a query takes a stream over at its first micro-batch, once",
                 context={"stream": state.stream, "owner": state.owner, "query": query},
             )
 
@@ -273,11 +277,14 @@ def find_log(path: str, storage_options: dict[str, str]) -> Log | None:
     """
     from spark_timely.log.log import keep_log
 
-    storage = open_storage(path, storage_options)
-    if not has_table(storage):
+    try:
+        return keep_log(path, storage_options=storage_options or None)
+    except LogMissingError:
+        storage = open_storage(path, storage_options)
+        if has_table(storage):
+            raise
         _check_free(storage)
         return None
-    return keep_log(path, storage_options=storage_options or None)
 
 
 def make_plan(
@@ -334,7 +341,7 @@ def make_plan(
     place = look_around(options, ident.query, log, gapless=gapless)
     # First of all: what is said of another log's columns or closed streams would be beside the point.
     judge_continuity(place, ident, options.begin_at, takeover=options.takeover)
-    layout = layout_of(schema, options, form=None if log is None else LogFormat(log.domain, log.kind, log.schema))
+    layout = layout_of(schema, options, form=None if log is None else log.format)
     policy = policy_of(options, layout.form)
     initial = StreamCounts.initial(layout.form.domain.minimum)
     fresh = Standing(None, initial, clock())

@@ -18,18 +18,17 @@ import pyarrow.compute as pc
 
 from spark_timely.canonical.row_hash import RowsDigest, digest_of
 from spark_timely.errors import ProtocolError, SchemaMismatchError, StorageError
-from spark_timely.log.files.parquet import conform, message_table, write_data_files
+from spark_timely.log.files.format import conform
+from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.machine.state import DataFile
 from spark_timely.log.store.storage import FileStorage, open_storage
 from spark_timely.protocol.policy import FrontierPolicy, Judgement, late_error
-from spark_timely.protocol.rules import StreamCounts
 from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import CapturePlan, Standing
-from spark_timely.time.arrays import IntArray, consolidate_rows, is_sorted, lexsort
+from spark_timely.time.arrays import IntArray, consolidate_rows, is_sorted, joined_bounds, lexsort, minimal
 from spark_timely.time.domain import plain_value
-from spark_timely.time.order import minimal
 
 
 def write_rows(plan: CapturePlan, ident: BatchId, batches: Iterable[pa.RecordBatch], /) -> TaskReport:
@@ -174,7 +173,7 @@ class _Task:
     def _write(self, table: pa.Table, times: IntArray, event: str) -> None:
         options = self.plan.options
         self.files += write_data_files(
-            _Noting(self.storage, self.begun),
+            self.storage,
             table,
             times,
             stream=options.stream,
@@ -183,6 +182,7 @@ class _Task:
             event=event,
             target_file_size=options.target_file_size,
             compression=options.compression,
+            begun=self.begun,
         )
 
     @property
@@ -225,7 +225,7 @@ class _Task:
         delta = changes.column(str(layout.delta))
         if delta.null_count:
             msg = f"could not capture events: found a progress row whose {layout.delta!r} is null"
-            raise ProtocolError(msg, hint="a progress row tells the change of a count", context={})
+            raise ProtocolError(msg, hint="give each progress row the change of a count", context={})
         times = domain.from_columns(changes, layout.times)
         deltas = np.asarray(delta.to_numpy(), dtype=np.int64)
         if self.progress is not None:
@@ -266,41 +266,16 @@ class _Task:
             repeated=self.standing.repeated is not None,
             form=fingerprint(self.plan.layout),
             at=self.standing.at,
-            base=_base(self.standing),
+            base=self.standing.base,
             n_rows=self.n_rows,
             n_dead=self.n_dead,
             n_advanced=self.n_advanced,
             n_skewed=self.n_skewed,
             minima=minimal(np.concatenate(self.minima)) if self.minima else empty[0],
-            bounds=_bounds(self.bounds),
+            bounds=joined_bounds(self.bounds),
             greatest=self.greatest,
             progress_times=times,
             progress_deltas=deltas,
             files=tuple(self.files),
             digest=self.digest,
         )
-
-
-class _Noting(FileStorage):
-    """The log's storage, noting which files were begun: a write that fails does not tell."""
-
-    def __init__(self, storage: FileStorage, begun: list[str]) -> None:
-        super().__init__(storage.uri, storage.options)
-        self._storage = storage
-        self._begun = begun
-
-    def open_output(self, path: str) -> pa.NativeFile:
-        """Note the file, and open it."""
-        self._begun.append(path)
-        return self._storage.open_output(path)
-
-
-def _base(standing: Standing) -> StreamCounts | None:
-    return standing.counts if standing.seq is None else None
-
-
-def _bounds(parts: list[IntArray]) -> IntArray | None:
-    if not parts:
-        return None
-    stacked = np.stack(parts)
-    return np.stack([stacked[:, 0].min(axis=0), stacked[:, 1].max(axis=0)])

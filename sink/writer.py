@@ -81,7 +81,7 @@ class TimelyStreamWriter(DataSourceStreamArrowWriter):
         from spark_timely.sink.rows import write_rows
 
         settle_worker()
-        return CaptureMessage(write_rows(self.plan, _told(self.plan.ident), iterator))
+        return CaptureMessage(write_rows(self.plan, _as_tasks_know(self.plan.ident), iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Append the micro-batch to the log, once.
@@ -190,8 +190,9 @@ def _refuse_unseen(options: SinkOptions) -> None:
         msg = "could not use option dialect='cdcv2' with format('timely')"
         raise InvalidOptionError(
             msg,
-            hint="a task of a sink sees neither the rows of other tasks nor the log, so it cannot tell a copy: use"
-            " spark_timely.start(…, dialect='cdcv2', through='foreachBatch'), or spark_timely.capture in foreachBatch",
+            hint="use spark_timely.start(…, dialect='cdcv2', through='foreachBatch'), or spark_timely.capture in"
+            " foreachBatch: a task of a sink sees neither the rows of other tasks nor the log, so it cannot tell a"
+            " copy",
             context={"option": "dialect"},
         )
     if options.idle_timeout is not None:
@@ -205,14 +206,14 @@ def _refuse_unseen(options: SinkOptions) -> None:
         msg = "could not use option onFinish='close' with format('timely')"
         raise InvalidOptionError(
             msg,
-            hint="a sink does not see the end of its query: use spark_timely.start(…, on_finish='close'), or close the"
-            " stream from the command line",
+            hint="use spark_timely.start(…, on_finish='close'), or close the stream from the command line: a sink"
+            " does not see the end of its query",
             context={"option": "onFinish"},
         )
 
 
-def _told(ident: BatchId) -> BatchId:
-    """Return the micro-batch as Spark tells it to its tasks, completed by what the driver read."""
+def _as_tasks_know(ident: BatchId) -> BatchId:
+    """Return the micro-batch as Spark's tasks know it, completed by what the driver read."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

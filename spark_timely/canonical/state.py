@@ -36,12 +36,12 @@ from spark_timely.time.arrays import (
     TimesLike,
     as_diffs,
     as_times,
+    beyond,
     concat_times,
     group_times,
     is_sorted,
     run_starts,
 )
-from spark_timely.time.order import beyond
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

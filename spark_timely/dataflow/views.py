@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from spark_timely.dataflow.aggregates import Aggregation, aggregate_rows
 from spark_timely.dataflow.delays import BoundDelay
 from spark_timely.errors import OperatorError, TimelyError, TimelyInternalError, described
-from spark_timely.log.files.parquet import conform
+from spark_timely.log.files.format import conform
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray, group_times
 from spark_timely.time.domain import TimeDomain

@@ -42,8 +42,7 @@ from spark_timely.log import Log
 from spark_timely.log.files.parquet import file_times, open_parquet, read_file
 from spark_timely.protocol.replay import lexicographically_below
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import DiffArray, IntArray, unique_times
-from spark_timely.time.order import less_equal
+from spark_timely.time.arrays import DiffArray, IntArray, less_equal, unique_times
 
 STRETCH_ROWS = 1 << 20
 _EVENT_RECORDS = 8192
@@ -230,12 +229,13 @@ def _wanted(log: Log, table: pa.Table, stream: str | None, upper: Antichain | No
 def times_of(log: Log, stream: str | None, upper: Antichain | None) -> tuple[IntArray, DiffArray]:
     """Return the distinct times in lexicographic order, and how many rows each has."""
     index = log.files()
+    alone = index.lone_streams()
     schema = pa.schema([log.format.data_schema.field(name) for name in ("_stream", *log.domain.columns)])
     parts: list[IntArray] = [np.empty((0, log.domain.arity), np.int64)]
     numbers: list[DiffArray] = [np.empty(0, np.int64)]
     for i, path in enumerate(index.paths.tolist()):  # as many turns as files
         told = None
-        if stream is None or index.one_stream(i) == stream:
+        if stream is None or alone[i] == stream:
             with open_parquet(log.storage, path) as file:
                 told = file_times(file)
         if told is None:

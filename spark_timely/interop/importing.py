@@ -46,8 +46,8 @@ from spark_timely.interop.reader import CaptureReader, GrowingFile, Source
 from spark_timely.interop.schema import Type, arrow_schema, parse_type, type_text
 from spark_timely.log import Log
 from spark_timely.log.commit import discard_refused
-from spark_timely.log.files.format import canonical_type, check_stream_name
-from spark_timely.log.files.parquet import conform, message_table, write_data_files
+from spark_timely.log.files.format import canonical_type, check_stream_name, conform
+from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.machine.decide import decide_open
 from spark_timely.log.machine.state import CommitRequest, DataFile, StreamState
 from spark_timely.protocol.note import ImportMark, Note

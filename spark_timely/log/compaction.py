@@ -104,7 +104,7 @@ def compact(states: StreamStates, *, target_file_size: int = TARGET_FILE_BYTES, 
     store.check_writable()
     if store.append_only:
         msg = f"could not compact log {store.path!r}: found the table property delta.appendOnly=true"
-        raise InvalidUsageError(msg, hint="unset the property; it forbids that files are replaced")
+        raise InvalidUsageError(msg, hint="unset the property: it forbids to replace files")
     before = len(store.live)
     merged = rewritten = lost = 0
     for event in ("message", "dead"):
@@ -230,8 +230,8 @@ def _read_known(store: Store, path: str, schema: pa.Schema) -> pa.Table:
             msg = f"could not merge file {path!r} of log {store.path!r}: found columns={unknown!r} that the log lacks"
             raise LogDamagedError(
                 msg,
-                hint="the entry that added them was lost: add them again, with their types, by log.add_columns; the"
-                " values are in the file, and come back",
+                hint="add them again, with their types, by log.add_columns, since the entry that added them was lost;"
+                " the values are in the file, and come back",
                 context={"path": store.path, "file": path},
                 determinate=True,
             )

@@ -65,8 +65,8 @@ class CutLog:
         msg = f"could not read log {log.path!r} at a cut: {found}"
         raise DataLossError(
             msg,
-            hint="the log was restored to an earlier state: put back the one that the cut was made of, or make a new"
-            " cut and make again what was made of this one",
+            hint="put back the log that the cut was made of, which was restored to an earlier state; or make a new"
+            " cut, and make again what was made of this one",
             context={"path": log.path, "stream": next(iter(others))},
         )
 

@@ -17,6 +17,7 @@ import threading
 import time
 import uuid
 from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from spark_timely.log.files.index import FileIndex
+    from spark_timely.log.machine.state import DataFile
     from spark_timely.log.store.base import Store
     from spark_timely.log.store.storage import Storage
     from spark_timely.time.domain import TimeDomain
@@ -846,15 +848,7 @@ class MemoryLog(Log):
         """Create a log. Parameters as those of `spark_timely.log.log.create_log`."""
         form = LogFormat.build(schema, times=times, minimum=minimum, kind=kind)
         table = MemoryTable(form)
-        state = initial_state(
-            OPEN_STREAM,
-            StreamCounts.initial(form.domain.minimum, streams),
-            owner=None,
-            at=int(clock() * 1_000_000),
-            reason="created",
-            note=Note(),
-        )
-        first = write_progress_file(table.storage, batch_rows(form, state), OPEN_STREAM, 0, form.domain)
+        first = _first_file(table.storage, form, streams, clock)
         MemoryStore(table).transact([first], [(f"timely/{OPEN_STREAM}", 0)])
         return cls(MemoryStore(table), clock=clock, merge_every=merge_every, auto_compact=auto_compact)
 
@@ -873,6 +867,19 @@ class MemoryLog(Log):
 
 def _reopened(log: type[Log], store: Store, merge_every: int | None, auto_compact: bool) -> Log:  # noqa: FBT001 - as pickle passes it
     return log(store, merge_every=merge_every, auto_compact=auto_compact)
+
+
+def _first_file(storage: Storage, form: LogFormat, streams: int, clock: Callable[[], float]) -> DataFile:
+    """Write the progress of the commit that makes a log: its unclaimed capabilities."""
+    state = initial_state(
+        OPEN_STREAM,
+        StreamCounts.initial(form.domain.minimum, streams),
+        owner=None,
+        at=int(clock() * 1_000_000),
+        reason="created",
+        note=Note(),
+    )
+    return write_progress_file(storage, batch_rows(form, state), OPEN_STREAM, 0, form.domain)
 
 
 def create_log(
@@ -955,6 +962,14 @@ def create_log(
         raise InvalidUsageError(msg, hint="give a number of streams of at least 1")
     storage_options = promised(storage_options, single_writer=single_writer, flush=flush)
     check_place(where, storage_options)
+    open_ = partial(
+        open_log,
+        where,
+        storage_options=storage_options,
+        clock=clock,
+        merge_every=merge_every,
+        auto_compact=auto_compact,
+    )
     storage = open_storage(where, storage_options)
     if storage.local and os.path.exists(where) and not os.path.isdir(where):
         msg = f"could not create log {where!r}: found a file"
@@ -970,15 +985,7 @@ def create_log(
                 hint="give an empty or new directory",
                 context={"path": where},
             )
-        state = initial_state(
-            OPEN_STREAM,
-            StreamCounts.initial(form.domain.minimum, streams),
-            owner=None,
-            at=int(clock() * 1_000_000),
-            reason="created",
-            note=Note(),
-        )
-        first = write_progress_file(storage, batch_rows(form, state), OPEN_STREAM, 0, form.domain)
+        first = _first_file(storage, form, streams, clock)
         try:
             creation = create_table(storage, form, [first], storage_options)
         except StorageError as error:
@@ -986,13 +993,7 @@ def create_log(
                 storage.delete(first.path)
             raise
         if creation == "made":
-            return open_log(
-                where,
-                storage_options=storage_options,
-                clock=clock,
-                merge_every=merge_every,
-                auto_compact=auto_compact,
-            )
+            return open_()
         if creation == "taken":
             storage.delete(first.path)
         elif not exist_ok:
@@ -1007,15 +1008,13 @@ def create_log(
             hint="give another path, or exist_ok=True to open a log that is there",
             context={"path": where},
         )
-    log = open_log(
-        where, storage_options=storage_options, clock=clock, merge_every=merge_every, auto_compact=auto_compact
-    )
+    log = open_()
     found = log.format
     if (found.domain, found.kind) != (form.domain, form.kind):
         msg = f"could not use log {where!r}: found kind={found.kind!r} times={found.domain.to_json()!r}"
         raise SchemaMismatchError(
             msg,
-            hint=f"it was to have kind={form.kind!r} times={form.domain.to_json()!r}; give another path",
+            hint=f"give another path, or what it has in place of kind={form.kind!r} times={form.domain.to_json()!r}",
             context={"path": where},
         )
     if not (found.payload.equals(form.payload) or found.declared.equals(form.payload)):
@@ -1151,7 +1150,6 @@ def keep_log(path: str | os.PathLike[str], *, storage_options: Mapping[str, str]
     try:
         if log is not None:
             log.refresh()
-            log.streams()
     except TimelyError:
         log = None  # gone, restored, replaced or damaged: to open it again says which
     if log is None:

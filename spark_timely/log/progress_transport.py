@@ -84,7 +84,7 @@ class LogTransport:
     def __init__(self, log: Log, index: int, peers: int, *, name: str = "progress") -> None:
         if not 0 <= index < peers:
             msg = f"could not connect worker {index!r}: found peers={peers!r}"
-            raise InvalidUsageError(msg, hint="workers are numbered from 0")
+            raise InvalidUsageError(msg, hint="number the workers from 0")
         missing = [field for field in PROGRESS_SCHEMA.names if field not in log.schema.names]
         if missing:
             msg = f"could not connect worker {index!r} through log {log.path!r}: it has no columns {missing!r}"
@@ -138,11 +138,13 @@ class LogTransport:
         """
         if batch.source != self._index:
             msg = f"could not send a progress batch: worker {self._index!r} found source={batch.source!r}"
-            raise ProtocolError(msg, hint="a worker speaks for itself only")
+            raise ProtocolError(msg, hint="send statements of this worker only")
         rows = batch.rows
         if rows.dtype == np.uint64 and rows.size and int(rows.max()) >= 1 << 63:
             msg = f"could not send a progress batch: found a coordinate of {int(rows.max())!r}"
-            raise InvalidUsageError(msg, hint="through a log, coordinates of times are below 2**63")
+            raise InvalidUsageError(
+                msg, hint="use times whose coordinates are below 2**63 with a transport through a log"
+            )
         n = rows.shape[0]
         table = pa.table(
             {

@@ -80,7 +80,7 @@ def read_rows(
         msg = f"could not read log {log.path!r}: found no column {unknown[0]!r}"
         raise SchemaMismatchError(
             msg,
-            hint=f"it has columns {shown(schema.names)}",
+            hint=f"choose among its columns: {shown(schema.names)}",
             context={"column": unknown[0]},
         )
     wanted = list(schema.names) if columns is None else list(dict.fromkeys(columns))

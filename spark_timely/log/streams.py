@@ -132,6 +132,8 @@ class StreamStates:
         self.lock = threading.RLock()
         self._keeps_rows = keeps_rows
         self._states: dict[str, StreamState] = {}
+        # The states whose counts were summed up last, and the sum.
+        self._total: tuple[object, StreamCounts] = (None, StreamCounts.empty(store.format.domain.arity))
         # Generation and version of the store: a version that was read again may say something else.
         self._states_at = (-1, -1)
         self._newest_by_path: dict[str, dict[str, StreamState]] = {}
@@ -202,8 +204,8 @@ class StreamStates:
     def _went_back(self, stream: str, found: str) -> RolledBackError:
         return RolledBackError(
             f"could not read log {self.store.path!r}: found {found}",
-            hint="the log was restored to an earlier state: open it again; what was done with the commits that are"
-            " gone, such as a frontier that was acted on or rows that were appended, is to be done again",
+            hint="open the log again, which was restored to an earlier state; do again what was done with the commits"
+            " that are gone, such as acting on a frontier or appending rows",
             context={"path": self.store.path, "stream": stream},
         )
 
@@ -264,13 +266,13 @@ class StreamStates:
         are remembered, so that the cost is that of what is new.
         """
         index = self.store.live.index("progress")
-        if not len(index):
+        streams = index.lone_streams()
+        if not streams:
             msg = f"could not read log {self.store.path!r}: found no progress rows, invariant 2"
             raise TimelyInternalError(msg)
         newest: dict[str, int] = {}
         candidates: list[int] = []
-        for i in range(len(index)):  # bounded: progress files are merged
-            stream = index.one_stream(i)
+        for i, stream in enumerate(streams):  # bounded: progress files are merged
             if stream is None or index.seq_hi[i] == np.iinfo(np.int64).max:
                 candidates.append(i)
             elif stream not in newest or index.seq_hi[newest[stream]] < index.seq_hi[i]:
@@ -298,17 +300,7 @@ class StreamStates:
         return rows
 
     def commits_of(self, wanted: Mapping[str, int]) -> dict[str, StreamState]:
-        """Return the states right after one commit each of some streams, without those that the snapshot lacks.
-
-        Parameters
-        ----------
-        wanted : mapping of str to int
-            By stream, `#open` too, the number of the commit.
-
-        Notes
-        -----
-        Free for the newest commits; for earlier ones the progress files that may hold them are read, once each.
-        """
+        """Return the states right after one commit each of some streams. See `spark_timely.log.log.Log.commits_of`."""
         with self.lock:
             newest = self.newest()
             found = {name: newest[name] for name, seq in wanted.items() if name in newest and newest[name].seq == seq}
@@ -335,12 +327,7 @@ class StreamStates:
         }
 
     def holders(self, stream: str, seq: int) -> list[str]:
-        """Return the progress files that may hold a commit: as long as they are live it is there, if it was.
-
-        Notes
-        -----
-        Nothing is read.
-        """
+        """Return the progress files that may hold a commit. See `spark_timely.log.log.Log.holders`."""
         with self.lock:
             self.newest()
             return self._holders(stream, seq)
@@ -352,18 +339,18 @@ class StreamStates:
 
     def counts(self) -> StreamCounts:
         """Return the capabilities held by all streams together, unclaimed ones included."""
-        total = StreamCounts.empty(self.store.format.domain.arity)
-        for state in self.newest().values():  # as many turns as streams
-            total = total.plus(state.counts)
-        return total
+        with self.lock:
+            states = self.newest()
+            if self._total[0] is not states:
+                parts = [state.counts for state in states.values()]  # as many as streams
+                times, counts = (
+                    np.concatenate(arrays) for arrays in zip(*((c.times, c.counts) for c in parts), strict=True)
+                )
+                self._total = states, StreamCounts.from_arrays(times, counts, self.store.format.domain.arity)
+            return self._total[1]
 
     def progress(self) -> pa.Table:
-        """Return all progress rows, sorted by stream, seq and time.
-
-        Notes
-        -----
-        Files read before are remembered: the cost is that of new ones, and one sort.
-        """
+        """Return all progress rows, sorted by stream, seq and time. See `spark_timely.log.log.Log.progress`."""
         with self.lock:
             index = self.files("progress")
             kept = {path: self.rows_in(path) for path in index.paths.tolist()}
@@ -372,21 +359,7 @@ class StreamStates:
         return distinct_rows(self.store.format, rows)
 
     def recorded(self, stream: str, batch: int, step: int | None = None) -> StreamState | None:
-        """Return the state right after the commit of a micro-batch, None if it is not in the log.
-
-        Its `before` is what the rows of the micro-batch were judged by.
-
-        Parameters
-        ----------
-        stream : str
-        batch : int
-        step : int, optional
-            0 if not given.
-
-        Notes
-        -----
-        Free for the newest commit; earlier ones are looked up among all progress rows.
-        """
+        """Return the state right after the commit of a micro-batch. See `spark_timely.log.log.Log.recorded`."""
         state = self.newest().get(stream)
         wanted = (batch, step or 0)
         if state is None or state.batch is None:

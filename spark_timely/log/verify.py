@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 
 from spark_timely.canonical.state import CanonicalState
 from spark_timely.errors import DataLossError, ProtocolError
-from spark_timely.log.files.parquet import corrupt, in_schema, open_parquet
-from spark_timely.log.machine.state import OPEN_STREAM, StreamState, states_by_seq
+from spark_timely.log.files.format import in_schema
+from spark_timely.log.files.parquet import corrupt, open_parquet
+from spark_timely.log.machine.state import OPEN_STREAM, StreamState, states_by_seq, stream_codes
 from spark_timely.protocol.event import StreamEvents
 from spark_timely.protocol.rules import StreamCounts, verify_events
-from spark_timely.time.arrays import IntArray, unique_times
-from spark_timely.time.order import minimal
+from spark_timely.time.arrays import IntArray, minimal, unique_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,16 +86,13 @@ class _Tally:
 
     def add(self, streams: pa.ChunkedArray, seqs: npt.NDArray[np.int64], times: IntArray) -> None:
         """Count rows; one turn per commit that they belong to."""
-        names = streams.combine_chunks().dictionary_encode()
-        if isinstance(names, pa.ChunkedArray):
-            names = names.combine_chunks()
-        codes = np.asarray(names.indices.to_numpy(), np.int64)
+        names, codes = stream_codes(streams)
         keys = np.stack([codes, seqs], axis=1)
         commits, _ = unique_times(keys)
         single = len(commits) == 1
         for code, seq in commits.tolist():
             part = times if single else times[(codes == code) & (seqs == seq)]
-            key = (names.dictionary[code].as_py(), seq)
+            key = (names[code], seq)
             bounds = np.stack([part.min(axis=0), part.max(axis=0)])
             least = minimal(part)
             if key in self.rows:

@@ -28,7 +28,8 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.commit import discard_refused
-from spark_timely.log.files.parquet import TARGET_FILE_BYTES, conform, message_table, write_data_files
+from spark_timely.log.files.format import conform
+from spark_timely.log.files.parquet import TARGET_FILE_BYTES, message_table, write_data_files
 from spark_timely.log.machine.decide import closed_stream, missing_stream
 from spark_timely.log.machine.identity import Repetition, judge_repetition
 from spark_timely.log.machine.state import CommitOutcome, CommitRequest, DataFile, StreamState
@@ -177,13 +178,10 @@ class StreamWriter:
                 return CommitOutcome(committed=False, state=self.state)
         state = self._writable()
         table, times = self._messages(rows, time, state)
-        if progress is not None:
-            p_times = as_times(progress[0], self.log.domain.arity)
-            deltas = as_diffs(progress[1], len(p_times))
-        elif advance_to is not None:
+        if advance_to is not None:
             p_times, deltas = self._downgrade(state, self.log.domain.parse_frontier(advance_to))
         else:
-            p_times, deltas = _nothing(self.log.domain.arity)
+            p_times, deltas = self._changes(progress)
         return self._commit(state, table, times, p_times, deltas, reason, batch=batch, note=note)
 
     def _keyed(self, batch: int, rows: pa.Table | pa.RecordBatch, time: str | Sequence[str] | None) -> Note:
@@ -220,17 +218,21 @@ class StreamWriter:
             context={"path": self.log.path, "stream": self.stream, "batch": batch, "newest": state.batch},
         )
 
+    def _changes(self, progress: tuple[TimesLike, npt.ArrayLike] | None) -> tuple[IntArray, npt.NDArray[np.int64]]:
+        """Return changes of counts that were given as arrays; none if there are none."""
+        if progress is None:
+            return _nothing(self.log.domain.arity)
+        times = as_times(progress[0], self.log.domain.arity)
+        return times, as_diffs(progress[1], len(times))
+
     def _progressed(
         self, done: StreamState, advance_to: object | None, progress: tuple[TimesLike, npt.ArrayLike] | None
     ) -> bool:
         """Whether a commit made the progress that is asked for."""
         if advance_to is not None:
             times, deltas = downgrade_to(done.before, self.log.domain.parse_frontier(advance_to))
-        elif progress is not None:
-            times = as_times(progress[0], self.log.domain.arity)
-            deltas = as_diffs(progress[1], len(times))
         else:
-            times, deltas = _nothing(self.log.domain.arity)
+            times, deltas = self._changes(progress)
         # What the commit left, without what was to be left: nothing.
         held = [(done.before.times, done.before.counts), (times, deltas), (done.counts.times, -done.counts.counts)]
         left, _ = consolidate_rows(concat_times(*(t for t, _ in held)), np.concatenate([n for _, n in held]))
@@ -367,8 +369,8 @@ class StreamWriter:
             )
             raise RolledBackError(
                 msg,
-                hint="the log was restored or replaced, and rows that this writer appended are gone: append them again"
-                " with a new writer",
+                hint="append the rows again with a new writer: the log was restored or replaced, and rows that this one"
+                " appended are gone",
                 context={"path": self.log.path, "stream": self.stream},
             )
         if state.closed:
@@ -514,7 +516,7 @@ def _diffs(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
         msg = f"could not read column '_diff': found type={column.type} with {column.null_count} nulls"
         raise SchemaMismatchError(
             msg,
-            hint="_diff is an integer in every row",
+            hint="give an integer as _diff in every row",
             context={"column": "_diff"},
         )
     return np.asarray(column.cast(pa.int64()).to_numpy(), np.int64)

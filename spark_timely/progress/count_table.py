@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_timely.progress.kernels import inlined, njit
-from spark_timely.time.arrays import BoolArray, DiffArray, IntArray, Time
-from spark_timely.time.order import minimal
+from spark_timely.time.arrays import BoolArray, DiffArray, IntArray, Time, minimal
 
 __all__ = ["CountTable", "Ints", "count_of", "count_rows", "few_minima", "held", "moves"]
 

@@ -29,8 +29,9 @@ from spark_timely.time.arrays import (
     as_diffs,
     as_times,
     consolidate_rows,
+    minimal,
+    minimal_elements,
 )
-from spark_timely.time.order import minimal, minimal_elements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

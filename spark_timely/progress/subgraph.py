@@ -63,7 +63,7 @@ from spark_timely.progress.frontier import MutableAntichain
 from spark_timely.progress.operate import InternalSummary, Operate, Paths, PortChanges, Steps, Time
 from spark_timely.progress.reachability import Builder, Location, Source, Target
 from spark_timely.progress.summary import NestedTimes, Refines, SameTimes
-from spark_timely.time.order import minimal_elements
+from spark_timely.time.arrays import minimal_elements
 
 if TYPE_CHECKING:
     from spark_timely.progress.broadcast import Transport

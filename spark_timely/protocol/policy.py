@@ -28,8 +28,7 @@ import numpy as np
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, LateDataError, shown
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import consolidate_rows
-from spark_timely.time.order import advance, beyond
+from spark_timely.time.arrays import advance, beyond, consolidate_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

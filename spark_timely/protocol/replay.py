@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from spark_timely.time.arrays import group_times, lexsort
-from spark_timely.time.order import beyond, minimal
+from spark_timely.time.arrays import beyond, group_times, lexsort, minimal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -33,8 +33,17 @@ from spark_timely.protocol.event import (
     running_counts,
 )
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import DiffArray, IntArray, TimesLike, as_diffs, as_times, concat_times, consolidate_rows
-from spark_timely.time.order import beyond, less_equal
+from spark_timely.time.arrays import (
+    DiffArray,
+    IntArray,
+    TimesLike,
+    as_diffs,
+    as_times,
+    beyond,
+    concat_times,
+    consolidate_rows,
+    less_equal,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -302,7 +311,7 @@ def check_messages(
 
     Notes
     -----
-    Cost: as `spark_timely.time.order.beyond`.
+    Cost: as `spark_timely.time.arrays.beyond`.
 
     Examples
     --------

@@ -19,8 +19,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spark_timely.errors import InvalidShapeError
-from spark_timely.time.arrays import BoolArray, IntArray, TimesLike, as_times, concat_times
-from spark_timely.time.order import beyond, minimal, minimal_elements
+from spark_timely.time.arrays import (
+    BoolArray,
+    IntArray,
+    TimesLike,
+    as_times,
+    beyond,
+    concat_times,
+    minimal,
+    minimal_elements,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -248,7 +256,7 @@ class Antichain:
 
         Notes
         -----
-        Cost: see `spark_timely.time.order.beyond`.
+        Cost: see `spark_timely.time.arrays.beyond`.
 
         Examples
         --------

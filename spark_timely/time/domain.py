@@ -17,7 +17,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -174,6 +174,17 @@ class TimeType(enum.Enum):
     def minimum_is_of_type(self) -> bool:
         """Whether `lo` is what the column's type itself can hold: true of the integer types."""
         return self in (TimeType.LONG, TimeType.INT, TimeType.SHORT)
+
+    def fits_in(self, other: TimeType) -> bool:
+        """Return whether each time of this type is one of another: it is the same, or a wider integer.
+
+        Examples
+        --------
+        >>> TimeType.INT.fits_in(TimeType.LONG), TimeType.DATE.fits_in(TimeType.TIMESTAMP)
+        (True, False)
+        """
+        both = self.minimum_is_of_type and other.minimum_is_of_type
+        return self is other or (both and self.hi < other.hi)
 
     def _check_type(self, type_: pa.DataType, name: str) -> None:
         fits = {
@@ -474,6 +485,13 @@ class TimeDomain:
     minimum : tuple of int, optional
         The time at which a log starts; the types' minima unless given.
 
+    Attributes
+    ----------
+    arity : int
+        Number k of coordinates.
+    columns : tuple of str
+        Names of the time columns of a log: `_time`, or `_time_0`, `_time_1` and so on.
+
     Examples
     --------
     >>> domain = TimeDomain(("long", "date"))
@@ -485,6 +503,8 @@ class TimeDomain:
 
     types: tuple[TimeType, ...] = (TimeType.LONG,)
     minimum: tuple[int, ...] = ()
+    arity: int = field(init=False, repr=False, compare=False)
+    columns: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check and normalise what was given."""
@@ -495,7 +515,7 @@ class TimeDomain:
             msg = f"could not build a time domain: found types={names!r}"
             raise InvalidUsageError(
                 msg,
-                hint=f"types of times are {', '.join(t.value for t in TimeType)}",
+                hint=f"choose among the types {', '.join(t.value for t in TimeType)}",
             ) from error
         if not types:
             msg = "could not build a time domain: found no types"
@@ -509,16 +529,8 @@ class TimeDomain:
             )
         object.__setattr__(self, "types", types)
         object.__setattr__(self, "minimum", tuple(t.from_json(m) for t, m in zip(types, minimum, strict=True)))
-
-    @property
-    def arity(self) -> int:
-        """Number k of coordinates."""
-        return len(self.types)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the time columns of a log: `_time`, or `_time_0`, `_time_1` and so on."""
-        return self.suffixed("_time")
+        object.__setattr__(self, "arity", len(types))
+        object.__setattr__(self, "columns", self.suffixed("_time"))
 
     def suffixed(self, name: str) -> tuple[str, ...]:
         """Return the column names of a per-coordinate fact, such as `_min_time`.

@@ -48,7 +48,7 @@ def test_create_again_is_refused_unless_allowed(path: Path) -> None:
     [
         (VALUES, {"times": ("date",), "minimum": None}, "found kind='stream' times="),
         (VALUES, {"minimum": (1,)}, "found kind='stream' times="),
-        (VALUES, {"kind": "collection"}, "it was to have kind='collection'"),
+        (VALUES, {"kind": "collection"}, "in place of kind='collection'"),
         (pa.schema([("w", pa.int64())]), {}, "no column 'w'"),
         (pa.schema([("v", pa.string())]), {}, "column .*v: int64.* where .*string"),
         (pa.schema([("v", pa.int64()), ("w", pa.int64())]), {}, "no column 'w'"),

@@ -377,7 +377,7 @@ def test_places_where_there_is_nothing_to_repair(tmp_path: Path) -> None:
 def test_command_line_shows_the_repair_and_then_does_it(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_timely.log.store.repair.LOOKS_S", ())
+    monkeypatch.setattr("spark_timely.log.store.delta.LOOKS_S", ())
     log = filled(path)
     assert main(["repair", str(path)]) == 0
     assert capsys.readouterr().out == "no entry and no checkpoint of the table's log is damaged\n"
@@ -399,7 +399,7 @@ def test_command_line_shows_the_repair_and_then_does_it(
 def test_command_line_says_which_checkpoint_it_deletes(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_timely.log.store.repair.LOOKS_S", ())
+    monkeypatch.setattr("spark_timely.log.store.delta.LOOKS_S", ())
     version = checkpointed(path).version - 1
     checkpoint_of(path).unlink()
     assert main(["repair", str(path), "--yes"]) == 0

@@ -171,7 +171,7 @@ def test_log_replaced_by_a_longer_one_behind_a_url_is_noticed(path: Path, tmp_pa
     log.writer(owner="me").append(rows(0))
     os.utime(path / "_delta_log" / f"{log.version:020d}.json", (1_700_000_000, 1_700_000_000))
     store = log.store
-    store._storage = FileStorage(f"file://{path}")
+    store.storage = FileStorage(f"file://{path}")
     store._mark = store._entry_mark()
     assert not log.refresh()
     replace_by_a_longer_one(path, tmp_path)

@@ -16,8 +16,7 @@ from spark_timely.progress.change_batch import ChangeBatch
 from spark_timely.progress.count_table import CountTable
 from spark_timely.progress.frontier import MutableAntichain
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import as_times
-from spark_timely.time.order import advance_by
+from spark_timely.time.arrays import advance_by, as_times
 from tests.oracles.golden import as_row, vectors
 
 pytestmark = pytest.mark.golden

@@ -10,8 +10,7 @@ import pytest
 
 from spark_timely.progress.summary import NestedTimes, Summary
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import IntArray
-from spark_timely.time.order import less_equal
+from spark_timely.time.arrays import IntArray, less_equal
 from tests.oracles.golden import as_row, vectors
 
 pytestmark = pytest.mark.golden

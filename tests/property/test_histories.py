@@ -133,7 +133,6 @@ class InMemory(Place):
         patch.setattr("spark_timely.log.log.create_log", self.create)
         for module in (sink_rows, sink_commit):
             patch.setattr(module, "open_storage", self.storage)
-        patch.setattr(sink_rows, "_Noting", lambda storage, begun: storage)
 
 
 class OnDisk(Place):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
 from spark_timely.progress.change_batch import ChangeBatch
 from spark_timely.progress.frontier import MutableAntichain
-from spark_timely.time import arrays, order
+from spark_timely.time import arrays
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import consolidate
 from tests.oracles import order_model as model
@@ -51,9 +51,9 @@ def test_kernels_equal_to_definitions(drawn: tuple[int, np.dtype[Any], list[list
     arity, dtype, (times, frontier, _) = drawn
     left, right = array(times, arity, dtype), array(frontier, arity, dtype)
     kept = left.copy(), right.copy()
-    assert order.beyond(left, right).tolist() == [model.is_beyond(t, frontier) for t in times]
-    assert rows(order.minimal(left)) == model.minima(times)
-    assert order.minimal_elements(times) == model.minima(times)
+    assert arrays.beyond(left, right).tolist() == [model.is_beyond(t, frontier) for t in times]
+    assert rows(arrays.minimal(left)) == model.minima(times)
+    assert arrays.minimal_elements(times) == model.minima(times)
     assert rows(left[arrays.lexsort(left)]) == sorted(times)
     assert arrays.is_sorted(left) == (sorted(times) == times)
     unique, inverse, counts = arrays.group_times(left)
@@ -61,14 +61,14 @@ def test_kernels_equal_to_definitions(drawn: tuple[int, np.dtype[Any], list[list
     assert rows(unique[inverse]) == times
     assert counts.tolist() == [Counter(times)[t] for t in sorted(set(times))]
     assert [a.tolist() for a in arrays.unique_times(left)] == [unique.tolist(), counts.tolist()]
-    assert rows(order.advance_by(left, right)) == [model.advance_by(t, frontier) for t in times]
+    assert rows(arrays.advance_by(left, right)) == [model.advance_by(t, frontier) for t in times]
     if frontier:
-        advanced = order.advance(left, right)
+        advanced = arrays.advance(left, right)
         assert rows(advanced) == [model.advance(t, frontier) for t in times]
-        assert order.beyond(advanced, right).all()
+        assert arrays.beyond(advanced, right).all()
     assert np.array_equal(left, kept[0])
     assert np.array_equal(right, kept[1])
-    for result in (order.minimal(left), order.advance_by(left, right), unique):
+    for result in (arrays.minimal(left), arrays.advance_by(left, right), unique):
         assert not np.shares_memory(result, left)
         assert result.dtype == dtype
 
@@ -80,10 +80,10 @@ def test_kernels_on_larger_arrays_equal_to_definitions(seed: int, arity: int, sp
     if arity > 1 and seed % 2:  # wide antichains
         array_[:, -1] = -array_[:, :-1].sum(axis=1) + rng.integers(0, 3, n)
     times = rows(array_)
-    frontier = order.minimal(array_[: n // 2])
+    frontier = arrays.minimal(array_[: n // 2])
     assert rows(frontier) == model.minima(times[: n // 2])
-    assert rows(order.minimal(array_)) == model.minima(times)
-    assert order.beyond(array_, frontier).tolist() == [model.is_beyond(t, rows(frontier)) for t in times]
+    assert rows(arrays.minimal(array_)) == model.minima(times)
+    assert arrays.beyond(array_, frontier).tolist() == [model.is_beyond(t, rows(frontier)) for t in times]
     unique, inverse, counts = arrays.group_times(array_)
     assert rows(unique) == sorted(set(times))
     assert rows(unique[inverse]) == times
@@ -109,12 +109,12 @@ def test_kernels_beyond_a_chunk_equal_to_those_of_numpy(arity: int, shape: str) 
     assert np.array_equal(unique, expected)
     assert np.array_equal(counts, expected_counts)
     assert np.array_equal(unique[inverse], times)
-    minima = order.minimal(times)
+    minima = arrays.minimal(times)
     # An antichain, of times, and every time is beyond it.
-    assert order.beyond(times, minima).all()
-    assert np.array_equal(order.minimal(minima), minima)
-    pieces = np.concatenate([order.minimal(times[i : i + 1000]) for i in range(0, n, 1000)])
-    assert np.array_equal(order.minimal(pieces), minima)
+    assert arrays.beyond(times, minima).all()
+    assert np.array_equal(arrays.minimal(minima), minima)
+    pieces = np.concatenate([arrays.minimal(times[i : i + 1000]) for i in range(0, n, 1000)])
+    assert np.array_equal(arrays.minimal(pieces), minima)
     assert np.isin(minima[:, 0], times[:, 0]).all()
 
 
@@ -248,7 +248,7 @@ def test_as_times_shapes() -> None:
 
 def test_arities_that_differ_are_refused() -> None:
     pair, one = np.array([[1, 2]]), np.array([[1]])
-    for kernel in (order.less_equal, order.beyond, order.advance, order.advance_by, arrays.concat_times):
+    for kernel in (arrays.less_equal, arrays.beyond, arrays.advance, arrays.advance_by, arrays.concat_times):
         with pytest.raises(InvalidShapeError, match="found arity="):
             kernel(pair, one)
     for call in ("meet", "join", "less_equal_frontier"):
@@ -260,7 +260,7 @@ def test_arities_that_differ_are_refused() -> None:
 
 def test_advance_to_an_empty_frontier_is_refused() -> None:
     with pytest.raises(InvalidUsageError, match="found an empty frontier"):
-        order.advance(np.array([[1]]), np.empty((0, 1), dtype=np.int64))
+        arrays.advance(np.array([[1]]), np.empty((0, 1), dtype=np.int64))
 
 
 @pytest.mark.parametrize("bad", ["5", "[[1, 2]", 5, {"a": 1}, [1.5], [True], ["5"], [[1, 2, 3]], [None], [2**64]])

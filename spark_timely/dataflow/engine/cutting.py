@@ -38,8 +38,7 @@ from spark_timely.protocol.replay import (
     within,
 )
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import IntArray
-from spark_timely.time.order import minimal
+from spark_timely.time.arrays import IntArray, minimal
 
 __all__ = ["SHUFFLE_BYTES", "Files", "cut_range", "paths_of"]
 

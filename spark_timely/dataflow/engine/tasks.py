@@ -23,7 +23,8 @@ import pyarrow as pa
 from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.dataflow.views import Names, Read, Replay, Step, View, Watch, packed, unpacked
 from spark_timely.errors import OperatorError, SchemaMismatchError
-from spark_timely.log.files.parquet import conform, message_table, write_data_files
+from spark_timely.log.files.format import conform
+from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.machine.state import DataFile
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray, unique_times

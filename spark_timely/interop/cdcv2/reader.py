@@ -31,8 +31,7 @@ from spark_timely.interop.records import records_to_rows, rows_to_records
 from spark_timely.interop.schema import Type, arrow_schema, parse_type
 from spark_timely.interop.writer import CaptureEncoder
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import DiffArray, IntArray, unique_times
-from spark_timely.time.order import beyond
+from spark_timely.time.arrays import DiffArray, IntArray, beyond, unique_times
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,9 +25,8 @@ import pyarrow as pa
 
 from spark_timely.errors import ProtocolError, SchemaMismatchError, TimelyError, shown
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import as_times
+from spark_timely.time.arrays import as_times, minimal
 from spark_timely.time.domain import TimeType
-from spark_timely.time.order import minimal
 
 if TYPE_CHECKING:
     from typing import Any
@@ -299,13 +298,7 @@ def _is_time(kind: pa.DataType, domain: TimeDomain) -> bool:
         found = [TimeType.from_arrow_type(part) for part in parts]
     except TimelyError:
         return False
-    return all(
-        has is wants or (has in _WIDTHS and wants in _WIDTHS and _WIDTHS[has] < _WIDTHS[wants])
-        for has, wants in zip(found, domain.types, strict=True)
-    )
-
-
-_WIDTHS = {TimeType.SHORT: 16, TimeType.INT: 32, TimeType.LONG: 64}
+    return all(has.fits_in(wants) for has, wants in zip(found, domain.types, strict=True))
 
 
 def statements_of(table: pa.Table, domain: TimeDomain) -> list[Statement]:

@@ -1,8 +1,8 @@
 """The files of a log: what is in them, how they are written, and what is known of them without reading.
 
-Rows of the columns that `format` has are sorted, laid out in files and written (`parquet`). `statistics`
-describes a file in the entry that adds it to the table; `index` keeps the descriptions of the live files as arrays, by
-which a reader chooses the files that it reads with `parquet`.
+Rows of the columns that `format` has are sorted, laid out in files and written by `parquet`, which
+describes each file for the entry that adds it to the table. `index` keeps the descriptions of the live files as arrays,
+by which a reader chooses the files that it reads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The format of a log: its columns, its schema, and the facts kept in its metadata.
+"""The format of a log: its columns, its schema, the facts kept in its metadata, and rows brought into its types.
 
 Invariants
 ----------
@@ -18,7 +18,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from spark_timely.canonical.row_hash import lists_of_views
 from spark_timely.errors import (
     InvalidUsageError,
     LogFormatError,
@@ -29,7 +31,7 @@ from spark_timely.errors import (
 from spark_timely.time.domain import TimeDomain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 FORMAT_VERSION = 2
@@ -98,13 +100,7 @@ def canonical_type(type_: pa.DataType, column: str = "column") -> pa.DataType:
         return pa.map_(canonical_type(type_.key_type, column), canonical_type(type_.item_type, column))
     if pa.types.is_struct(type_):
         return pa.struct([pa.field(f.name, canonical_type(f.type, f"{column}.{f.name}")) for f in type_])
-    if (
-        pa.types.is_list(type_)
-        or pa.types.is_large_list(type_)
-        or pa.types.is_fixed_size_list(type_)
-        or pa.types.is_list_view(type_)
-        or pa.types.is_large_list_view(type_)
-    ):
+    if _is_any_list(type_):
         return pa.list_(pa.field("element", canonical_type(type_.value_type, column)))
     msg = f"could not keep column {column!r} in a log: found type={type_}"
     raise SchemaMismatchError(
@@ -112,6 +108,11 @@ def canonical_type(type_: pa.DataType, column: str = "column") -> pa.DataType:
         hint="cast the column first: a Delta table has no such type",
         context={"column": column},
     )
+
+
+def _is_any_list(type_: pa.DataType) -> bool:
+    plain = pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
+    return plain or pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_)
 
 
 _SAME: dict[pa.DataType, pa.DataType] = {
@@ -162,6 +163,177 @@ def _unknown_fields(found: pa.DataType, wanted: pa.DataType, name: str) -> list[
     if pa.types.is_list(found) and pa.types.is_list(wanted):
         return _unknown_fields(found.value_type, wanted.value_type, f"{name}.element")
     return []
+
+
+def conform(table: pa.Table, schema: pa.Schema, *, what: str = "rows", first_row: int = 0) -> pa.Table:
+    """Bring rows into a schema: columns by name, in its order and types; nothing is guessed.
+
+    Integers are widened, floats too, timestamps are brought to microseconds in UTC; what would lose a
+    digit is refused.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If a column is missing, unknown, doubled, of a type that does not fit, or null where the schema
+        says that it is not.
+
+    Examples
+    --------
+    >>> conform(pa.table({"a": pa.array([1], pa.int8())}), pa.schema([("a", pa.int64())])).schema.types
+    [DataType(int64)]
+    """
+    names = table.schema.names
+    unknown = [n for n in names if n not in schema.names]
+    missing = [f.name for f in schema if f.name not in names]
+    if missing or unknown or len(set(names)) != len(names):
+        found = f"column {missing[0]!r} missing" if missing else None
+        found = found or (f"unknown column {unknown[0]!r}" if unknown else "a column twice")
+        msg = f"could not fit {what} to the log: found {found}"
+        raise SchemaMismatchError(
+            msg,
+            hint=f"select, rename or add columns to match the log's: {shown(schema.names)}",
+            context={"missing": missing, "unknown": unknown},
+        )
+    columns = []
+    for wanted in schema:
+        column = table.column(wanted.name)
+        if column.type != wanted.type:
+            column = _cast(column, wanted, what)
+        if not wanted.nullable and column.null_count:
+            row = first_row + pc.index(column.is_null(), value=True).as_py()
+            msg = f"could not fit {what} to the log: found null in column {wanted.name!r}, row={row}"
+            raise SchemaMismatchError(
+                msg,
+                hint="fill or drop such rows: the log was created with this column not null",
+                context={"column": wanted.name, "row": row},
+            )
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.ChunkedArray, field: pa.Field, what: str) -> pa.ChunkedArray:
+    if not _fits(column.type, field.type):
+        msg = f"could not fit {what} to the log: found column {field.name!r} of type={column.type}"
+        raise SchemaMismatchError(
+            msg,
+            hint=f"cast the column to {field.type}, as the log keeps it",
+            context={"column": field.name},
+        )
+    if pa.types.is_list_view(column.type) or pa.types.is_large_list_view(column.type):
+        lists = pa.large_list(column.type.value_field)
+        column = pa.chunked_array([lists_of_views(chunk) for chunk in column.chunks], lists)
+    try:
+        fitted = column.cast(field.type, safe=True)
+        if _loses_bits(column.type, field.type) and _infinite(fitted) > _infinite(column):
+            found = f"found numbers in column {field.name!r} that are infinite as {field.type}"
+            msg = f"could not fit {what} to the log: {found}"
+            raise SchemaMismatchError(msg, hint="round or cast the column", context={"column": field.name})
+        return fitted
+    except pa.ArrowInvalid as error:
+        msg = (
+            f"could not fit {what} to the log: found values in column {field.name!r} that do not fit {field.type}: "
+            f"{shown(str(error))}"
+        )
+        raise SchemaMismatchError(
+            msg,
+            hint="round or cast the column",
+            context={"column": field.name},
+        ) from error
+    except pa.ArrowNotImplementedError as error:
+        msg = f"could not fit {what} to the log: found column {field.name!r} of type={column.type}"
+        raise SchemaMismatchError(
+            msg,
+            hint=f"cast the column to {field.type}, as the log keeps it",
+            context={"column": field.name},
+        ) from error
+
+
+def _infinite(values: pa.ChunkedArray) -> int:
+    """Return how many numbers in a column, at any depth, are infinite: a cast to fewer bits makes more in silence."""
+    type_ = values.type
+    if pa.types.is_dictionary(type_):
+        return _infinite(values.cast(type_.value_type))
+    if pa.types.is_floating(type_):
+        return int(pc.sum(pc.is_inf(values)).as_py() or 0)
+    if pa.types.is_struct(type_):
+        return sum(_infinite(pc.struct_field(values, i)) for i in range(type_.num_fields))
+    if pa.types.is_map(type_):
+        parts = [part for chunk in values.chunks for part in (chunk.keys, chunk.items)]
+        return sum(_infinite(pa.chunked_array([part])) for part in parts)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        return _infinite(pc.list_flatten(values))
+    return 0
+
+
+def _has_inner_views(type_: pa.DataType) -> bool:
+    """Whether a list view is inside a column of this type: `lists_of_views` reaches the outermost alone."""
+    return any(
+        pa.types.is_list_view(inner) or pa.types.is_large_list_view(inner) or _has_inner_views(inner)
+        for inner in (type_.field(i).type for i in range(type_.num_fields))
+    )
+
+
+def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values of a type may be kept in a column of another, without a change of meaning."""
+    families: Sequence[Callable[[pa.DataType], bool]] = (
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_boolean,
+        pa.types.is_date,
+        lambda t: pa.types.is_timestamp(t) and t.tz is not None,
+        lambda t: pa.types.is_timestamp(t) and t.tz is None,
+        lambda t: pa.types.is_string(t) or pa.types.is_large_string(t) or pa.types.is_string_view(t),
+        lambda t: (
+            pa.types.is_binary(t)
+            or pa.types.is_large_binary(t)
+            or pa.types.is_binary_view(t)
+            or pa.types.is_fixed_size_binary(t)
+        ),
+        pa.types.is_struct,
+        pa.types.is_map,
+        _is_any_list,
+    )
+    if _has_inner_views(found):
+        return False
+    if pa.types.is_null(found):
+        return True
+    if pa.types.is_dictionary(found):
+        return _fits(found.value_type, wanted)
+    if pa.types.is_decimal(wanted):
+        return pa.types.is_decimal(found) or pa.types.is_integer(found)
+    if not any(family(found) and family(wanted) for family in families):
+        return False
+    if pa.types.is_struct(wanted):
+        # Arrow's cast fills fields that are not there with nulls, and leaves others out, without a word.
+        names = [{type_.field(i).name for i in range(type_.num_fields)} for type_ in (found, wanted)]
+        return names[0] == names[1] and all(
+            _fits(found.field(found.get_field_index(inner.name)).type, inner.type)
+            for inner in (wanted.field(i) for i in range(wanted.num_fields))
+        )
+    if pa.types.is_map(wanted):
+        return _fits(found.key_type, wanted.key_type) and _fits(found.item_type, wanted.item_type)
+    return not pa.types.is_list(wanted) or _fits(found.value_type, wanted.value_type)
+
+
+def _loses_bits(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether floats, at any depth, get fewer bits."""
+    if pa.types.is_dictionary(found):
+        return _loses_bits(found.value_type, wanted)
+    if pa.types.is_floating(found) and pa.types.is_floating(wanted):
+        return bool(found.bit_width > wanted.bit_width)
+    return found != wanted and pa.types.is_nested(found)
+
+
+def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Bring a table as read into a schema: missing columns are null, types of other engines are cast."""
+    columns = []
+    for wanted in schema:
+        if wanted.name in table.schema.names:
+            column = table.column(wanted.name)
+            columns.append(column if column.type == wanted.type else column.cast(wanted.type))
+        else:
+            columns.append(pa.nulls(table.num_rows, wanted.type))
+    return pa.Table.from_arrays(columns, schema=pa.schema([f.with_nullable(nullable=True) for f in schema]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +392,7 @@ class LogFormat:
             msg = f"could not describe a log: found {len(types)} time coordinates"
             raise InvalidUsageError(
                 msg,
-                hint=f"a time has at most {MAX_ARITY} coordinates",
+                hint=f"give a time at most {MAX_ARITY} coordinates",
             )
         domain = TimeDomain.from_json({"times": types})
         if minimum is not None:
@@ -245,27 +417,18 @@ class LogFormat:
         seen: set[str] = set()
         for name in names:
             if name.lower() in reserved:
-                msg = f"could not use a payload column: found reserved name {name!r}"
-                raise SchemaMismatchError(
-                    msg,
-                    hint="rename the column; the log keeps facts of its own under such names",
-                    context={"column": name},
-                )
-            if not name or _FORBIDDEN.search(name):
-                msg = f"could not use a payload column: found name {name!r}"
-                raise SchemaMismatchError(
-                    msg,
-                    hint="rename the column: a Delta table allows none of ' ,;{}()=', tab or line feed in names",
-                    context={"column": name},
-                )
-            if name.lower() in seen:
-                msg = f"could not use a payload column: found name {name!r} twice (case does not count)"
-                raise SchemaMismatchError(
-                    msg,
-                    hint="rename one of them",
-                    context={"column": name},
-                )
-            seen.add(name.lower())
+                found = f"reserved name {name!r}"
+                hint = "rename the column; the log keeps facts of its own under such names"
+            elif not name or _FORBIDDEN.search(name):
+                found = f"name {name!r}"
+                hint = "rename the column: a Delta table allows none of ' ,;{}()=', tab or line feed in names"
+            elif name.lower() in seen:
+                found, hint = f"name {name!r} twice (case does not count)", "rename one of them"
+            else:
+                seen.add(name.lower())
+                continue
+            msg = f"could not use a payload column: found {found}"
+            raise SchemaMismatchError(msg, hint=hint, context={"column": name})
 
     def extended(self, columns: pa.Schema) -> LogFormat:
         """Return the format with further payload columns, which may be null; those it has stay as they are.
@@ -357,18 +520,20 @@ class LogFormat:
     @property
     def table_fields(self) -> list[pa.Field]:
         """Our columns in physical order, `_event` first."""
+        if "table" in self._cache:
+            return list(self._cache["table"])
         domain = self.domain
-        typed = list(zip(domain.types, range(domain.arity), strict=True))
+        types = [type_.arrow for type_ in domain.types]
         bounds = [
-            pa.field(name, domain.types[i].arrow)
+            pa.field(name, type_)
             for prefix in ("_min_time", "_max_time")
-            for i, name in enumerate(domain.suffixed(prefix))
+            for name, type_ in zip(domain.suffixed(prefix), types, strict=True)
         ]
         fields = [
             pa.field("_event", pa.string(), nullable=False),
             pa.field("_stream", pa.string()),
             pa.field("_seq", pa.int64()),
-            *(pa.field(domain.columns[i], t.arrow) for t, i in typed),
+            *map(pa.field, domain.columns, types),
         ]
         if self.kind == "collection":
             fields.append(pa.field("_diff", pa.int64()))
@@ -385,7 +550,8 @@ class LogFormat:
             pa.field("_epoch", pa.int64()),
             pa.field("_note", pa.string()),
         ]
-        return fields
+        self._cache["table"] = fields
+        return list(fields)
 
     @property
     def data_columns(self) -> tuple[str, ...]:
@@ -471,12 +637,7 @@ class LogFormat:
             facts = json.loads(text) if isinstance(text, str) else dict(text)
             version = int(facts["version"])
         except (ValueError, KeyError, TypeError) as error:
-            msg = f"could not open log {path!r}: found unreadable facts {shown(text)}"
-            raise LogFormatError(
-                msg,
-                hint=f"restore the metadata {METADATA_KEY!r} of column '_event'",
-                context={"path": path},
-            ) from error
+            raise _unreadable_facts(path, text) from error
         if version != FORMAT_VERSION:
             msg = f"could not open log {path!r}: found format version={version}, this library uses {FORMAT_VERSION}"
             raise LogFormatError(
@@ -491,12 +652,7 @@ class LogFormat:
             nullable = dict(facts.get("nullable", {}))
             kind = str(facts["kind"])
         except (InvalidUsageError, KeyError, TypeError, ValueError) as error:
-            msg = f"could not open log {path!r}: found unreadable facts {shown(text)}"
-            raise LogFormatError(
-                msg,
-                hint=f"restore the metadata {METADATA_KEY!r} of column '_event'",
-                context={"path": path},
-            ) from error
+            raise _unreadable_facts(path, text) from error
         bare = cls(domain, kind, pa.schema([]), version)
         own = {f.name for f in bare.table_fields}
         missing = [f.name for f in bare.table_fields if f.name not in schema.names]
@@ -515,3 +671,11 @@ class LogFormat:
         # Adding columns leaves the facts as they are: whatever they do not name came later.
         merged = tuple(f.name for f in payload if f.name not in nullable) if "nullable" in facts else ()
         return cls(domain, kind, pa.schema(payload), version, merged)
+
+
+def _unreadable_facts(path: str, found: object) -> LogFormatError:
+    return LogFormatError(
+        f"could not open log {path!r}: found unreadable facts {shown(found)}",
+        hint=f"restore the metadata {METADATA_KEY!r} of column '_event'",
+        context={"path": path},
+    )

@@ -106,10 +106,10 @@ class FileIndex:
         """Return the files of `message`, `progress` or `dead` rows."""
         return self.select(self.events == event)
 
-    def one_stream(self, i: int) -> str | None:
-        """Return the stream of a file that surely holds rows of one only."""
-        low = self.stream_lo[i]
-        return str(low) if low and low == self.stream_hi[i] else None
+    def lone_streams(self) -> list[str | None]:
+        """Return for each file the stream whose rows alone it surely holds; None where it may hold others."""
+        bounds = zip(self.stream_lo.tolist(), self.stream_hi.tolist(), strict=True)
+        return [low if low and low == high else None for low, high in bounds]
 
     def may_hold_stream(self, stream: str) -> BoolArray:
         """Return which files may have rows of a stream, shape (n,)."""
@@ -363,11 +363,12 @@ class _Part:
 
     def add(self, files: FileIndex) -> None:
         n = len(self.places)
-        if n + len(files) > len(self._room["sizes"]):
-            self._room = _arrays(self.index(), 2 * (n + len(files)))
+        stop = n + len(files)
+        if stop > len(self._room["sizes"]):
+            self._room = _arrays(self.index(), 2 * stop)
         for name, array in self._room.items():
-            array[n : n + len(files)] = getattr(files, name)
-        self.places.update(zip(files.paths.tolist(), range(n, n + len(files)), strict=True))
+            array[n:stop] = getattr(files, name)
+        self.places.update(zip(files.paths.tolist(), range(n, stop), strict=True))
         self._index = None
 
     def remove(self, paths: set[str]) -> None:
@@ -383,9 +384,9 @@ class _Part:
 
 def _arrays(files: FileIndex, room: int) -> dict[str, npt.NDArray[Any]]:
     """Return copies of the columns of an index, with room for `room` files."""
-    copies = {}
+    copies, n = {}, len(files)
     for name in FileIndex.__slots__:  # a dozen
         column = getattr(files, name)
         copies[name] = np.empty((room, *column.shape[1:]), dtype=column.dtype)
-        copies[name][: len(files)] = column
+        copies[name][:n] = column
     return copies

@@ -11,12 +11,21 @@ Invariants
    times wherever one is near enough.
 2. The footer of a file tells its distinct times and how many rows each has, up to 10,000 of them.
 3. A file has the columns of the log's format in their types; `_event` is not inside.
+4. A bound that is written into the table's log is true; where one is not surely true (floats with NaN, strings,
+   decimals) none is written.
+5. Bounds of timestamps are written in microseconds; those that other engines write may be cut to milliseconds, so a
+   reader counts a maximum of whole milliseconds as one millisecond more.
 """
 
 from __future__ import annotations
 
+import base64
+import datetime as dt
 import itertools
+import json
 import secrets
+import struct
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,29 +34,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_timely.canonical.row_hash import lists_of_views
-from spark_timely.errors import DataLossError, InvalidShapeError, SchemaMismatchError, StorageError, shown
-from spark_timely.log.files.statistics import (
-    COUNTS_KEY,
-    decode_counts,
-    encode_counts,
-    footer_stats,
-    stats_json,
-)
+from spark_timely.errors import DataLossError, InvalidShapeError, SchemaMismatchError, shown
+from spark_timely.log.files.format import in_schema
 from spark_timely.log.machine.state import OPEN_STREAM, DataFile
-from spark_timely.time.arrays import IntArray, as_times, is_sorted, lexsort, unique_times
-from spark_timely.time.order import minimal
+from spark_timely.log.store.storage import not_written
+from spark_timely.time.arrays import IntArray, as_times, is_sorted, lexsort, minimal, unique_times
+from spark_timely.time.domain import TimeDomain
+from spark_timely.time.text import moment_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from spark_timely.log.files.format import LogFormat
     from spark_timely.log.store.storage import Storage
-    from spark_timely.time.domain import TimeDomain
 
 
 ROW_GROUP_ROWS = 128 * 1024
-_DICTIONARY_SAMPLE = 32 * 1024
 TARGET_FILE_BYTES = 128 * 1024 * 1024
 # About how much smaller rows are in a file than in memory.
 _COMPRESSION = 3
@@ -65,171 +67,6 @@ def file_name(event: str, stream: str, seq: int, token: str | None = None) -> st
     """
     stem = _OPEN_FILE_STEM if stream == OPEN_STREAM else stream
     return f"_event={event}/{stem}-{seq:012d}-{token or secrets.token_hex(8)}.parquet"
-
-
-def conform(table: pa.Table, schema: pa.Schema, *, what: str = "rows", first_row: int = 0) -> pa.Table:
-    """Bring rows into a schema: columns by name, in its order and types; nothing is guessed.
-
-    Integers are widened, floats too, timestamps are brought to microseconds in UTC; what would lose a
-    digit is refused.
-
-    Raises
-    ------
-    SchemaMismatchError
-        If a column is missing, unknown, doubled, of a type that does not fit, or null where the schema
-        says that it is not.
-
-    Examples
-    --------
-    >>> conform(pa.table({"a": pa.array([1], pa.int8())}), pa.schema([("a", pa.int64())])).schema.types
-    [DataType(int64)]
-    """
-    names = table.schema.names
-    unknown = [n for n in names if n not in schema.names]
-    missing = [f.name for f in schema if f.name not in names]
-    if missing or unknown or len(set(names)) != len(names):
-        found = f"column {missing[0]!r} missing" if missing else None
-        found = found or (f"unknown column {unknown[0]!r}" if unknown else "a column twice")
-        msg = f"could not fit {what} to the log: found {found}"
-        raise SchemaMismatchError(
-            msg,
-            hint=f"the log has columns {shown(schema.names)}; select, rename or add columns to match",
-            context={"missing": missing, "unknown": unknown},
-        )
-    columns = []
-    for field in schema:
-        column = table.column(field.name)
-        if column.type != field.type:
-            column = _cast(column, field, what)
-        if not field.nullable and column.null_count:
-            row = first_row + pc.index(column.is_null(), value=True).as_py()
-            msg = f"could not fit {what} to the log: found null in column {field.name!r}, row={row}"
-            raise SchemaMismatchError(
-                msg,
-                hint="fill or drop such rows: the log was created with this column not null",
-                context={"column": field.name, "row": row},
-            )
-        columns.append(column)
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _cast(column: pa.ChunkedArray, field: pa.Field, what: str) -> pa.ChunkedArray:
-    if not _fits(column.type, field.type):
-        msg = f"could not fit {what} to the log: found column {field.name!r} of type={column.type}"
-        raise SchemaMismatchError(
-            msg,
-            hint=f"the log keeps it as {field.type}; cast the column",
-            context={"column": field.name},
-        )
-    if pa.types.is_list_view(column.type) or pa.types.is_large_list_view(column.type):
-        lists = pa.large_list(column.type.value_field)
-        column = pa.chunked_array([lists_of_views(chunk) for chunk in column.chunks], lists)
-    try:
-        fitted = column.cast(field.type, safe=True)
-        if _loses_bits(column.type, field.type) and _infinite(fitted) > _infinite(column):
-            found = f"found numbers in column {field.name!r} that are infinite as {field.type}"
-            msg = f"could not fit {what} to the log: {found}"
-            raise SchemaMismatchError(msg, hint="round or cast the column", context={"column": field.name})
-        return fitted
-    except pa.ArrowInvalid as error:
-        msg = (
-            f"could not fit {what} to the log: found values in column {field.name!r} that do not fit {field.type}: "
-            f"{shown(str(error))}"
-        )
-        raise SchemaMismatchError(
-            msg,
-            hint="round or cast the column",
-            context={"column": field.name},
-        ) from error
-    except pa.ArrowNotImplementedError as error:
-        msg = f"could not fit {what} to the log: found column {field.name!r} of type={column.type}"
-        raise SchemaMismatchError(
-            msg,
-            hint=f"the log keeps it as {field.type}; cast the column",
-            context={"column": field.name},
-        ) from error
-
-
-def _infinite(values: pa.ChunkedArray) -> int:
-    """Return how many numbers in a column, at any depth, are infinite: a cast to fewer bits makes more in silence."""
-    type_ = values.type
-    if pa.types.is_dictionary(type_):
-        return _infinite(values.cast(type_.value_type))
-    if pa.types.is_floating(type_):
-        return int(pc.sum(pc.is_inf(values)).as_py() or 0)
-    if pa.types.is_struct(type_):
-        return sum(_infinite(pc.struct_field(values, i)) for i in range(type_.num_fields))
-    if pa.types.is_map(type_):
-        parts = [part for chunk in values.chunks for part in (chunk.keys, chunk.items)]
-        return sum(_infinite(pa.chunked_array([part])) for part in parts)
-    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
-        return _infinite(pc.list_flatten(values))
-    return 0
-
-
-def _has_inner_views(type_: pa.DataType) -> bool:
-    """Whether a list view is inside a column of this type: `lists_of_views` reaches the outermost alone."""
-    return any(
-        pa.types.is_list_view(inner) or pa.types.is_large_list_view(inner) or _has_inner_views(inner)
-        for inner in (type_.field(i).type for i in range(type_.num_fields))
-    )
-
-
-def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values of a type may be kept in a column of another, without a change of meaning."""
-    families: Sequence[Callable[[pa.DataType], bool]] = (
-        pa.types.is_integer,
-        pa.types.is_floating,
-        pa.types.is_boolean,
-        pa.types.is_date,
-        lambda t: pa.types.is_timestamp(t) and t.tz is not None,
-        lambda t: pa.types.is_timestamp(t) and t.tz is None,
-        lambda t: pa.types.is_string(t) or pa.types.is_large_string(t) or pa.types.is_string_view(t),
-        lambda t: (
-            pa.types.is_binary(t)
-            or pa.types.is_large_binary(t)
-            or pa.types.is_binary_view(t)
-            or pa.types.is_fixed_size_binary(t)
-        ),
-        pa.types.is_struct,
-        pa.types.is_map,
-        lambda t: (
-            pa.types.is_list(t)
-            or pa.types.is_large_list(t)
-            or pa.types.is_fixed_size_list(t)
-            or pa.types.is_list_view(t)
-            or pa.types.is_large_list_view(t)
-        ),
-    )
-    if _has_inner_views(found):
-        return False
-    if pa.types.is_null(found):
-        return True
-    if pa.types.is_dictionary(found):
-        return _fits(found.value_type, wanted)
-    if pa.types.is_decimal(wanted):
-        return pa.types.is_decimal(found) or pa.types.is_integer(found)
-    if not any(family(found) and family(wanted) for family in families):
-        return False
-    if pa.types.is_struct(wanted):
-        # Arrow's cast fills fields that are not there with nulls, and leaves others out, without a word.
-        names = [{type_.field(i).name for i in range(type_.num_fields)} for type_ in (found, wanted)]
-        return names[0] == names[1] and all(
-            _fits(found.field(found.get_field_index(inner.name)).type, inner.type)
-            for inner in (wanted.field(i) for i in range(wanted.num_fields))
-        )
-    if pa.types.is_map(wanted):
-        return _fits(found.key_type, wanted.key_type) and _fits(found.item_type, wanted.item_type)
-    return not pa.types.is_list(wanted) or _fits(found.value_type, wanted.value_type)
-
-
-def _loses_bits(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether floats, at any depth, get fewer bits."""
-    if pa.types.is_dictionary(found):
-        return _loses_bits(found.value_type, wanted)
-    if pa.types.is_floating(found) and pa.types.is_floating(wanted):
-        return bool(found.bit_width > wanted.bit_width)
-    return found != wanted and pa.types.is_nested(found)
 
 
 def message_table(
@@ -284,6 +121,7 @@ def write_data_files(
     compression: str = "zstd",
     row_group_rows: int = ROW_GROUP_ROWS,
     narrow: bool = True,
+    begun: list[str] | None = None,
 ) -> list[DataFile]:
     """Write rows to as few files as the target size allows, ordered by time.
 
@@ -309,6 +147,8 @@ def write_data_files(
         Rows above which a row group is cut.
     narrow : bool
         Whether to keep files of messages narrow in time, at the price of some more.
+    begun : list of str, optional
+        Gets the path of each file before it is written: a write that fails does not say which there are.
 
     Returns
     -------
@@ -338,13 +178,14 @@ def write_data_files(
         start = 0
         while start < len(cuts) - 1:
             path = file_name(event, stream, seq)
+            if begun is not None:
+                begun.append(path)
             try:
                 file, start = _write_file(
                     storage, path, part, part_times, cuts, start, event, domain, target_file_size, compression
                 )
             except OSError as error:
-                msg = f"could not write file {path!r} of log {storage.uri!r}: found {shown(str(error))}"
-                raise StorageError(msg, hint="check space and permissions, then try again", determinate=True) from error
+                raise not_written(storage.uri, path, error) from error
             written.append(file)
     storage.flush(file.path for file in written)
     return written
@@ -451,10 +292,12 @@ def describe_progress(path: str, size_bytes: int, rows: pa.Table, domain: TimeDo
     streams, seqs = rows.column("_stream"), rows.column("_seq").to_numpy()
     span = pc.min_max(streams).as_py()
     low, high = times.min(axis=0), times.max(axis=0)
-    types = [t.arrow for t in domain.types]
     lows: dict[str, object] = {"_stream": span["min"], "_seq": int(seqs.min())}
     highs: dict[str, object] = {"_stream": span["max"], "_seq": int(seqs.max())}
-    _add_time_bounds(domain, types, low, high, lows, highs)
+    for name, type_, least, greatest in zip(domain.columns, domain.types, low.tolist(), high.tolist(), strict=True):
+        shown_low, shown_high = render(type_.arrow, least), render(type_.arrow, greatest)
+        if shown_low is not None and shown_high is not None:
+            lows[name], highs[name] = shown_low, shown_high
     return DataFile(
         path=path,
         size_bytes=size_bytes,
@@ -464,22 +307,6 @@ def describe_progress(path: str, size_bytes: int, rows: pa.Table, domain: TimeDo
         minima=minimal(times),
         bounds=np.stack([low, high]),
     )
-
-
-def _add_time_bounds(
-    domain: TimeDomain,
-    types: Sequence[pa.DataType],
-    low: npt.NDArray[np.int64],
-    high: npt.NDArray[np.int64],
-    lows: dict[str, object],
-    highs: dict[str, object],
-) -> None:
-    from spark_timely.log.files.statistics import render
-
-    for i, name in enumerate(domain.columns):
-        shown_low, shown_high = render(types[i], int(low[i])), render(types[i], int(high[i]))
-        if shown_low is not None and shown_high is not None:
-            lows[name], highs[name] = shown_low, shown_high
 
 
 def open_parquet(storage: Storage, path: str) -> pq.ParquetFile:
@@ -546,18 +373,6 @@ def read_file(
     return in_schema(table, schema)
 
 
-def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Bring a table as read into a schema: missing columns are null, types of other engines are cast."""
-    columns = []
-    for field in schema:
-        if field.name in table.schema.names:
-            column = table.column(field.name)
-            columns.append(column if column.type == field.type else column.cast(field.type))
-        else:
-            columns.append(pa.nulls(table.num_rows, field.type))
-    return pa.Table.from_arrays(columns, schema=pa.schema([f.with_nullable(nullable=True) for f in schema]))
-
-
 def file_times(file: pq.ParquetFile) -> tuple[IntArray, npt.NDArray[np.int64]] | None:
     """Return the distinct times of a file and their row counts, if its footer tells them."""
     return decode_counts((file.metadata.metadata or {}).get(COUNTS_KEY))
@@ -593,7 +408,7 @@ def describe_file(storage: Storage, path: str, *, domain: TimeDomain, event: str
             msg = f"could not describe file {path!r} of log {storage.uri!r}: found no column {absent[0]!r}"
             raise SchemaMismatchError(
                 msg,
-                hint="a file of messages has the log's time columns",
+                hint="write the log's time columns into each file of messages",
             )
         lows, highs, nulls, bounds = footer_stats(metadata, schema, domain)
         told = file_times(file)
@@ -776,3 +591,173 @@ def _leaf_paths(path: str, type_: pa.DataType) -> list[str]:
     if pa.types.is_nested(type_):
         return _leaf_paths(f"{path}.list.element", type_.value_type)
     return [path]
+
+
+COUNTS_KEY = b"timely.counts"
+MAX_DISTINCT_TIMES = 10_000
+_MAX_STATS_COLUMNS = 32
+_HEADER = struct.Struct("<BBI")
+_DAY_ZERO = dt.date(1970, 1, 1).toordinal()
+
+
+def encode_counts(times: IntArray, counts: npt.NDArray[np.int64]) -> bytes | None:
+    """Pack distinct times and their row counts for a footer; None above 10,000 distinct times.
+
+    Parameters
+    ----------
+    times : ndarray of int64, shape (n, k)
+        Distinct, in lexicographic order.
+    counts : ndarray of int64, shape (n,)
+
+    Returns
+    -------
+    bytes or None
+        ASCII text: version, arity and number, then differences of the times per coordinate and the
+        counts, compressed.
+
+    Examples
+    --------
+    >>> times, counts = decode_counts(encode_counts(np.array([[5], [9]]), np.array([2, 1])))
+    >>> times.tolist(), counts.tolist()
+    ([[5], [9]], [2, 1])
+    """
+    n, k = times.shape
+    if n > MAX_DISTINCT_TIMES:
+        return None
+    body = np.empty((k + 1, n), dtype="<i8")
+    # Differences may wrap around at the bounds of int64; adding them up wraps back.
+    with np.errstate(over="ignore"):
+        body[:k] = np.diff(times.T, axis=1, prepend=np.zeros((k, 1), np.int64))
+    body[k] = counts
+    return base64.b64encode(_HEADER.pack(1, k, n) + zlib.compress(body.tobytes(), 1))
+
+
+def decode_counts(text: bytes | str | None) -> tuple[IntArray, npt.NDArray[np.int64]] | None:
+    """Unpack what `encode_counts` packed; None if there is nothing, or of a later version.
+
+    Examples
+    --------
+    >>> decode_counts(None) is None
+    True
+    """
+    if not text:
+        return None
+    raw = base64.b64decode(text)
+    version, k, n = _HEADER.unpack_from(raw)
+    if version != 1:
+        return None
+    body = np.frombuffer(zlib.decompress(raw[_HEADER.size :]), dtype="<i8").reshape(k + 1, n)
+    with np.errstate(over="ignore"):
+        times = np.ascontiguousarray(np.cumsum(body[:k], axis=1).T.astype(np.int64))
+    return times, body[k].astype(np.int64)
+
+
+def stats_json(
+    n_rows: int,
+    lows: Mapping[str, object],
+    highs: Mapping[str, object],
+    nulls: Mapping[str, int],
+) -> str:
+    """Return statistics as the JSON text of a Delta log.
+
+    Examples
+    --------
+    >>> stats_json(2, {"_seq": 1}, {"_seq": 1}, {"_seq": 0})
+    '{"numRecords":2,"minValues":{"_seq":1},"maxValues":{"_seq":1},"nullCount":{"_seq":0}}'
+    """
+    return json.dumps(
+        {"numRecords": n_rows, "minValues": dict(lows), "maxValues": dict(highs), "nullCount": dict(nulls)},
+        separators=(",", ":"),
+        ensure_ascii=False,
+    )
+
+
+def footer_stats(
+    metadata: pq.FileMetaData, schema: pa.Schema, domain: TimeDomain
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, int], IntArray | None]:
+    """Collect statistics from a Parquet footer.
+
+    Parameters
+    ----------
+    metadata : pyarrow.parquet.FileMetaData
+    schema : pyarrow.Schema
+        Schema of the file.
+    domain : TimeDomain
+
+    Returns
+    -------
+    lows, highs : dict
+        Bounds as a Delta log writes them, of integer, date and timestamp columns and of `_stream`.
+    nulls : dict
+        Number of nulls by column.
+    bounds : ndarray of int64, shape (2, k), or None
+        Least and greatest value of each time coordinate; None if the footer does not tell.
+
+    Notes
+    -----
+    Cost: row groups times columns, both bounded.
+    """
+    lows: dict[str, Any] = {}
+    highs: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    raw: dict[str, tuple[int, int]] = {}
+    groups = [metadata.row_group(g) for g in range(metadata.num_row_groups)]
+    leaf = 0
+    for index, column in enumerate(schema):
+        width = len(_leaf_paths(column.name, column.type))
+        if index < _MAX_STATS_COLUMNS and width == 1 and not pa.types.is_nested(column.type) and groups:
+            found = [g.column(leaf).statistics for g in groups]
+            _add_column(column, found, lows, highs, nulls, raw)
+        leaf += width
+    columns = domain.columns
+    if all(name in raw for name in columns):
+        bounds = np.array([[raw[n][0] for n in columns], [raw[n][1] for n in columns]], dtype=np.int64)
+        return lows, highs, nulls, bounds
+    return lows, highs, nulls, None
+
+
+def _add_column(
+    column: pa.Field,
+    found: list[Any],
+    lows: dict[str, Any],
+    highs: dict[str, Any],
+    nulls: dict[str, int],
+    raw: dict[str, tuple[int, int]],
+) -> None:
+    if any(s is None or not s.has_null_count for s in found):
+        return
+    nulls[column.name] = sum(s.null_count for s in found)
+    with_values = [s for s in found if s.num_values]
+    if not with_values or any(not s.has_min_max for s in with_values):
+        return
+    type_ = column.type
+    if column.name == "_stream":
+        lows["_stream"] = min(s.min for s in with_values)
+        highs["_stream"] = max(s.max for s in with_values)
+        return
+    unit = pa.types.is_timestamp(type_) and type_.unit == "us"
+    if not (pa.types.is_signed_integer(type_) or pa.types.is_date32(type_) or unit):
+        return
+    low = min(int(s.min_raw) for s in with_values)
+    high = max(int(s.max_raw) for s in with_values)
+    raw[column.name] = (low, high)
+    if pa.types.is_signed_integer(type_):
+        lows[column.name], highs[column.name] = low, high
+        return
+    shown_low, shown_high = render(type_, low), render(type_, high)
+    if shown_low is not None and shown_high is not None:
+        lows[column.name], highs[column.name] = shown_low, shown_high
+
+
+def render(type_: pa.DataType, value: int) -> object | None:
+    """Return a number as the statistics of a Delta log write it; None where a year has no four digits."""
+    if pa.types.is_date32(type_):
+        ordinal = value + _DAY_ZERO
+        return dt.date.fromordinal(ordinal).isoformat() if 1 <= ordinal <= dt.date.max.toordinal() else None
+    if pa.types.is_timestamp(type_):
+        days = value // 86_400_000_000
+        if not 1 <= days + _DAY_ZERO <= dt.date.max.toordinal():
+            return None
+        text = moment_text(value, least="microseconds")
+        return text if type_.tz is not None else text.removesuffix("Z")
+    return value

@@ -180,7 +180,7 @@ def _check_takeover(
     name = request.stream
     if request.carry:
         msg = f"could not take over stream {name!r} of log {path!r}: found carry=True"
-        raise InvalidUsageError(msg, hint="the numbers of another owner's micro-batch are not carried on")
+        raise InvalidUsageError(msg, hint="take over without carry: the numbers are of another owner's micro-batch")
     if request.owner not in owners(name):
         return
     msg = (
@@ -456,7 +456,7 @@ def _donor(
         )
         raise NotBeyondError(
             msg,
-            hint="a stream can join only at times that are still open",
+            hint="give a time that is still open: a stream can join at no other",
             time=at,
             context={"path": path},
         )

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_timely.log.machine.state import OPEN_STREAM
+from spark_timely.log.machine.state import OPEN_STREAM, stream_codes
 from spark_timely.protocol.note import Note
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import consolidate_rows
@@ -61,11 +61,7 @@ class History:
 
     def __init__(self, rows: pa.Table, domain: TimeDomain) -> None:
         self._domain = domain
-        streams = rows.column("_stream").combine_chunks().dictionary_encode()
-        if isinstance(streams, pa.ChunkedArray):
-            streams = streams.combine_chunks()
-        codes = streams.indices.to_numpy().astype(np.int64)
-        found = streams.dictionary.to_pylist()
+        found, codes = stream_codes(rows.column("_stream"))
         order = sorted(range(len(found)), key=found.__getitem__)
         rank = np.empty(len(found), dtype=np.int64)
         rank[order] = np.arange(len(found))

@@ -128,9 +128,9 @@ def refused_repetition(
     where = "" if not ended else f"; the sources of micro-batch {newest[0]} in the log end at {ended}"
     return RolledBackError(
         f"could not capture micro-batch {batch} (step {step}) into stream {stream!r} of log {path!r}: {found}{where}",
-        hint="the checkpoint was restored or copied, or one checkpoint, app_id or step serves two captures. Stop the"
-        " other one, and give each capture its own; or restore the newest state of the checkpoint; or start the"
-        " query with a new checkpoint at these source offsets, and takeover=true",
+        hint="stop the other capture, and give each its own, if one checkpoint, app_id or step serves two; or restore"
+        " the newest state of the checkpoint, if it was restored or copied; or start the query with a new checkpoint at"
+        " these source offsets, and takeover=true",
         context={
             "path": path,
             "stream": stream,

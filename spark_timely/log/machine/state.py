@@ -29,8 +29,7 @@ import pyarrow.compute as pc
 
 from spark_timely.protocol.note import Note
 from spark_timely.protocol.rules import StreamCounts
-from spark_timely.time.arrays import IntArray
-from spark_timely.time.order import minimal
+from spark_timely.time.arrays import IntArray, joined_bounds, minimal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -250,11 +249,7 @@ class CommitRequest:
         """Return the bounds of the messages' times, shape (2, k), or None without messages."""
         if self.bounds is not None:
             return self.bounds
-        parts = [f.bounds for f in self.files if f.event == "message" and f.bounds is not None]
-        if not parts:
-            return None
-        stacked = np.stack(parts)
-        return np.stack([stacked[:, 0].min(axis=0), stacked[:, 1].max(axis=0)])
+        return joined_bounds([f.bounds for f in self.files if f.event == "message" and f.bounds is not None])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -391,17 +386,10 @@ def batch_state(form: LogFormat, rows: pa.Table) -> StreamState:
     deltas = rows.column("_delta").to_numpy()
     first = {name: rows.column(name)[0].as_py() for name in _SCALARS}
     noted = rows.column("_note").drop_null()
-    low = [rows.column(n)[0] for n in domain.suffixed("_min_time")]
-    bounds = None
-    if all(v.is_valid for v in low):
-        high = [rows.column(n)[0] for n in domain.suffixed("_max_time")]
-        bounds = np.array(
-            [
-                [int(t.from_arrow(pa.array([v.as_py()], t.arrow))[0]) for t, v in zip(domain.types, part, strict=True)]
-                for part in (low, high)
-            ],
-            dtype=np.int64,
-        )
+    low, high = (domain.suffixed(name) for name in ("_min_time", "_max_time"))
+    head = rows.slice(0, 1)
+    known = not any(head.column(name).null_count for name in low)
+    bounds = np.concatenate([domain.from_columns(head, names) for names in (low, high)]) if known else None
     return StreamState(
         stream=first["_stream"],
         seq=first["_seq"],
@@ -471,6 +459,14 @@ def owners_of(rows: pa.Table, stream: str) -> frozenset[str]:
     return frozenset(name for name in names if name is not None)
 
 
+def stream_codes(column: pa.ChunkedArray) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """Return the distinct names of streams in a column, and for each row the position of its name among them."""
+    names = column.combine_chunks().dictionary_encode()
+    if isinstance(names, pa.ChunkedArray):  # above 2 GB
+        names = names.combine_chunks()
+    return names.dictionary.to_pylist(), np.asarray(names.indices.to_numpy(), np.int64)
+
+
 def states_by_seq(form: LogFormat, rows: pa.Table) -> list[StreamState]:
     """Return the state after each batch of progress rows, by stream and seq.
 
@@ -481,8 +477,7 @@ def states_by_seq(form: LogFormat, rows: pa.Table) -> list[StreamState]:
     if rows.num_rows == 0:
         return []
     rows = distinct_rows(form, rows)
-    streams = rows["_stream"].combine_chunks().dictionary_encode()
-    codes = pa.array(streams.indices if not isinstance(streams, pa.ChunkedArray) else streams).to_numpy()
+    _, codes = stream_codes(rows["_stream"])
     seqs = rows["_seq"].to_numpy()
     starts = np.flatnonzero(np.concatenate([[True], (codes[1:] != codes[:-1]) | (seqs[1:] != seqs[:-1])]))
     ends = np.append(starts[1:], rows.num_rows)

@@ -169,55 +169,16 @@ class MemoryStore:
 
     def __init__(self, table: MemoryTable) -> None:
         self.table = table
-        self._version = -1
-        self._live = LiveFiles(table.form.domain.arity)
-        self._form = table.form
+        self.path = table.storage.uri
+        self.table_id = table.table_id
+        self.storage = table.storage
+        self.storage_options: Mapping[str, str] = {}
+        self.append_only = False
+        self.generation = 0
+        self.version = -1
+        self.format = table.form
+        self.live = LiveFiles(table.form.domain.arity)
         self.refresh()
-
-    @property
-    def path(self) -> str:
-        """Name of the table."""
-        return self.table.storage.uri
-
-    @property
-    def table_id(self) -> str:
-        """Identity of the table."""
-        return self.table.table_id
-
-    @property
-    def storage(self) -> MemoryStorage:
-        """Access to its files."""
-        return self.table.storage
-
-    @property
-    def storage_options(self) -> Mapping[str, str]:
-        """Nothing: there is no cloud."""
-        return {}
-
-    @property
-    def format(self) -> LogFormat:
-        """Format of the log, as of the snapshot."""
-        return self._form
-
-    @property
-    def append_only(self) -> bool:
-        """Whether the table refuses that files of data are replaced: it does not."""
-        return False
-
-    @property
-    def version(self) -> int:
-        """Table version of the snapshot."""
-        return self._version
-
-    @property
-    def generation(self) -> int:
-        """Always 0: nothing is read again."""
-        return 0
-
-    @property
-    def live(self) -> LiveFiles:
-        """The live files of the snapshot."""
-        return self._live
 
     def has_news(self) -> bool:
         """Return False: a look costs nothing."""
@@ -230,14 +191,14 @@ class MemoryStore:
         """Move the snapshot to the newest version."""
         with self.table.lock:
             newest = len(self.table.commits) - 1
-            if newest == self._version:
+            if newest == self.version:
                 return False
-            self._version = newest
-            self._form = self.table.form
+            self.version = newest
+            self.format = self.table.form
             files = dict(self.table.files)
-        known = {path for event in EVENTS for path in self._live.index(event).paths.tolist()}
-        self._live.remove(known - files.keys())
-        self._live.add(index_adds(self.format, [_action(file) for path, file in files.items() if path not in known]))
+        known = {path for event in EVENTS for path in self.live.index(event).paths.tolist()}
+        self.live.remove(known - files.keys())
+        self.live.add(index_adds(self.format, [_action(file) for path, file in files.items() if path not in known]))
         return True
 
     def transact(
@@ -253,7 +214,7 @@ class MemoryStore:
         del data_change
         ids = frozenset(app for app, _ in apps)
         with self.table.lock:
-            since = self.table.commits[self._version + 1 :]
+            since = self.table.commits[self.version + 1 :]
             if (exclusive and since) or any(ids & other or _COLUMNS in other for other in since):
                 raise self._lost()
             for file in removes:
@@ -265,9 +226,9 @@ class MemoryStore:
     def add_columns(self, columns: pa.Schema) -> None:
         """Add columns, in a commit from the snapshot."""
         with self.table.lock:
-            if any(_COLUMNS in other for other in self.table.commits[self._version + 1 :]):
+            if any(_COLUMNS in other for other in self.table.commits[self.version + 1 :]):
                 raise self._lost()
-            self.table.form = self._form.extended(columns)
+            self.table.form = self.format.extended(columns)
             self.table.commits.append(frozenset({_COLUMNS}))
 
     def _lost(self) -> LostRaceError:

@@ -127,7 +127,7 @@ def lost_checkpoint(storage: Storage) -> tuple[str, str] | None:
 def _named(storage: Storage) -> int | None:
     """Return the version that the pointer names; None where there is none, or it makes no sense and counts as none."""
     try:
-        return int(json.loads(storage.read(LAST_CHECKPOINT).to_pybytes())["version"])
+        return int(json.loads(storage.find(LAST_CHECKPOINT) or b"")["version"])
     except (TimelyError, ValueError, LookupError, TypeError):
         return None
 
@@ -297,7 +297,7 @@ class TableUpkeep:
     def _checkpoint(self) -> tuple[int, int]:
         """Return version and size of the newest checkpoint; (0, 0) if there is none."""
         try:
-            last = json.loads(self._storage.read(LAST_CHECKPOINT).to_pybytes())
+            last = json.loads(self._storage.find(LAST_CHECKPOINT) or b"")
             version, size = int(last["version"]), int(last.get("size", 0))
         except (TimelyError, ValueError, KeyError, TypeError):
             return 0, 0

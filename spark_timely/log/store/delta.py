@@ -92,7 +92,7 @@ from spark_timely.log.store.storage import (
 from spark_timely.masking import masked, masked_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from spark_timely.log.machine.state import DataFile
     from spark_timely.log.store.storage import FileStorage
@@ -282,6 +282,14 @@ def _pause(seconds: float) -> None:
     time.sleep(seconds)
 
 
+def looks(pause: Callable[[float], None]) -> Iterator[bool]:
+    """Yield once per look at what somebody may be writing, and whether it is the last; pause in between."""
+    for seconds in LOOKS_S:
+        yield False
+        pause(seconds)
+    yield True
+
+
 class DeltaStore:
     """A handle on the Delta table of a log.
 
@@ -293,6 +301,23 @@ class DeltaStore:
         Passed on to delta-rs.
     pause : callable, optional
         Waits for the given seconds, between looks at an entry that cannot be understood.
+
+    Attributes
+    ----------
+    path, table_id : str
+        Where the table is, and its identity.
+    storage : FileStorage
+        Access to its files.
+    storage_options : dict
+        As they were given.
+    format : LogFormat
+        Format of the log, as of the snapshot.
+    live : LiveFiles
+        The live files of the snapshot.
+    version : int
+        Table version of the snapshot.
+    generation : int
+        How often everything was read again: versions mean something else after that.
 
     Raises
     ------
@@ -317,51 +342,21 @@ class DeltaStore:
         self.storage_options = dict(storage_options or {})
         self.options = delta_options(storage_options)
         self._pause = pause or _pause
-        self._generation = 0
-        self._storage = open_storage(path, storage_options)
+        self.generation = 0
+        self.storage = open_storage(path, storage_options)
         # Where the place lacks links and a single writer is promised, delta-rs knows what to do.
-        self._links = self._storage.local and not is_promised(storage_options)
+        self._links = self.storage.local and not is_promised(storage_options)
         self._looked_at = time.time()
-        self._upkeep = TableUpkeep(self._storage, self._opened)
+        self._upkeep = TableUpkeep(self.storage, self._opened)
         self._load(self._opened())
 
     def __reduce__(self) -> tuple[object, ...]:
         return DeltaStore, (self.path, self.storage_options)
 
     @property
-    def table_id(self) -> str:
-        """Identity of the table."""
-        return self._id
-
-    @property
-    def storage(self) -> FileStorage:
-        """Access to its files."""
-        return self._storage
-
-    @property
-    def format(self) -> LogFormat:
-        """Format of the log, as of the snapshot."""
-        return self._format
-
-    @property
     def append_only(self) -> bool:
         """Whether somebody set `delta.appendOnly`, which forbids to replace files of data."""
         return str(self._configuration.get("delta.appendOnly", "false")).lower() == "true"
-
-    @property
-    def version(self) -> int:
-        """Table version of the snapshot."""
-        return self._version
-
-    @property
-    def generation(self) -> int:
-        """How often everything was read again: versions mean something else after that."""
-        return self._generation
-
-    @property
-    def live(self) -> LiveFiles:
-        """The live files of the snapshot."""
-        return self._live
 
     def _opened(self) -> DeltaTable:
         """Open the table as `_open` does, and say which checkpoint is missing where that is why it cannot be opened."""
@@ -383,7 +378,7 @@ class DeltaStore:
 
     def _lost_checkpoint(self) -> tuple[str, str] | None:
         try:
-            return lost_checkpoint(self._storage)
+            return lost_checkpoint(self.storage)
         except StorageError:
             return None  # the storage cannot be reached
 
@@ -391,7 +386,7 @@ class DeltaStore:
         """Open the table by delta-rs; look again where an entry cannot be understood."""
         tries = 0
         cause: Exception | None = None
-        for pause in (*LOOKS_S, None):
+        for _ in looks(self._pause):
             while True:  # at most `_OPEN_TRIES` turns
                 tries += 1
                 try:
@@ -416,9 +411,8 @@ class DeltaStore:
                     if damage is None:
                         return table
                 break
-            if damage is None or pause is None:
+            if damage is None:
                 break
-            self._pause(pause)
         if damage is not None:
             raise self._damaged(*damage) from cause
         msg = f"could not open log {self.path!r}: found {plain(cause or OSError('nothing'))}"
@@ -449,10 +443,10 @@ class DeltaStore:
             or lacks whole lines for a commit: lines are counted, and the newest entry is read. A few hundred small
             files.
         """
-        if opened is not None and not self._storage.local:
+        if opened is not None and not self.storage.local:
             return None  # a put is all or nothing there
         try:
-            names = [n for n in self._storage.names("_delta_log") if LOG_FILE.fullmatch(n) and not n.endswith(".crc")]
+            names = [n for n in self.storage.names("_delta_log") if LOG_FILE.fullmatch(n) and not n.endswith(".crc")]
             newest = max((n[:20] for n in names if CHECKPOINT.fullmatch(n)), default="")
             for name in names:
                 if name[:20] < newest or (opened is not None and name.endswith(".parquet")):
@@ -468,7 +462,7 @@ class DeltaStore:
     def _wrong(self, path: str, *, whole: bool) -> str | None:
         """Return what is wrong with a file of the table's log; unless `whole`, its lines are only counted."""
         try:
-            content = self._storage.read(path)
+            content = self.storage.read(path)
         except DataLossError:
             return None  # deleted since
         try:
@@ -490,13 +484,11 @@ class DeltaStore:
         LogDamagedError
             If it stays so.
         """
-        for pause in (*LOOKS_S, None):
+        for _ in looks(self._pause):
             try:
-                return read_entry(self._storage, version)
+                return read_entry(self.storage, version)
             except (ValueError, LookupError, TypeError) as error:
                 cause = error
-            if pause is not None:
-                self._pause(pause)
         raise self._damaged(entry_path(version), plain(cause)) from cause
 
     def _features(self, found: str) -> LogFormatError:
@@ -510,8 +502,9 @@ class DeltaStore:
         """Take everything from a handle of delta-rs: schema, format, features, files."""
         # What it holds per file is needed no more where commits are written here.
         self._table: DeltaTable | None = None if self._links else table
-        self._version = table.version()
-        self._generation += 1
+        self.version = table.version()
+        self._newest_entry = entry_path(self.version)
+        self.generation += 1
         self._upkeep.forget()
         protocol = table.protocol()
         features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
@@ -530,12 +523,12 @@ class DeltaStore:
         )
         known = set(protocol.writer_features or ()) <= _WRITTEN_FEATURES
         self._writable = known and protocol.min_writer_version in (1, 2, 3, 4, 5, 7)
-        self._id = str(metadata.id)
+        self.table_id = str(metadata.id)
         self._schema = table.schema()
         self._configuration = dict(metadata.configuration)
         event = next((f for f in self._schema.fields if f.name == "_event"), None)
         arrow = pa.schema(self._schema.to_arrow())
-        self._format = LogFormat.from_table(arrow, event.metadata if event is not None else {}, self.path)
+        self.format = LogFormat.from_table(arrow, event.metadata if event is not None else {}, self.path)
         if list(metadata.partition_columns) != ["_event"]:
             msg = f"could not open log {self.path!r}: found partition columns={metadata.partition_columns!r}"
             raise LogFormatError(
@@ -545,14 +538,14 @@ class DeltaStore:
             )
         if "deletionVectors" in features:
             self._refuse_vectors(table)
-        self._live = LiveFiles(self._format.domain.arity)
-        self._live.add(index_files(self._format, pa.table(table.get_add_actions())))
+        self.live = LiveFiles(self.format.domain.arity)
+        self.live.add(index_files(self.format, pa.table(table.get_add_actions())))
         self._mark = self._entry_mark()
 
     def _entry_mark(self) -> tuple[int, ...] | None:
         """Return what tells the entry of the snapshot's version from any other file in its place; None: none there."""
-        found = self._storage.mark(entry_path(self._version))
-        return None if found is None else (self._version, *found)
+        found = self.storage.mark(self._newest_entry)
+        return None if found is None else (self.version, *found)
 
     def check_writable(self) -> None:
         """Refuse a place without a promise, and features that delta-rs cannot commit to. Free where all are known.
@@ -591,7 +584,8 @@ class DeltaStore:
     def _unwritable(self, found: str) -> LogFormatError:
         return LogFormatError(
             f"could not write log {self.path!r}: found table features that cannot be written: {shown(found)}",
-            hint="a log is a plain Delta table; drop the feature (ALTER TABLE … DROP FEATURE), or capture into another",
+            hint="drop the feature (ALTER TABLE … DROP FEATURE), or capture into another log: a log is a plain Delta"
+            " table",
             context={"path": self.path},
         )
 
@@ -607,7 +601,7 @@ class DeltaStore:
 
     def refresh(self) -> bool:
         """Move the snapshot to the newest version; return whether it moved."""
-        before, now = self._version, time.time()
+        before, now = self.version, time.time()
         try:
             whole = abs(now - self._looked_at) < _LONG_S and self._follow()
         except (ValueError, LookupError, TypeError) as error:
@@ -617,12 +611,12 @@ class DeltaStore:
         if not whole:
             self._reload()
         self._looked_at = now
-        return self._version != before
+        return self.version != before
 
     def _follow(self) -> bool:
         """Take in the entries behind the snapshot; return False where that is not enough."""
         while True:  # one turn per entry
-            entry = self._entry(self._version + 1)
+            entry = self._entry(self.version + 1)
             # After that look, whether it found one or not (invariant 2).
             if self._mark is None or self._entry_mark() != self._mark:
                 return False
@@ -630,20 +624,21 @@ class DeltaStore:
                 return True
             if entry.changes_table:
                 return False
-            added = index_adds(self._format, entry.adds)
-            self._live.remove(entry.removes)
-            self._live.add(added)
-            self._version += 1
+            added = index_adds(self.format, entry.adds)
+            self.live.remove(entry.removes)
+            self.live.add(added)
+            self.version += 1
+            self._newest_entry = entry_path(self.version)
             self._mark = self._entry_mark()
 
     def _reload(self) -> None:
         table = self._opened()
-        if str(table.metadata().id) != self._id:
+        if str(table.metadata().id) != self.table_id:
             msg = f"could not read log {self.path!r}: found another table in its place"
             raise LogMissingError(
                 msg, hint="open the log again: it was deleted and created again", context={"path": self.path}
             )
-        if (table.version(), self._mark) != (self._version, None):
+        if (table.version(), self._mark) != (self.version, None):
             self._load(table)
 
     def has_news(self) -> bool:
@@ -652,9 +647,9 @@ class DeltaStore:
         The version after the snapshot's may have been tidied away: then the snapshot's own entry was before.
         Two looks at one file each.
         """
-        if not self._storage.local:
+        if not self.storage.local:
             return False
-        return self._storage.exists(entry_path(self._version + 1)) or self._entry_mark() != self._mark
+        return self.storage.exists(entry_path(self.version + 1)) or self._entry_mark() != self._mark
 
     def transact(
         self,
@@ -692,7 +687,7 @@ class DeltaStore:
         if lost:
             return self._lost(found=plain(error))
         return StorageError(
-            f"could not commit to log {self.path!r} at version={self._version}: found {plain(error)}",
+            f"could not commit to log {self.path!r} at version={self.version}: found {plain(error)}",
             hint="read the log to see whether it happened, then try again",
             context={"path": self.path},
             determinate=False,
@@ -700,7 +695,7 @@ class DeltaStore:
 
     def _lost(self, *, found: str) -> LostRaceError:
         return LostRaceError(
-            f"could not commit to log {self.path!r} at version={self._version}: found {found}",
+            f"could not commit to log {self.path!r} at version={self.version}: found {found}",
             hint="refresh and decide again",
             context={"path": self.path},
             determinate=False,
@@ -719,7 +714,7 @@ class DeltaStore:
 
         def render(version: int) -> bytes:
             return render_entry(
-                adds, removes, dict(apps), data_change=data_change, read_version=self._version, version=version
+                adds, removes, dict(apps), data_change=data_change, read_version=self.version, version=version
             )
 
         ids = {app for app, _ in apps}
@@ -732,9 +727,9 @@ class DeltaStore:
         """
         if self._entry_mark() != self._mark:
             raise self._lost(found="another entry in place of the snapshot's")
-        for version in range(self._version + 1, self._version + 2 + MOST_ATTEMPTS):
+        for version in range(self.version + 1, self.version + 2 + MOST_ATTEMPTS):
             try:
-                done = put_entry(self._storage, version, render(version))
+                done = put_entry(self.storage, version, render(version))
             except OSError as error:
                 if error.errno not in NO_LINKS:
                     raise
@@ -777,22 +772,22 @@ class DeltaStore:
                 ),
                 post_commithook_properties=NO_HOOKS,
             )
-        self._flush_entries(self._version + 1)
+        self._flush_entries(self.version + 1)
 
     def flush(self) -> None:
         """Make the entries of the snapshot outlast a power cut, whoever wrote them."""
-        self._flush_entries(max(self._version - KEEP_VERSIONS, 0))
+        self._flush_entries(max(self.version - KEEP_VERSIONS, 0))
 
     def _flush_entries(self, first: int) -> None:
-        if not self._storage.local:
+        if not self.storage.local:
             return
         paths, version = ["_delta_log"], first
-        while version <= self._version or self._storage.exists(entry_path(version)):  # as many turns as entries
-            if self._storage.exists(entry_path(version)):
+        while version <= self.version or self.storage.exists(entry_path(version)):  # as many turns as entries
+            if self.storage.exists(entry_path(version)):
                 paths.append(entry_path(version))
             version += 1
         try:
-            self._storage.flush(paths)
+            self.storage.flush(paths)
         except StorageError as error:
             # What was written is there, and may stay.
             raise StorageError(error.message, hint=error.hint, context={"path": self.path}) from error
@@ -800,14 +795,14 @@ class DeltaStore:
     def _handle(self) -> DeltaTable:
         """Return a handle of delta-rs on the snapshot."""
         try:
-            if self._table is not None and self._table.version() < self._version:
+            if self._table is not None and self._table.version() < self.version:
                 with delta_call(self.path):
                     self._table.update_incremental()
         except (DeltaError, OSError):
             self._table = None  # it fell behind what is left of the table's log
         if self._table is None:
             self._table = self._opened()
-        if self._table.version() != self._version:
+        if self._table.version() != self.version:
             raise self._lost(found=f"version={self._table.version()}")
         return self._table
 
@@ -821,17 +816,17 @@ class DeltaStore:
             table, fields = self._handle(), list(Schema.from_arrow(columns).fields)
             with delta_call(self.path):
                 table.alter.add_columns(fields, post_commithook_properties=NO_HOOKS)
-            self._flush_entries(self._version + 1)
+            self._flush_entries(self.version + 1)
         except (DeltaError, OSError) as error:
             raise self._failed(error) from error
 
     def tidy(self, *, now: bool = False) -> bool:
         """Write a checkpoint where one is due, and delete old entries of the table's log: see `TableUpkeep.tidy`."""
-        return self._upkeep.tidy(self._version, harmless=self._rules.harmless, now=now)
+        return self._upkeep.tidy(self.version, harmless=self._rules.harmless, now=now)
 
     def problems(self) -> list[str]:
         """Return what is wrong with the upkeep of the table, whoever should have done it; nothing is changed."""
-        return self._upkeep.problems(self._version)
+        return self._upkeep.problems(self.version)
 
 
 def _version_of(path: str) -> int:

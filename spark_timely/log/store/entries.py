@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from spark_timely.errors import DataLossError, StorageError
-from spark_timely.log.store.storage import is_flushed, plain
+from spark_timely.errors import StorageError
+from spark_timely.log.store.storage import is_flushed, not_written
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,11 +87,8 @@ def read_entry(storage: Storage, version: int) -> Entry | None:
     ValueError
         If it is damaged.
     """
-    try:
-        content = storage.read(entry_path(version)).to_pybytes()
-    except DataLossError:
-        return None
-    return parse_entry(content, version)
+    content = storage.find(entry_path(version))
+    return None if content is None else parse_entry(content, version)
 
 
 def parse_entry(content: bytes, version: int | None = None) -> Entry:
@@ -332,8 +329,7 @@ def put_file(storage: FileStorage, path: str, content: bytes, *, replace: bool, 
             with open(whole, "xb") as file:
                 file.write(content)
         except OSError as error:
-            msg = f"could not write file {path!r} of log {storage.uri!r}: found {plain(error)}"
-            raise StorageError(msg, hint="check space and permissions, then try again", determinate=True) from error
+            raise not_written(storage.uri, path, error) from error
         if always or is_flushed(storage.options):
             storage.flush_content(name)
         if replace:

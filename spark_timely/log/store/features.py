@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from spark_timely.log.files.format import METADATA_KEY
@@ -74,15 +74,19 @@ class TableRules:
         Features, properties and marks of columns that are not known to be harmless; with any, delta-rs commits.
     refused : tuple of str
         Those that nobody would keep: with any, the table is not written.
+
+    Attributes
+    ----------
+    harmless : bool
+        Whether entries of our own may be written: there are none of these.
     """
 
     unknown: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
+    harmless: bool = field(init=False)
 
-    @property
-    def harmless(self) -> bool:
-        """Whether entries of our own may be written."""
-        return not self.unknown and not self.refused
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "harmless", not self.unknown and not self.refused)
 
 
 def table_rules(
@@ -140,9 +144,9 @@ def _columns(type_: Any, above: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield names and metadata of all columns of a type, those inside others too."""
     if not isinstance(type_, dict):
         return
-    for field in type_.get("fields", ()):  # as many turns as columns
-        name = f"{above}{field['name']}"
-        yield name, field.get("metadata") or {}
-        yield from _columns(field["type"], f"{name}.")
+    for column in type_.get("fields", ()):  # as many turns as columns
+        name = f"{above}{column['name']}"
+        yield name, column.get("metadata") or {}
+        yield from _columns(column["type"], f"{name}.")
     for part in ("elementType", "keyType", "valueType"):
         yield from _columns(type_.get(part), above)

@@ -39,7 +39,7 @@ from spark_timely.log.files.format import LogFormat
 from spark_timely.log.files.parquet import describe_file, describe_progress, open_parquet, read_file
 from spark_timely.log.machine.state import OPEN_STREAM, DataFile, StreamState, newest_states, states_by_seq
 from spark_timely.log.store.checkpoints import Checkpoints, read_checkpoints
-from spark_timely.log.store.delta import LOOKS_S
+from spark_timely.log.store.delta import looks
 from spark_timely.log.store.entries import Entry, entry_path, parse_entry, put_file, render_entry, signed
 from spark_timely.log.store.scratch import LAST_CHECKPOINT, metadata_action, table_at
 from spark_timely.log.store.storage import FileStorage, has_table, normal_path, open_storage, plain
@@ -112,7 +112,7 @@ class _Plan:
     columns: list[pa.Field] = field(default_factory=list)
     unread: dict[str, str] = field(default_factory=dict)
 
-    def told(self, *, alone: bool) -> RepairStep:
+    def final_step(self, *, alone: bool) -> RepairStep:
         """Return the step, with what is to be said about columns; `alone`: no other entry can have added them."""
         step, says = self.step, self.step.says
         if self.columns:
@@ -252,7 +252,7 @@ def repair_log(
     if not storage.local:
         msg = f"could not repair log {where!r}: found a cloud store"
         raise InvalidUsageError(
-            msg, hint="entries are put there whole or not at all; restore the object by its versions"
+            msg, hint="restore the object by its versions: entries are put there whole or not at all"
         )
     if not has_table(storage):
         msg = f"could not repair log {where!r}: found no Delta table"
@@ -319,7 +319,7 @@ def _looked_through(
     storage: FileStorage, pause: Callable[[float], None]
 ) -> tuple[Checkpoints, dict[int, Entry], dict[int, str]]:
     """Return the checkpoints, the entries from the newest whole one on, and what is wrong with the others."""
-    for wait in (*LOOKS_S, None):
+    for last in looks(pause):
         names = storage.names("_delta_log")
         checkpoints = read_checkpoints(storage)
         checkpoint = checkpoints.newest
@@ -338,9 +338,8 @@ def _looked_through(
             _check_gap(storage.uri, before, after, entries)
             missing += range(before + 1, after)
         damage |= dict.fromkeys(missing, _GONE)
-        if wait is None or not (damage or checkpoints.broken or checkpoints.lost is not None):
+        if last or not (damage or checkpoints.broken or checkpoints.lost is not None):
             break
-        pause(wait)
     return checkpoints, entries, damage
 
 
@@ -389,7 +388,7 @@ def _planned(
         found = f"a later entry removes file {strange[0]!r}, which no other entry adds"
         raise _beyond(storage.uri, first, found)
     alone = sum(1 for plan in plans if not plan.files) == 1
-    return [plan.told(alone=alone) for plan in plans], [(plan.step.version, plan.content()) for plan in plans]
+    return [plan.final_step(alone=alone) for plan in plans], [(plan.step.version, plan.content()) for plan in plans]
 
 
 def _format(schema: Schema, path: str) -> LogFormat:

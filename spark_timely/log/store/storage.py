@@ -146,8 +146,8 @@ def normal_path(path: str | os.PathLike[str]) -> str:
             msg = f"could not use path {text!r}: found {secret} in it"
             raise InvalidUsageError(
                 msg,
-                hint="a path is written into logs and checkpoints: give credentials as options of the storage"
-                " (`storage.…` in Spark, storage_options in Python, --storage on the command line)",
+                hint="give credentials as options of the storage (`storage.…` in Spark, storage_options in Python,"
+                " --storage on the command line): a path is written into logs and checkpoints",
                 context={"path": text},
             )
         return text.rstrip("/")
@@ -197,6 +197,9 @@ class Storage(Protocol):
     def read(self, path: str) -> pa.Buffer:
         """Return a whole file; raises `DataLossError` if there is none."""
 
+    def find(self, path: str) -> bytes | None:
+        """Return a whole file; None if there is none."""
+
     def open_input(self, path: str) -> pa.NativeFile:
         """Open a file for reading anywhere in it; raises `DataLossError` if there is none."""
 
@@ -229,30 +232,28 @@ class FileStorage:
     options : mapping, optional
         Storage options of `deltalake`, for cloud URLs.
 
+    Attributes
+    ----------
+    uri : str
+        Absolute path or URL of the log.
+    local : bool
+        Whether the log is on a local disk, near to read and with folders of its own.
+
     Notes
     -----
     Picklable: the file system is opened where it is used.
     """
 
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
-        self._uri = uri
+        self.uri = uri
+        self.local = not _URL.match(uri)
         self.options = checked_options(options)
         self._fs: pafs.FileSystem | None = None
         self._made: set[str] = set()
         self._lasting: set[str] = set()  # folders whose names were flushed
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._uri, self.options)
-
-    @property
-    def uri(self) -> str:
-        """Absolute path or URL of the log."""
-        return self._uri
-
-    @property
-    def local(self) -> bool:
-        """Whether the log is on a local disk, near to read and with folders of its own."""
-        return not _URL.match(self._uri)
+        return type(self), (self.uri, self.options)
 
     @property
     def filesystem(self) -> pafs.FileSystem:
@@ -266,15 +267,15 @@ class FileStorage:
                 from spark_timely.log.store.delta_calls import storage_handler
 
                 try:
-                    handler = storage_handler(self._uri, delta_options(self.options))
+                    handler = storage_handler(self.uri, delta_options(self.options))
                 except (DeltaError, OSError, ValueError) as error:
-                    raise _unreachable(self._uri, error) from error
+                    raise _unreachable(self.uri, error) from error
                 self._fs = pafs.PyFileSystem(handler)
         return self._fs
 
     def full(self, path: str) -> str:
         """Return the path as the file system takes it."""
-        return f"{self._uri}/{path}" if self.local else path
+        return f"{self.uri}/{path}" if self.local else path
 
     def read(self, path: str) -> pa.Buffer:
         """Return a whole file."""
@@ -282,16 +283,26 @@ class FileStorage:
             try:
                 return source.read_buffer()
             except OSError as error:
-                raise _unreadable(self._uri, path, error) from error
+                raise _unreadable(self.uri, path, error) from error
+
+    def find(self, path: str) -> bytes | None:
+        """Return a whole file; None if there is none."""
+        # To look costs less than an error, where it is no journey.
+        if self.local and not os.path.exists(self.full(path)):
+            return None
+        try:
+            return bytes(self.read(path))
+        except DataLossError:
+            return None
 
     def open_input(self, path: str) -> pa.NativeFile:
         """Open a file for reading anywhere in it."""
         try:
             return self.filesystem.open_input_file(self.full(path))
         except FileNotFoundError as error:
-            raise _missing(self._uri, path) from error
+            raise _missing(self.uri, path) from error
         except OSError as error:
-            raise _unreadable(self._uri, path, error) from error
+            raise _unreadable(self.uri, path, error) from error
 
     def open_output(self, path: str) -> pa.NativeFile:
         """Open a new file for writing."""
@@ -310,12 +321,7 @@ class FileStorage:
             os.makedirs(os.path.dirname(self.full(path)), exist_ok=True)
             return self.filesystem.open_output_stream(self.full(path))
         except OSError as error:
-            msg = f"could not write file {path!r} of log {self._uri!r}: found {plain(error)}"
-            raise StorageError(
-                msg,
-                hint="check space and permissions, then try again",
-                determinate=True,
-            ) from error
+            raise not_written(self.uri, path, error) from error
 
     def write(self, path: str, content: bytes | pa.Buffer) -> None:
         """Write a whole file."""
@@ -323,12 +329,7 @@ class FileStorage:
             with self.open_output(path) as sink:
                 sink.write(content)
         except OSError as error:
-            msg = f"could not write file {path!r} of log {self._uri!r}: found {plain(error)}"
-            raise StorageError(
-                msg,
-                hint="check space and permissions, then try again",
-                determinate=True,
-            ) from error
+            raise not_written(self.uri, path, error) from error
 
     def flush(self, paths: Iterable[str], *, always: bool = False) -> None:
         """Make files that were written, and their names, outlast a power cut.
@@ -362,7 +363,7 @@ class FileStorage:
         # The names of the folders themselves, once.
         new = {up for name in folders for up in _upwards(name)} - self._lasting
         for name in sorted(folders | {os.path.dirname(up) for up in new}, key=len, reverse=True):
-            self._flush(flush_folder, self.full(name) if name else self._uri)
+            self._flush(flush_folder, self.full(name) if name else self.uri)
         self._lasting |= new
 
     def flush_content(self, path: str) -> None:
@@ -379,7 +380,7 @@ class FileStorage:
         """
         if not self.local or not is_flushed(self.options):
             return
-        folder = self._uri
+        folder = self.uri
         while True:  # as many turns as folders above
             # What may not be read was there before.
             if os.access(folder, os.R_OK):
@@ -394,15 +395,15 @@ class FileStorage:
             call(path)
         except OSError as error:
             if error.errno in UNSUPPORTED:
-                if self._uri not in _warned:
-                    _warned.add(self._uri)
-                    logger.warning("log %r: %s", self._uri, _NOT_FLUSHED)
+                if self.uri not in _warned:
+                    _warned.add(self.uri)
+                    logger.warning("log %r: %s", self.uri, _NOT_FLUSHED)
                 return
-            msg = f"could not flush {path!r} of log {self._uri!r}: found {plain(error)}"
+            msg = f"could not flush {path!r} of log {self.uri!r}: found {plain(error)}"
             raise StorageError(
                 msg,
                 hint="check the disk and the permissions, then try again",
-                context={"path": self._uri},
+                context={"path": self.uri},
                 determinate=True,
             ) from error
 
@@ -413,7 +414,7 @@ class FileStorage:
         if not is_flushed(self.options):
             return "files are not flushed, as was asked for (flush=false): a power cut can take the latest commits"
         try:
-            flush_folder(self._uri)
+            flush_folder(self.uri)
         except OSError as error:
             return _NOT_FLUSHED if error.errno in UNSUPPORTED else f"files cannot be flushed: {plain(error)}"
         return None
@@ -428,10 +429,10 @@ class FileStorage:
         except FileNotFoundError:
             pass
         except OSError as error:
-            msg = f"could not delete file {path!r} of log {self._uri!r}: found {plain(error)}"
+            msg = f"could not delete file {path!r} of log {self.uri!r}: found {plain(error)}"
             raise StorageError(
                 msg,
-                hint="it is not part of the log and does no harm",
+                hint="delete it by hand, or leave it: it is not part of the log and does no harm",
                 determinate=False,
             ) from error
 
@@ -442,7 +443,7 @@ class FileStorage:
         try:
             return bool(self.filesystem.get_file_info([self.full(path)])[0].type == pafs.FileType.File)
         except OSError as error:
-            raise _unreachable(self._uri, error) from error
+            raise _unreachable(self.uri, error) from error
 
     def mark(self, path: str) -> tuple[int, ...] | None:
         """Return what tells a file from another one in its place, as far as the storage knows; None: none there."""
@@ -455,50 +456,47 @@ class FileStorage:
         try:
             info = self.filesystem.get_file_info([self.full(path)])[0]
         except OSError as error:
-            raise _unreachable(self._uri, error) from error
+            raise _unreachable(self.uri, error) from error
         return None if info.type != pafs.FileType.File else (int(info.size or 0), int(info.mtime_ns or 0))
 
     def names(self, directory: str = "") -> list[str]:
         """Return the names in a directory; none if there is no such directory."""
         if self.local:
             try:
-                return sorted(os.listdir(self.full(directory) if directory else self._uri))
+                return sorted(os.listdir(self.full(directory) if directory else self.uri))
             except (FileNotFoundError, NotADirectoryError):
                 return []
             except OSError as error:
-                raise _unreachable(self._uri, error) from error
+                raise _unreachable(self.uri, error) from error
         selector = pafs.FileSelector(directory, allow_not_found=True, recursive=False)
         try:
             return sorted(info.base_name for info in self.filesystem.get_file_info(selector))
         except OSError as error:
-            raise _unreachable(self._uri, error) from error
+            raise _unreachable(self.uri, error) from error
 
 
 class MemoryStorage:
     """Files in this process, for tests and for logs that need no disk."""
 
     def __init__(self, uri: str = "memory") -> None:
-        self._uri = uri
+        self.uri = uri
+        self.local = True
         self._files: dict[str, pa.Buffer] = {}
         self._lock = threading.Lock()
-
-    @property
-    def uri(self) -> str:
-        """Name of the log."""
-        return self._uri
-
-    @property
-    def local(self) -> bool:
-        """Always: the files are in this process."""
-        return True
 
     def read(self, path: str) -> pa.Buffer:
         """Return a whole file."""
         with self._lock:
             content = self._files.get(path)
         if content is None:
-            raise _missing(self._uri, path)
+            raise _missing(self.uri, path)
         return content
+
+    def find(self, path: str) -> bytes | None:
+        """Return a whole file; None if there is none."""
+        with self._lock:
+            content = self._files.get(path)
+        return None if content is None else bytes(content)
 
     def open_input(self, path: str) -> pa.NativeFile:
         """Open a file for reading anywhere in it."""
@@ -633,6 +631,15 @@ def _unreachable(uri: str, error: Exception) -> StorageError:
     )
 
 
+def not_written(uri: str, path: str, error: Exception) -> StorageError:
+    """Return the error for a file that could not be written, and is not part of the log."""
+    return StorageError(
+        f"could not write file {path!r} of log {uri!r}: found {plain(error)}",
+        hint="check space and permissions, then try again",
+        determinate=True,
+    )
+
+
 def _missing(uri: str, path: str) -> DataLossError:
     return DataLossError(
         f"could not read file {path!r} of log {uri!r}: found no such file",
@@ -681,7 +688,8 @@ def checked_options(storage_options: Mapping[str, str] | None, /) -> dict[str, s
     spark_timely.errors.InvalidOptionError: could not use storage option 'aws_region': found type=int — hint: ...
     """
     found = dict(storage_options or {})
-    keep_secret(found)
+    if found:
+        keep_secret(found)
     for name, value in found.items():  # a few
         # Not the value: it may be a secret.
         if not isinstance(name, str):

@@ -32,7 +32,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
-from spark_timely.errors import DataLossError, InvalidOptionError, StorageError, shown
+from spark_timely.errors import InvalidOptionError, StorageError, shown
 from spark_timely.log.store.storage import open_storage
 from spark_timely.masking import masked, masked_logger
 
@@ -127,10 +127,11 @@ def planned_offsets(
     """
     if not reachable(location):
         return None
-    content = _offsets_of(location, batch, storage_options)
+    storage = open_storage(location, storage_options)
+    content = _offsets_of(storage, batch)
     if content is None:
         return None
-    before = b"" if batch == 0 else _offsets_of(location, batch - 1, storage_options)
+    before = b"" if batch == 0 else _offsets_of(storage, batch - 1)
     lines = content.decode("utf-8", "replace").split("\n")[_HEADER_LINES:]
     source = masked("\n".join(line for line in lines if line)).encode()[:_MOST_SOURCE_BYTES].decode("utf-8", "ignore")
     return PlannedOffsets(_hash(content), source, None if before is None else _hash(before))
@@ -154,9 +155,9 @@ def is_finished(location: str, batch: int, /, *, storage_options: Mapping[str, s
         return False
 
 
-def _offsets_of(location: str, batch: int, storage_options: Mapping[str, str] | None) -> bytes | None:
+def _offsets_of(storage: FileStorage, batch: int) -> bytes | None:
     try:
-        return bytes(open_storage(location, storage_options).read(f"offsets/{batch}"))
+        return storage.find(f"offsets/{batch}")
     except (StorageError, OSError):
         return None
 
@@ -515,10 +516,13 @@ def read_entries(
     """
     if not reachable(location):
         return ()
-    try:
-        content = bytes(open_storage(location, storage_options).read(_FILE))
-    except DataLossError:
-        return ()  # not there
+    return _entries(open_storage(location, storage_options), location, query)
+
+
+def _entries(storage: FileStorage, location: str, query: str) -> tuple[LogEntry, ...]:
+    content = storage.find(_FILE)
+    if content is None:
+        return ()
     facts: dict[str, object] = {}
     try:
         facts.update(json.loads(content))
@@ -529,7 +533,7 @@ def read_entries(
         msg = f"could not read {_FILE!r} of checkpoint {location!r}: found version={version}"
         raise StorageError(
             msg,
-            hint=f"this version of spark-timely reads {_VERSION}: use the one that wrote it",
+            hint=f"use the version of spark-timely that wrote it: this one reads {_VERSION}",
             determinate=True,
             context={"checkpoint": location},
         )
@@ -572,7 +576,7 @@ def write_entry(
             raise StorageError(msg, determinate=True)
         storage = open_storage(location, storage_options)
         with _writing:
-            entries = read_entries(location, query, storage_options=storage_options)
+            entries = _entries(storage, location, query)
             old = find_entry(entries, path, stream, log_id)
             new = LogEntry(path, stream, log_id, (commit,)) if old is None else old.followed_by(path, log_id, commit)
             if new == old:

@@ -54,7 +54,7 @@ def arrow_type(data_type: DataType, /, *, column: str = "value") -> pa.DataType:
     """
     from pyspark.sql import types as spark
 
-    simple = _simple_types().get(type(data_type).__name__)
+    simple = _ARROW_TYPES.get(type(data_type).__name__)
     if simple is not None:
         if isinstance(data_type, spark.StringType) and _is_collated(data_type):
             raise _unsupported(data_type, column, "cast it to plain string")
@@ -216,48 +216,37 @@ def spark_schema(schema: pa.Schema, /, *, prefix: str = "") -> StructType:
     )
 
 
-def _simple_types() -> dict[str, pa.DataType]:
-    return {
-        "BooleanType": pa.bool_(),
-        "ByteType": pa.int8(),
-        "ShortType": pa.int16(),
-        "IntegerType": pa.int32(),
-        "LongType": pa.int64(),
-        "FloatType": pa.float32(),
-        "DoubleType": pa.float64(),
-        "StringType": pa.string(),
-        # Delta has plain strings only; the length limit is Spark's, checked before rows come here.
-        "CharType": pa.string(),
-        "VarcharType": pa.string(),
-        "BinaryType": pa.binary(),
-        "DateType": pa.date32(),
-        "TimestampType": _UTC,
-        "TimestampNTZType": pa.timestamp("us"),
-    }
+_ARROW_TYPES: dict[str, pa.DataType] = {
+    "BooleanType": pa.bool_(),
+    "ByteType": pa.int8(),
+    "ShortType": pa.int16(),
+    "IntegerType": pa.int32(),
+    "LongType": pa.int64(),
+    "FloatType": pa.float32(),
+    "DoubleType": pa.float64(),
+    "StringType": pa.string(),
+    # Delta has plain strings only; the length limit is Spark's, checked before rows come here.
+    "CharType": pa.string(),
+    "VarcharType": pa.string(),
+    "BinaryType": pa.binary(),
+    "DateType": pa.date32(),
+    "TimestampType": _UTC,
+    "TimestampNTZType": pa.timestamp("us"),
+}
+_SPARK_TYPES: dict[pa.DataType, str] = {
+    # Of three names of one type the first.
+    **{type_: name for name, type_ in reversed(_ARROW_TYPES.items())},
+    pa.large_string(): "StringType",
+    pa.string_view(): "StringType",
+    pa.large_binary(): "BinaryType",
+    pa.binary_view(): "BinaryType",
+}
 
 
 def _simple_spark_types(data_type: pa.DataType) -> str | None:
-    kinds = pa.types
-    if kinds.is_timestamp(data_type):
+    if pa.types.is_timestamp(data_type):
         return "TimestampType" if data_type.tz is not None else "TimestampNTZType"
-    tests = (
-        (kinds.is_boolean, "BooleanType"),
-        (kinds.is_int8, "ByteType"),
-        (kinds.is_int16, "ShortType"),
-        (kinds.is_int32, "IntegerType"),
-        (kinds.is_int64, "LongType"),
-        (kinds.is_float32, "FloatType"),
-        (kinds.is_float64, "DoubleType"),
-        (kinds.is_date32, "DateType"),
-        (kinds.is_string, "StringType"),
-        (kinds.is_large_string, "StringType"),
-        (kinds.is_string_view, "StringType"),
-        (kinds.is_binary, "BinaryType"),
-        (kinds.is_large_binary, "BinaryType"),
-        (kinds.is_binary_view, "BinaryType"),
-        (kinds.is_fixed_size_binary, "BinaryType"),
-    )
-    return next((name for test, name in tests if test(data_type)), None)
+    return "BinaryType" if pa.types.is_fixed_size_binary(data_type) else _SPARK_TYPES.get(data_type)
 
 
 def _is_collated(data_type: DataType) -> bool:

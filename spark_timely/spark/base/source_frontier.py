@@ -212,8 +212,8 @@ def _of_source(line: str, attempt: str) -> SourceFrontier:
         msg = f"{attempt}: found a source that does not say of which type its times are, at offset {shown(line)}"
         raise InvalidUsageError(
             msg,
-            hint="an earlier version of spark-timely wrote this offset: use another frontier policy until the source"
-            " has moved on, or begin with a new checkpoint",
+            hint="use another frontier policy until the source has moved on, or begin with a new checkpoint: an earlier"
+            " version of spark-timely wrote this offset",
         )
     try:
         times = tuple(TimeType(name) for name in found["times"])
@@ -229,8 +229,8 @@ def _other(line: str, found: object, attempt: str) -> InvalidUsageError:
     name = next((name for key, name in _OTHERS if key in keys), "a source")
     return InvalidUsageError(
         f"{attempt}: found {name} that is not timely, at offset {shown(line)}",
-        hint="only timely sources say what is complete: read the other one as a static DataFrame, capture it into a log"
-        " of its own first, or use another frontier policy",
+        hint="read the other one as a static DataFrame, capture it into a log of its own first, or use another frontier"
+        " policy: only timely sources say what is complete",
     )
 
 
@@ -247,8 +247,9 @@ def _refuse_state(storage: FileStorage, attempt: str) -> None:
     msg = f"{attempt}: found stateful operators in the query: {', '.join(names)}"
     raise InvalidUsageError(
         msg,
-        hint="they keep rows back, whose times would be complete by then: a micro-batch holds whole times, so"
-        " aggregate, join or deduplicate it inside foreachBatch, without state, and begin with a new checkpoint",
+        hint="aggregate, join or deduplicate inside foreachBatch, without state, which a micro-batch of whole times"
+        " allows; and begin with a new checkpoint: stateful operators keep rows back, whose times would be complete"
+        " by then",
     )
 
 
@@ -329,8 +330,8 @@ def end_of_sources(options: SinkOptions, policy: Policy, batch: int | None, /) -
         msg = f"could not use frontier='source': found sources with times of type ({has}), the log's are ({wants})"
         raise InvalidOptionError(
             msg,
-            hint="a frontier moves only in times of its own type: capture the time that the sources give (option"
-            " includeTime adds it), into a log of that type",
+            hint="capture the time that the sources give (option includeTime adds it), into a log of that type: a"
+            " frontier moves only in times of its own type",
             context={"option": "frontier"},
         )
     return found.frontier

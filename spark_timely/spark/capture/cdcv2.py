@@ -183,8 +183,8 @@ class _Task:
             msg = f"could not capture micro-batch {self.ident.batch} again: found {found}, which the log does not have"
             raise RolledBackError(
                 msg,
-                hint="the source gave other rows when the micro-batch was repeated, or the checkpoint belongs to"
-                " another input; use a source that can be replayed",
+                hint="use a source that can be replayed, and a checkpoint of this input: the source gave other rows"
+                " when the micro-batch was repeated",
                 context={"stream": self.plan.options.stream, "batch": self.ident.batch},
             )
         return CommitOutcome(committed=False, state=recorded)
@@ -199,8 +199,8 @@ class _Task:
             )
             raise InvalidUsageError(
                 msg,
-                hint="the log has no capability at its least time left, and earlier updates would be taken for copies:"
-                " capture into a new log, or make it with streams=… for as many streams as it will have",
+                hint="capture into a new log, or make it with streams=… for as many streams as it will have: no"
+                " capability is left at the log's least time, and earlier updates would be taken for copies",
             )
 
     # Statements ----------------------------------------------------------------------------------
@@ -216,8 +216,8 @@ class _Task:
             msg = f"could not continue stream {self.plan.options.stream!r}: found no file {path!r} in the log's folder"
             raise DataLossError(
                 msg,
-                hint="it has the statements that came and are not complete; restore it, or capture into a new log what"
-                " the producer sends once more",
+                hint="restore the file, which has the statements that came and are not complete; or capture into a"
+                " new log what the producer sends once more",
             )
         kept = json.loads(self.storage.read(path).to_pybytes())
         ledger = Ledger.from_json(kept, arity=self.domain.arity, shown=self.domain.render_time)
@@ -258,8 +258,8 @@ class _Task:
             msg = f"could not capture CDCv2 messages: found {ledger.size} counts of times that are not complete{gap}"
             raise ProtocolError(
                 msg,
-                hint=f"at most {MOST_COUNTS} are kept: the producer has to send again what is missing from"
-                f" {self.domain.render_frontier(ledger.frontier)} on; read fewer messages per micro-batch",
+                hint=f"read fewer messages per micro-batch, and let the producer send again what is missing from"
+                f" {self.domain.render_frontier(ledger.frontier)} on: at most {MOST_COUNTS} are kept",
             )
 
     def _statements(self) -> list[Statement]:
@@ -279,7 +279,7 @@ class _Task:
             msg = f"could not capture CDCv2 messages: found row {shown(row)} that is neither update nor statement"
             raise SchemaMismatchError(
                 msg,
-                hint="a statement has all of _lower, _upper and _counts, and nulls in time and diff; an update has none"
+                hint="give a statement all of _lower, _upper and _counts, and nulls in time and diff; an update none"
                 " of them",
             )
         return statements_of(found, self.domain)

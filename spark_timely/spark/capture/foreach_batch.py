@@ -41,7 +41,6 @@ from spark_timely.spark.capture.cdcv2 import capture_messages
 from spark_timely.spark.capture.classify import Classified, classify, digest_in, digest_sums, row_hash_sql
 from spark_timely.spark.capture.staging import (
     Staged,
-    base_of,
     counted,
     discard,
     in_order,
@@ -345,7 +344,7 @@ def _digested(df: DataFrame, plan: CapturePlan, ident: BatchId, standing: Standi
         repeated=True,
         form=fingerprint(plan.layout),
         at=standing.at,
-        base=base_of(standing),
+        base=standing.base,
         n_rows=0,
         n_dead=0,
         n_advanced=0,

@@ -36,16 +36,14 @@ from spark_timely.log.machine.state import DataFile
 from spark_timely.log.store.storage import FileStorage
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.policy import FrontierPolicy, late_error
-from spark_timely.protocol.rules import StreamCounts
 from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import CapturePlan, Standing, find_log
 from spark_timely.spark.capture.classify import RowClass, digest_in
 from spark_timely.spark.session import changed_settings
-from spark_timely.time.arrays import IntArray, consolidate_rows
+from spark_timely.time.arrays import IntArray, beyond, consolidate_rows, joined_bounds, minimal
 from spark_timely.time.domain import plain_value
-from spark_timely.time.order import beyond, minimal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
@@ -189,7 +187,6 @@ class Staged:
             self._check_uniform(files.get(RowClass.MESSAGE, []))
         messages = [file for kind in RowClass.messages() for file in files.get(kind, [])]
         moving = [file for file in messages if file not in files.get(RowClass.KEPT, [])]
-        bounds = [file.bounds for file in messages if file.bounds is not None]
         tops = [int(file.bounds[1, 0]) for file in moving if file.bounds is not None]
         times, deltas = self._progress(found.get(RowClass.PROGRESS, []))
         bounded = self.plan.policy.frontier is FrontierPolicy.BOUNDED
@@ -200,15 +197,13 @@ class Staged:
             repeated=False,
             form=fingerprint(self.plan.layout),
             at=self.standing.at,
-            base=base_of(self.standing),
+            base=self.standing.base,
             n_rows=sum(file.n_rows for file in messages),
             n_dead=_n_rows(files, RowClass.DEAD),
             n_advanced=_n_rows(files, RowClass.ADVANCED),
             n_skewed=_n_rows(files, RowClass.KEPT),
             minima=minimal(np.concatenate([file.minima for file in messages])) if messages else empty,
-            bounds=np.stack([np.min([b[0] for b in bounds], axis=0), np.max([b[1] for b in bounds], axis=0)])
-            if bounds
-            else None,
+            bounds=joined_bounds([file.bounds for file in messages if file.bounds is not None]),
             greatest=max(tops, default=None) if bounded else None,
             progress_times=times,
             progress_deltas=deltas,
@@ -414,11 +409,6 @@ def _row(rows: pa.Table, names: list[str]) -> dict[str, object]:
 
 def _n_rows(files: Mapping[RowClass, list[DataFile]], row_class: RowClass) -> int:
     return sum(file.n_rows for file in files.get(row_class, []))
-
-
-def base_of(standing: Standing) -> StreamCounts | None:
-    """Return the counts that rows were judged by where the stream is not open yet."""
-    return standing.counts if standing.seq is None else None
 
 
 def discard(plan: CapturePlan, storage: FileStorage, staging: str, report: TaskReport) -> None:

@@ -141,7 +141,7 @@ def test_log_that_was_put_back_is_refused_though_it_has_grown(
     for use in (lambda: read(log, cut), lambda: open_cut(cut), lambda: spark_timely.wait(cut, timeout=0)):
         with pytest.raises(DataLossError, match=found) as told:
             use()
-        assert "hint: the log was restored to an earlier state" in str(told.value)
+        assert "hint: put back the log that the cut was made of, which was restored to an earlier" in str(told.value)
     # What it is now can be read.
     assert len(read(log, spark_timely.cut([spark_timely.open_log(log.path)]))) >= 4
 

@@ -130,11 +130,11 @@ def test_query_whose_id_only_the_tasks_know_takes_over_too(tmp_path: Path, monke
     query(tmp_path, "old").run([rows([5])])
     new = query(tmp_path, "new", takeover="true")
     (new.checkpoint / "metadata").unlink()
-    told = sink_writer._told
-    monkeypatch.setattr(sink_writer, "_told", lambda ident: type(told(ident))("new", 0))
+    known = sink_writer._as_tasks_know
+    monkeypatch.setattr(sink_writer, "_as_tasks_know", lambda ident: type(known(ident))("new", 0))
     new.run([rows([6], 10)])
     assert new.log().stream("main").owner == "new"
-    monkeypatch.setattr(sink_writer, "_told", lambda ident: type(told(ident))("old", 1))
+    monkeypatch.setattr(sink_writer, "_as_tasks_know", lambda ident: type(known(ident))("old", 1))
     with pytest.raises(errors.OwnershipError, match="'old'"):
         new.run([rows([7], 20)])
 

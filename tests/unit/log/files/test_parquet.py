@@ -18,10 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_timely.errors import DataLossError, InvalidUsageError, SchemaMismatchError, StorageError
-from spark_timely.log.files.format import LogFormat
+from spark_timely.log.files.format import LogFormat, conform
 from spark_timely.log.files.parquet import (
-    conform,
+    MAX_DISTINCT_TIMES,
+    decode_counts,
     describe_file,
+    encode_counts,
     file_name,
     file_times,
     message_table,
@@ -30,7 +32,6 @@ from spark_timely.log.files.parquet import (
     write_data_files,
     write_progress_file,
 )
-from spark_timely.log.files.statistics import MAX_DISTINCT_TIMES, decode_counts, encode_counts
 from spark_timely.log.store.storage import FileStorage, MemoryStorage, normal_path, open_storage
 from spark_timely.time.arrays import unique_times
 
@@ -190,7 +191,7 @@ def test_list_views_are_kept_row_by_row(view: Any) -> None:
 def test_list_views_inside_others_are_refused(wrap: Any) -> None:
     found, kept = wrap(pa.list_view(pa.int64())), pa.list_(pa.list_(pa.int64()))
     kept = pa.struct([("f", pa.list_(pa.int64()))]) if pa.types.is_struct(found) else kept
-    with pytest.raises(SchemaMismatchError, match=r"found column 'v' of type=.* — hint: the log keeps it as .*; cast"):
+    with pytest.raises(SchemaMismatchError, match=r"found column 'v' of type=.* — hint: cast the column to .*, as"):
         conform(pa.table({"v": pa.array([None], found)}), pa.schema([("v", kept)]))
 
 

@@ -77,7 +77,9 @@ def test_source_that_has_not_begun_holds_everything_back(tmp_path: Path) -> None
     ],
 )
 def test_other_sources_are_refused_by_name(tmp_path: Path, line: str, name: str) -> None:
-    with pytest.raises(InvalidUsageError, match=f"found {name} that is not timely, at offset .* — hint: only timely"):
+    with pytest.raises(
+        InvalidUsageError, match=f"found {name} that is not timely, at offset .* — hint: read the other"
+    ):
         batch_frontier(0, checkpoint=checkpoint(tmp_path, offset([5]), line))
 
 
@@ -123,7 +125,7 @@ def test_stateful_operators_are_refused_by_name(tmp_path: Path) -> None:
         batch_frontier(0, checkpoint=where)
     text = str(found_error.value)
     assert "stateful operators in the query: dedupe, symmetricHashJoin, an unknown one, an unknown one" in text
-    assert "hint: they keep rows back" in text
+    assert "stateful operators keep rows back" in text
 
 
 def test_checkpoint_that_cannot_be_read_is_named(tmp_path: Path) -> None:
