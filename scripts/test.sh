@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The whole suite in two runs: what needs neither Spark nor kills on all cores; then the rest in two processes, file by
 # file, the longest first, each with one Spark session: jobs of their own start there again and again, and use half the
-# machine. What is marked so lies in two folders: the others need not be collected again.
+# machine. They are all in two folders: the others are not collected again.
 # Arguments go to both runs; a choice (-k) may leave one of them empty, not both.
 
 set -uo pipefail

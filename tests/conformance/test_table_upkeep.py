@@ -30,6 +30,7 @@ from spark_timely.log.store.entries import entry_path, parse_entry, put_entry
 from spark_timely.log.store.storage import FileStorage
 from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import VALUES, filled, stored
+from tests.faults.harness import long_lane
 from tests.faults.unreliable import UnreliableStore
 
 
@@ -622,7 +623,7 @@ def test_key_is_a_whole_number(key: Any) -> None:
 
 
 def test_append_with_a_key_is_never_doubled_by_unclear_outcomes() -> None:
-    for seed in range(60):
+    for seed in range(1000 if long_lane() else 20):
         log = MemoryLog.create(VALUES, minimum=(0,), merge_every=3)
         writer = log.writer(owner="me")
         inner = log.store

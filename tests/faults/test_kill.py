@@ -194,7 +194,7 @@ def test_capture_killed_anywhere_has_the_same_contents(spark: SparkSession, tmp_
     # Before the log's commit: the replay below, where nothing is there either.
     points = ["after", "before", "write"] * 3 if long_lane() else ["after", "write"]
     n_random = kills(0, 12)
-    batches = make_files(tmp_path / "in", 8 + 6 * n_random + 3 * len(points), rng)
+    batches = make_files(tmp_path / "in", 4 + 6 * n_random + 3 * len(points), rng)
     spec: dict[str, Any] = {
         "source": {"files": str(tmp_path / "in")},
         "through": "sink",
@@ -242,7 +242,7 @@ def test_replay_killed_anywhere_has_the_same_contents(spark: SparkSession, tmp_p
     seed = seed_of_run()
     tell(f"seed {seed}")
     rng = random.Random(seed)
-    n_batches = 6 + 6 * n_random + 3 * len(points)
+    n_batches = 3 + 6 * n_random + 3 * len(points)
     make_log(tmp_path / "source", rng, 3 * n_batches)
     spec: dict[str, Any] = {
         "source": {"log": str(tmp_path / "source"), "options": {"maxTimesPerTrigger": "3", "workers": "2"}},
