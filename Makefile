@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 ROOT := $(shell cd "$$(dirname "$(strip $(MAKEFILE_LIST))")" && pwd -P)
 SETUP := bash "$(ROOT)/scripts/setup.sh"
 RUN := bash "$(ROOT)/scripts/run.sh"
-PYTEST := $(RUN) -m pytest
+PYTEST := bash "$(ROOT)/scripts/pytest.sh"
 # More arguments for pytest: make test ARGS="-k frontier -x"
 ARGS ?=
 

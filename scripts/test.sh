@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The whole suite in two runs: what needs neither Spark nor kills on all cores; then the rest in two processes, file by
-# file, each with one Spark session: jobs of their own start there again and again, and use half the machine.
+# file, the longest first, each with one Spark session: jobs of their own start there again and again, and use half the
+# machine. They are all in two folders: the others are not collected again.
 # Arguments go to both runs; a choice (-k) may leave one of them empty, not both.
 
 set -uo pipefail
@@ -9,12 +10,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 INTERRUPTED=2 # or nothing could be collected
 NOTHING_FOUND=5
 plain=0
-bash scripts/run.sh -m pytest -n auto -m "not spark and not connect and not faults and not long and not bench" \
+bash scripts/pytest.sh -n auto -m "not spark and not connect and not faults and not long and not bench" \
     --junitxml=build/test-report-plain.xml --durations=10 tests "$@" || plain=$?
 [ "$plain" -ne "$INTERRUPTED" ] || exit "$plain"
 rest=0
-bash scripts/run.sh -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "(spark or connect or faults) and not long and not bench" \
-    --junitxml=build/test-report.xml --durations=15 tests "$@" || rest=$?
+bash scripts/pytest.sh -n 2 --dist loadfile --no-loadscope-reorder -m "(spark or connect or faults) and not long and not bench" \
+    --junitxml=build/test-report.xml --durations=15 tests/faults tests/spark "$@" || rest=$?
 
 if [ "$plain" -eq "$NOTHING_FOUND" ] && [ "$rest" -eq "$NOTHING_FOUND" ]; then
     exit "$NOTHING_FOUND"

@@ -51,6 +51,22 @@ settings.register_profile("mutants", settings.get_profile("default"), phases=[Ph
 settings.load_profile("long" if os.environ.get("SPARK_TIMELY_LONG", "0") not in {"", "0"} else "default")
 
 _FOLDERS = ("unit", "golden", "property", "conformance", "interop", "typing", "faults", "spark", "bench")
+# Of those with Spark or kills, the longest first: the last that one process takes should not keep the other waiting.
+LONGEST_FILES = (
+    "faults/test_executors.py",
+    "spark/test_pages.py",
+    "faults/test_kill.py",
+    "spark/test_connect.py",
+    "faults/test_dataflow_kill.py",
+    "spark/test_source.py",
+    "spark/test_short_examples.py",
+    "faults/test_handover_kill.py",
+    "spark/test_went_back.py",
+    "spark/test_foreach_batch.py",
+    "spark/test_dataflow.py",
+    "spark/test_same_answer.py",
+    "spark/test_log_rewritten.py",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,10 +76,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     root = config.rootpath / "tests"
 
-    def order(item: pytest.Item) -> tuple[bool, int]:
+    longest = {root / name: place for place, name in enumerate(LONGEST_FILES)}
+
+    def order(item: pytest.Item) -> tuple[bool, int, int]:
         slow = any(item.get_closest_marker(name) for name in ("spark", "connect", "faults"))
         folder = item.path.relative_to(root).parts[0] if item.path.is_relative_to(root) else ""
-        return slow, _FOLDERS.index(folder) if folder in _FOLDERS else -1
+        place = longest.get(item.path, len(longest)) if slow else 0
+        return slow, place, _FOLDERS.index(folder) if folder in _FOLDERS else -1
 
     items.sort(key=order)  # stable: within a file the order of its text
 

@@ -8,6 +8,7 @@ and what other packages of the environment offer cannot be imported.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -21,6 +22,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.faults.harness import QUICK
 from tests.modules import ROOT
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -121,7 +123,13 @@ def run(parts: list[Step], folder: Path, *, without: list[str] | None = None) ->
         encoding="utf-8",
     )
     ended = subprocess.run(
-        [sys.executable, script.name], cwd=folder, capture_output=True, encoding="utf-8", timeout=500, check=False
+        [sys.executable, script.name],
+        cwd=folder,
+        env={**os.environ, "JAVA_TOOL_OPTIONS": QUICK},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=500,
+        check=False,
     )
     assert ended.returncode == 0, ended.stderr[-5000:]
     return [_tidy(printed) for printed in ended.stdout.split(f"{_MARK}\n")[:-1]]

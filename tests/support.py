@@ -63,9 +63,9 @@ def frontier_from_json(found: Sequence[Any]) -> Frontier:
     return frozenset(tuple(time) if isinstance(time, list) else (time,) for time in found)
 
 
-def examples(n: int) -> settings:
-    """Return hypothesis settings: `n` draws, twenty times as many in the long lane."""
-    return settings(max_examples=n * 20 if long_lane() else n)
+def examples(n: int, *, long: int | None = None) -> settings:
+    """Return hypothesis settings: `n` draws; in the long lane so many as `long` says, or twenty times as many."""
+    return settings(max_examples=(long or n * 20) if long_lane() else n)
 
 
 @contextlib.contextmanager

@@ -38,8 +38,8 @@ def trickle(log: Log, commits: int, *, lateness: int = 5) -> None:
 def test_files_stay_few_and_nothing_changes(maker: LogMaker) -> None:
     merged, plain = maker.create(merge_every=10), maker.create(merge_every=10, auto_compact=False)
     for log in (merged, plain):
-        trickle(log, 163)
-    assert len(plain.files()) == 163
+        trickle(log, 93)
+    assert len(plain.files()) == 93
     assert len(plain.progress_files()) < 30, "progress is merged all the same"
     assert len(merged.files()) < 30
     assert merged.verify().digest == plain.verify().digest

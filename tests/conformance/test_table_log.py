@@ -16,6 +16,7 @@ from spark_timely.errors import LogMissingError
 from spark_timely.log import Log
 from spark_timely.log.files.index import FileIndex
 from spark_timely.log.log import create_log, keep_log, open_log
+from spark_timely.log.store import checkpoints as delta_upkeep
 from spark_timely.log.store import delta as delta_store
 from spark_timely.log.store.entries import read_entry
 from spark_timely.log.store.storage import FileStorage
@@ -107,6 +108,8 @@ def test_file_system_without_hard_links_is_written_by_delta_rs(path: Path, monke
 
 def test_writer_stopped_for_long_puts_nothing_into_the_past(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between its last look and its commit so much happened that its version came, and was tidied away."""
+    monkeypatch.setattr(delta_upkeep, "_CHECKPOINT_VERSIONS", (10, 10))
+    monkeypatch.setattr(delta_upkeep, "KEEP_VERSIONS", 5)
     log = create_log(path, VALUES, minimum=(0,), streams=2)
     slow, quick = log.writer("slow", owner="slow"), open_log(path).writer("quick", owner="quick")
     put, stopped = delta_store.put_entry, [True]
@@ -114,7 +117,7 @@ def test_writer_stopped_for_long_puts_nothing_into_the_past(path: Path, monkeypa
     def put_late(directory: str, version: int, content: bytes) -> bool:
         if stopped.pop() if stopped else False:
             monkeypatch.setattr(delta_store, "put_entry", put)
-            for i in range(1, 400):
+            for i in range(1, 80):
                 quick.append(rows(i), advance_to=i)
             assert not os.path.exists(path / "_delta_log" / f"{version:020d}.json")
         return put(directory, version, content)
@@ -127,7 +130,7 @@ def test_writer_stopped_for_long_puts_nothing_into_the_past(path: Path, monkeypa
     assert fresh.stream("slow") == outcome.state
     report = fresh.verify()
     assert report.legal, report.problems
-    assert report.messages == 400
+    assert report.messages == 80
 
 
 def test_handle_older_than_a_clean_up_puts_nothing_into_the_past(path: Path) -> None:

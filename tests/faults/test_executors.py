@@ -220,5 +220,6 @@ def test_two_workers_of_a_master_lose_and_double_nothing(tmp_path: Path) -> None
         play(tmp_path, cluster.url, lambda _: cluster.executors(), race=True)
 
 
+@pytest.mark.long
 def test_local_cluster_loses_and_doubles_nothing(tmp_path: Path) -> None:
     play(tmp_path, "local-cluster[2,1,1024]", lambda job: executors_below(job.group), race=False)

@@ -20,6 +20,7 @@ from spark_timely.log import Log, MemoryLog
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store.base import MemoryStore
 from tests.faults.append_query import VALUES, assert_exactly_once, run_query
+from tests.faults.harness import long_lane
 from tests.faults.unreliable import UnreliableStore, make_unreliable
 
 pytestmark = pytest.mark.faults
@@ -72,7 +73,7 @@ def test_store_fails_in_all_four_ways_over_a_table(seed: int, tmp_path: Path) ->
 
 
 def test_unclear_commit_without_a_batch_number_happens_once() -> None:
-    for seed in range(200):
+    for seed in range(2000 if long_lane() else 50):
         plain = MemoryLog.create(VALUES, minimum=(0,))
         writer = plain.writer(owner="me")
         store = make_unreliable(

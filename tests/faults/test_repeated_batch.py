@@ -6,6 +6,7 @@ its first commit would find its own rows late, and the query would be stuck for 
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 from pathlib import Path
@@ -91,8 +92,18 @@ def ids(folder: Path) -> Counter[int]:
     return Counter(spark_timely.open_log(str(folder)).messages()["id"].to_pylist())
 
 
-@pytest.mark.parametrize("through", ["sink", "foreachBatch"])
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+# Each policy one way: without Spark each is repeated in `tests/unit/sink/test_attempts.py`, and by any cut in
+# `tests/property/test_same_answer.py`.
+SHORT = set(zip(sorted(POLICIES), itertools.cycle(["sink", "foreachBatch"]), strict=False))
+
+
+@pytest.mark.parametrize(
+    ("policy", "through"),
+    [
+        pytest.param(*case, marks=[] if case in SHORT else pytest.mark.long)
+        for case in itertools.product(sorted(POLICIES), ["sink", "foreachBatch"])
+    ],
+)
 def test_batch_repeated_after_a_crash_between_commits_is_a_no_op(
     spark: SparkSession, tmp_path: Path, policy: str, through: str
 ) -> None:

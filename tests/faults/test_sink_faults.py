@@ -13,6 +13,7 @@ from spark_timely.log import Log
 from spark_timely.log.store.delta import DeltaStore
 from spark_timely.sink.commit import commit_reports
 from spark_timely.sink.plan import find_log
+from tests.faults.harness import long_lane
 from tests.faults.unreliable import make_unreliable
 from tests.unit.sink.driver import SinkDriver, rows
 
@@ -22,7 +23,7 @@ BOUNDED = {"timeColumn": "t", "frontier": "bounded", "lateness": "0"}
 
 
 @pytest.mark.parametrize("policy", ["batch", "bounded"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(40 if long_lane() else 2))
 def test_micro_batches_over_a_store_that_fails_in_all_four_ways(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, policy: str
 ) -> None:

@@ -29,9 +29,11 @@ from spark_timely.testing.driver import StreamDriver
 from tests.unit.sink.driver import SinkDriver
 
 LONG = os.environ.get("SPARK_TIMELY_LONG", "0") not in {"", "0"}
-DURATION_S = float(os.environ.get("SPARK_TIMELY_SOAK_S", "1800" if LONG else "15"))
+DURATION_S = float(os.environ.get("SPARK_TIMELY_SOAK_S", "1800" if LONG else "7"))
 LATENESS, ROWS, LATE = 20, 60, 0.1
 SAMPLES = 30
+# In steps; some of each also in seconds.
+COMPACT_EVERY, VACUUM_EVERY = (400, 150) if LONG else (80, 30)
 # What an allocator and the caches of libraries may keep; a leak of a kilobyte per micro-batch is more.
 SLACK_MB = 48
 
@@ -139,9 +141,9 @@ def soak(folder: Path, goes_on: Callable[[], bool], due: Callable[[], bool]) -> 
             # The second one comes in fits and starts.
             while (number == 0 or step % 25 == 0) and replay.run(commit=dice.random() > 0.02):
                 pass
-        if step % 400 == 0:
+        if step % COMPACT_EVERY == 0:
             st.open_log(path).compact()
-        if step % 150 == 0:
+        if step % VACUUM_EVERY == 0:
             DeltaTable(path).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
         if due():
             samples.append(sample(path))

@@ -18,6 +18,7 @@ from spark_timely.log.compaction import _merge_progress
 from spark_timely.log.files.parquet import read_file
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.machine.state import OPEN_STREAM
+from spark_timely.log.store import checkpoints as delta_upkeep
 from spark_timely.log.streams import StreamStates
 from spark_timely.time.antichain import Antichain
 from tests.faults.append_query import VALUES, racing
@@ -166,20 +167,22 @@ def test_vacuum_deletes_only_what_is_not_part_of_the_log(table_log: Log) -> None
     assert facts(open_log(table_log.path)) == before
 
 
-def test_table_log_is_kept_short_and_stale_handles_recover(tmp_path: Path) -> None:
+def test_table_log_is_kept_short_and_stale_handles_recover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_upkeep, "_CHECKPOINT_VERSIONS", (10, 10))
+    monkeypatch.setattr(delta_upkeep, "KEEP_VERSIONS", 5)
     log = create_log(tmp_path / "log", VALUES, minimum=(0,), streams=2, merge_every=20)
     stale = open_log(log.path)
     stale_writer = stale.writer("b", owner="b")
     writer = log.writer("a", owner="a")
-    for i in range(1, 330):
+    for i in range(1, 70):
         writer.append(pa.table({"_time": [i], "v": [i]}), advance_to=i)
     entries = os.listdir(tmp_path / "log" / "_delta_log")
-    assert len(entries) < 330
+    assert len(entries) < 50
     assert f"{5:020d}.json" not in entries
     # Its snapshot is older than anything that is left of the table's log.
     assert stale_writer.append(pa.table({"_time": [2], "v": [0]}), advance_to=400).committed
-    assert stale.frontier() == Antichain.of(329)
-    assert open_log(log.path).verify().messages == 330
+    assert stale.frontier() == Antichain.of(69)
+    assert open_log(log.path).verify().messages == 70
     log.refresh()
     assert log.verify().legal
 

@@ -282,7 +282,7 @@ def stories(draw: s.DrawFn) -> tuple[int, list[Spec], list[Commit]]:
 
 
 @pytest.mark.timeout(7200)  # the long lane draws twenty times as many
-@examples(40)
+@examples(20, long=800)
 @given(
     story=stories(),
     workers=s.sampled_from([None, 1, 2, 3, 8]),

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_timely.dataflow.engine.steps import Engine
@@ -18,6 +18,7 @@ from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of
 from tests.property.test_dataflow import runner
+from tests.support import examples
 
 STEPS = st.lists(
     st.one_of(
@@ -80,7 +81,7 @@ class World:
                 self.engines[number].advance(runner(self.scope.storage))
 
 
-@settings(max_examples=15, deadline=None)
+@examples(8, long=300)
 @given(STEPS)
 def test_output_has_the_rows_of_its_input_or_is_refused_by_name(steps: list[tuple[str, int | None]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

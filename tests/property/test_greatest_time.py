@@ -90,7 +90,7 @@ def stories(draw: s.DrawFn) -> tuple[str, int, list[list[Step]], list[Antichain]
     return kind, arity, paths, frontiers
 
 
-@examples(100)
+@examples(50, long=2000)
 @given(stories(), s.randoms(use_true_random=False))
 def test_frontiers_stay_at_the_greatest_time(
     story: tuple[str, int, list[list[Step]], list[Antichain]], rng: random.Random
@@ -132,7 +132,7 @@ def _check_back(
 
 @pytest.mark.parametrize("kind", ["long", "short"])
 @pytest.mark.parametrize("arity", [1, 2])
-@examples(15)
+@examples(8, long=300)
 @given(
     data=s.data(),
     whole=s.booleans(),

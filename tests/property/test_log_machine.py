@@ -26,6 +26,7 @@ from spark_timely.log.machine.state import CommitRequest, StreamState
 from spark_timely.time.antichain import Antichain
 from tests.faults.unreliable import UnreliableStore
 from tests.oracles.protocol_model import NegativeError, UnheldError, judge, less_equal, minima
+from tests.support import examples
 
 VALUES = pa.schema([("v", pa.int64())])
 NAMES = ("a", "b", "c", "d")
@@ -260,4 +261,4 @@ def log_counts(counts: dict[tuple[int, ...], int]) -> list[list[object]]:
 
 
 TestLogMachine = LogMachine.TestCase
-TestLogMachine.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestLogMachine.settings = settings(examples(40, long=1200), stateful_step_count=25)

@@ -18,6 +18,7 @@ from spark_timely.time import arrays
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import consolidate
 from tests.oracles import order_model as model
+from tests.support import examples
 
 BOUNDS = [-(2**63), 2**63 - 1, 0, -1]
 
@@ -150,6 +151,7 @@ def test_antichains_equal_to_definitions(drawn: tuple[int, np.dtype[Any], list[l
     assert not one.times.flags.writeable
 
 
+@examples(40, long=2000)
 @given(st.integers(0, 2**32), st.sampled_from([2, 3]), st.integers(9, 60))
 def test_large_antichains_equal_to_definitions(seed: int, arity: int, n: int) -> None:
     rng = np.random.default_rng(seed)

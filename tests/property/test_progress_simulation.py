@@ -18,7 +18,7 @@ from tests.property.progress_world import LivenessViolation, Options, RandomOper
 
 # Other worlds: TIMELY_SIMULATION_SEED=12345 pytest tests/property/test_progress_simulation.py
 FIRST = int(os.environ.get("TIMELY_SIMULATION_SEED", "0"))
-CHUNK = 20
+CHUNK = 12
 MISTAKES = (SafetyViolation, LivenessViolation, TimelyError)
 
 

@@ -19,6 +19,7 @@ from spark_timely.protocol.rules import (
 )
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
+from tests.faults.harness import long_lane
 from tests.oracles import protocol_model as model
 from tests.oracles.golden import vectors
 from tests.property.streams import (
@@ -113,7 +114,7 @@ def test_damaged_streams_of_timely_are_judged_as_by_the_oracle(name: str) -> Non
     stream = captured(name)
     start, refused = start_of(stream.domain), 0
     rng = np.random.default_rng(3)
-    for _ in range(60):
+    for _ in range(1000 if long_lane() else 60):
         events = _damaged(stream.events, rng)
         expected = plain_verdict(events, start)
         assert verdict(events, stream.domain) == expected, events

@@ -22,11 +22,12 @@ from spark_timely.log.machine.history import History
 from spark_timely.log.machine.state import OPEN_STREAM
 from spark_timely.testing.driver import MicroBatch
 from spark_timely.time.antichain import Antichain
+from tests.support import examples
 from tests.unit.datasource.support import drive
 
 PAYLOAD = pa.schema([("v", pa.int64())])
 
-some = settings(suppress_health_check=list(HealthCheck), max_examples=max(25, settings.default.max_examples // 4))
+some = settings(examples(12, long=500), suppress_health_check=list(HealthCheck))
 
 
 class Wall:

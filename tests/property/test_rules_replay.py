@@ -33,10 +33,11 @@ from spark_timely.time.domain import TimeDomain
 from tests.oracles import protocol_model as model
 from tests.oracles.golden import vectors
 from tests.property.streams import as_events, captured, legal_events, time_of
+from tests.support import examples
 from tests.unit.datasource.support import drive
 from tests.unit.sink.driver import SinkDriver
 
-few = settings(suppress_health_check=list(HealthCheck), max_examples=max(25, settings.default.max_examples // 4))
+few = settings(examples(12, long=500), suppress_health_check=list(HealthCheck))
 
 ARITIES = st.sampled_from([1, 2])
 VALUES = pa.schema([("v", pa.int64())])
@@ -468,7 +469,7 @@ def through_source(path: str, **options: str) -> list[MicroBatch]:
     return replayed(StreamDriver(lambda: source.streamReader(schema), schema=arrow_schema(schema)))  # type: ignore[arg-type]
 
 
-@settings(few, max_examples=max(4, few.max_examples // 6))
+@examples(3, long=80)
 @given(st.data())
 def test_rule_003_10_any_number_of_queries_makes_the_same_log(data: st.DataObject) -> None:
     domain = domain_of(data.draw(ARITIES))

@@ -1,7 +1,8 @@
-"""The source, the sink, foreachBatch, hand-overs and dataflows through Spark Connect, on one server."""
+"""The source, the sink, foreachBatch, hand-overs, dataflows and damaged logs through Spark Connect, on one server."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import spark_timely
 from tests.oracles import digest_model
 from tests.spark.connect import ConnectJobs
+from tests.spark.went_back import Case, cases_of, check
 
 pytestmark = [pytest.mark.spark, pytest.mark.connect, pytest.mark.timeout(900)]
 
@@ -102,3 +104,9 @@ def test_dataflow_runs_and_goes_on_through_connect(jobs: ConnectJobs, tmp_path: 
         "capture_8": len(found["large"]),
     }
     assert found["rows"] == sorted([time, key, n] for (time, key), n in expected.items())
+
+
+@pytest.mark.parametrize("case", cases_of("connect"))
+def test_what_went_back_is_refused_through_connect(jobs: ConnectJobs, case: Case, tmp_path: Path) -> None:
+    (tmp_path / "case.json").write_text(json.dumps(case.facts()))
+    check(jobs.run("connect_went_back_job", tmp_path), case.damages)

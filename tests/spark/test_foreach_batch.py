@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -90,8 +91,25 @@ POLICIES: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("late_data", ["error", "deadLetter", "advance"])
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+LATE_DATA = ("error", "deadLetter", "advance")
+# Each policy, each fate of late rows; all three where rows are also held against a bound.
+SHORT = {
+    ("batch", "error"),
+    ("date", "deadLetter"),
+    ("events", "error"),
+    ("hold", "deadLetter"),
+    ("product", "advance"),
+}
+SHORT |= {(policy, late_data) for policy in ("bounded", "skew") for late_data in LATE_DATA}
+
+
+@pytest.mark.parametrize(
+    ("policy", "late_data"),
+    [
+        pytest.param(*case, marks=[] if case in SHORT else pytest.mark.long)
+        for case in itertools.product(sorted(POLICIES), LATE_DATA)
+    ],
+)
 def test_same_log_as_through_the_python_writer(
     spark: SparkSession, tmp_path: Path, policy: str, late_data: str
 ) -> None:

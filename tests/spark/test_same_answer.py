@@ -45,7 +45,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(7200)]
 
 # A failing draw is not shrunk: each takes seconds. It is printed as it is.
 few = settings(
-    max_examples=80 if long_lane() else 4,
+    max_examples=80 if long_lane() else 3,
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],

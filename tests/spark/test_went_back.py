@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +14,6 @@ from pyspark.sql import DataFrame, functions
 
 from spark_timely.log.log import open_log
 from tests.modules import ROOT
-from tests.spark.connect import ConnectJobs
 from tests.spark.went_back import (
     DAMAGES,
     POLICIES,
@@ -25,6 +22,8 @@ from tests.spark.went_back import (
     CapturedQuery,
     Case,
     all_cases,
+    cases_of,
+    check,
     ids,
     pairwise,
     put,
@@ -34,61 +33,23 @@ from tests.spark.went_back import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.connect, pytest.mark.timeout(900)]
-
-SEED = int(os.environ.get("SPARK_TIMELY_SEED", "14"))
-LONG = os.environ.get("SPARK_TIMELY_LONG", "0") not in {"", "0"}
-
-
-@pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectJobs]:
-    """Return what runs the cases of Connect, all in one process with one session."""
-    found = ConnectJobs(tmp_path_factory.mktemp("connect"))
-    yield found
-    found.close()
-
-
-def check(case: Case, request: pytest.FixtureRequest, folder: Path) -> None:
-    """Run a case, and compare what it found."""
-    if case.session == "connect":
-        (folder / "case.json").write_text(json.dumps(case.facts()))
-        found = request.getfixturevalue("jobs").run("connect_went_back_job", folder)
-    else:
-        found = scenario(request.getfixturevalue("spark"), folder, case.policy, case.way, list(case.damages))
-    assert found["runs"] == [None, None]
-    assert found["ids"] == [0, 1, 2]
-    for damage in case.damages:
-        said = found[damage]["said"] or "nothing"
-        line = next((line for line in said.splitlines() if "spark_timely.errors.RolledBackError" in line), said)
-        assert DAMAGES[damage] in line, damage
-        assert " — hint: " in line, damage
-        assert found[damage]["unchanged"], damage
-    assert (found["last"], found["all"]) == (None, [0, 1, 2, 3])
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def test_any_two_of_what_there_is_meet_in_the_cases() -> None:
     cases = pairwise()
-    assert len(cases) == 15
+    assert len(cases) == 6
     assert len(all_cases(0)) * len(DAMAGES) == 150
-    drawn = {(case.policy, case.way, case.session, damage) for case in cases for damage in case.damages}
-    kinds = (list(POLICIES), list(WAYS), list(SESSIONS), list(DAMAGES))
-    for a, b in itertools.combinations(range(4), 2):
+    assert {case.policy for case in cases} == set(POLICIES)
+    drawn = {(case.way, case.session, damage) for case in cases for damage in case.damages}
+    kinds = (list(WAYS), list(SESSIONS), list(DAMAGES))
+    for a, b in itertools.combinations(range(3), 2):
         assert {(one[a], one[b]) for one in drawn} == set(itertools.product(kinds[a], kinds[b]))
 
 
-@pytest.mark.parametrize("case", pairwise(), ids=lambda case: case.name)
-def test_what_went_back_is_refused_by_name(case: Case, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    check(case, request, tmp_path)
-
-
-if LONG:
-
-    @pytest.mark.long
-    @pytest.mark.parametrize("case", all_cases(SEED), ids=lambda case: case.name)
-    def test_everything_that_went_back_is_refused_by_name(
-        case: Case, request: pytest.FixtureRequest, tmp_path: Path
-    ) -> None:
-        check(case, request, tmp_path)
+@pytest.mark.parametrize("case", cases_of("classic"))
+def test_what_went_back_is_refused_by_name(spark: SparkSession, case: Case, tmp_path: Path) -> None:
+    check(scenario(spark, tmp_path, case.policy, case.way, list(case.damages)), case.damages)
 
 
 def sums(df: DataFrame, *, descending: bool) -> DataFrame:

@@ -6,16 +6,19 @@ import itertools
 import os
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_timely
 from spark_timely.log.log import create_log, open_log
+from tests.faults.harness import long_lane
 
 POLICIES: dict[str, dict[str, object]] = {
     "batch": {"frontier": "batch"},
@@ -53,13 +56,16 @@ class Case:
 
 
 def pairwise() -> list[Case]:
-    """Return 15 cases of two damages each, in which any two of policy, way, session and damage meet."""
+    """Return six cases in which any two of way, session and damage meet, and every policy comes.
+
+    A policy meets each damage in `tests/unit/sink/test_went_back.py` and `tests/unit/sink/test_identity.py`.
+    """
+    damages, policies = tuple(DAMAGES), itertools.cycle(POLICIES)
     cases = []
-    for number, (policy, way) in enumerate(itertools.product(POLICIES, WAYS)):
-        # Each policy has three ways with two damages: all five. Each way and session has all five too.
-        p, w = divmod(number, len(WAYS))
-        chosen = [list(DAMAGES)[(2 * w + p + i) % len(DAMAGES)] for i in range(2)]
-        cases.append(Case(policy, way, SESSIONS[(p + w) % 2], tuple(chosen)))
+    for number, way in enumerate(WAYS):
+        one, other = SESSIONS[number % 2], SESSIONS[1 - number % 2]
+        cases.append(Case(next(policies), way, one, damages[:3]))
+        cases.append(Case(next(policies), way, other, damages[3:]))
     return cases
 
 
@@ -70,6 +76,14 @@ def all_cases(seed: int) -> list[Case]:
         Case(policy, way, session, tuple(rng.sample(list(DAMAGES), len(DAMAGES))))
         for session, policy, way in itertools.product(SESSIONS, POLICIES, WAYS)
     ]
+
+
+def cases_of(session: str) -> list[Any]:
+    """Return the cases with a kind of session as parameters: a few, and in the long lane all."""
+    seed = int(os.environ.get("SPARK_TIMELY_SEED", "14"))
+    few = [pytest.param(case, id=case.name) for case in pairwise() if case.session == session]
+    every = [case for case in all_cases(seed) if case.session == session and long_lane()]
+    return [*few, *(pytest.param(case, marks=pytest.mark.long, id=f"long {case.name}") for case in every)]
 
 
 class CapturedQuery:
@@ -151,6 +165,19 @@ class CapturedQuery:
             return []
         files = sorted(str(file.relative_to(self.log_path)) for file in self.log_path.rglob("*") if file.is_file())
         return [str(open_log(self.log_path).version), *files]
+
+
+def check(found: dict[str, Any], damages: Sequence[str]) -> None:
+    """Fail if a damage was not refused by its name, changed the log, or lost a row."""
+    assert found["runs"] == [None, None]
+    assert found["ids"] == [0, 1, 2]
+    for damage in damages:
+        said = found[damage]["said"] or "nothing"
+        line = next((line for line in said.splitlines() if "spark_timely.errors.RolledBackError" in line), said)
+        assert DAMAGES[damage] in line, damage
+        assert " — hint: " in line, damage
+        assert found[damage]["unchanged"], damage
+    assert (found["last"], found["all"]) == (None, [0, 1, 2, 3])
 
 
 def put(kept: Path, place: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import spark_timely
+from tests.conftest import LONGEST_FILES
 from tests.modules import ROOT, modules
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -49,6 +50,17 @@ def test_unit_tests_have_the_folders_of_the_product() -> None:
     }
     unit = ROOT / "tests" / "unit"
     assert {file.parent.relative_to(unit) for file in unit.rglob("*.py")} <= {Path(), *folders}
+
+
+def test_what_needs_spark_or_kills_is_in_two_folders() -> None:
+    marked = re.compile(r"\bmark\.(spark|connect|faults)\b")
+    files = [file.relative_to(ROOT / "tests") for file in (ROOT / "tests").rglob("test_*.py")]
+    found = {file.parts[0] for file in files if marked.search((ROOT / "tests" / file).read_text(encoding="utf-8"))}
+    assert found == {"faults", "spark"}, "scripts/test.sh runs them from there alone"
+
+
+def test_files_that_are_tested_first_exist() -> None:
+    assert all((ROOT / "tests" / name).is_file() for name in LONGEST_FILES)
 
 
 def test_version_of_the_package_is_that_of_the_project() -> None:
@@ -142,6 +154,7 @@ def test_hooks_run_what_ci_runs() -> None:
         "scripts/docs.sh",
         "scripts/env.sh",
         "scripts/setup.sh",
+        "scripts/pytest.sh",
         "scripts/run.sh",
         "scripts/test.sh",
         "scripts/types.sh",

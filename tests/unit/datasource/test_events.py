@@ -16,10 +16,10 @@ from spark_timely.log import MemoryLog
 from spark_timely.testing.driver import Checkpoint, MicroBatch
 from spark_timely.testing.strategies import PAYLOAD_SCHEMA, History, column_names, histories
 from tests.oracles.replay_model import ProtocolBrokenError, ReplayModel, Time
-from tests.support import frontier_set, write_commit
+from tests.support import examples, frontier_set, write_commit
 from tests.unit.datasource.support import drive
 
-some = settings(suppress_health_check=list(HealthCheck), max_examples=max(25, settings.default.max_examples // 4))
+some = settings(examples(15, long=500), suppress_health_check=list(HealthCheck))
 
 
 class Folded:

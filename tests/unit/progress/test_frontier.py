@@ -23,6 +23,7 @@ from spark_timely.progress.frontier import MutableAntichain
 from spark_timely.progress.summary import NestedTimes
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import as_times
+from tests.faults.harness import long_lane
 from tests.modules import ROOT
 from tests.oracles import order_model as model
 
@@ -79,7 +80,7 @@ def drawn(rng: random.Random, arity: int, span: int, n: int, low: int = 0) -> Ch
 
 
 @pytest.mark.parametrize("arity", [0, 1, 2, 3])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(50 if long_lane() else 2))
 def test_any_changes_move_the_frontier_as_defined(way: str, arity: int, seed: int) -> None:
     rng = random.Random(1000 * arity + seed)
     state, oracle = MutableAntichain(arity), Oracle()

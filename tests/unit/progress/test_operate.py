@@ -45,8 +45,8 @@ def test_an_operator_starts_with_capabilities_for_all_peers() -> None:
         assert list(capabilities) == [(output, (2, 0), 3) for output in range(outputs)]
 
 
-def test_an_operator_may_have_a_hundred_thousand_ports() -> None:
-    n = 100_000
+def test_an_operator_may_have_very_many_ports() -> None:
+    n = 20_000  # a table of inputs × outputs would have 4·10^8 entries
     worker = Worker()
     scope = worker.new_dataflow()
     wide, last = Scripted("wide", 0, n), Scripted("last", n, 0)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from spark_timely import errors
 from spark_timely.cli import main
+from tests.support import examples
 from tests.unit.sink.driver import BOUNDED, SCHEMA, SinkDriver, rows
 
 
@@ -152,7 +153,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(examples(15, long=600), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_takeovers_in_any_order_capture_each_row_once(tmp_path: Path, steps: list[tuple[str, str]]) -> None:
     """Each query has an endless input of its own, and tries to go on wherever its checkpoint is.

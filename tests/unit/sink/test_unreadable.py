@@ -10,9 +10,18 @@ from pathlib import Path
 import pytest
 
 from spark_timely import errors
+from spark_timely.datasource import reader
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.log.log import forget_logs
+from spark_timely.log.store import delta as delta_store
 from tests.unit.sink.driver import BOUNDED, SinkDriver, rows
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look again at once at what may still be written, or may show up later."""
+    monkeypatch.setattr(delta_store, "_pause", lambda _: None)
+    monkeypatch.setattr(reader, "_RETRIES_S", ())
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -17,6 +17,7 @@ from pyspark.sql import types as spark
 from spark_timely import errors
 from spark_timely.log.log import create_log, open_log
 from spark_timely.sink.writer import TimelyStreamWriter
+from tests.faults.harness import long_lane
 from tests.oracles.capture_model import CaptureModel, LateRowError
 from tests.unit.sink.driver import BOUNDED, MIN, SCHEMA, SinkDriver, rows
 
@@ -32,7 +33,7 @@ def pairs(table: pa.Table) -> Counter[tuple[int, int]]:
     return Counter(zip(table["_time"].to_pylist(), table["id"].to_pylist(), strict=True))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(30 if long_lane() else 2))
 @pytest.mark.parametrize("late_data", ["error", "deadLetter", "advance"])
 @pytest.mark.parametrize("policy", ["batch", "bounded", "skew", "hold"])
 def test_any_cut_over_tasks_and_batches_equals_the_model(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from spark_timely.log import MemoryLog
 from spark_timely.log.files.parquet import MOST_PARTS, narrow_cuts
 from spark_timely.log.writer import StreamWriter
+from tests.support import examples
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 SECOND = 1_000_000
@@ -69,6 +70,7 @@ def test_a_handful_of_rows_is_not_worth_a_second_file() -> None:
     assert narrow_cuts(times, 100) == []
 
 
+@examples(30, long=2000)
 @given(st.lists(st.integers(0, 80), min_size=1, max_size=40), st.booleans())
 def test_contents_and_hash_are_the_same_whatever_the_split(lateness: list[int], collection: bool) -> None:
     found = []
