@@ -1,14 +1,17 @@
-"""Commit a micro-batch: put the reports of its tasks together and append them to the log.
+"""Commit a micro-batch exactly once: check the reports of its tasks against the plan, append their files to the log.
 
-Runs in a process that knows nothing but the plan and the reports. Everything that can be refused is
-refused before the log is touched; a log or a stream that does not exist yet is made here.
+The last step of a micro-batch, in the Python process in which Spark calls the writer's `commit`. All that it knows
+came from two sides: the plan, made before the tasks, with the state that the stream had then, and one report for each
+task, with the files that the task wrote. Everything that can be refused is refused before the log is touched. A log
+or a stream that does not exist yet is created here.
 
 Invariants
 ----------
-1. A micro-batch is in the log once, whatever was repeated: one whose number is there is compared by what it was
-   planned from, and by its input rows, and changes nothing.
-2. All reports were made under the plan's standing, for the log's format, and the stream has not moved since.
-3. A file is deleted only when the log surely does not know it.
+1. A micro-batch is in the log once. If the log has a commit of its number already, both are compared
+   (`log.machine.identity`): the same one changes nothing, another one is refused.
+2. All reports were made under the plan, for the log's format, and the stream has no commit that the plan did not
+   know.
+3. A file is deleted only after the log was read again and does not name it.
 4. What was committed is written down in the query's checkpoint, after the commit.
 """
 

@@ -1,10 +1,13 @@
-"""Say what each column of the data is for the log: time, diff, event, or payload.
+"""The roles of columns: which column of a DataFrame is the time, the diff, the event or part of the payload.
+
+The event says whether a row is a message or a statement about progress (``frontier=events`` only), the diff how often
+it is added to a collection. All other columns are payload.
 
 Invariants
 ----------
-1. A layout is made on the driver, once per micro-batch, from the schema alone: what does not fit is
-   refused before any task runs.
-2. Both routes, the Python writer and the foreachBatch capture, follow the same layout.
+1. Roles are given on the driver, once for each micro-batch, from the schema alone: what does not fit is refused
+   before any task runs.
+2. Both ways of capture, the sink's Python writer and `spark_timely.capture` in foreachBatch, take them from here.
 3. Columns are found by name as Spark finds them: exactly, else without regard to case.
 """
 

@@ -1,16 +1,16 @@
-"""What may not be shown: credentials in URLs, and the values of storage options that are in use.
+"""Take secrets out of texts and errors: credentials in URLs, and values of storage options that are in use.
 
-Paths, endpoints and options come back in the texts of the libraries below. So one function, `masked`, takes secrets
-out of a text, and every text that leaves goes through it: errors with their context and what they were raised from,
-log lines, answers of the command line, and what is written for people into a log.
+Paths, endpoints and options come back in the texts of Delta, Arrow and cloud stores. So one function, `masked`, takes
+secrets out of a text, and every text that leaves the library goes through it: errors with their context and causes,
+lines of Python's logging, answers of the command line, and the reasons that a capture log keeps for people.
 
 Invariants
 ----------
 1. A secret is taken out before a text is cut: half of a secret would not be found.
 2. A value of an option is a secret unless its name is on the list of harmless ones.
 3. Masking a masked text changes nothing.
-4. Masking an exception or a value never fails, whatever it is: this runs while other errors are handled. What holds no
-   secret keeps its identity.
+4. Masking an exception or a value never fails, whatever it is: this runs while other errors are handled. An object
+   without a secret is returned itself, not a copy.
 """
 
 from __future__ import annotations

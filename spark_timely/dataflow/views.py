@@ -1,16 +1,20 @@
-"""Views: the operators of a dataflow through which nothing is ever in flight.
+"""Views: operators that keep nothing from one step to the next, and compute their rows again from their inputs.
 
-A view computes the rows of any range of times whose end its frontier has reached, from the same ranges of
-its inputs. It is a plain value: tasks get it pickled. Some make each row from one row (filter, select, map, flat_map,
-concat, delay, inspect); others need whole times (aggregate, join, functions of the rows of a complete time).
+A view computes the rows of any range of times whose end its frontier has reached, from ranges of its inputs. It is a
+plain value: tasks get it pickled. Some make each row from one row (filter, select, map, flat_map, concat, delay,
+inspect); others need whole times (aggregate, join, functions of the rows of a complete time).
+
+`front` is the frontier of a view, given those of its inputs. `pre(lo, hi)` is the range of an input that the range
+from `lo` to `hi` needs. `run(read, lo, hi)` computes the rows.
 
 Invariants
 ----------
-1. `run(read, lo, hi)` is a function of the rows of the logs below at the times of `pre(lo, hi)` alone: how
-   they lie in files, and in what order they come, changes no row.
-2. Every row that `run` gives is at a time beyond `lo` and not beyond `hi`; of a view that is `later`, beyond `lo`.
-3. Once the frontiers of the inputs are beyond a range, nothing can be added to it: `front` is monotone, and
-   not beyond anything that the view may still give.
+1. `run(read, lo, hi)` is a function of the rows that the inputs' logs have at the times of `pre(lo, hi)` alone: their
+   files and their order change no row.
+2. Every row that `run` gives is at a time that is beyond `lo` (greater or equal to one of its elements) and not
+   beyond `hi`. A view that is `later` may also give rows beyond `hi`.
+3. Once the frontiers of the inputs are beyond a range, nothing can be added to it: `front` is monotone, and not
+   beyond anything that the view may still give.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""Captures over TCP: producers that connect here, or that are connected to, as timely's own examples do.
+"""Receive captures over TCP from programs of timely: listen for producers, or connect to them, and resume.
 
-A socket carries one capture from its beginning. When it breaks, the producer begins again, on a new
-connection; what the log has already is compared and passed over.
+Timely's examples `capture_send` and `capture_recv` work so. A connection carries one captured stream from its
+beginning. When it breaks, the producer sends the stream again from the beginning, on a new connection. What the log
+already has is compared, and not captured twice; another content is refused.
 
 Invariants
 ----------
-1. An address is one capture, so one stream; further connections to it wait until the one at hand has ended.
-2. Nothing is ever sent to a producer. It notices us only by our absence, as it would notice timely's reader.
-3. A producer that is gone without a word, as when its machine lost power, holds nobody up: the system asks for
-   signs of life, and the next connection is heard.
+1. An address is one capture, so one stream; further connections to it wait until the present one has ended.
+2. Nothing is ever sent to a producer: timely's producers do not read.
+3. A producer that vanishes without closing its connection, as when its machine loses power, blocks nothing: the
+   operating system probes the connection (TCP keepalive), and the next one is accepted.
 """
 
 from __future__ import annotations

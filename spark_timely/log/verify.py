@@ -1,10 +1,11 @@
-"""Check a whole log, in bounded memory: one row group of one file at a time.
+"""Check a whole log against the protocol of capture and report every violation, reading one row group at a time.
 
 Invariants
 ----------
-1. A log is legal if every stream keeps the protocol, streams open by what others give or hold, and the
-   messages of each commit are as many, and at such times, as its progress rows say.
-2. All offences are collected and reported, not only the first one.
+1. A log is legal if every stream keeps the protocol (`protocol.rules`), each stream opens with a capability that was
+   unclaimed or that another stream held, and each commit has as many messages, and at such times, as its progress
+   rows say.
+2. All violations are reported, not only the first one.
 """
 
 from __future__ import annotations

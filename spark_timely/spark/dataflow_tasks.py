@@ -1,4 +1,8 @@
-"""Run the tasks of a dataflow in Spark's executors: here tasks meet the files of the source."""
+"""Run a dataflow's tasks in Spark's executors: each gets its part of the plan, and reads the log's files itself.
+
+This is the usual evaluation, by pyarrow; `dataflow_sql` is the other one. Files are opened and read as the source
+``timely`` reads them in its own tasks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables in tests: written as text, given to dataflows in place of logs, compared time by time."""
+"""For tests of your dataflows: write inputs and expected outputs as text, run without a log, compare time by time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a dataflow is and how far it is, read from its logs: from any process, while it runs or not."""
+"""Describe a dataflow and its progress, from what its capture logs say alone: from any process, while it runs or not.
+
+The answer is text for people: operators, inputs and outputs, each with its frontier, and why an output stopped.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""The progress of a log over time, as arrays: what was held after which commit or at which moment.
+"""The progress of a log over time: which capabilities its streams held after a commit, or at a moment.
 
-History is answered from the numbers and wall clocks of the progress rows, never from table versions:
-compaction and cleanup change those.
+Answers come as arrays, from the numbers and wall clocks of the progress rows. Versions of the Delta table are never
+used: compaction and cleanup change those.
 
 Invariants
 ----------
-1. A cut, be it by number or by moment, holds the opening of each stream that came from what it holds: a
-   capability that a copy took over is not missed because the clock of its machine was ahead. So whatever
-   was committed outside of a cut is beyond the frontier of the cut.
+1. A *cut* is the set of the commits up to a number, or up to a moment. A stream that begins with a copy of a
+   capability of a stream in the cut is in the cut too, from its first commit on, also where the clock of the machine
+   that opened it was ahead. So what was committed outside of a cut is beyond the frontier of the cut.
 """
 
 from __future__ import annotations

@@ -1,21 +1,22 @@
-"""Whether what comes again is the same: a micro-batch, or the commits of a log that were seen before.
+"""Tell a repeated micro-batch from another one with its number, and a log that was put back from the one seen before.
 
-A number is no identity. A checkpoint that was restored or copied plans the same micro-batches again, from other
-offsets. Spark writes the entry `offsets/<number>` of a checkpoint before it plans a micro-batch, with a wall clock in
-it, and never writes it again. So its hash says what was planned. Where the entry cannot be read, the rows that came in
-decide.
+A number is no identity. A checkpoint that was restored or copied plans the same numbers again, from other offsets.
+Spark writes the entry `offsets/<number>` of a checkpoint before it plans a micro-batch, with a wall clock in it, and
+never writes it again. So the hash of the entry says what was planned. Where the entry cannot be read, a digest of the
+input rows decides.
 
 A log may be put back to an earlier state, and grow again by other commits. Its id stays, and neither its frontier nor
-the numbers of its commits say so. Whoever continues from what was seen before, in another process or after a restart,
-keeps the identities of the newest commits. A log's commits are in one order, and to put it back takes the last ones
-away. So of very many streams the commits that were made last are enough. Not noticed is a log that lost only commits
-whose writers' clocks were far behind, of more streams than are kept; nor one whose files were changed in place.
+the numbers of its commits show it. A reader that continues in another process or after a restart keeps the identities
+of the newest commits. All commits of a log are in one order, and putting it back removes the last ones. So of
+thousands of streams the newest commits are enough. Two cases are not noticed: a log that lost only commits whose
+writers' clocks were far behind, of more streams than are kept, and one whose files were changed in place.
 
 Invariants
 ----------
-1. Rows that the log does not have are never taken for rows that it has: what cannot be told apart is refused.
-2. A true repetition is never refused, even if its rows differ: what is in the log stands, and the difference is
-   counted.
+1. Rows that the log does not have are never taken for rows that it has: where neither entry nor digest decides, the
+   micro-batch is refused.
+2. A repetition with the same entry is never refused, even if its rows differ: what is in the log stays, and the
+   difference is counted.
 """
 
 from __future__ import annotations

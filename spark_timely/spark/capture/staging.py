@@ -1,10 +1,14 @@
-"""Files that Spark writes for a commit: into a directory of their own below the log, described by their footers.
+"""Let Spark write the Parquet files of one commit into a folder of their own in the log's table, and describe them.
+
+The files stay where Spark wrote them; the commit names them there. Counts and bounds for the table's entry come from
+their footers.
 
 Invariants
 ----------
-1. Nothing of a directory is part of the log before a commit names its files.
-2. A file is deleted only where the log surely does not know it.
-3. Files are flushed before a commit names them, on the host of the driver: of others it is Spark's own affair.
+1. Nothing of a folder is part of the log before a commit names its files.
+2. A file is deleted only after the log was read again and does not name it.
+3. Files that are on the driver's host are flushed before a commit names them. Executors on other hosts write with
+   Spark's own means, which do not flush.
 """
 
 from __future__ import annotations
