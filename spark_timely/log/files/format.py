@@ -478,7 +478,12 @@ class LogFormat:
             )
         names = tuple(field.name for field in new)
         self.check_names([*self.payload.names, *names])
-        return replace(self, payload=pa.schema([*self.payload, *new]), merged=(*self.merged, *names), _cache={})
+        return replace(
+            self,
+            payload=pa.schema([*self.payload, *new]),
+            merged=(*self.merged, *names),
+            _cache={"table": self.table_fields},
+        )
 
     def unknown_columns(self, found: pa.Schema) -> tuple[str, ...]:
         """Return the columns of a file that the log does not have: reading leaves them out, and so would a rewrite.
@@ -670,7 +675,7 @@ class LogFormat:
         ]
         # Adding columns leaves the facts as they are: whatever they do not name came later.
         merged = tuple(f.name for f in payload if f.name not in nullable) if "nullable" in facts else ()
-        return cls(domain, kind, pa.schema(payload), version, merged)
+        return cls(domain, kind, pa.schema(payload), version, merged, {"table": bare.table_fields})
 
 
 def _unreadable_facts(path: str, found: object) -> LogFormatError:

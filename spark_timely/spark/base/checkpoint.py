@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from spark_timely.errors import InvalidOptionError, StorageError, shown
 from spark_timely.log.store.storage import open_storage
+from spark_timely.log.wait import wait_until
 from spark_timely.masking import masked, masked_logger
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ _log = masked_logger("spark_timely.spark")
 # Spark looks at the names that it knows and at no others.
 _GATE = "timely-gate"
 _GATE_LOOK_S = 0.02
-# Whoever put the gate up has died, or is so slow that its commit may lose the race.
-_GATE_LOOKS = 500
+# After that whoever put the gate up has died, or is so slow that its commit may lose the race.
+_GATE_S = 10.0
 
 # A version, and the wall clock with settings of the session.
 _HEADER_LINES = 2
@@ -205,6 +206,7 @@ def checkpoint_state(
     /,
     *,
     storage_options: Mapping[str, str] | None = None,
+    now: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> CheckpointState:
     """Read a checkpoint's query id and its greatest micro-batch, once no gate is up.
@@ -215,8 +217,8 @@ def checkpoint_state(
         Directory or URL, as Spark was given it.
     storage_options : mapping, optional
         Credentials for a URL.
-    pause : callable
-        Waits the given seconds between looks at a gate.
+    now, pause : callable
+        The clock, and what waits the given seconds between looks at a gate.
 
     Returns
     -------
@@ -245,7 +247,7 @@ def checkpoint_state(
         storage = open_storage(location, storage_options)
         found = storage.names()
         if _GATE in found:
-            _wait_at_gate(storage, location, pause)
+            _wait_at_gate(storage, location, now, pause)
         text = bytes(storage.read("metadata")) if "metadata" in found else None
         names = storage.names("offsets") if text is not None else []
     except (StorageError, OSError):
@@ -254,16 +256,16 @@ def checkpoint_state(
     return CheckpointState(None if text is None else _query_id(text, location), _greatest(names))
 
 
-def _wait_at_gate(storage: FileStorage, location: str, pause: Callable[[float], None]) -> None:
-    for _ in range(_GATE_LOOKS):
-        pause(_GATE_LOOK_S)
-        if not storage.exists(_GATE):
-            return
+def _wait_at_gate(
+    storage: FileStorage, location: str, now: Callable[[], float], pause: Callable[[float], None]
+) -> None:
+    if wait_until(lambda _: not storage.exists(_GATE), timeout_s=_GATE_S, poll_s=_GATE_LOOK_S, now=now, pause=pause):
+        return
     _log.warning(
         "checkpoint %r: a gate that was put up for an advance is still there after %g seconds, and is removed — hint:"
         " check that the process that put it up still runs, and reaches the checkpoint",
         location,
-        _GATE_LOOKS * _GATE_LOOK_S,
+        _GATE_S,
     )
     storage.delete(_GATE)
 
