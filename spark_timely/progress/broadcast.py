@@ -38,7 +38,7 @@ from spark_timely.time.arrays import DiffArray, IntArray
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from spark_timely.progress.operate import Time
+    from spark_timely.time.arrays import Time
 
 __all__ = [
     "ChannelTable",

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spark_timely.errors import InvalidShapeError
-from spark_timely.progress.change_batch import ChangeBatch
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import (
     BoolArray,
@@ -34,13 +33,13 @@ from spark_timely.time.arrays import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
     from spark_timely.progress.count_table import CountTable
 
-__all__ = ["Antichain", "ChangeBatch", "MutableAntichain"]
+__all__ = ["MutableAntichain", "PortFrontiers"]
 
 # Changes whose minima and times are cheaper as Python values.
 _FEW = 16
@@ -471,6 +470,37 @@ class MutableAntichain:
             np.array([diff for _, diff in changes], dtype=np.int64),
         )
         return list(zip(_tuples(times), diffs.tolist(), strict=True))
+
+
+class PortFrontiers(dict[int, MutableAntichain]):
+    """A counted antichain for each port at which anything was counted.
+
+    Parameters
+    ----------
+    arity : int
+        Number of coordinates of each time.
+
+    Examples
+    --------
+    >>> frontiers = PortFrontiers(1)
+    >>> frontiers.apply([(0, (3,), 1), (2, (5,), 1), (0, (4,), 1)])
+    [(0, (3,), 1), (2, (5,), 1)]
+    """
+
+    def __init__(self, arity: int) -> None:
+        self._arity = arity
+
+    def apply(self, changes: Iterable[tuple[int, Time, int]]) -> list[tuple[int, Time, int]]:
+        """Apply count changes by port; return how the frontiers moved."""
+        by_port: dict[int, list[tuple[Time, int]]] = {}
+        for port, time, diff in changes:
+            by_port.setdefault(port, []).append((time, diff))
+        moved = []
+        for port, pairs in by_port.items():
+            if port not in self:
+                self[port] = MutableAntichain(self._arity)
+            moved += [(port, time, sign) for time, sign in self[port].update_pairs(pairs)]
+        return moved
 
 
 def _plain(array: DiffArray) -> DiffArray:

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 
 from spark_timely.errors import ClosedError, InvalidShapeError, InvalidUsageError, MissingError, NotBeyondError
 from spark_timely.progress.broadcast import MemoryNetwork, ProgressMode, Transport
+from spark_timely.progress.change_batch import PortChanges
 from spark_timely.progress.events import EventSink, EventStream, OperatesEvent, ScheduleEvent
-from spark_timely.progress.operate import InternalSummary, Operator, PortChanges, Time
+from spark_timely.progress.operate import InternalSummary, Operator
 from spark_timely.progress.reachability import Source
-from spark_timely.progress.subgraph import Buffers, Subgraph, SubgraphBuilder
-from spark_timely.progress.summary import SameTimes
+from spark_timely.progress.subgraph import Buffers, Refines, Subgraph, SubgraphBuilder
+from spark_timely.time.arrays import Time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -138,7 +139,7 @@ class Worker:
             name,
             index=self._numbers - 1,
             parent_path=(),
-            refines=SameTimes(len(minimum)),
+            refines=Refines(len(minimum)),
             minimum=minimum,
         )
 

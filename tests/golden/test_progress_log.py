@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from spark_timely.progress.broadcast import ChannelTable, ProgressBatch
+from spark_timely.progress.change_batch import PortChanges
 from spark_timely.progress.events import PushProgressEvent
-from spark_timely.progress.operate import Operator, PortChanges
+from spark_timely.progress.operate import Operator
 from spark_timely.progress.reachability import Source, Target
 from spark_timely.progress.subgraph import SubgraphBuilder
 from spark_timely.progress.worker import InputHandle, Worker

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from spark_timely.progress.broadcast import MemoryNetwork, ProgressMode
-from spark_timely.progress.change_batch import ChangeBatch
-from spark_timely.progress.operate import InternalSummary, Operator, PortChanges
+from spark_timely.progress.change_batch import ChangeBatch, PortChanges
+from spark_timely.progress.operate import InternalSummary, Operator
 from spark_timely.progress.reachability import Source, Target
 from spark_timely.progress.subgraph import SubgraphBuilder
 from spark_timely.progress.worker import InputHandle, Worker

@@ -12,8 +12,9 @@ import pytest
 
 from spark_timely.errors import TimelyError
 from spark_timely.progress.broadcast import MemoryNetwork, ProgressBatch, ProgressMode
-from spark_timely.progress.operate import PortChanges, Time
+from spark_timely.progress.change_batch import PortChanges
 from spark_timely.progress.subgraph import Child, LeafStatements, Subgraph
+from spark_timely.time.arrays import Time
 from tests.property.progress_world import LivenessViolation, Options, RandomOperator, SafetyViolation, World
 
 # Other worlds: TIMELY_SIMULATION_SEED=12345 pytest tests/property/test_progress_simulation.py

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 from spark_timely.dataflow.views import Delayed, Replay, View, ordered
 from spark_timely.errors import DataLossError
+from spark_timely.progress.change_batch import PortChanges
 from spark_timely.progress.frontier import MutableAntichain
-from spark_timely.progress.operate import InternalSummary, Operator, PortChanges
+from spark_timely.progress.operate import InternalSummary, Operator
 from spark_timely.progress.reachability import Source, Target
 from spark_timely.progress.worker import Worker
 from spark_timely.time.antichain import Antichain

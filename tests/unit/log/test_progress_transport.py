@@ -10,7 +10,8 @@ from spark_timely.errors import InvalidUsageError, ProtocolError, SchemaMismatch
 from spark_timely.log import MemoryLog
 from spark_timely.log.progress_transport import PROGRESS_SCHEMA, LogTransport
 from spark_timely.progress.broadcast import ProgressBatch, ProgressMode
-from spark_timely.progress.operate import Operator, PortChanges
+from spark_timely.progress.change_batch import PortChanges
+from spark_timely.progress.operate import Operator
 from spark_timely.progress.reachability import Target
 from spark_timely.progress.worker import InputHandle, Worker
 

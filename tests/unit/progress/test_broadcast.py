@@ -11,8 +11,8 @@ from spark_timely.errors import InvalidUsageError, ProtocolError
 from spark_timely.progress.broadcast import ChannelTable, MemoryNetwork, Progcaster, ProgressBatch, ProgressMode
 from spark_timely.progress.change_batch import ChangeBatch
 from spark_timely.progress.events import EventStream, ProgressEvent
-from spark_timely.progress.operate import Time
 from spark_timely.progress.worker import Worker
+from spark_timely.time.arrays import Time
 from tests.unit.progress.scripted import Scripted, chain, sink, source
 
 

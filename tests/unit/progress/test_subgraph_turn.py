@@ -7,7 +7,7 @@ import pytest
 
 from spark_timely.errors import InvalidUsageError, NegativeCountError, ProtocolError
 from spark_timely.progress.broadcast import MemoryNetwork, ProgressBatch
-from spark_timely.progress.operate import PortChanges
+from spark_timely.progress.change_batch import PortChanges
 from spark_timely.progress.reachability import Source, Target
 from spark_timely.progress.subgraph import LeafStatements
 from spark_timely.progress.worker import Worker
