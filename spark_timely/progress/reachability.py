@@ -650,7 +650,7 @@ class Builder:
     def _all_arcs(self, shape: Shape) -> Arcs:
         edges = self._rows(self._edges, 4)
         for ports, counts in ((edges[:, :2], shape.outputs), (edges[:, 2:], shape.inputs)):
-            good: BoolArray = ((ports >= 0) & (ports < (counts.shape[0], 1 << 62))).all(axis=1)
+            good: BoolArray = (ports[:, 0] >= 0) & (ports[:, 0] < counts.shape[0]) & (ports[:, 1] >= 0)
             good[good] = ports[good, 1] < counts[ports[good, 0]]
             if not good.all():
                 row = edges[~good][0].tolist()
