@@ -555,7 +555,7 @@ def check_mapped(domain: TimeDomain, rows: pa.Table, made: object) -> pa.Table:
         raise OperatorError(msg, hint="let the function give a pyarrow.Table with one row for each that it got")
     if made.num_rows != rows.num_rows:
         msg = f"{made.num_rows} rows for {rows.num_rows}"
-        raise OperatorError(msg, hint="map gives one row for each that it got; use filter to drop rows")
+        raise OperatorError(msg, hint="use filter to drop rows: map gives one row for each that it got")
     for name in domain.columns:
         if name in made.schema.names:
             moved = pc.not_equal(made.column(name), rows.column(name))

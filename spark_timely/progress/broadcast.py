@@ -159,7 +159,7 @@ class ChannelTable:
         """
         if channel != self._next:
             msg = f"could not open progress channel {channel!r}: the next one is {self._next!r}"
-            raise InvalidUsageError(msg, hint="channels are opened in the order of their numbers, each once")
+            raise InvalidUsageError(msg, hint="open channels in the order of their numbers, each once")
         self._next += 1
         self._waiting.setdefault(channel, deque())
 
@@ -206,7 +206,7 @@ class ChannelTable:
         queue = self._waiting.get(channel)
         if channel >= self._next or queue is None:
             msg = f"could not receive on progress channel {channel!r}: it is not open"
-            raise InvalidUsageError(msg, hint="the dataflow of this channel was dropped or has not been built")
+            raise InvalidUsageError(msg, hint="ask while the dataflow of this channel is built and not dropped")
         if not queue:
             return []
         batches = list(queue)
@@ -376,7 +376,7 @@ class MemoryTransport:
         """
         if batch.source != self._index:
             msg = f"could not send a progress batch: worker {self._index!r} found source={batch.source!r}"
-            raise ProtocolError(msg, hint="a worker speaks for itself only")
+            raise ProtocolError(msg, hint="let a worker speak for itself only")
         self._network.post(batch, range(self.peers))
 
     def receive(self, channel: int) -> list[ProgressBatch]:
@@ -574,17 +574,17 @@ class Progcaster:
         where = f"progress channel {self._channel!r} of scope {list(self._path)!r}"
         if not 0 <= batch.source < len(self._expected):
             msg = f"could not receive on {where}: unknown worker {batch.source!r}, peers={len(self._expected)!r}"
-            raise ProtocolError(msg, hint="all workers of a dataflow are started with the same number of peers")
+            raise ProtocolError(msg, hint="start all workers of a dataflow with the same number of peers")
         expected = self._expected[batch.source]
         if batch.seq_no != expected:
             msg = f"could not receive on {where}: worker {batch.source!r} sent batch {batch.seq_no!r}, {expected=!r}"
             raise ProtocolError(
                 msg,
-                hint="a transport delivers each batch once, in the order in which its sender sent it",
+                hint="let the transport deliver each batch once, in the order in which its sender sent it",
             )
         if batch.rows.ndim != 2 or batch.rows.shape[1] != self._arity + 3:
             msg = f"could not receive on {where}: found statements of shape={batch.rows.shape!r}, arity={self._arity!r}"
-            raise ProtocolError(msg, hint="all workers build the same scopes in the same order")
+            raise ProtocolError(msg, hint="build the same scopes in the same order on all workers")
         self._expected[batch.source] += 1
 
     def _emit(self, batch: ProgressBatch, *, is_send: bool) -> None:

@@ -321,11 +321,12 @@ class MutableAntichain:
                     if time < least and diff > 0:
                         least = time
         except (TypeError, ValueError):
-            for time, diff in changes:  # undone up to the first one that is no time of this arity
-                self._check([(time, diff)])
-                counts[time[0]] = counts.get(time[0], 0) - diff
-                if not counts[time[0]]:
-                    del counts[time[0]]
+            for change in changes:  # undone up to the first one that is no time of this arity
+                self._check([change])
+                (time,), diff = change
+                counts[time] = counts.get(time, 0) - diff
+                if not counts[time]:
+                    del counts[time]
             raise
         heap = self._heap
         if heap is not None:

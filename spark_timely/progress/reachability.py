@@ -1074,9 +1074,7 @@ class Tracker:
             row = array("q")
         if len(row) != self._arity:
             msg = f"could not update a pointstamp: found time={time!r}, arity={self._arity}"
-            raise InvalidShapeError(
-                msg, hint="times are whole numbers within the type of the graph, one per coordinate"
-            )
+            raise InvalidShapeError(msg, hint="give whole numbers within the type of the graph, one per coordinate")
         return row
 
     def _number(self, node: int, port: int, *, is_target: bool) -> int:

@@ -537,9 +537,7 @@ class Subgraph:
     def _advance(self, stage: int, what: str) -> None:
         if self._stage != stage:
             msg = f"could not call {what} of scope {self.name!r}: found stage={self._stage!r}"
-            raise InvalidUsageError(
-                msg, hint="get_internal_summary and set_external_summary are called once each, in this order"
-            )
+            raise InvalidUsageError(msg, hint="call get_internal_summary and then set_external_summary, once each")
         self._stage = stage + 1
 
     # --- A turn ------------------------------------------------------------------------------------
@@ -751,7 +749,7 @@ class Subgraph:
                 )
                 raise NegativeCountError(
                     msg,
-                    hint="more was consumed or dropped there, by all peers together, than there ever was",
+                    hint="look for the operator or peer that consumes or drops more there than there ever was",
                     context={"operator": child.name, "index": node, "port": port},
                     location=where,
                     time=row[3:],
@@ -771,7 +769,7 @@ class Subgraph:
         """
         if not 1 <= index <= len(self._children):
             msg = f"could not drop child {index!r} of scope {self.name!r}: found {len(self._children)} children"
-            raise InvalidUsageError(msg, hint="children are numbered from 1")
+            raise InvalidUsageError(msg, hint="give the number of a child, from 1")
         self._children[index - 1].drop()
 
     def close(self) -> None:
@@ -906,8 +904,8 @@ class Child:
                 )
                 raise ProtocolError(
                     msg,
-                    hint="capabilities at the start are never exchanged: every peer enters them for all peers, "
-                    "so their count is a multiple of the number of peers",
+                    hint="give a multiple of the number of peers: every peer enters capabilities at the start for all "
+                    "peers, and they are never exchanged",
                 )
 
     def receive_frontiers(self, changes: Iterable[tuple[int, Time, int]]) -> None:
@@ -934,8 +932,8 @@ class Child:
                 msg = f"could not tell {self.label} of progress: it was shut down, changes={moved!r:.200}"
                 raise ProtocolError(
                     msg,
-                    hint="a frontier that was empty must not come back: some operator or peer used a time that "
-                    "it could no longer use",
+                    hint="look for an operator or peer that used a time that it could no longer use: an empty frontier "
+                    "must not come back",
                 )
             return
         for move in self._external.apply(changes):
@@ -1027,7 +1025,7 @@ class Child:
         operator.push_external_progress(self.external_buffer)
         if not self.external_buffer.is_empty():
             msg = f"{self.label} left pushed changes unread: {list(self.external_buffer)!r:.200}"
-            raise ProtocolError(msg, hint="push_external_progress must take all changes it is given")
+            raise ProtocolError(msg, hint="take all changes that push_external_progress is given")
         if events is not None:
             events.emit(ScheduleEvent(id=self.identifier, start=True))
         if not buffers.are_empty():
@@ -1117,11 +1115,11 @@ def unknown_port(label: str, side: str, port: int, ports: int, time: Time) -> Pr
     Examples
     --------
     >>> unknown_port("operator 'map' [1]", "input", 3, 1, (0,)).hint
-    'inputs are numbered from 0'
+    'number inputs from 0'
     """
     return ProtocolError(
         f"{label} made a statement about unknown {side} {port!r}, time={time!r}: found {side}s={ports!r}",
-        hint=f"{side}s are numbered from 0",
+        hint=f"number {side}s from 0",
         context={"operator": label, "port": port, "time": time},
     )
 
@@ -1221,8 +1219,8 @@ class LeafStatements:
         return UnheldCapabilityError(
             f"{self._label} {what} at output {port!r}, time={time!r}, "
             f"which nothing allows: held={list(elements)!r:.200}",
-            hint="it takes a capability held at the same output before the turn, or a message consumed in the same "
-            "turn on an input with a path to that output, at a time less or equal",
+            hint="hold a capability at the same output before the turn, or consume a message in the same turn on an "
+            "input with a path to that output, at a time less or equal",
             context={"operator": self._name, "index": self._index, "port": port},
             time=time,
             held=elements,
@@ -1231,7 +1229,7 @@ class LeafStatements:
     def _negative(self, what: str, side: str, port: int, time: Time, count: int) -> NegativeCountError:
         return NegativeCountError(
             f"{self._label} reported a negative count: {what} at {side} {port!r}, time={time!r}, count={count!r}",
-            hint="an operator drops only what it holds, and counts what it consumed and produced upwards",
+            hint="drop only what the operator holds, and count what it consumed and produced upwards",
             context={"operator": self._name, "index": self._index, "port": port},
             location=f"{self._label}, {side} {port}",
             time=time,

@@ -167,7 +167,7 @@ class Worker:
                 f"could not add dataflow {builder.name!r}: found inputs={subgraph.inputs!r}, "
                 f"outputs={subgraph.outputs!r}"
             )
-            raise InvalidUsageError(msg, hint="a dataflow has no outside: messages come from handles and operators")
+            raise InvalidUsageError(msg, hint="let messages come from handles and operators: a dataflow has no outside")
         if self.events is not None:
             self.events.emit(OperatesEvent(builder.identifier, builder.path, builder.name))
         subgraph.get_internal_summary()
