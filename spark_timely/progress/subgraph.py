@@ -43,9 +43,10 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from spark_timely.errors import (
     InvalidUsageError,
@@ -55,7 +56,7 @@ from spark_timely.errors import (
     UnheldCapabilityError,
 )
 from spark_timely.masking import masked_logger
-from spark_timely.progress.broadcast import Progcaster, ProgressMode
+from spark_timely.progress.broadcast import Progcaster, Transport
 from spark_timely.progress.change_batch import ChangeBatch, PortChanges
 from spark_timely.progress.events import ChannelsEvent, EventStream, OperatesEvent, PushProgressEvent, ScheduleEvent
 from spark_timely.progress.frontier import PortFrontiers
@@ -63,9 +64,6 @@ from spark_timely.progress.operate import InternalSummary, Operate
 from spark_timely.progress.reachability import Builder, Location, PortSummaries, Source, Target, Tracker, read_summary
 from spark_timely.time.arrays import Time
 from spark_timely.time.order import minimal_elements
-
-if TYPE_CHECKING:
-    from spark_timely.progress.broadcast import Transport
 
 __all__ = [
     "Buffers",
@@ -82,26 +80,32 @@ __all__ = [
 logger = masked_logger(__name__)
 
 
-class WorkerContext(Protocol):
-    """What a scope needs of the worker that runs it; `Worker` is one."""
+@dataclass(eq=False)
+class WorkerContext:
+    """What a scope needs of the worker that runs it.
+
+    Parameters
+    ----------
+    transport : Transport
+        Access to the peers.
+    events : EventStream, optional
+        Where events go.
+
+    Attributes
+    ----------
+    identifiers, channels : iterator of int
+        Numbers of operators and edges, and of progress channels; none is given twice.
+    """
+
+    transport: Transport
+    events: EventStream | None = None
+    identifiers: Iterator[int] = field(default_factory=itertools.count)
+    channels: Iterator[int] = field(default_factory=itertools.count)
 
     @property
-    def transport(self) -> Transport:
-        """Access to the peers."""
-
-    @property
-    def events(self) -> EventStream | None:
-        """Where events go, if anywhere."""
-
-    @property
-    def mode(self) -> ProgressMode:
-        """When statements are sent."""
-
-    def new_identifier(self) -> int:
-        """Return a number never given before by this worker."""
-
-    def new_channel(self) -> int:
-        """Return the number of the next progress channel."""
+    def peers(self) -> int:
+        """Number of workers."""
+        return self.transport.peers
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +200,7 @@ class SubgraphBuilder:
         self.path = (*parent_path, index)
         self.refines = refines
         self.minimum = minimum
-        self.identifier = worker.new_identifier() if identifier is None else identifier
+        self.identifier = next(worker.identifiers) if identifier is None else identifier
         self._children: dict[int, Child] = {}
         # Child 0 is the outside; the others are numbered from 1.
         self._allotted = 1
@@ -213,7 +217,7 @@ class SubgraphBuilder:
     @property
     def peers(self) -> int:
         """Number of workers."""
-        return self.worker.transport.peers
+        return self.worker.peers
 
     def new_input(self, entry: ChangeBatch | None = None) -> Target:
         """Add an input to the scope; return it as a target of the parent's graph.
@@ -279,7 +283,7 @@ class SubgraphBuilder:
         self._check_open("connect in")
         self._edges.append((source, target))
         events = self.worker.events
-        identifier = self.worker.new_identifier()
+        identifier = next(self.worker.identifiers)
         if events is not None:
             events.emit(ChannelsEvent(identifier, self.path, (source.node, source.port), (target.node, target.port)))
 
@@ -328,7 +332,7 @@ class SubgraphBuilder:
             msg = f"could not add operator {operator.name!r} to {self.label}: found {self._children[index].label} there"
             raise InvalidUsageError(msg, hint="take each number from allocate_child_id")
         if identifier is None:
-            identifier = self.worker.new_identifier()
+            identifier = next(self.worker.identifiers)
         events = self.worker.events
         if events is not None:
             events.emit(OperatesEvent(identifier, (*self.path, index), operator.name))
@@ -453,7 +457,7 @@ class Subgraph:
         tracker: Tracker,
         summaries: Sequence[PortSummaries],
     ) -> None:
-        self.name, self.path = builder.name, builder.path
+        self.name, self.path, self.identifier = builder.name, builder.path, builder.identifier
         self.inputs, self.outputs = len(builder.entries), builder.outputs
         self._label = builder.label
         self._children = children
@@ -462,11 +466,10 @@ class Subgraph:
         worker = builder.worker
         self._progcaster = Progcaster(
             worker.transport,
-            channel=worker.new_channel(),
+            channel=next(worker.channels),
             arity=builder.arity,
             path=builder.path,
             identifier=builder.identifier,
-            mode=worker.mode,
             events=worker.events,
         )
         # By node, how many ports may be spoken of: of sources, of targets.
@@ -597,13 +600,9 @@ class Subgraph:
                 self._local.update((0, port, 0, *time), -count)
 
     def _exchange(self) -> None:
-        """Step 2: send all that was said, or nothing, and take in what arrived."""
-        if self._progcaster.must_send(self._local, self._in_frontier):
-            self._progcaster.send(self._local)
+        """Step 2: send all that was said, and take in what arrived."""
+        self._progcaster.send(self._local)
         self._progcaster.receive(self._final)
-
-    def _in_frontier(self, node: int, port: int, side: int, time: Time) -> bool:
-        return time in self._tracker.pointstamps(Location(node, port, bool(side))).elements
 
     def _apply_exchanged(self, consumed: PortChanges, produced: PortChanges) -> None:
         """Step 3: all that was exchanged, at once (invariant 2)."""
@@ -708,11 +707,6 @@ class Subgraph:
     def children(self) -> Sequence[Child]:
         """The operators inside; number i + 1 at place i."""
         return self._children
-
-    @property
-    def mode(self) -> ProgressMode:
-        """When this worker sends what it has to say."""
-        return self._progcaster.mode
 
     @property
     def channel(self) -> int:

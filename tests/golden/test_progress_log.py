@@ -141,7 +141,7 @@ def fill(
             minimum=builder.minimum,
             summary=[{output: [as_row(s) for s in paths] for output, paths in row} for row in summary],
         )
-        known[there["id"]] = builder.worker.new_identifier()
+        known[there["id"]] = next(builder.worker.identifiers)
         builder.add_child(operator, index=builder.allocate_child_id(), identifier=known[there["id"]])
     for source, target in edges[addr]:
         builder.connect(source, target)

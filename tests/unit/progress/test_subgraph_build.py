@@ -7,12 +7,12 @@ import logging
 import pytest
 
 from spark_timely.errors import CyclicSummaryError, InvalidShapeError, InvalidUsageError, ProtocolError
-from spark_timely.progress.broadcast import MemoryNetwork
 from spark_timely.progress.change_batch import ChangeBatch
 from spark_timely.progress.events import OperatesEvent
 from spark_timely.progress.reachability import Source, Target
 from spark_timely.progress.subgraph import Child
 from spark_timely.progress.worker import Worker
+from tests.unit.progress.network import MemoryNetwork
 from tests.unit.progress.scripted import Region, Scripted, alone, chain, mapper, sink, source, turn
 
 

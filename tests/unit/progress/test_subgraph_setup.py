@@ -7,10 +7,10 @@ import random
 import pytest
 
 from spark_timely.errors import InvalidUsageError
-from spark_timely.progress.broadcast import MemoryNetwork
 from spark_timely.progress.reachability import Source, Target
 from spark_timely.progress.subgraph import Refines
 from spark_timely.progress.worker import Worker
+from tests.unit.progress.network import MemoryNetwork
 from tests.unit.progress.scripted import Region, Scripted, alone, filled, mapper, sink, source, turn
 
 
