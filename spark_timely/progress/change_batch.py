@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["ChangeBatch", "PortChanges"]
+__all__ = ["Buffers", "ChangeBatch", "PortChanges", "Report"]
 
 
 class ChangeBatch:
@@ -255,3 +255,44 @@ class PortChanges:
         >>> PortChanges().clear()
         """
         self._batch.clear()
+
+
+Report: TypeAlias = list[tuple[int, Time, int]]
+"""What an operator said of one side: port, time, change; sums of equal ones, none zero."""
+
+
+class Buffers:
+    """What operators fill in their turns: kept by the scope, used by one child after the other.
+
+    Examples
+    --------
+    >>> Buffers(arity=1).consumed.is_empty()
+    True
+    """
+
+    __slots__ = ("consumed", "internal", "produced")
+
+    def __init__(self, arity: int) -> None:
+        self.consumed = PortChanges(arity)
+        self.internal = PortChanges(arity)
+        self.produced = PortChanges(arity)
+
+    def are_empty(self) -> bool:
+        """Tell whether nothing is left from the last turn.
+
+        Examples
+        --------
+        >>> Buffers(arity=1).are_empty()
+        True
+        """
+        return self.consumed.is_empty() and self.internal.is_empty() and self.produced.is_empty()
+
+    def drain(self) -> tuple[Report, Report, Report]:
+        """Return what was consumed, gained or dropped, and produced; leave nothing.
+
+        Examples
+        --------
+        >>> Buffers(arity=1).drain()
+        ([], [], [])
+        """
+        return self.consumed.drain(), self.internal.drain(), self.produced.drain()

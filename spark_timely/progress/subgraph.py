@@ -46,7 +46,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from spark_timely.errors import (
     InvalidUsageError,
@@ -57,7 +56,7 @@ from spark_timely.errors import (
 )
 from spark_timely.masking import masked_logger
 from spark_timely.progress.broadcast import Progcaster, Transport
-from spark_timely.progress.change_batch import ChangeBatch, PortChanges
+from spark_timely.progress.change_batch import Buffers, ChangeBatch, PortChanges, Report
 from spark_timely.progress.events import ChannelsEvent, EventStream, OperatesEvent, PushProgressEvent, ScheduleEvent
 from spark_timely.progress.frontier import PortFrontiers
 from spark_timely.progress.operate import InternalSummary, Operate
@@ -66,11 +65,9 @@ from spark_timely.time.arrays import Time
 from spark_timely.time.order import minimal_elements
 
 __all__ = [
-    "Buffers",
     "Child",
     "LeafStatements",
     "Refines",
-    "Report",
     "Subgraph",
     "SubgraphBuilder",
     "WorkerContext",
@@ -776,43 +773,6 @@ class Subgraph:
         self._progcaster.close()
 
 
-class Buffers:
-    """What operators fill in their turns: kept by the scope, used by one child after the other.
-
-    Examples
-    --------
-    >>> Buffers(arity=1).consumed.is_empty()
-    True
-    """
-
-    __slots__ = ("consumed", "internal", "produced")
-
-    def __init__(self, arity: int) -> None:
-        self.consumed = PortChanges(arity)
-        self.internal = PortChanges(arity)
-        self.produced = PortChanges(arity)
-
-    def are_empty(self) -> bool:
-        """Tell whether nothing is left from the last turn.
-
-        Examples
-        --------
-        >>> Buffers(arity=1).are_empty()
-        True
-        """
-        return self.consumed.is_empty() and self.internal.is_empty() and self.produced.is_empty()
-
-    def drain(self) -> tuple[Report, Report, Report]:
-        """Return what was consumed, gained or dropped, and produced; leave nothing.
-
-        Examples
-        --------
-        >>> Buffers(arity=1).drain()
-        ([], [], [])
-        """
-        return self.consumed.drain(), self.internal.drain(), self.produced.drain()
-
-
 class Child:
     """An operator in a scope.
 
@@ -1097,10 +1057,6 @@ class Child:
         self.external_buffer.clear()
         if operator is not None:
             operator.close()
-
-
-Report: TypeAlias = list[tuple[int, Time, int]]
-"""What an operator said of one side: port, time, change; sums of equal ones, none zero."""
 
 
 def unknown_port(label: str, side: str, port: int, ports: int, time: Time) -> ProtocolError:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 from spark_timely.errors import ClosedError, InvalidShapeError, InvalidUsageError, MissingError, NotBeyondError
 from spark_timely.progress.broadcast import LocalTransport, Transport
-from spark_timely.progress.change_batch import PortChanges
+from spark_timely.progress.change_batch import Buffers, PortChanges
 from spark_timely.progress.events import EventSink, EventStream, OperatesEvent, ScheduleEvent
 from spark_timely.progress.operate import InternalSummary, Operator
 from spark_timely.progress.reachability import Source
-from spark_timely.progress.subgraph import Buffers, Refines, Subgraph, SubgraphBuilder, WorkerContext
+from spark_timely.progress.subgraph import Refines, Subgraph, SubgraphBuilder, WorkerContext
 from spark_timely.time.arrays import Time
 
 if TYPE_CHECKING:
