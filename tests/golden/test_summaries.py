@@ -11,7 +11,7 @@ import pytest
 from spark_timely.progress.reachability import Builder, PortSummaries, Source, Target, Tracker
 from spark_timely.progress.subgraph import Refines
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.order import less_equal
+from spark_timely.time.arrays import less_equal
 from tests.oracles.golden import as_row, vectors
 
 pytestmark = pytest.mark.golden
@@ -71,7 +71,7 @@ def test_followed_by_every_golden_row_answers_as_timely(kind: str) -> None:
         assert found == ({} if expected is None else {0: Antichain.of(expected)}), row
 
 
-def test_summarize_every_golden_product_composes_outside_as_inside() -> None:
+def test_summarize_of_products_composes_outside_as_inside() -> None:
     nested = Refines(1, nested=True)
     for row in _rows("followed_by"):
         if row["type"] != "product" or row["result"] is None:

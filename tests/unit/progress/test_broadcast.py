@@ -30,7 +30,7 @@ def changes(*rows: tuple[int, ...]) -> ChangeBatch:
     return batch
 
 
-def test_rule_000_33_what_was_said_leaves_in_the_next_turn_though_it_moves_no_frontier() -> None:
+def test_rule_000_33_what_was_said_leaves_in_the_next_turn() -> None:
     network = MemoryNetwork(2, automatic=False)
     worker = Worker(network.transports[0])
     scope = worker.new_dataflow()

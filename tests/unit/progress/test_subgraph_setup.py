@@ -187,7 +187,7 @@ def test_rule_000_23_and_30_times_go_in_and_out_of_a_scope(refinement: Refines) 
 
 
 @pytest.mark.parametrize("refinement", [Refines(2), Refines(1, True), Refines(2, True)])
-def test_rule_000_17_summaries_seen_from_outside_take_times_where_the_inner_ones_do(refinement: Refines) -> None:
+def test_rule_000_17_outer_summaries_lead_where_inner_ones_do(refinement: Refines) -> None:
     rng = random.Random(1)
     for _ in range(20):
         inner, steps = (tuple(rng.randrange(9) for _ in range(refinement.inner_arity)) for _ in range(2))
