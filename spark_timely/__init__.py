@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from spark_timely.log.log import create_log as create_log
     from spark_timely.log.log import open_log as open_log
     from spark_timely.log.wait import wait as wait
-    from spark_timely.progress.frontier import Antichain as Antichain
     from spark_timely.spark.base.source_frontier import batch_frontier as batch_frontier
     from spark_timely.spark.capture.foreach_batch import capture as capture
     from spark_timely.spark.collection import consolidate as consolidate
@@ -50,12 +49,13 @@ if TYPE_CHECKING:
     from spark_timely.spark.session import table_path as table_path
     from spark_timely.spark.start import CaptureQuery as CaptureQuery
     from spark_timely.spark.start import start as start
+    from spark_timely.time.antichain import Antichain as Antichain
 
 __version__ = "0.1.0"
 
 # Public name -> "module" or "module:attribute" that provides it.
 _EXPORTS: dict[str, str] = {
-    "Antichain": "spark_timely.progress.frontier",
+    "Antichain": "spark_timely.time.antichain",
     "CaptureQuery": "spark_timely.spark.start",
     "Cut": "spark_timely.log.cut",
     "Dataflow": "spark_timely.spark.dataflow",

@@ -46,8 +46,8 @@ _PARTS: Final = {
     "Null": set[str](),
 }
 _KNOWN: Final = (
-    "conditions here are comparisons, AND, OR, NOT, IS NULL, IN, BETWEEN, LIKE, +, -, *, columns and literals; give "
-    "anything else as an expression of pyarrow.compute"
+    "use comparisons, AND, OR, NOT, IS NULL, IN, BETWEEN, LIKE, +, -, *, columns and literals; give anything else as "
+    "an expression of pyarrow.compute"
 )
 
 
@@ -278,7 +278,7 @@ class _Meaning:
         found = [name] if name in self._types else [each for each in self._types if each.lower() == name.lower()]
         if len(found) != 1:
             msg = f"no column {name!r}"
-            raise self._mismatch(msg, f"the columns are {shown(list(self._types))}")
+            raise self._mismatch(msg, f"use one of the columns {shown(list(self._types))}")
         type_ = self._types[found[0]]
         if pa.types.is_large_string(type_):
             type_ = pa.string()

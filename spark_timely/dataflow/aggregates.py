@@ -74,7 +74,7 @@ class Aggregation:
             return pa.field(name, pa.int64(), nullable=False)
         if self.column not in schema.names:
             msg = f"could not aggregate {name!r}: found no column {self.column!r}"
-            raise SchemaMismatchError(msg, hint=f"the columns are {shown(schema.names)}")
+            raise SchemaMismatchError(msg, hint=f"use one of the columns {shown(schema.names)}")
         found = schema.field(self.column)
         if self.kind == "count":
             return pa.field(name, pa.int64(), nullable=False)
@@ -88,7 +88,7 @@ class Aggregation:
         msg = f"could not aggregate {name!r}: found {self.kind} of column {self.column!r} of type={found.type}"
         raise SchemaMismatchError(
             msg,
-            hint="sum takes integers and floats; min and max also texts, dates, timestamps and booleans",
+            hint="sum integers or floats; take min and max of these, or of texts, dates, timestamps and booleans",
             context={"column": self.column},
         )
 

@@ -700,7 +700,8 @@ class Stream:
             view.apply([self.view.empty(), other.view.empty()], tuple(view.schema.names))
         except pa.ArrowException as error:
             msg = f"could not add operator {name!r}: {error}"
-            raise SchemaMismatchError(msg, hint="Arrow joins no lists, maps and structs") from error
+            hint = "select columns that are no lists, maps or structs: Arrow joins none of these"
+            raise SchemaMismatchError(msg, hint=hint) from error
         return self._made(view)
 
     def unary_notify(
@@ -915,7 +916,7 @@ class Stream:
     def _check_column(self, name: str, column: object) -> None:
         if column not in self.schema.names:
             msg = f"could not add operator {name!r}: found no column {shown(column)}"
-            raise SchemaMismatchError(msg, hint=f"the columns are {shown(self.schema.names)}")
+            raise SchemaMismatchError(msg, hint=f"use one of the columns {shown(self.schema.names)}")
 
     def _check_function(self, name: str, function: object) -> None:
         if not callable(function):
@@ -954,7 +955,7 @@ class Stream:
         except (pa.ArrowException, SchemaMismatchError) as error:
             text = error.message if isinstance(error, TimelyError) else str(error)
             msg = f"could not add operator {name!r}: {' '.join(text.split())}"
-            raise SchemaMismatchError(msg, hint=f"the columns are {shown(self.schema.names)}") from error
+            raise SchemaMismatchError(msg, hint=f"use one of the columns {shown(self.schema.names)}") from error
 
     def _tried(self, name: str, call: Callable[[], pa.Table]) -> pa.Schema:
         """Return the columns that a user's function gives when it is called without rows."""

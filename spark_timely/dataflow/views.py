@@ -319,21 +319,18 @@ def steps_of(
     What is below `stop` is left out.
     """
     found: dict[Step, list[Step]] = {}
-    sources: dict[Step, list[Step]] = {}
-    waiting: list[Step] = [(view, lo, hi, wanted)]
+    waiting: list[tuple[Step, list[Step] | None]] = [((view, lo, hi, wanted), None)]
     while waiting:  # two turns per operator, range and use
-        step = waiting[-1]
-        if step in found:
-            waiting.pop()
-        elif step in sources:
-            found[step] = sources[step]
-            waiting.pop()
-        else:
+        step, sources = waiting.pop()
+        if sources is not None:
+            found[step] = sources
+        elif step not in found:
             at, low, high, names = step
             below, above = at.back_of(low), at.back_of(high)
             needed = zip(at.inputs, at.needs(names), strict=True) if at.inputs and at is not stop else ()
-            sources[step] = [(source, below, above, columns) for source, columns in needed]
-            waiting += sources[step]
+            sources = [(source, below, above, columns) for source, columns in needed]
+            waiting.append((step, sources))
+            waiting += [(source, None) for source in sources]
     return found
 
 
@@ -559,7 +556,7 @@ def check_mapped(domain: TimeDomain, rows: pa.Table, made: object) -> pa.Table:
         raise OperatorError(msg, hint="let the function give a pyarrow.Table with one row for each that it got")
     if made.num_rows != rows.num_rows:
         msg = f"{made.num_rows} rows for {rows.num_rows}"
-        raise OperatorError(msg, hint="map gives one row for each that it got; use filter to drop rows")
+        raise OperatorError(msg, hint="use filter to drop rows: map gives one row for each that it got")
     for name in domain.columns:
         if name in made.schema.names:
             moved = pc.not_equal(made.column(name), rows.column(name))

@@ -11,7 +11,7 @@ Invariants
 ----------
 1. What is sent is everything that was said since the last batch, together: no part of it overtakes
    another, and batches arrive in the order in which they were sent.
-2. A worker sends when others may be waiting for it: see `Progcaster.must_send`.
+2. A worker sends in each turn what it has to say: nothing waits here that others may be waiting for.
 3. For one receiver and one sender, batches arrive in order and once. Broken, frontiers may pass
    times that are still to come.
 4. Channels are numbered from 0 in the order in which they are opened, the same on all workers;
@@ -22,11 +22,9 @@ Invariants
 
 from __future__ import annotations
 
-import enum
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -35,20 +33,7 @@ from spark_timely.progress.change_batch import ChangeBatch
 from spark_timely.progress.events import EventStream, PointstampChange, ProgressEvent, time_text
 from spark_timely.time.arrays import DiffArray, IntArray
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from spark_timely.progress.operate import Time
-
-__all__ = [
-    "ChannelTable",
-    "MemoryNetwork",
-    "MemoryTransport",
-    "Progcaster",
-    "ProgressBatch",
-    "ProgressMode",
-    "Transport",
-]
+__all__ = ["ChannelTable", "LocalTransport", "Progcaster", "ProgressBatch", "Transport"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,7 +144,7 @@ class ChannelTable:
         """
         if channel != self._next:
             msg = f"could not open progress channel {channel!r}: the next one is {self._next!r}"
-            raise InvalidUsageError(msg, hint="channels are opened in the order of their numbers, each once")
+            raise InvalidUsageError(msg, hint="open channels in the order of their numbers, each once")
         self._next += 1
         self._waiting.setdefault(channel, deque())
 
@@ -206,7 +191,7 @@ class ChannelTable:
         queue = self._waiting.get(channel)
         if channel >= self._next or queue is None:
             msg = f"could not receive on progress channel {channel!r}: it is not open"
-            raise InvalidUsageError(msg, hint="the dataflow of this channel was dropped or has not been built")
+            raise InvalidUsageError(msg, hint="ask while the dataflow of this channel is built and not dropped")
         if not queue:
             return []
         batches = list(queue)
@@ -224,191 +209,31 @@ class ChannelTable:
         return {channel: len(queue) for channel, queue in self._waiting.items() if queue}
 
 
-class MemoryNetwork:
-    """Workers of one process, connected through queues.
-
-    Parameters
-    ----------
-    peers : int
-        Number of workers.
-    automatic : bool
-        Whether batches arrive at once. If not they arrive by `deliver`, in whatever interleaving of
-        senders the caller likes.
+class LocalTransport(ChannelTable):
+    """The transport of a worker without peers: what it sends has arrived.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> network = MemoryNetwork(2, automatic=False)
-    >>> one, two = network.transports
-    >>> one.open(0); two.open(0)
-    >>> one.send(ProgressBatch(0, 0, 0, np.array([[2, 0, 1, 7]]), np.array([3])))
-    >>> network.in_flight, two.receive(0)
-    (2, [])
-    >>> network.deliver(0, 1)
-    True
-    >>> len(two.receive(0))
+    >>> LocalTransport().peers
     1
     """
 
-    def __init__(self, peers: int = 1, *, automatic: bool = True) -> None:
-        if peers < 1:
-            msg = f"could not connect workers: found peers={peers!r}"
-            raise InvalidUsageError(msg, hint="a network has at least one worker")
-        self.peers = peers
-        self.automatic = automatic
-        # By sender and receiver: first in, first out (invariant 3).
-        self._queues: dict[tuple[int, int], deque[ProgressBatch]] = {
-            (sender, receiver): deque() for sender in range(peers) for receiver in range(peers)
-        }
-        self.transports = [MemoryTransport(self, index) for index in range(peers)]
-
-    @property
-    def in_flight(self) -> int:
-        """Number of batches that were sent and have not arrived, counted once per receiver."""
-        return sum(map(len, self._queues.values()))
-
-    def links(self) -> list[tuple[int, int]]:
-        """Return (sender, receiver) of each pair between which something is in flight.
-
-        Examples
-        --------
-        >>> MemoryNetwork(2).links()
-        []
-        """
-        return [link for link, queue in self._queues.items() if queue]
-
-    def deliver(self, sender: int, receiver: int) -> bool:
-        """Let the oldest batch between two workers arrive; return whether there was one.
-
-        Examples
-        --------
-        >>> MemoryNetwork(2).deliver(0, 1)
-        False
-        """
-        queue = self._queues[sender, receiver]
-        if not queue:
-            return False
-        self.transports[receiver].channels.deliver(queue.popleft())
-        return True
-
-    def deliver_all(self) -> None:
-        """Let everything arrive.
-
-        Examples
-        --------
-        >>> MemoryNetwork(2).deliver_all()
-        """
-        for link in self.links():
-            while self.deliver(*link):
-                pass
-
-    def post(self, batch: ProgressBatch, receivers: Iterable[int]) -> None:
-        """Put a batch on its way to some workers.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> network = MemoryNetwork(1)
-        >>> network.post(ProgressBatch(0, 0, 0, np.empty((0, 4), np.int64), np.empty(0, np.int64)), [0])
-        """
-        for receiver in receivers:
-            self._queues[batch.source, receiver].append(batch)
-            if self.automatic:
-                self.deliver(batch.source, receiver)
-
-
-class MemoryTransport:
-    """One worker's end of a `MemoryNetwork`.
-
-    Examples
-    --------
-    >>> MemoryNetwork(2).transports[1].index
-    1
-    """
-
-    def __init__(self, network: MemoryNetwork, index: int) -> None:
-        self._network = network
-        self._index = index
-        self.channels = ChannelTable()
-
-    @property
-    def index(self) -> int:
-        """Number of this worker among its peers."""
-        return self._index
-
-    @property
-    def peers(self) -> int:
-        """Number of workers, this one included."""
-        return self._network.peers
-
-    def open(self, channel: int) -> None:
-        """Begin to receive on the channel.
-
-        Examples
-        --------
-        >>> MemoryNetwork().transports[0].open(0)
-        """
-        self.channels.open(channel)
-
-    def close(self, channel: int) -> None:
-        """Discard what came and will come on the channel.
-
-        Examples
-        --------
-        >>> MemoryNetwork().transports[0].close(0)
-        """
-        self.channels.close(channel)
+    index = 0
+    peers = 1
 
     def send(self, batch: ProgressBatch) -> None:
-        """Send a batch to every worker, this one included.
-
-        Raises
-        ------
-        ProtocolError
-            If the batch is another worker's.
+        """Take in a batch of this worker.
 
         Examples
         --------
         >>> import numpy as np
-        >>> worker = MemoryNetwork().transports[0]
-        >>> worker.open(0)
-        >>> worker.send(ProgressBatch(0, 0, 0, np.empty((0, 4), np.int64), np.empty(0, np.int64)))
+        >>> transport = LocalTransport()
+        >>> transport.open(0)
+        >>> transport.send(ProgressBatch(0, 0, 0, np.empty((0, 4), np.int64), np.empty(0, np.int64)))
+        >>> len(transport.receive(0))
+        1
         """
-        if batch.source != self._index:
-            msg = f"could not send a progress batch: worker {self._index!r} found source={batch.source!r}"
-            raise ProtocolError(msg, hint="a worker speaks for itself only")
-        self._network.post(batch, range(self.peers))
-
-    def receive(self, channel: int) -> list[ProgressBatch]:
-        """Return what newly arrived on the channel.
-
-        Examples
-        --------
-        >>> worker = MemoryNetwork().transports[0]
-        >>> worker.open(0)
-        >>> worker.receive(0)
-        []
-        """
-        return self.channels.receive(channel)
-
-
-class ProgressMode(enum.Enum):
-    """When a worker sends what it has to say.
-
-    Examples
-    --------
-    >>> ProgressMode("demand")
-    <ProgressMode.DEMAND: 'demand'>
-    """
-
-    EAGER = "eager"
-    """In each turn."""
-
-    DEMAND = "demand"
-    """Only when it can make a difference to what was exchanged: fewer batches, the same frontiers.
-
-    Rules 000.33 (a batch may wait) and 000.50 (announcements do not) are about this mode.
-    """
+        self.deliver(batch)
 
 
 class Progcaster:
@@ -425,7 +250,6 @@ class Progcaster:
         Path of the scope.
     identifier : int
         Number of the scope in the worker.
-    mode : ProgressMode
     events : EventStream, optional
 
     Notes
@@ -434,8 +258,8 @@ class Progcaster:
 
     Examples
     --------
-    >>> from spark_timely.progress.broadcast import MemoryNetwork
-    >>> caster = Progcaster(MemoryNetwork().transports[0], channel=0, arity=1, path=(0,), identifier=0)
+    >>> from spark_timely.progress.broadcast import LocalTransport
+    >>> caster = Progcaster(LocalTransport(), channel=0, arity=1, path=(0,), identifier=0)
     >>> said, heard = ChangeBatch(4), ChangeBatch(4)
     >>> said.update((1, 0, 0, 7), -1)
     >>> caster.send(said)
@@ -443,18 +267,6 @@ class Progcaster:
     >>> said.is_empty(), list(heard)
     (True, [((1, 0, 0, 7), -1)])
     """
-
-    __slots__ = (
-        "_arity",
-        "_channel",
-        "_events",
-        "_expected",
-        "_identifier",
-        "_path",
-        "_sent",
-        "_transport",
-        "mode",
-    )
 
     def __init__(
         self,
@@ -464,7 +276,6 @@ class Progcaster:
         arity: int,
         path: tuple[int, ...],
         identifier: int,
-        mode: ProgressMode = ProgressMode.EAGER,
         events: EventStream | None = None,
     ) -> None:
         self._transport = transport
@@ -472,7 +283,6 @@ class Progcaster:
         self._arity = arity
         self._path = path
         self._identifier = identifier
-        self.mode = mode
         self._events = events
         self._sent = 0
         # By sender: number of the batch that comes next.
@@ -484,51 +294,13 @@ class Progcaster:
         """Number of the progress channel."""
         return self._channel
 
-    def must_send(self, changes: ChangeBatch, in_frontier: Callable[[int, int, int, Time], bool]) -> bool:
-        """Tell whether statements must be sent now; if not, all of them may wait, for ever if need be.
-
-        They must be sent if one of them
-
-        - drops something that is in the frontier of what was exchanged, at its location: peers may
-          be waiting for just that,
-        - speaks of the outside (node 0): the scope's parent waits for the receipt, or
-        - announces messages: an operator is run when messages for it have been announced, and could
-          wait for ever for those whose announcement waits here.
-
-        Parameters
-        ----------
-        changes : ChangeBatch
-            Rows of node, port, side and time.
-        in_frontier : callable of node, port, side and time
-            Whether the time is in the frontier of the counts that were exchanged at a location.
-
-        Examples
-        --------
-        >>> from spark_timely.progress.broadcast import MemoryNetwork
-        >>> caster = Progcaster(MemoryNetwork().transports[0], channel=0, arity=1, path=(0,), identifier=0,
-        ...                     mode=ProgressMode.DEMAND)
-        >>> said = ChangeBatch(4)
-        >>> said.update((1, 0, 0, 7), -1)
-        >>> caster.must_send(said, lambda node, port, side, time: time == (5,))
-        False
-        """
-        if changes.is_empty():
-            return False
-        if self.mode is ProgressMode.EAGER:
-            return True
-        for row, diff in changes.pairs():
-            node, port, side = row[:3]
-            if node == 0 or (diff > 0 and side) or (diff < 0 and in_frontier(node, port, side, row[3:])):
-                return True
-        return False
-
     def send(self, changes: ChangeBatch) -> None:
         """Send all statements, and leave none.
 
         Examples
         --------
-        >>> from spark_timely.progress.broadcast import MemoryNetwork
-        >>> caster = Progcaster(MemoryNetwork().transports[0], channel=0, arity=1, path=(0,), identifier=0)
+        >>> from spark_timely.progress.broadcast import LocalTransport
+        >>> caster = Progcaster(LocalTransport(), channel=0, arity=1, path=(0,), identifier=0)
         >>> caster.send(ChangeBatch(4))     # nothing said, nothing sent
         """
         rows, diffs = changes.drain()
@@ -550,8 +322,8 @@ class Progcaster:
 
         Examples
         --------
-        >>> from spark_timely.progress.broadcast import MemoryNetwork
-        >>> caster = Progcaster(MemoryNetwork().transports[0], channel=0, arity=1, path=(0,), identifier=0)
+        >>> from spark_timely.progress.broadcast import LocalTransport
+        >>> caster = Progcaster(LocalTransport(), channel=0, arity=1, path=(0,), identifier=0)
         >>> caster.receive(ChangeBatch(4))
         """
         for batch in self._transport.receive(self._channel):
@@ -565,8 +337,8 @@ class Progcaster:
 
         Examples
         --------
-        >>> from spark_timely.progress.broadcast import MemoryNetwork
-        >>> Progcaster(MemoryNetwork().transports[0], channel=0, arity=1, path=(0,), identifier=0).close()
+        >>> from spark_timely.progress.broadcast import LocalTransport
+        >>> Progcaster(LocalTransport(), channel=0, arity=1, path=(0,), identifier=0).close()
         """
         self._transport.close(self._channel)
 
@@ -574,17 +346,17 @@ class Progcaster:
         where = f"progress channel {self._channel!r} of scope {list(self._path)!r}"
         if not 0 <= batch.source < len(self._expected):
             msg = f"could not receive on {where}: unknown worker {batch.source!r}, peers={len(self._expected)!r}"
-            raise ProtocolError(msg, hint="all workers of a dataflow are started with the same number of peers")
+            raise ProtocolError(msg, hint="start all workers of a dataflow with the same number of peers")
         expected = self._expected[batch.source]
         if batch.seq_no != expected:
             msg = f"could not receive on {where}: worker {batch.source!r} sent batch {batch.seq_no!r}, {expected=!r}"
             raise ProtocolError(
                 msg,
-                hint="a transport delivers each batch once, in the order in which its sender sent it",
+                hint="let the transport deliver each batch once, in the order in which its sender sent it",
             )
         if batch.rows.ndim != 2 or batch.rows.shape[1] != self._arity + 3:
             msg = f"could not receive on {where}: found statements of shape={batch.rows.shape!r}, arity={self._arity!r}"
-            raise ProtocolError(msg, hint="all workers build the same scopes in the same order")
+            raise ProtocolError(msg, hint="build the same scopes in the same order on all workers")
         self._expected[batch.source] += 1
 
     def _emit(self, batch: ProgressBatch, *, is_send: bool) -> None:

@@ -1,44 +1,24 @@
-"""A lazy multiset of times: changes of counts that are summed up when somebody looks."""
+"""Changes of counts that wait to be applied: multisets of times, for one place or for the ports of an operator."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from spark_timely.errors import InvalidShapeError
-from spark_timely.time.arrays import (
-    DiffArray,
-    IntArray,
-    Time,
-    TimesLike,
-    as_diffs,
-    as_times,
-    concat_times,
-    consolidate_rows,
-)
+from spark_timely.time.arrays import DiffArray, IntArray, Time, TimesLike, as_diffs, as_times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
-__all__ = ["ChangeBatch"]
-
-# Below this many entries nothing is compacted before somebody looks.
-_LAZY = 32
-# Changes that are kept as pairs when they come in arrays.
-_FEW = 8
-# Pairs that are summed up as pairs.
-_SOME = 128
+__all__ = ["Buffers", "ChangeBatch", "PortChanges", "Report"]
 
 
 class ChangeBatch:
-    """A multiset of (time, count change), compacted only when needed.
-
-    Adding is cheap; looking may cost. `is_empty`, `len`, iteration and `drain` compact first (sum
-    the changes of equal times, drop those that become zero), and so does adding, when more than
-    half of the entries came since the last time.
+    """A multiset of (time, count change): changes of equal times are summed, and dropped when the sum is zero.
 
     Parameters
     ----------
@@ -47,10 +27,10 @@ class ChangeBatch:
 
     Notes
     -----
-    Cost: adding O(1) amortised per entry; compaction O(n log n) in the entries. A few entries are kept as
-    Python values, many as arrays: neither a single change nor a thousand at once pays for the other's form.
+    Cost: O(1) per change; looking sorts the distinct times. Changes come from operators and peers one by one, or are
+    taken one by one, so they are kept in a dictionary: nothing is gained by arrays in between.
     A lone change of zero is dropped like any other; timely keeps it, and then says that the batch is not empty.
-    Source: timely `progress/change_batch.rs`.
+    Source: timely `progress/change_batch.rs`, which sums up when somebody looks.
 
     Examples
     --------
@@ -61,269 +41,258 @@ class ChangeBatch:
     True
     """
 
-    __slots__ = ("_arity", "_chunks", "_clean", "_few", "_length")
+    __slots__ = ("_arity", "_counts")
 
     def __init__(self, arity: int = 1) -> None:
         self._arity = arity
-        # Entries as pairs and in chunks of arrays. Compact ones come first, all in one of the two forms, in
-        # lexicographic order of times; `_clean` counts them.
-        self._few: list[tuple[Time, int]] = []
-        self._chunks: list[tuple[IntArray, DiffArray]] = []
-        self._length = 0
-        self._clean = 0
-
-    @classmethod
-    def from_updates(cls, times: TimesLike, diffs: npt.ArrayLike, arity: int = 1) -> ChangeBatch:
-        """Return a batch that holds the given changes.
-
-        Examples
-        --------
-        >>> len(ChangeBatch.from_updates([3, 3, 4], [1, 1, 0]))
-        1
-        """
-        batch = cls(arity)
-        batch.extend(times, diffs)
-        return batch
-
-    @property
-    def arity(self) -> int:
-        """Number of coordinates of each time."""
-        return self._arity
+        self._counts: dict[Time, int] = {}
 
     def update(self, time: int | Sequence[int], diff: int) -> None:
-        """Add one change.
+        """Change one count.
+
+        Parameters
+        ----------
+        time : int or sequence of int
+            A time of k coordinates; a number only if k is 1.
+        diff : int
+
+        Raises
+        ------
+        InvalidShapeError
+            If the time has not k coordinates.
 
         Examples
         --------
         >>> batch = ChangeBatch(arity=2)
-        >>> batch.update((1, 2), 4)
+        >>> batch.update((1, 2), 3)
         >>> list(batch)
-        [((1, 2), 4)]
+        [((1, 2), 3)]
         """
         if type(time) is not tuple:
             time = (time,) if isinstance(time, int | np.integer) else tuple(time)
         if len(time) != self._arity:
             msg = f"could not count time={time!r:.200}: found arity={len(time)}, expected arity={self._arity}"
             raise InvalidShapeError(msg, hint="give times with the same number of coordinates as the batch")
-        self._few.append((time, diff))
-        self._length += 1
-        if self._length > _LAZY and self._length // 2 >= self._clean:
-            self.compact()
-
-    def update_pairs(self, changes: Iterable[tuple[Time, int]]) -> None:
-        """Add a few changes given as Python values; the same as `extend`, without arrays.
-
-        Parameters
-        ----------
-        changes : iterable of (time, diff)
-            Times are tuples of k Python integers.
-
-        Raises
-        ------
-        InvalidShapeError
-            If a time has not k coordinates; those before it were added.
-
-        Examples
-        --------
-        >>> batch = ChangeBatch()
-        >>> batch.update_pairs([((5,), 1), ((5,), 1)])
-        >>> list(batch)
-        [((5,), 2)]
-        """
-        for time, diff in changes:
-            self.update(time, diff)
+        count = self._counts.get(time, 0) + diff
+        if count:
+            self._counts[time] = count
+        else:
+            self._counts.pop(time, None)
 
     def extend(self, times: TimesLike, diffs: npt.ArrayLike) -> None:
-        """Add many changes.
+        """Change many counts.
 
         Parameters
         ----------
         times : array-like of integers, shape (n, k)
-            Not modified; copied.
         diffs : array-like of integers, shape (n,)
 
         Raises
         ------
         InvalidShapeError
-            If shapes or types do not fit.
+            If the shapes do not fit each other, or the batch.
 
         Examples
         --------
         >>> batch = ChangeBatch()
-        >>> batch.extend([5, 6], [1, -1])
-        >>> len(batch)
-        2
+        >>> batch.extend([5, 6, 5], [1, 1, 1])
+        >>> batch.pairs()
+        [((5,), 2), ((6,), 1)]
         """
         rows = as_times(times, self._arity)
-        changes = as_diffs(diffs, rows.shape[0])
-        if not rows.shape[0]:
-            return
-        if rows.shape[0] <= _FEW:
-            self._few += zip(map(tuple, rows.tolist()), changes.tolist(), strict=True)
-        else:
-            self._chunks.append((rows.copy(), changes.copy()))
-        self._length += rows.shape[0]
-        if self._length > _LAZY and self._length // 2 >= self._clean:
-            self.compact()
-
-    def compact(self) -> None:
-        """Sum the changes of equal times, drop zeros, sort by time.
-
-        Examples
-        --------
-        >>> batch = ChangeBatch.from_updates([5, 4, 5], [1, 1, 1])
-        >>> batch.compact()
-        >>> list(batch)
-        [((4,), 1), ((5,), 2)]
-        """
-        if self._clean == self._length:
-            return
-        if not self._chunks and self._length <= _SOME:
-            sums: dict[Time, int] = {}
-            for time, diff in self._few:
-                sums[time] = sums.get(time, 0) + diff
-            self._few = sorted(item for item in sums.items() if item[1])
-            self._length = self._clean = len(self._few)
-            return
-        times, diffs = consolidate_rows(*self._joined())
-        self._few, self._chunks = [], [(times, diffs)] if times.shape[0] else []
-        self._length = self._clean = times.shape[0]
-
-    def _joined(self) -> tuple[IntArray, DiffArray]:
-        """Return all entries as arrays, as they stand; arrays that nobody else holds, unless there is one chunk."""
-        parts = self._chunks
-        if self._few or not parts:
-            times = as_times([time for time, _ in self._few], self._arity)
-            parts = [*parts, (times, np.array([diff for _, diff in self._few], dtype=np.int64))]
-        if len(parts) == 1:
-            return parts[0]
-        return concat_times(*(times for times, _ in parts)), np.concatenate([diffs for _, diffs in parts])
+        for time, diff in zip(map(tuple, rows.tolist()), as_diffs(diffs, rows.shape[0]).tolist(), strict=True):
+            self.update(time, diff)
 
     def is_empty(self) -> bool:
-        """Tell whether nothing is left once compacted.
-
-        Cheap when the batch is known to hold something: more than half of it compact.
+        """Tell whether no count changes.
 
         Examples
         --------
         >>> ChangeBatch().is_empty()
         True
         """
-        if self._clean > self._length // 2:
-            return False
-        self.compact()
-        return self._length == 0
+        return not self._counts
 
     def __len__(self) -> int:
-        """Return the number of entries once compacted."""
-        self.compact()
-        return self._length
+        """Return the number of times whose count changes."""
+        return len(self._counts)
 
-    def __iter__(self) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Iterate over (time, change) once compacted, in lexicographic order of times."""
+    def __iter__(self) -> Iterator[tuple[Time, int]]:
+        """Iterate over (time, change), in lexicographic order of times."""
         return iter(self.pairs())
 
     def __repr__(self) -> str:
-        """Return the entries as they stand."""
+        """Return the changes."""
         return f"ChangeBatch({list(self)!r})"
 
-    def arrays(self) -> tuple[IntArray, DiffArray]:
-        """Return the compacted entries as arrays of shapes (n, k) and (n,); copies.
-
-        Examples
-        --------
-        >>> ChangeBatch.from_updates([5], [2]).arrays()[1].tolist()
-        [2]
-        """
-        self.compact()
-        times, diffs = self._joined()
-        return (times.copy(), diffs.copy()) if self._chunks else (times, diffs)
-
     def pairs(self) -> list[tuple[Time, int]]:
-        """Return the compacted entries as pairs (time, change) of Python values, in order of times.
+        """Return (time, change) of all, in lexicographic order of times.
 
         Examples
         --------
-        >>> ChangeBatch.from_updates([5], [2]).pairs()
-        [((5,), 2)]
+        >>> ChangeBatch().pairs()
+        []
         """
-        self.compact()
-        found = self._few.copy()
-        for times, diffs in self._chunks:
-            found += zip(map(tuple, times.tolist()), diffs.tolist(), strict=True)
-        return found
+        return sorted(self._counts.items())
 
     def drain(self) -> tuple[IntArray, DiffArray]:
-        """Return the compacted entries as `arrays` does, and leave the batch empty.
+        """Return times, shape (n, k), and changes, shape (n,), in lexicographic order, and leave nothing.
 
         Examples
         --------
-        >>> batch = ChangeBatch.from_updates([5], [2])
-        >>> batch.drain()[0].tolist(), batch.is_empty()
-        ([[5]], True)
+        >>> batch = ChangeBatch()
+        >>> batch.update(5, 1)
+        >>> times, diffs = batch.drain()
+        >>> times.tolist(), diffs.tolist(), batch.is_empty()
+        ([[5]], [1], True)
         """
-        self.compact()
-        found = self._joined()
-        self.clear()
-        return found
+        pairs = self.drain_pairs()
+        times = as_times([time for time, _ in pairs], self._arity)
+        return times, np.array([diff for _, diff in pairs], dtype=np.int64)
 
     def drain_pairs(self) -> list[tuple[Time, int]]:
-        """Return the compacted entries as `pairs` does, and leave the batch empty.
+        """Return what `pairs` does, and leave nothing.
 
         Examples
         --------
-        >>> batch = ChangeBatch.from_updates([5], [2])
+        >>> batch = ChangeBatch()
+        >>> batch.update(5, 1)
         >>> batch.drain_pairs(), batch.is_empty()
-        ([((5,), 2)], True)
+        ([((5,), 1)], True)
         """
         found = self.pairs()
         self.clear()
         return found
 
-    def drain_into(self, other: ChangeBatch) -> None:
-        """Move all entries into another batch, leaving this one empty.
-
-        Examples
-        --------
-        >>> batch, other = ChangeBatch.from_updates([5], [2]), ChangeBatch()
-        >>> batch.drain_into(other)
-        >>> batch.is_empty(), list(other)
-        (True, [((5,), 2)])
-        """
-        if other is self:
-            return
-        self.compact()
-        if self._chunks:
-            other.extend(*self._joined())
-        else:
-            other.update_pairs(self._few)
-        self.clear()
-
-    def copy(self) -> ChangeBatch:
-        """Return a batch with the same entries that shares nothing with this one.
-
-        Examples
-        --------
-        >>> batch = ChangeBatch.from_updates([5], [2])
-        >>> len(batch.copy())
-        1
-        """
-        other = ChangeBatch(self._arity)
-        self.compact()
-        other._few = self._few.copy()
-        other._chunks = [(times.copy(), diffs.copy()) for times, diffs in self._chunks]
-        other._length = other._clean = self._length
-        return other
-
     def clear(self) -> None:
-        """Drop all entries.
+        """Forget all changes.
 
         Examples
         --------
-        >>> batch = ChangeBatch.from_updates([5], [2])
-        >>> batch.clear()
-        >>> batch.is_empty()
+        >>> ChangeBatch().clear()
+        """
+        self._counts = {}
+
+
+class PortChanges:
+    """Changes of counts at the ports of one side of an operator.
+
+    One multiset for all ports, not one for each: ports at which nothing happens cost nothing, and
+    the scope keeps and reuses the same few for all its operators.
+
+    Parameters
+    ----------
+    arity : int
+        Number of coordinates of each time.
+
+    Examples
+    --------
+    >>> changes = PortChanges()
+    >>> changes.update(1, 7, 2)
+    >>> changes.update(0, 5, -1)
+    >>> list(changes)
+    [(0, (5,), -1), (1, (7,), 2)]
+    """
+
+    __slots__ = ("_arity", "_batch")
+
+    def __init__(self, arity: int = 1) -> None:
+        self._arity = arity
+        # The port is the first coordinate of each entry.
+        self._batch = ChangeBatch(arity + 1)
+
+    @property
+    def arity(self) -> int:
+        """Number of coordinates of each time."""
+        return self._arity
+
+    def update(self, port: int, time: int | Sequence[int], diff: int) -> None:
+        """Change one count.
+
+        Examples
+        --------
+        >>> changes = PortChanges(arity=2)
+        >>> changes.update(0, (1, 2), 1)
+        """
+        self._batch.update((port, time) if isinstance(time, int) else (port, *time), diff)
+
+    def is_empty(self) -> bool:
+        """Tell whether no count changes.
+
+        Examples
+        --------
+        >>> PortChanges().is_empty()
         True
         """
-        self._few, self._chunks = [], []
-        self._length = self._clean = 0
+        return self._batch.is_empty()
+
+    def __iter__(self) -> Iterator[tuple[int, Time, int]]:
+        """Iterate over (port, time, change), in order of ports and times."""
+        for row, diff in self._batch.pairs():
+            yield row[0], row[1:], diff
+
+    def __repr__(self) -> str:
+        """Return the changes."""
+        return f"PortChanges({list(self)!r:.200})"
+
+    def drain(self) -> list[tuple[int, Time, int]]:
+        """Return (port, time, change) of all, and leave nothing.
+
+        Examples
+        --------
+        >>> changes = PortChanges()
+        >>> changes.update(0, 5, 1)
+        >>> changes.drain(), changes.is_empty()
+        ([(0, (5,), 1)], True)
+        """
+        return [(row[0], row[1:], diff) for row, diff in self._batch.drain_pairs()]
+
+    def clear(self) -> None:
+        """Forget all changes.
+
+        Examples
+        --------
+        >>> PortChanges().clear()
+        """
+        self._batch.clear()
+
+
+Report: TypeAlias = list[tuple[int, Time, int]]
+"""What an operator said of one side: port, time, change; sums of equal ones, none zero."""
+
+
+class Buffers:
+    """What operators fill in their turns: kept by the scope, used by one child after the other.
+
+    Examples
+    --------
+    >>> Buffers(arity=1).consumed.is_empty()
+    True
+    """
+
+    __slots__ = ("consumed", "internal", "produced")
+
+    def __init__(self, arity: int) -> None:
+        self.consumed = PortChanges(arity)
+        self.internal = PortChanges(arity)
+        self.produced = PortChanges(arity)
+
+    def are_empty(self) -> bool:
+        """Tell whether nothing is left from the last turn.
+
+        Examples
+        --------
+        >>> Buffers(arity=1).are_empty()
+        True
+        """
+        return self.consumed.is_empty() and self.internal.is_empty() and self.produced.is_empty()
+
+    def drain(self) -> tuple[Report, Report, Report]:
+        """Return what was consumed, gained or dropped, and produced; leave nothing.
+
+        Examples
+        --------
+        >>> Buffers(arity=1).drain()
+        ([], [], [])
+        """
+        return self.consumed.drain(), self.internal.drain(), self.produced.drain()

@@ -5,7 +5,7 @@ Only worth its while where loops are compiled, see `spark_timely.progress.kernel
 held: 18 million changes a second in the table, 3 million in a dictionary; antichains of 100 pairs: 13 and 1.6 million.
 Batches of two changes: 3.6 microseconds each in the table, 1.5 in a dictionary. Times are int64 here.
 
-Compiled loops count the times in a hash table and keep the minima of what is counted. The table is
+Compiled loops count the times in a hash table, and find the minima of what is counted after each batch. The table is
 two arrays: `keys`, of shape (slots, k), and `counts`, of shape (slots,). The number of slots is a power of two.
 
 Invariants
@@ -23,7 +23,7 @@ import numpy.typing as npt
 from spark_timely.progress.kernels import inlined, njit
 from spark_timely.time.arrays import BoolArray, DiffArray, IntArray, Time, minimal
 
-__all__ = ["CountTable", "Ints", "count_of", "count_rows", "few_minima", "held", "moves"]
+__all__ = ["CountTable", "Ints", "few_minima", "moves"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -46,7 +46,7 @@ def _slot(mixed: int, mask: int) -> int:
     return (mixed ^ (mixed >> 17)) & mask
 
 
-# Loops over many rows are written out below instead of calling what is defined here: a call with arrays takes as
+# The loop over all changes is written out below instead of calling what is defined here: a call with arrays takes as
 # long as counting a time does, and pasting it in makes the compiled code count who holds the arrays.
 
 
@@ -70,20 +70,6 @@ def _find(keys: Ints, counts: Ints, rows: Ints, i: int) -> int:
 
 
 @njit
-def _grown(keys: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """Return a table of four times as many slots."""
-    more = np.empty((4 * counts.shape[0], keys.shape[1]), dtype=np.int64)
-    counted = np.zeros(4 * counts.shape[0], dtype=np.int64)
-    for slot in range(counts.shape[0]):
-        if counts[slot] != 0:
-            to = _find(more, counted, keys, slot)
-            for j in range(keys.shape[1]):
-                more[to, j] = keys[slot, j]
-            counted[to] = counts[slot]
-    return more, counted
-
-
-@njit
 def _precedes(left: Ints, i: int, right: Ints, e: int) -> int:
     """Return -1, 0 or 1 as the first time comes before, at or after the second in lexicographic order."""
     for j in range(left.shape[1]):
@@ -93,10 +79,10 @@ def _precedes(left: Ints, i: int, right: Ints, e: int) -> int:
 
 
 @njit
-def _count_while_room(keys: Ints, counts: Ints, n_held: int, rows: Ints, diffs: Ints, first: int) -> tuple[int, int]:
-    """Apply count changes from a row on; return the row at which the table was full, and how many slots are taken."""
-    mask, room, k = counts.shape[0] - 1, counts.shape[0] // 2, rows.shape[1]
-    for i in range(first, rows.shape[0]):
+def _count(keys: Ints, counts: Ints, rows: Ints, diffs: Ints) -> int:
+    """Apply count changes, for which there must be room; return how many slots more are taken."""
+    mask, k, more = counts.shape[0] - 1, rows.shape[1], 0
+    for i in range(rows.shape[0]):
         mixed = 0
         for j in range(k):
             mixed = _mixed(mixed, rows[i, j])
@@ -110,21 +96,17 @@ def _count_while_room(keys: Ints, counts: Ints, n_held: int, rows: Ints, diffs: 
             if same:
                 break
             slot = (slot + 1) & mask
-        count = counts[slot]
-        if count == 0:
-            if n_held == room:
-                return i, n_held
-            if diffs[i] == 0:
-                continue
+        if counts[slot] == 0:
             for j in range(k):
                 keys[slot, j] = rows[i, j]
-            n_held += 1
-        count += diffs[i]
-        counts[slot] = count
-        if count != 0:
+            more += diffs[i] != 0
+            counts[slot] = diffs[i]
+            continue
+        counts[slot] += diffs[i]
+        if counts[slot] != 0:
             continue
         # The slot is free now: those behind it that could not be found any more move up.
-        n_held -= 1
+        more -= 1
         at = (slot + 1) & mask
         while counts[at] != 0:
             mixed = 0
@@ -138,125 +120,47 @@ def _count_while_room(keys: Ints, counts: Ints, n_held: int, rows: Ints, diffs: 
                 slot = at
             at = (at + 1) & mask
         counts[slot] = 0
-    return rows.shape[0], n_held
+    return more
 
 
 @njit
-def _mark_beyond(elements: Ints, rows: Ints) -> BoolArray:
-    """Tell for each row whether some element of an antichain is less or equal to it."""
-    n, m, k = rows.shape[0], elements.shape[0], rows.shape[1]
-    beyond = np.empty(n, dtype=np.bool_)
-    for i in range(n):
-        if m == 0 or k == 0:
-            beyond[i] = m > 0
-        elif k == 1:
-            beyond[i] = elements[0, 0] <= rows[i, 0]
-        elif k == 2:
-            # Only the last element that does not come after the time in lexicographic order can be less or equal.
-            low, high = 0, m
-            while low < high:
-                middle = (low + high) // 2
-                if elements[middle, 0] < rows[i, 0] or (
-                    elements[middle, 0] == rows[i, 0] and elements[middle, 1] <= rows[i, 1]
-                ):
-                    low = middle + 1
-                else:
-                    high = middle
-            beyond[i] = low > 0 and elements[low - 1, 1] <= rows[i, 1]
+def _place(elements: Ints, n: int, rows: Ints, i: int) -> int:
+    """Return where a time belongs among the first `n` elements of an antichain; -1 if it is beyond one of them."""
+    k, low, high = rows.shape[1], 0, n
+    while low < high:
+        middle = (low + high) // 2
+        if _precedes(rows, i, elements, middle) < 0:
+            high = middle
         else:
-            beyond[i] = False
-            for e in range(m):
-                less = True
-                for j in range(k):
-                    if elements[e, j] > rows[i, j]:
-                        less = False
-                        break
-                if less:
-                    beyond[i] = True
-                    break
-    return beyond
+            low = middle + 1
+    # Only what comes before it can be less or equal; of two coordinates the last of them has the least second one.
+    for e in range(0 if k > 2 else max(low - 1, 0), low):
+        less = True
+        for j in range(k):
+            if elements[e, j] > rows[i, j]:
+                less = False
+                break
+        if less:
+            return -1
+    return low
 
 
 @njit
-def count_rows(
-    keys: Ints, counts: Ints, n_held: int, elements: Ints, rows: Ints, diffs: Ints
-) -> tuple[Ints, Ints, int, bool, Ints]:
-    """Apply count changes, and find the times among which the new minima are.
-
-    Parameters
-    ----------
-    keys, counts : ndarray of int64, shapes (slots, k) and (slots,)
-        The table; changed.
-    n_held : int
-        How many slots are taken.
-    elements : ndarray of int64, shape (m, k)
-        The minima of the times with a positive count.
-    rows, diffs : ndarray of int64, shapes (n, k) and (n,)
-
-    Returns
-    -------
-    keys, counts : ndarray
-        The table, which may be a larger one.
-    n_held : int
-    lost : bool
-        Whether some element has no positive count any more: then the candidates are all times that have one.
-    candidates : ndarray of int64, shape (c, k)
-        Else those times that may have come below the elements, in any order, maybe repeated.
-    """
-    at, n_held = _count_while_room(keys, counts, n_held, rows, diffs, 0)
-    while at < rows.shape[0]:
-        keys, counts = _grown(keys, counts)
-        at, n_held = _count_while_room(keys, counts, n_held, rows, diffs, at)
-    lost = False
-    for e in range(elements.shape[0]):
+def _is_lost(keys: Ints, counts: Ints, elements: Ints) -> bool:
+    """Tell whether some element has no positive count any more."""
+    for e in range(elements.shape[0]):  # noqa: SIM110 - compiled code has no generators
         if counts[_find(keys, counts, elements, e)] <= 0:
-            lost = True
-            break
-    if lost:
-        return keys, counts, n_held, lost, held(keys, counts, n_held)[0]
-    found = _mark_beyond(elements, rows)
-    n_found = 0
+            return True
+    return False
+
+
+@njit
+def _below(keys: Ints, counts: Ints, elements: Ints, rows: Ints) -> BoolArray:
+    """Tell for each time whether it has a positive count and is beyond no element of an antichain."""
+    found = np.empty(rows.shape[0], dtype=np.bool_)
     for i in range(rows.shape[0]):
-        found[i] = not found[i] and counts[_find(keys, counts, rows, i)] > 0
-        n_found += found[i]
-    return keys, counts, n_held, lost, _chosen(rows, found, n_found)
-
-
-@njit
-def _chosen(rows: Ints, wanted: BoolArray, n: int) -> Ints:
-    """Return the wanted rows, of which there are `n`."""
-    chosen = np.empty((n, rows.shape[1]), dtype=np.int64)
-    at = 0
-    for i in range(rows.shape[0]):
-        if wanted[i]:
-            for j in range(rows.shape[1]):
-                chosen[at, j] = rows[i, j]
-            at += 1
-    return chosen
-
-
-@njit
-def held(keys: Ints, counts: Ints, n_held: int) -> tuple[Ints, Ints, Ints]:
-    """Return the times with a positive count, and all times counted with their counts, in any order."""
-    times = np.empty((n_held, keys.shape[1]), dtype=np.int64)
-    found = np.empty(n_held, dtype=np.int64)
-    positive = np.empty(n_held, dtype=np.bool_)
-    at, n_positive = 0, 0
-    for slot in range(counts.shape[0]):
-        if counts[slot] != 0:
-            for j in range(keys.shape[1]):
-                times[at, j] = keys[slot, j]
-            found[at] = counts[slot]
-            positive[at] = counts[slot] > 0
-            n_positive += positive[at]
-            at += 1
-    return _chosen(times, positive, n_positive), times, found
-
-
-@njit
-def count_of(keys: Ints, counts: Ints, row: Ints) -> int:
-    """Return the count of the one time in `row`."""
-    return counts[_find(keys, counts, row, 0)]
+        found[i] = _place(elements, elements.shape[0], rows, i) >= 0 and counts[_find(keys, counts, rows, i)] > 0
+    return found
 
 
 @njit
@@ -271,70 +175,27 @@ def few_minima(elements: Ints, candidates: Ints) -> Ints:
     kept = np.empty((n + candidates.shape[0], k), dtype=np.int64)
     kept[:n] = elements
     for i in range(candidates.shape[0]):
-        if k == 2:
-            n = _insert_pair(kept, n, candidates[i, 0], candidates[i, 1])
-        else:
-            n = _insert(kept, n, candidates, i)
-    return kept[:n].copy()
-
-
-@njit
-def _insert_pair(kept: Ints, n: int, first: int, second: int) -> int:
-    """Put a time of two coordinates into an antichain of `n` elements, in place; return how many there are then."""
-    low, high = 0, n
-    while low < high:
-        middle = (low + high) // 2
-        if kept[middle, 0] < first or (kept[middle, 0] == first and kept[middle, 1] <= second):
-            low = middle + 1
-        else:
-            high = middle
-    if low > 0 and kept[low - 1, 1] <= second:
-        return n
-    # Those that it is less or equal to follow one another from here.
-    at = low
-    while at < n and kept[at, 1] >= second:
-        at += 1
-    if at == low:
-        for e in range(n - 1, low - 1, -1):
-            kept[e + 1, 0], kept[e + 1, 1] = kept[e, 0], kept[e, 1]
-    elif at > low + 1:
-        for e in range(at, n):
-            kept[e - at + low + 1, 0], kept[e - at + low + 1, 1] = kept[e, 0], kept[e, 1]
-    kept[low, 0], kept[low, 1] = first, second
-    return n + 1 - (at - low)
-
-
-@njit
-def _insert(kept: Ints, n: int, rows: Ints, i: int) -> int:
-    """Put a time of any arity into an antichain of `n` elements, in place; return how many there are then."""
-    k = rows.shape[1]
-    for e in range(n):
-        less = True
-        for j in range(k):
-            if kept[e, j] > rows[i, j]:
-                less = False
-                break
-        if less:
-            return n
-    left = 0
-    for e in range(n):
-        less = True
-        for j in range(k):
-            if rows[i, j] > kept[e, j]:
-                less = False
-                break
-        if not less:
+        low = _place(kept, n, candidates, i)
+        if low < 0:
+            continue
+        left = low
+        for e in range(low, n):
+            less = True
             for j in range(k):
-                kept[left, j] = kept[e, j]
-            left += 1
-    at = left
-    while at > 0 and _precedes(rows, i, kept, at - 1) < 0:
+                if candidates[i, j] > kept[e, j]:
+                    less = False
+                    break
+            if not less:
+                for j in range(k):
+                    kept[left, j] = kept[e, j]
+                left += 1
+        for e in range(left, low, -1):
+            for j in range(k):
+                kept[e, j] = kept[e - 1, j]
         for j in range(k):
-            kept[at, j] = kept[at - 1, j]
-        at -= 1
-    for j in range(k):
-        kept[at, j] = rows[i, j]
-    return left + 1
+            kept[low, j] = candidates[i, j]
+        n = left + 1
+    return kept[:n].copy()
 
 
 @njit
@@ -369,8 +230,10 @@ def moves(before: Ints, after: Ints) -> tuple[Ints, Ints]:
 _SLOTS = 64
 # Up to this number of comparisons and moves, minima are found by putting one time after the other among them: k > 1.
 _FEW_MOVES = 1 << 20
-# A table with this number of slots for each time held is made again.
+# A table with this number of slots for each time held, or counted at once, is made again.
 _SPARSE = 16
+# Changes that are counted before there is another look whether there is room for more.
+_PIECE = 4096
 
 
 class CountTable:
@@ -398,13 +261,13 @@ class CountTable:
         """The minima of the times with a positive count, in lexicographic order."""
         self._fill(times, counts)
 
-    def _fill(self, times: Ints, counts: Ints) -> None:
+    def _fill(self, times: Ints, counts: Ints, room: int = 0) -> None:
+        """Make a table of the times counted, with room for some more."""
         slots = _SLOTS
-        while slots < 4 * times.shape[0]:
+        while slots < max(4 * times.shape[0], 2 * (times.shape[0] + room)):
             slots *= 2
-        none = times[:0]
-        keys, counted = np.empty((slots, times.shape[1]), dtype=np.int64), np.zeros(slots, dtype=np.int64)
-        self._keys, self._counts, self._n_held, _, _ = count_rows(keys, counted, 0, none, times, counts)
+        self._keys, self._counts = np.empty((slots, times.shape[1]), dtype=np.int64), np.zeros(slots, dtype=np.int64)
+        self._n_held = _count(self._keys, self._counts, times, counts)
 
     def __len__(self) -> int:
         """Return how many times have a count."""
@@ -424,14 +287,20 @@ class CountTable:
         (0, 1)
         """
         before = self.elements
-        self._keys, self._counts, self._n_held, lost, candidates = count_rows(
-            self._keys, self._counts, self._n_held, before, rows, diffs
-        )
-        if self._counts.shape[0] > _SLOTS and self._n_held * _SPARSE < self._counts.shape[0]:
+        for first in range(0, rows.shape[0], _PIECE):
+            part = rows[first : first + _PIECE]
+            if 2 * (self._n_held + part.shape[0]) > self._counts.shape[0]:
+                self._fill(*self.items(), part.shape[0])
+            self._n_held += _count(self._keys, self._counts, part, diffs[first : first + _PIECE])
+        if (self._n_held + rows.shape[0]) * _SPARSE < self._counts.shape[0] > _SLOTS:
             self._fill(*self.items())
-        if not lost and not candidates.shape[0]:
-            return candidates, diffs[:0].copy()
-        kept = before[:0] if lost else before
+        lost = _is_lost(self._keys, self._counts, before)
+        if lost:
+            kept, candidates = before[:0], self._keys[self._counts > 0]
+        else:
+            kept, candidates = before, rows[_below(self._keys, self._counts, before, rows)]
+            if not candidates.shape[0]:
+                return candidates, diffs[:0].copy()
         if before.shape[1] == 1 or candidates.shape[0] * (kept.shape[0] + candidates.shape[0]) <= _FEW_MOVES:
             self.elements = few_minima(kept, candidates)
         else:
@@ -448,7 +317,8 @@ class CountTable:
         """
         if any(not -(1 << 63) <= coordinate < 1 << 63 for coordinate in time):
             return 0
-        return int(count_of(self._keys, self._counts, np.array([time], dtype=np.int64)))
+        row = np.array([time], dtype=np.int64)
+        return int(self._counts[_find(self._keys, self._counts, row, 0)])
 
     def items(self) -> tuple[Ints, Ints]:
         """Return the times with a count, in any order, and the counts; new arrays.
@@ -458,5 +328,5 @@ class CountTable:
         >>> CountTable(np.array([[3]]), np.array([2]), np.array([[3]])).items()[1].tolist()
         [2]
         """
-        _, times, counts = held(self._keys, self._counts, self._n_held)
-        return times, counts
+        taken = self._counts != 0
+        return self._keys[taken], self._counts[taken]

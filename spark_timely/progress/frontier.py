@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spark_timely.errors import InvalidShapeError
-from spark_timely.progress.change_batch import ChangeBatch
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import (
     BoolArray,
@@ -34,13 +33,13 @@ from spark_timely.time.arrays import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
     from spark_timely.progress.count_table import CountTable
 
-__all__ = ["Antichain", "ChangeBatch", "MutableAntichain"]
+__all__ = ["MutableAntichain", "PortFrontiers"]
 
 # Changes whose minima and times are cheaper as Python values.
 _FEW = 16
@@ -78,7 +77,7 @@ class MutableAntichain:
     Antichain.of(2)
     """
 
-    __slots__ = ("_arity", "_elements", "_few_seen", "_frontier", "_heap", "_least", "_line", "_points", "_table")
+    __slots__ = ("_arity", "_elements", "_frontier", "_heap", "_least", "_line", "_points", "_table")
 
     def __init__(self, arity: int = 1) -> None:
         self._arity = arity
@@ -86,8 +85,6 @@ class MutableAntichain:
         self._line: dict[int, int] = {}
         self._points: dict[Time, int] = {}
         self._table: CountTable | None = None
-        # Small batches since the table was made.
-        self._few_seen = 0
         # The frontier: for k = 1 its element, or `_NEVER`; else its elements in lexicographic order; in the table if
         # there is one; and as a value once asked for.
         self._least = _NEVER
@@ -238,7 +235,8 @@ class MutableAntichain:
             table = self._table_for(rows)
             if table is not None:
                 moves = table.update(_plain(rows.astype(np.int64, copy=False)), _plain(changes))
-                self._after_table(moves[1].size, n)
+                if moves[1].size:
+                    self._frontier = None
                 return moves
             rows, changes = consolidate_rows(rows, changes)
         moved = self._apply(list(zip(_tuples(rows), changes.tolist(), strict=True)))
@@ -279,17 +277,19 @@ class MutableAntichain:
         [((3,), -1), ((5,), 1)]
         """
         if self._table is not None:
-            return self._pairs_in_table(changes)
+            self._check(changes)
+            rows, diffs = [time for time, _ in changes], [diff for _, diff in changes]
+            times, signs = self.update_iter(as_times(rows, self._arity), np.array(diffs, dtype=np.int64))
+            return list(zip(_tuples(times), signs.tolist(), strict=True))
         return self._apply(changes)
 
     def _apply(self, changes: Sequence[tuple[Time, int]]) -> list[tuple[Time, int]]:
         return self._apply_line(changes) if self._arity == 1 else self._apply_points(changes)
 
     def _check(self, changes: Sequence[tuple[Time, int]]) -> None:
-        arity = self._arity
         for time, _ in changes:
-            if not isinstance(time, tuple) or len(time) != arity:
-                raise _wrong_arity(time, arity)
+            if not isinstance(time, tuple) or len(time) != self._arity:
+                raise _wrong_arity(time, self._arity)
 
     def _arrays(self, times: TimesLike, diffs: npt.ArrayLike) -> tuple[IntArray, DiffArray]:
         if (
@@ -321,17 +321,27 @@ class MutableAntichain:
                     if time < least and diff > 0:
                         least = time
         except (TypeError, ValueError):
-            self._take_back(changes)
+            for change in changes:  # undone up to the first one that is no time of this arity
+                self._check([change])
+                (time,), diff = change
+                counts[time] = counts.get(time, 0) - diff
+                if not counts[time]:
+                    del counts[time]
             raise
-        if self._heap is not None:
-            self._feed(changes)
+        heap = self._heap
+        if heap is not None:
+            for (time,), diff in changes:
+                if diff > 0:
+                    heappush(heap, time)
+            if len(heap) > _MANY * (len(counts) + _MANY) or len(changes) > len(counts) // _MANY:
+                self._heap = None  # looking through all is cheaper now
         if not touched:
             return []
         if least < before and counts.get(least, 0) <= 0:
             # It came and went again.
             least = min((time for (time,), _ in changes if time < before and counts.get(time, 0) > 0), default=before)
         if least == before and counts.get(before, 0) <= 0:
-            least = self._next_least(len(changes))
+            least = self._next_least()
         if least == before:
             return []
         self._least, self._frontier = least, None
@@ -343,37 +353,13 @@ class MutableAntichain:
             return [((before,), -1), ((least,), 1)]
         return [((least,), 1), ((before,), -1)]
 
-    def _take_back(self, changes: Sequence[tuple[Time, int]]) -> None:
-        """Undo the changes before the first that has no time of the right form, and refuse that one: k = 1."""
-        counts = self._line
-        for time, diff in changes:
-            self._check([(time, diff)])
-            count = counts.get(time[0], 0) - diff
-            if count:
-                counts[time[0]] = count
-            else:
-                counts.pop(time[0], None)
-
-    def _feed(self, changes: Sequence[tuple[Time, int]]) -> None:
-        """Put times that may have become positive on the heap, or drop the heap where it no longer pays."""
-        heap = self._heap
-        if heap is None or _MANY * len(changes) > len(self._line) or len(heap) > _MANY * (len(self._line) + _MANY):
-            self._heap = None
-            return
-        for (time,), diff in changes:
-            if diff > 0:
-                heappush(heap, time)
-
-    def _next_least(self, n_changes: int) -> int:
+    def _next_least(self) -> int:
         """Find the least time with a positive count: k = 1."""
         counts, heap = self._line, self._heap
         if heap is None:
-            if len(counts) < _MANY * (n_changes + 1):
-                # So much has come since that to look through all costs no more than it did.
-                least = min(counts, default=_NEVER)
-                if least == _NEVER or counts[least] > 0:
-                    return least
-                return min((time for time, count in counts.items() if count > 0), default=_NEVER)
+            least = min(counts, default=_NEVER) if len(counts) <= _FEW else _NEVER
+            if counts.get(least, 0) > 0:
+                return least
             heap = self._heap = [time for time, count in counts.items() if count > 0]
             heapify(heap)
         while heap and counts.get(heap[0], 0) <= 0:
@@ -382,8 +368,8 @@ class MutableAntichain:
 
     def _apply_points(self, changes: Sequence[tuple[Time, int]]) -> list[tuple[Time, int]]:
         """Apply changes and return how the frontier moved: k > 1, or 0."""
-        counts, elements = self._points, self._elements
         self._check(changes)
+        counts, elements = self._points, self._elements
         lost, risen = False, []
         for time, diff in changes:
             old = counts.get(time, 0)
@@ -435,7 +421,6 @@ class MutableAntichain:
         elements = np.array(found, dtype=np.int64).reshape(len(found), self._arity)
         self._table = make(times, counts, elements)
         self._line, self._points, self._heap, self._elements, self._least = {}, {}, None, [], _NEVER
-        self._few_seen = 0
         return self._table
 
     def _leave_table(self) -> None:
@@ -452,25 +437,36 @@ class MutableAntichain:
             self._points = dict(held)
             self._elements = _tuples(table.elements)
 
-    def _after_table(self, n_moves: int, n: int) -> None:
-        """Forget the frontier as a value if it moved; go back where only small batches come."""
-        if n_moves:
-            self._frontier = None
-        if n >= _LARGE:
-            self._few_seen = 0
-            return
-        self._few_seen += 1
-        # To go back and forth costs about as much as this number of small batches in the table.
-        if self._table is not None and _MANY * self._few_seen > len(self._table):
-            self._leave_table()
 
-    def _pairs_in_table(self, changes: Sequence[tuple[Time, int]]) -> list[tuple[Time, int]]:
-        self._check(changes)
-        times, diffs = self.update_iter(
-            as_times([time for time, _ in changes], self._arity),
-            np.array([diff for _, diff in changes], dtype=np.int64),
-        )
-        return list(zip(_tuples(times), diffs.tolist(), strict=True))
+class PortFrontiers(dict[int, MutableAntichain]):
+    """A counted antichain for each port at which anything was counted.
+
+    Parameters
+    ----------
+    arity : int
+        Number of coordinates of each time.
+
+    Examples
+    --------
+    >>> frontiers = PortFrontiers(1)
+    >>> frontiers.apply([(0, (3,), 1), (2, (5,), 1), (0, (4,), 1)])
+    [(0, (3,), 1), (2, (5,), 1)]
+    """
+
+    def __init__(self, arity: int) -> None:
+        self._arity = arity
+
+    def apply(self, changes: Iterable[tuple[int, Time, int]]) -> list[tuple[int, Time, int]]:
+        """Apply count changes by port; return how the frontiers moved."""
+        by_port: dict[int, list[tuple[Time, int]]] = {}
+        for port, time, diff in changes:
+            by_port.setdefault(port, []).append((time, diff))
+        moved = []
+        for port, pairs in by_port.items():
+            if port not in self:
+                self[port] = MutableAntichain(self._arity)
+            moved += [(port, time, sign) for time, sign in self[port].update_pairs(pairs)]
+        return moved
 
 
 def _plain(array: DiffArray) -> DiffArray:

@@ -464,10 +464,11 @@ _UNREAD = 32
 # Where at most one port in this number may have moved, those that may are asked for one by one.
 _FEW_MOVED = 8
 
-# What one step of a path summary may be given as: a whole number (k = 1), or k of them.
-Steps: TypeAlias = "int | Sequence[int]"
-# For one input: per output, or by output, the minimal path summaries.
-FromInput: TypeAlias = "Sequence[Iterable[Steps]] | Mapping[int, Iterable[Steps]]"
+Paths: TypeAlias = Sequence[Iterable[int | Sequence[int]]] | Mapping[int, Iterable[int | Sequence[int]]]
+"""What paths from one input do: for each output, or for those outputs that a path leads to, the steps of each path.
+
+A path has a step for each coordinate; for one coordinate it may be a number.
+"""
 
 
 class Builder:
@@ -479,6 +480,8 @@ class Builder:
         Number k of coordinates of each time.
     dtype : {"int64", "uint64"}
         Type of the coordinates: it says where a sum overflows.
+    name : str
+        What errors call the graph.
 
     Notes
     -----
@@ -505,12 +508,13 @@ class Builder:
     (Antichain.of(5), Antichain.of(6))
     """
 
-    __slots__ = ("_arcs", "_arity", "_edges", "_nodes", "_steps", "_summed", "_unsigned")
+    __slots__ = ("_arcs", "_arity", "_edges", "_name", "_nodes", "_steps", "_summed", "_unsigned")
 
-    def __init__(self, arity: int = 1, *, dtype: Literal["int64", "uint64"] = "int64") -> None:
+    def __init__(self, arity: int = 1, *, dtype: Literal["int64", "uint64"] = "int64", name: str = "the graph") -> None:
         if dtype not in ("int64", "uint64"):
             msg = f"could not start a graph: found dtype={dtype!r}"
             raise InvalidUsageError(msg, hint="use 'int64' or 'uint64'")
+        self._name = name
         self._arity = arity
         self._unsigned = dtype == "uint64"
         # Flat lists: nothing is as cheap to add to.
@@ -525,7 +529,7 @@ class Builder:
         index: int,
         inputs: int,
         outputs: int,
-        summary: Sequence[FromInput] | None = None,
+        summary: Sequence[Paths] | None = None,
         sources: Sequence[tuple[int, int]] = (),
     ) -> None:
         """Add a node, and on request the edges that lead to its inputs.
@@ -560,7 +564,15 @@ class Builder:
         """
         self._nodes += (index, inputs, outputs)
         if summary is not None:
-            self._add_summary(index, inputs, outputs, summary)
+            rows = read_summary(f"node {index}", inputs, outputs, summary, self._arity, unsigned=self._unsigned)
+            self._summed.add(index)
+            for number, by_output in enumerate(rows):
+                for output, paths in by_output.items():
+                    if paths and not index:
+                        msg = f"could not add node 0: found a path through it, from input {number} to output {output}"
+                        raise InvalidUsageError(msg, hint="take the path out: node 0 is the outside")
+                    for row in minimal_elements(paths) if len(paths) > 1 else paths:
+                        self._arcs += (index, number, output, self._steps.setdefault(row, len(self._steps)))
         port = 0
         for node, output in sources:
             self._edges += (node, output, index, port)
@@ -617,100 +629,85 @@ class Builder:
         inner, summary = scope_summaries(graph, shape, hi)
         return Tracker(graph, shape, unsigned=self._unsigned, inner=inner), summary
 
-    def _add_summary(self, index: int, inputs: int, outputs: int, summary: Sequence[FromInput]) -> None:
-        if len(summary) != inputs:
-            msg = f"could not add node {index}: found a summary of {len(summary)} inputs, inputs={inputs}"
-            raise InvalidShapeError(msg, hint="give one entry per input, and in it one per output")
-        for number, of_input in enumerate(summary):
-            pairs: Iterable[tuple[int, Iterable[Steps]]]
-            if isinstance(of_input, list | tuple) or not isinstance(of_input, Mapping):
-                pairs, fits = enumerate(of_input), len(of_input) == outputs
-            else:
-                pairs, fits = of_input.items(), all(0 <= output < outputs for output in of_input)
-            if not fits:
-                msg = (
-                    f"could not add node {index}: found a summary that does not fit, input={number}, outputs={outputs}"
-                )
-                raise InvalidShapeError(msg, hint="give one entry per output, or a mapping from outputs that are there")
-            for output, paths in pairs:
-                rows = [self._step(index, path) for path in paths]
-                if rows and not index:
-                    msg = f"could not add node 0: found a path through it, from input {number} to output {output}"
-                    raise InvalidUsageError(msg, hint="node 0 is the outside: nothing flows through it")
-                for row in minimal_elements(rows) if len(rows) > 1 else rows:
-                    self._arcs += (index, number, output, self._steps.setdefault(row, len(self._steps)))
-        self._summed.add(index)
-
-    def _step(self, index: int, path: Steps) -> tuple[int, ...]:
-        row = (int(path),) if isinstance(path, int | np.integer) else tuple(map(int, path))
-        if len(row) != self._arity:
-            msg = f"could not add node {index}: found the path summary {row!r} for times of arity={self._arity}"
-            raise InvalidShapeError(msg, hint="a path summary has one step per coordinate of the time")
-        if min(row, default=0) < 0 or max(row, default=0) >= 1 << (64 if self._unsigned else 63):
-            msg = f"could not add node {index}: found the path summary {row!r}"
-            raise InvalidUsageError(
-                msg, hint="steps are at least 0, and within the type of the time: no path leads back"
-            )
-        return row
-
     def _shape(self) -> Shape:
         """Check the nodes, and number the ports."""
-        nodes = _numbers(self._nodes, 3)
-        indexes = nodes[:, 0]
-        n = indexes.shape[0] + (0 if (indexes == 0).any() else 1)
+        nodes = self._rows(self._nodes, 3)
         if (nodes < 0).any():
             row = nodes[(nodes < 0).any(axis=1)][0].tolist()
-            msg = f"could not build the graph: found a node with index={row[0]}, inputs={row[1]}, outputs={row[2]}"
-            raise InvalidUsageError(msg, hint="indexes and numbers of ports are at least 0")
-        if (indexes.size and int(indexes.max()) >= n) or np.bincount(indexes, minlength=n).max(initial=0) > 1:
-            raise _not_in_sequence(indexes, n)
-        inputs, outputs = np.zeros(n, np.int64), np.zeros(n, np.int64)
-        inputs[indexes] = nodes[:, 1]
-        outputs[indexes] = nodes[:, 2]
-        return Shape.of(inputs, outputs)
+            found = f"found a node with index={row[0]}, inputs={row[1]}, outputs={row[2]}"
+            raise self._refused(found, "give indexes and numbers of ports that are at least 0")
+        order = np.sort(nodes[:, 0])
+        n = order.shape[0] + (0 if order.size and order[0] == 0 else 1)
+        if not np.array_equal(order, np.arange(n - order.shape[0], n)):
+            twice = np.unique(order[1:][order[1:] == order[:-1]]).tolist()[:8]
+            missing = sorted({*range(1, n)} - {*order.tolist()})[:8]
+            found = f"found nodes that are not numbered 0…n-1 once each, {twice=}, {missing=}"
+            raise self._refused(found, "give each node the next number; 0 is the outside")
+        ports = np.zeros((n, 2), np.int64)
+        ports[nodes[:, 0]] = nodes[:, 1:]
+        return Shape.of(ports[:, 0], ports[:, 1])
 
     def _all_arcs(self, shape: Shape) -> Arcs:
-        edges = _numbers(self._edges, 4)
-        sources, targets = edges[:, :2], edges[:, 2:]
-        _check_ports(sources, shape.outputs, edges)
-        _check_ports(targets, shape.inputs, edges)
-        tails = shape.sources[sources[:, 0]] + sources[:, 1]
-        heads = shape.targets[targets[:, 0]] + targets[:, 1]
-        given = _numbers(self._arcs, 4)
-        return internal_arcs(shape, self._summed, given, list(self._steps), tails, heads)
+        edges = self._rows(self._edges, 4)
+        for ports, counts in ((edges[:, :2], shape.outputs), (edges[:, 2:], shape.inputs)):
+            good: BoolArray = (ports[:, 0] >= 0) & (ports[:, 0] < counts.shape[0]) & (ports[:, 1] >= 0)
+            good[good] = ports[good, 1] < counts[ports[good, 0]]
+            if not good.all():
+                row = edges[~good][0].tolist()
+                found = f"found the edge {Source(*row[:2]).location} → {Target(*row[2:]).location}, but no such port"
+                raise self._refused(found, "add the node, or give it more ports; node 0 is the outside")
+        tails = shape.sources[edges[:, 0]] + edges[:, 1]
+        heads = shape.targets[edges[:, 2]] + edges[:, 3]
+        return internal_arcs(shape, self._summed, self._rows(self._arcs, 4), list(self._steps), tails, heads)
+
+    def _rows(self, flat: list[int], width: int) -> Wide:
+        """Return rows of `width` whole numbers."""
+        try:
+            return np.frombuffer(array("q", flat), dtype=np.int64).reshape(-1, width)
+        except (TypeError, OverflowError) as error:
+            found = "found nodes or ports that are not numbered by whole numbers"
+            raise self._refused(found, "give each node the next number; 0 is the outside") from error
+
+    def _refused(self, found: str, hint: str) -> InvalidUsageError:
+        return InvalidUsageError(f"could not build {self._name}: {found}", hint=hint)
 
 
-def _numbers(flat: list[int], width: int) -> Wide:
-    """Return rows of `width` whole numbers."""
-    try:
-        numbers: Wide = np.frombuffer(array("q", flat), dtype=np.int64)
-    except (TypeError, OverflowError) as error:
-        msg = "could not build the graph: found nodes or ports that are not numbered by whole numbers"
-        raise InvalidUsageError(msg, hint="give each node the next number; 0 is the outside") from error
-    return numbers.reshape(-1, width)
+def read_summary(
+    label: str, inputs: int, outputs: int, summary: Sequence[Paths], arity: int = 1, *, unsigned: bool = False
+) -> list[dict[int, list[Time]]]:
+    """Return by input and output the steps of each path through a node.
 
-
-def _check_ports(ports: Wide, counts: Wide, edges: Wide) -> None:
-    nodes, numbers = ports[:, 0], ports[:, 1]
-    good = (nodes >= 0) & (nodes < counts.shape[0]) & (numbers >= 0)
-    good[good] = numbers[good] < counts[nodes[good]]
-    if good.all():
-        return
-    row = edges[~good][0].tolist()
-    source, target = Source(*row[:2]).location, Target(*row[2:]).location
-    msg = f"could not build the graph: found the edge {source} → {target}, but no such port"
-    raise InvalidUsageError(msg, hint="add the node, or give it more ports")
-
-
-def _not_in_sequence(indexes: Wide, n: int) -> InvalidUsageError:
-    numbers, counts = np.unique(indexes, return_counts=True)
-    twice = numbers[counts > 1].tolist()
-    missing = sorted(set(range(1, n)) - set(numbers.tolist()))[:8]
-    found = f"twice={twice[:8]}, missing={missing}"
-    return InvalidUsageError(
-        f"could not build the graph: found nodes that are not numbered 0…n-1 once each, {found}",
-        hint="give each node the next number; 0 is the outside",
-    )
+    Raises
+    ------
+    InvalidShapeError
+        If it has not an entry for each input, or an output is not there, or a path has not `arity` steps.
+    InvalidUsageError
+        If a step is below 0, or past the type of the times.
+    """
+    found: list[dict[int, list[Time]]] = []
+    for paths in summary:
+        by_output = dict(paths if isinstance(paths, Mapping) else enumerate(paths))
+        if (len(by_output) != outputs and not isinstance(paths, Mapping)) or not all(
+            0 <= output < outputs for output in by_output
+        ):
+            msg = f"could not add {label}: found a summary that does not fit, input={len(found)}, outputs={outputs}"
+            raise InvalidShapeError(msg, hint="give one entry per output, or a mapping from outputs that are there")
+        rows = {
+            output: [(int(path),) if isinstance(path, int | np.integer) else tuple(map(int, path)) for path in each]
+            for output, each in by_output.items()
+        }
+        for row in (row for each in rows.values() for row in each):
+            if len(row) != arity:
+                msg = f"could not add {label}: found the path summary {row!r} for times of arity={arity}"
+                raise InvalidShapeError(msg, hint="give a path summary one step per coordinate of the time")
+            if min(row, default=0) < 0 or max(row, default=0) >= 1 << (64 if unsigned else 63):
+                msg = f"could not add {label}: found the path summary {row!r}"
+                raise InvalidUsageError(msg, hint="give steps of at least 0 within the type of the time")
+        found.append(rows)
+    if len(found) != inputs:
+        msg = f"could not add {label}: found a summary of {len(found)} inputs, inputs={inputs}"
+        raise InvalidShapeError(msg, hint="give one entry per input, and in it one per output")
+    return found
 
 
 class Changes(NamedTuple):
@@ -1077,9 +1074,7 @@ class Tracker:
             row = array("q")
         if len(row) != self._arity:
             msg = f"could not update a pointstamp: found time={time!r}, arity={self._arity}"
-            raise InvalidShapeError(
-                msg, hint="times are whole numbers within the type of the graph, one per coordinate"
-            )
+            raise InvalidShapeError(msg, hint="give whole numbers within the type of the graph, one per coordinate")
         return row
 
     def _number(self, node: int, port: int, *, is_target: bool) -> int:
@@ -1140,10 +1135,11 @@ class _Frontiers:
         self._positions = self._working(graph.positions)
         sizes = (n, loops.NONE), (n, loops.UNTOUCHED), (n, 0), (n, 0), (n // loops.BLOCK + 1, 0)
         rest = [self._filled(size, value, np.int32) for size, value in sizes]
-        buckets, *points = (self._filled(size, loops.NONE, np.int32) for size in (1, n, n))
+        buckets, points, lasts = (self._filled(size, loops.NONE, np.int32) for size in (1, n, n))
         # Times of one coordinate: two antichains of one element for each position.
         elements = self._filled(4 * n if graph.arity == 1 else _ROOM, 1)
-        self._held = Held(self._filled(loops.SCALARS, 0), self._filled(0, 0), buckets, *points, elements, *rest)
+        scalars, pool = self._filled(loops.SCALARS, 0), self._filled(0, 0)
+        self._held = Held(scalars, pool, buckets, points, lasts, elements, *rest)
 
     def _working(self, numbers: IntArray) -> Ints:
         return working(numbers, compiled=self._graph.loops.compiled)
@@ -1168,9 +1164,8 @@ class _Frontiers:
         if (st[loops.USED] + n) * width > len(self._held.pool):
             # Records without a count are left out. In the order of times each is the last one of its position.
             records = np.array(self._held.pool[: st[loops.USED] * width], np.int64).reshape(-1, width)
-            keys, counts = consolidate_rows(
-                records[:, [*range(loops.TIME, width), loops.OWNER]], records[:, loops.COUNT]
-            )
+            columns = [*range(loops.TIME, width), loops.OWNER]
+            keys, counts = consolidate_rows(records[:, columns], records[:, loops.COUNT])
             room = 2 * len(counts) + n
             self._held = self._held._replace(
                 pool=self._filled(room * width, 0),

@@ -43,12 +43,11 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from spark_timely.errors import (
-    InvalidShapeError,
     InvalidUsageError,
     NegativeCountError,
     ProtocolError,
@@ -56,24 +55,18 @@ from spark_timely.errors import (
     UnheldCapabilityError,
 )
 from spark_timely.masking import masked_logger
-from spark_timely.progress.broadcast import Progcaster, ProgressMode
-from spark_timely.progress.change_batch import ChangeBatch
+from spark_timely.progress.broadcast import Progcaster, Transport
+from spark_timely.progress.change_batch import Buffers, ChangeBatch, PortChanges, Report
 from spark_timely.progress.events import ChannelsEvent, EventStream, OperatesEvent, PushProgressEvent, ScheduleEvent
-from spark_timely.progress.frontier import MutableAntichain
-from spark_timely.progress.operate import InternalSummary, Operate, Paths, PortChanges, Steps, Time
-from spark_timely.progress.reachability import Builder, Location, Source, Target
-from spark_timely.progress.summary import NestedTimes, Refines, SameTimes
-from spark_timely.time.arrays import minimal_elements
-
-if TYPE_CHECKING:
-    from spark_timely.progress.broadcast import Transport
-    from spark_timely.progress.reachability import Tracker
+from spark_timely.progress.frontier import PortFrontiers
+from spark_timely.progress.operate import InternalSummary, Operate
+from spark_timely.progress.reachability import Builder, Location, PortSummaries, Source, Target, Tracker, read_summary
+from spark_timely.time.arrays import Time, minimal_elements
 
 __all__ = [
-    "Buffers",
     "Child",
     "LeafStatements",
-    "Report",
+    "Refines",
     "Subgraph",
     "SubgraphBuilder",
     "WorkerContext",
@@ -83,26 +76,73 @@ __all__ = [
 logger = masked_logger(__name__)
 
 
-class WorkerContext(Protocol):
-    """What a scope needs of the worker that runs it; `Worker` is one."""
+@dataclass(eq=False)
+class WorkerContext:
+    """What a scope needs of the worker that runs it.
+
+    Parameters
+    ----------
+    transport : Transport
+        Access to the peers.
+    events : EventStream, optional
+        Where events go.
+
+    Attributes
+    ----------
+    identifiers, channels : iterator of int
+        Numbers of operators and edges, and of progress channels; none is given twice.
+    """
+
+    transport: Transport
+    events: EventStream | None = None
+    identifiers: Iterator[int] = field(default_factory=itertools.count)
+    channels: Iterator[int] = field(default_factory=itertools.count)
 
     @property
-    def transport(self) -> Transport:
-        """Access to the peers."""
+    def peers(self) -> int:
+        """Number of workers."""
+        return self.transport.peers
+
+
+@dataclass(frozen=True, slots=True)
+class Refines:
+    """How the times inside a scope stand to those outside.
+
+    A region only groups operators: its times are those outside. Times of a nested scope have one more coordinate,
+    last: the round of a loop, counted from 0.
+
+    Parameters
+    ----------
+    outer_arity : int
+        Number of coordinates outside.
+    nested : bool
+
+    Notes
+    -----
+    Source: timely `progress/timestamp.rs`, `Refines`.
+
+    Examples
+    --------
+    >>> loop = Refines(1, nested=True)
+    >>> loop.to_inner((5,)), loop.to_outer((5, 3))
+    ((5, 0), (5,))
+    """
+
+    outer_arity: int = 1
+    nested: bool = False
 
     @property
-    def events(self) -> EventStream | None:
-        """Where events go, if anywhere."""
+    def inner_arity(self) -> int:
+        """Number of coordinates inside."""
+        return self.outer_arity + self.nested
 
-    @property
-    def mode(self) -> ProgressMode:
-        """When statements are sent."""
+    def to_inner(self, time: Time) -> Time:
+        """Return the least time inside for a time outside."""
+        return (*time, 0) if self.nested else time
 
-    def new_identifier(self) -> int:
-        """Return a number never given before by this worker."""
-
-    def new_channel(self) -> int:
-        """Return the number of the next progress channel."""
+    def to_outer(self, time: Time) -> Time:
+        """Return the time outside to which a time inside belongs; of the steps of a path, those seen outside."""
+        return time[: self.outer_arity]
 
 
 class SubgraphBuilder:
@@ -156,13 +196,13 @@ class SubgraphBuilder:
         self.path = (*parent_path, index)
         self.refines = refines
         self.minimum = minimum
-        self.identifier = worker.new_identifier() if identifier is None else identifier
-        self._children: list[Child] = []
+        self.identifier = next(worker.identifiers) if identifier is None else identifier
+        self._children: dict[int, Child] = {}
         # Child 0 is the outside; the others are numbered from 1.
         self._allotted = 1
         self._edges: list[tuple[Source, Target]] = []
-        self._entries: list[ChangeBatch] = []
-        self._outputs = 0
+        self.entries: list[ChangeBatch] = []
+        self.outputs = 0
         self._built = False
 
     @property
@@ -173,7 +213,7 @@ class SubgraphBuilder:
     @property
     def peers(self) -> int:
         """Number of workers."""
-        return self.worker.transport.peers
+        return self.worker.peers
 
     def new_input(self, entry: ChangeBatch | None = None) -> Target:
         """Add an input to the scope; return it as a target of the parent's graph.
@@ -191,8 +231,8 @@ class SubgraphBuilder:
         Target(node=1, port=0)
         """
         self._check_open("add an input to")
-        self._entries.append(ChangeBatch(self.arity) if entry is None else entry)
-        return Target(self.index, len(self._entries) - 1)
+        self.entries.append(ChangeBatch(self.arity) if entry is None else entry)
+        return Target(self.index, len(self.entries) - 1)
 
     def new_output(self) -> Source:
         """Add an output to the scope; return it as a source of the parent's graph.
@@ -205,8 +245,8 @@ class SubgraphBuilder:
         Source(node=1, port=0)
         """
         self._check_open("add an output to")
-        self._outputs += 1
-        return Source(self.index, self._outputs - 1)
+        self.outputs += 1
+        return Source(self.index, self.outputs - 1)
 
     def entry(self, port: int) -> ChangeBatch:
         """Return where messages that enter by an input are counted.
@@ -219,7 +259,7 @@ class SubgraphBuilder:
         >>> region.entry(0).is_empty()
         True
         """
-        return self._entries[port]
+        return self.entries[port]
 
     def connect(self, source: Source, target: Target) -> None:
         """State that messages of a source are to be expected at a target.
@@ -239,7 +279,7 @@ class SubgraphBuilder:
         self._check_open("connect in")
         self._edges.append((source, target))
         events = self.worker.events
-        identifier = self.worker.new_identifier()
+        identifier = next(self.worker.identifiers)
         if events is not None:
             events.emit(ChannelsEvent(identifier, self.path, (source.node, source.port), (target.node, target.port)))
 
@@ -270,7 +310,7 @@ class SubgraphBuilder:
         Raises
         ------
         InvalidUsageError
-            If the scope is built.
+            If the scope is built, or another operator has the number.
         InvalidShapeError
             If the operator's summary does not fit its inputs and outputs.
 
@@ -284,20 +324,16 @@ class SubgraphBuilder:
         self._check_open(f"add operator {operator.name!r} to")
         if index is None:
             index = self.allocate_child_id()
+        if index in self._children:
+            msg = f"could not add operator {operator.name!r} to {self.label}: found {self._children[index].label} there"
+            raise InvalidUsageError(msg, hint="take each number from allocate_child_id")
         if identifier is None:
-            identifier = self.worker.new_identifier()
+            identifier = next(self.worker.identifiers)
         events = self.worker.events
         if events is not None:
             events.emit(OperatesEvent(identifier, (*self.path, index), operator.name))
-        self._children.append(
-            Child(
-                operator,
-                index=index,
-                identifier=identifier,
-                arity=self.arity,
-                peers=self.peers,
-                events=events,
-            )
+        self._children[index] = Child(
+            operator, index=index, identifier=identifier, arity=self.arity, peers=self.peers, events=events
         )
         return index
 
@@ -316,14 +352,14 @@ class SubgraphBuilder:
         >>> Worker().new_dataflow("example").new_scope("loop", nested=True).minimum
         (0, 0)
         """
-        refines: Refines = NestedTimes(self.arity) if nested else SameTimes(self.arity)
+        refines = Refines(self.arity, nested)
         return SubgraphBuilder(
             self.worker,
             name,
             index=self.allocate_child_id(),
             parent_path=self.path,
             refines=refines,
-            minimum=refines.to_inner_one(self.minimum),
+            minimum=refines.to_inner(self.minimum),
         )
 
     def add_scope(self, builder: SubgraphBuilder) -> Subgraph:
@@ -358,84 +394,33 @@ class SubgraphBuilder:
         0
         """
         self._check_open("build")
-        self._check_children()
-        inputs = len(self._entries)
-        builder = Builder(self.arity)
+        builder = Builder(self.arity, name=self.label)
         # Nothing flows through the outside.
-        builder.add_node(0, self._outputs, inputs)
-        for child in self._children:
+        builder.add_node(0, self.outputs, len(self.entries))
+        for child in self._children.values():
             builder.add_node(child.index, child.inputs, child.outputs, child.summary)
-        entry_edges: list[list[Target]] = [[] for _ in range(inputs)]
+        for edge in self._edges:
+            builder.add_edge(*edge)
+        tracker, summaries = builder.build()
+        self._built = True
+        children = [self._children[index] for index in sorted(self._children)]
+        entry_edges: list[list[Target]] = [[] for _ in self.entries]
         for source, target in self._edges:
-            self._check_edge(source, target)
             if source.node:
-                self._children[source.node - 1].edges.setdefault(source.port, []).append(target)
+                children[source.node - 1].edges.setdefault(source.port, []).append(target)
             else:
                 entry_edges[source.port].append(target)
-            builder.add_edge(source, target)
-        tracker, scope_summary = builder.build()
-        self._built = True
-        return Subgraph(
-            name=self.name,
-            path=self.path,
-            inputs=inputs,
-            outputs=self._outputs,
-            children=self._children,
-            entries=self._entries,
-            entry_edges=entry_edges,
-            refines=self.refines,
-            tracker=tracker,
-            scope_summary=scope_summary,
-            progcaster=Progcaster(
-                self.worker.transport,
-                channel=self.worker.new_channel(),
-                arity=self.arity,
-                path=self.path,
-                identifier=self.identifier,
-                mode=self.worker.mode,
-                events=self.worker.events,
-            ),
-        )
+        return Subgraph(self, children, entry_edges, tracker, summaries)
+
+    @property
+    def label(self) -> str:
+        """Name and path, as errors show the scope."""
+        return f"scope {self.name!r} {list(self.path)!r}"
 
     def _check_open(self, attempt: str) -> None:
         if self._built:
-            msg = f"could not {attempt} scope {self.name!r} {list(self.path)!r}: it is built"
-            raise InvalidUsageError(msg, hint="operators, ports and edges are fixed once a scope is built")
-
-    def _check_children(self) -> None:
-        self._children.sort(key=lambda child: child.index)
-        numbers = [child.index for child in self._children]
-        if numbers == list(range(1, len(numbers) + 1)):
-            return
-        doubled = sorted({n for n, m in pairwise(numbers) if n == m})
-        missing = sorted(set(range(1, max(numbers) + 1)) - set(numbers))
-        outside = [n for n in numbers if n < 1]
-        names = {child.index: child.name for child in self._children}
-        msg = (
-            f"could not build scope {self.name!r} {list(self.path)!r}: numbers of children have gaps or are doubled, "
-            f"missing={missing!r:.200}, doubled={[(n, names[n]) for n in doubled]!r:.200}, outside={outside!r:.200}"
-        )
-        raise InvalidUsageError(msg, hint="take each number from allocate_child_id, and add a child for each")
-
-    def _check_edge(self, source: Source, target: Target) -> None:
-        inputs, outputs = len(self._entries), self._outputs
-        for side, (node, port) in (("source", source), ("target", target)):
-            if node == 0:
-                ports = inputs if side == "source" else outputs
-            elif 0 < node <= len(self._children):
-                child = self._children[node - 1]
-                ports = child.outputs if side == "source" else child.inputs
-            else:
-                ports = -1
-            if not 0 <= port < ports:
-                found = f"{len(self._children)} children" if ports < 0 else f"{ports} ports there"
-                msg = (
-                    f"could not build scope {self.name!r} {list(self.path)!r}: edge from {tuple(source)!r} to "
-                    f"{tuple(target)!r} has an unknown {side}, found {found}"
-                )
-                raise InvalidUsageError(
-                    msg, hint="an edge leads from (node, output) to (node, input); node 0 is the outside"
-                )
+            msg = f"could not {attempt} {self.label}: it is built"
+            raise InvalidUsageError(msg, hint="add operators, ports and edges before a scope is built")
 
 
 class Subgraph:
@@ -443,19 +428,12 @@ class Subgraph:
 
     Parameters
     ----------
-    name : str
-    path : tuple of int
-    inputs, outputs : int
+    builder : SubgraphBuilder
     children : sequence of Child
         Child number i + 1 at place i.
-    entries : sequence of ChangeBatch
-        By input: where the data path counts messages that enter, by time inside.
     entry_edges : by input, the targets to which messages that enter go
-    refines : Refines
-        How times inside stand to those outside.
     tracker : Tracker
-    scope_summary : by input and output, the minimal paths through the scope, in steps inside
-    progcaster : Progcaster
+    summaries : by input and output, the minimal paths through the scope, in steps inside
 
     Notes
     -----
@@ -469,43 +447,40 @@ class Subgraph:
 
     def __init__(
         self,
-        *,
-        name: str,
-        path: tuple[int, ...],
-        inputs: int,
-        outputs: int,
+        builder: SubgraphBuilder,
         children: Sequence[Child],
-        entries: Sequence[ChangeBatch],
         entry_edges: Sequence[Sequence[Target]],
-        refines: Refines,
         tracker: Tracker,
-        scope_summary: Sequence[Mapping[int, Iterable[Time]]],
-        progcaster: Progcaster,
+        summaries: Sequence[PortSummaries],
     ) -> None:
-        self.name = name
-        self.path = path
-        self.inputs = inputs
-        self.outputs = outputs
+        self.name, self.path, self.identifier = builder.name, builder.path, builder.identifier
+        self.inputs, self.outputs = len(builder.entries), builder.outputs
+        self._label = builder.label
         self._children = children
-        self._entries = entries
-        self._entry_edges = entry_edges
-        self._refines = refines
-        self._tracker = tracker
-        self._scope_summary = scope_summary
-        self._progcaster = progcaster
-        arity = refines.inner_arity
+        self._entries, self._entry_edges = builder.entries, entry_edges
+        self._refines, self._tracker, self._summaries = builder.refines, tracker, summaries
+        worker = builder.worker
+        self._progcaster = Progcaster(
+            worker.transport,
+            channel=next(worker.channels),
+            arity=builder.arity,
+            path=builder.path,
+            identifier=builder.identifier,
+            events=worker.events,
+        )
+        # By node, how many ports may be spoken of: of sources, of targets.
+        self._ports = [(self.inputs, self.outputs), *((child.outputs, child.inputs) for child in children)]
+        arity = builder.arity
         # Statements, as rows of node, port, side (1 for targets) and time: still to be exchanged, and
         # already exchanged.
         self._local = ChangeBatch(arity + 3)
         self._final = ChangeBatch(arity + 3)
         self._buffers = Buffers(arity)
         # By output: capabilities as the parent knows them.
-        self._expressed: dict[int, MutableAntichain] = {}
-        # What was exchanged, by statement; and by child, how many (target, time) have messages, and
-        # (source, time) capabilities.
+        self._expressed = PortFrontiers(self._refines.outer_arity)
+        # What was exchanged, by statement; and by child and side, how many of its statements have a positive count.
         self._counts: dict[tuple[int, ...], int] = {}
-        self._outstanding: dict[int, int] = {}
-        self._held: dict[int, int] = {}
+        self._positive: dict[tuple[int, int], int] = {}
         # Children that are to run because of their own last turn, or were told something.
         self._awake: set[int] = set()
         self._stage = 0
@@ -530,10 +505,9 @@ class Subgraph:
         capabilities = PortChanges(self._refines.outer_arity)
         self._report_outputs(capabilities)
         # Paths in steps outside; several may differ inside only.
-        summarize = self._refines.summarize_steps
+        outer = self._refines.to_outer
         summary = [
-            {output: minimal_elements(map(summarize, paths)) for output, paths in row.items()}
-            for row in self._scope_summary
+            {output: minimal_elements(map(outer, paths)) for output, paths in row.items()} for row in self._summaries
         ]
         return summary, capabilities
 
@@ -562,9 +536,7 @@ class Subgraph:
     def _advance(self, stage: int, what: str) -> None:
         if self._stage != stage:
             msg = f"could not call {what} of scope {self.name!r}: found stage={self._stage!r}"
-            raise InvalidUsageError(
-                msg, hint="get_internal_summary and set_external_summary are called once each, in this order"
-            )
+            raise InvalidUsageError(msg, hint="call get_internal_summary and then set_external_summary, once each")
         self._stage = stage + 1
 
     # --- A turn ------------------------------------------------------------------------------------
@@ -624,31 +596,35 @@ class Subgraph:
                 self._local.update((0, port, 0, *time), -count)
 
     def _exchange(self) -> None:
-        """Step 2: send all that was said, or nothing, and take in what arrived."""
-        if self._progcaster.must_send(self._local, self._in_frontier):
-            self._progcaster.send(self._local)
+        """Step 2: send all that was said, and take in what arrived."""
+        self._progcaster.send(self._local)
         self._progcaster.receive(self._final)
-
-    def _in_frontier(self, node: int, port: int, side: int, time: Time) -> bool:
-        return time in self._tracker.pointstamps(Location(node, port, bool(side))).elements
 
     def _apply_exchanged(self, consumed: PortChanges, produced: PortChanges) -> None:
         """Step 3: all that was exchanged, at once (invariant 2)."""
-        outer = self._refines.to_outer_one
+        outer = self._refines.to_outer
         for row, diff in self._final.drain_pairs():
             node, port, side = row[:3]
+            if not (0 <= node < len(self._ports) and side in (0, 1) and 0 <= port < self._ports[node][side]):
+                location = Location(node, port, bool(side))
+                msg = f"{self._label} received a statement about unknown {location}, time={row[3:]!r}"
+                raise ProtocolError(
+                    msg,
+                    hint="build the same scopes in the same order on all workers",
+                    context={"scope": self.name, "location": location, "time": row[3:]},
+                )
             if node:
                 self._apply(row, diff)
             elif side:
                 # Not tracked: nobody inside will ever say that it was consumed.
-                produced.update(self._known(port, self.outputs, row), outer(row[3:]), diff)
+                produced.update(port, outer(row[3:]), diff)
             else:
-                consumed.update(self._known(port, self.inputs, row), outer(row[3:]), -diff)
+                consumed.update(port, outer(row[3:]), -diff)
 
     def _run_children(self) -> bool:
         """Step 5: in the order of their numbers, those that have a cause to run."""
         self._send_frontiers()
-        causes = sorted({*self._awake, *self._outstanding, *self._held})
+        causes = sorted({*self._awake, *(node for node, _ in self._positive)})
         active = False
         for index in causes:
             # One by one: if a child's turn is refused, those after it still have their cause.
@@ -658,8 +634,8 @@ class Subgraph:
                 continue
             statements = self._local if child.local else self._final
             called_active = child.turn(
-                outstanding=index in self._outstanding,
-                held=index in self._held,
+                outstanding=(index, 1) in self._positive,
+                held=(index, 0) in self._positive,
                 buffers=self._buffers,
                 statements=statements,
             )
@@ -671,16 +647,13 @@ class Subgraph:
     # --- The tracker ---------------------------------------------------------------------------------
 
     def _enter_frontiers(self, changes: PortChanges) -> None:
-        inner = self._refines.to_inner_one
+        inner = self._refines.to_inner
         for port, time, diff in changes.drain():
             self._tracker.update_source((0, port), inner(time), diff)
 
     def _apply(self, row: tuple[int, ...], diff: int) -> None:
         """Count a statement, and hand it to the tracker."""
         node, port, side = row[:3]
-        child = self._children[node - 1] if 0 < node <= len(self._children) else None
-        if child is None or side not in (0, 1) or not 0 <= port < (child.inputs if side else child.outputs):
-            raise self._unknown(row)
         before = self._counts.get(row, 0)
         after = before + diff
         if after:
@@ -688,32 +661,14 @@ class Subgraph:
         else:
             self._counts.pop(row, None)
         if (before > 0) != (after > 0):
-            where = self._outstanding if side else self._held
-            number = where.get(node, 0) + (1 if after > 0 else -1)
+            number = self._positive.get((node, side), 0) + (1 if after > 0 else -1)
             if number:
-                where[node] = number
+                self._positive[node, side] = number
             else:
                 # Nothing is left: the child has one more turn in which it may be shut down.
-                del where[node]
+                del self._positive[node, side]
                 self._awake.add(node)
-        if side:
-            self._tracker.update_target((node, port), row[3:], diff)
-        else:
-            self._tracker.update_source((node, port), row[3:], diff)
-
-    def _known(self, port: int, ports: int, row: tuple[int, ...]) -> int:
-        if not 0 <= port < ports:
-            raise self._unknown(row)
-        return port
-
-    def _unknown(self, row: tuple[int, ...]) -> ProtocolError:
-        node, port, side = row[:3]
-        location = Location(node, port, bool(side))
-        return ProtocolError(
-            f"scope {self.name!r} {list(self.path)!r} received a statement about unknown {location}, time={row[3:]!r}",
-            hint="all workers build the same scopes in the same order",
-            context={"scope": self.name, "location": location, "time": row[3:]},
-        )
+        self._tracker.update(Location(node, port, bool(side)), row[3:], diff)
 
     def _send_frontiers(self) -> None:
         """Pass on how frontiers moved, to those who want to know."""
@@ -738,16 +693,9 @@ class Subgraph:
 
     def _report_outputs(self, internal: PortChanges) -> None:
         """Step 6: several times inside may be one outside, so changes are filtered once more."""
-        outer = self._refines.to_outer_one
-        by_port: dict[int, list[tuple[Time, int]]] = {}
-        for port, time, diff in self._output_changes():
-            by_port.setdefault(port, []).append((outer(time), diff))
-        for port, moves in by_port.items():
-            expressed = self._expressed.get(port)
-            if expressed is None:
-                expressed = self._expressed[port] = MutableAntichain(self._refines.outer_arity)
-            for time, sign in expressed.update_pairs(moves):
-                internal.update(port, time, sign)
+        outer = self._refines.to_outer
+        for move in self._expressed.apply((port, outer(time), diff) for port, time, diff in self._output_changes()):
+            internal.update(*move)
 
     # --- What others ask -----------------------------------------------------------------------------
 
@@ -755,11 +703,6 @@ class Subgraph:
     def children(self) -> Sequence[Child]:
         """The operators inside; number i + 1 at place i."""
         return self._children
-
-    @property
-    def mode(self) -> ProgressMode:
-        """When this worker sends what it has to say."""
-        return self._progcaster.mode
 
     @property
     def channel(self) -> int:
@@ -791,12 +734,12 @@ class Subgraph:
                 where = f"{child.label}, {'input' if side else 'output'} {port}"
                 what = "messages" if side else "capabilities"
                 msg = (
-                    f"scope {self.name!r} {list(self.path)!r} came to rest with a negative count: "
+                    f"{self._label} came to rest with a negative count: "
                     f"{what} at {where}, time={row[3:]!r}, count={count!r}"
                 )
                 raise NegativeCountError(
                     msg,
-                    hint="more was consumed or dropped there, by all peers together, than there ever was",
+                    hint="look for the operator or peer that consumes or drops more there than there ever was",
                     context={"operator": child.name, "index": node, "port": port},
                     location=where,
                     time=row[3:],
@@ -816,7 +759,7 @@ class Subgraph:
         """
         if not 1 <= index <= len(self._children):
             msg = f"could not drop child {index!r} of scope {self.name!r}: found {len(self._children)} children"
-            raise InvalidUsageError(msg, hint="children are numbered from 1")
+            raise InvalidUsageError(msg, hint="give the number of a child, from 1")
         self._children[index - 1].drop()
 
     def close(self) -> None:
@@ -827,43 +770,6 @@ class Subgraph:
         for child in self._children:
             child.drop()
         self._progcaster.close()
-
-
-class Buffers:
-    """What operators fill in their turns: kept by the scope, used by one child after the other.
-
-    Examples
-    --------
-    >>> Buffers(arity=1).consumed.is_empty()
-    True
-    """
-
-    __slots__ = ("consumed", "internal", "produced")
-
-    def __init__(self, arity: int) -> None:
-        self.consumed = PortChanges(arity)
-        self.internal = PortChanges(arity)
-        self.produced = PortChanges(arity)
-
-    def are_empty(self) -> bool:
-        """Tell whether nothing is left from the last turn.
-
-        Examples
-        --------
-        >>> Buffers(arity=1).are_empty()
-        True
-        """
-        return self.consumed.is_empty() and self.internal.is_empty() and self.produced.is_empty()
-
-    def drain(self) -> tuple[Report, Report, Report]:
-        """Return what was consumed, gained or dropped, and produced; leave nothing.
-
-        Examples
-        --------
-        >>> Buffers(arity=1).drain()
-        ([], [], [])
-        """
-        return self.consumed.drain(), self.internal.drain(), self.produced.drain()
 
 
 class Child:
@@ -898,28 +804,6 @@ class Child:
     ('map', True)
     """
 
-    __slots__ = (
-        "_events",
-        "_external",
-        "_leaf",
-        "_peers",
-        "arity",
-        "dropped",
-        "edges",
-        "external_buffer",
-        "identifier",
-        "index",
-        "initial",
-        "inputs",
-        "local",
-        "name",
-        "notify",
-        "operator",
-        "outputs",
-        "recently_active",
-        "summary",
-    )
-
     def __init__(
         self,
         operator: Operate,
@@ -949,10 +833,9 @@ class Child:
         summary, capabilities = operator.get_internal_summary()
         self.initial: Sequence[tuple[int, Time, int]] = capabilities.drain()
         # By input and output, the steps of each path; None for paths everywhere without a step.
-        self.summary = None if summary is None else self._read_summary(summary)
-        # Frontiers of its inputs as it was or will be told, and what it has not been told yet. Made
-        # when there is something to tell: most operators of a large scope have one input.
-        self._external: dict[int, MutableAntichain] = {}
+        self.summary = None if summary is None else read_summary(self.label, self.inputs, self.outputs, summary, arity)
+        # Frontiers of its inputs as it was or will be told, and what it has not been told yet.
+        self._external = PortFrontiers(arity)
         self.external_buffer = PortChanges(arity)
         # Judges what a leaf says; made with its first statement, which not every operator makes soon.
         self._leaf: LeafStatements | None = None
@@ -962,33 +845,6 @@ class Child:
     def label(self) -> str:
         """Name and index, as errors and warnings show the operator."""
         return f"operator {self.name!r} [{self.index}]"
-
-    def _read_summary(self, summary: Sequence[Paths]) -> list[dict[int, list[Time]]]:
-        read: list[dict[int, list[Time]]] = []
-        for paths in summary:
-            by_output = dict(paths) if isinstance(paths, Mapping) else dict(enumerate(paths))
-            fits = all(0 <= output < self.outputs for output in by_output)
-            if not (fits and (isinstance(paths, Mapping) or len(paths) == self.outputs)):
-                found = f"{len(paths)} columns in row {len(read)}"
-                raise self._misshapen(found)
-            read.append({output: [self._steps(steps) for steps in each] for output, each in by_output.items()})
-        if len(read) != self.inputs:
-            found = f"{len(read)} rows"
-            raise self._misshapen(found)
-        return read
-
-    def _misshapen(self, found: str) -> InvalidShapeError:
-        return InvalidShapeError(
-            f"could not add {self.label}: its summary has {found}, inputs={self.inputs!r}, outputs={self.outputs!r}",
-            hint="give one row per input, and in it one column per output, or a mapping from outputs",
-        )
-
-    def _steps(self, steps: Steps) -> Time:
-        row = (int(steps),) if isinstance(steps, int) else tuple(map(int, steps))
-        if len(row) != self.arity:
-            msg = f"could not add {self.label}: found a path with steps={row!r}, arity={self.arity!r}"
-            raise InvalidShapeError(msg, hint="a path has one step per coordinate of the time")
-        return row
 
     def _check_initial(self) -> None:
         for output, time, count in self.initial:
@@ -1001,8 +857,8 @@ class Child:
                 )
                 raise ProtocolError(
                     msg,
-                    hint="capabilities at the start are never exchanged: every peer enters them for all peers, "
-                    "so their count is a multiple of the number of peers",
+                    hint="give a multiple of the number of peers: every peer enters capabilities at the start for all "
+                    "peers, and they are never exchanged",
                 )
 
     def receive_frontiers(self, changes: Iterable[tuple[int, Time, int]]) -> None:
@@ -1029,22 +885,12 @@ class Child:
                 msg = f"could not tell {self.label} of progress: it was shut down, changes={moved!r:.200}"
                 raise ProtocolError(
                     msg,
-                    hint="a frontier that was empty must not come back: some operator or peer used a time that "
-                    "it could no longer use",
+                    hint="look for an operator or peer that used a time that it could no longer use: an empty frontier "
+                    "must not come back",
                 )
             return
-        by_port: dict[int, list[tuple[Time, int]]] = {}
-        for port, time, diff in changes:
-            if port in by_port:
-                by_port[port].append((time, diff))
-            else:
-                by_port[port] = [(time, diff)]
-        for port, moves in by_port.items():
-            external = self._external.get(port)
-            if external is None:
-                external = self._external[port] = MutableAntichain(self.arity)
-            for time, sign in external.update_pairs(moves):
-                self.external_buffer.update(port, time, sign)
+        for move in self._external.apply(changes):
+            self.external_buffer.update(*move)
 
     def frontier(self, port: int) -> tuple[Time, ...]:
         """Return the frontier of an input: what the operator was told or will be told next.
@@ -1056,8 +902,7 @@ class Child:
         >>> child.frontier(0)
         ()
         """
-        external = self._external.get(port)
-        return () if external is None else external.frontier.elements
+        return self._external[port].frontier.elements if port in self._external else ()
 
     def begin(self) -> None:
         """Let the operator learn its frontiers at the start; warn where none of its inputs has any.
@@ -1133,7 +978,7 @@ class Child:
         operator.push_external_progress(self.external_buffer)
         if not self.external_buffer.is_empty():
             msg = f"{self.label} left pushed changes unread: {list(self.external_buffer)!r:.200}"
-            raise ProtocolError(msg, hint="push_external_progress must take all changes it is given")
+            raise ProtocolError(msg, hint="take all changes that push_external_progress is given")
         if events is not None:
             events.emit(ScheduleEvent(id=self.identifier, start=True))
         if not buffers.are_empty():
@@ -1213,21 +1058,17 @@ class Child:
             operator.close()
 
 
-Report: TypeAlias = list[tuple[int, Time, int]]
-"""What an operator said of one side: port, time, change; sums of equal ones, none zero."""
-
-
 def unknown_port(label: str, side: str, port: int, ports: int, time: Time) -> ProtocolError:
     """Return the error for a statement about a port that an operator does not have.
 
     Examples
     --------
     >>> unknown_port("operator 'map' [1]", "input", 3, 1, (0,)).hint
-    'inputs are numbered from 0'
+    'number inputs from 0'
     """
     return ProtocolError(
         f"{label} made a statement about unknown {side} {port!r}, time={time!r}: found {side}s={ports!r}",
-        hint=f"{side}s are numbered from 0",
+        hint=f"number {side}s from 0",
         context={"operator": label, "port": port, "time": time},
     )
 
@@ -1260,7 +1101,7 @@ class LeafStatements:
     (4,) ()
     """
 
-    __slots__ = ("_arity", "_held", "_index", "_name", "_summary")
+    __slots__ = ("_held", "_index", "_label", "_name", "_summary")
 
     def __init__(
         self,
@@ -1272,11 +1113,10 @@ class LeafStatements:
     ) -> None:
         self._name = name
         self._index = index
-        self._arity = arity
+        self._label = f"operator {name!r} [{index}]"
         self._summary = summary
-        # By output.
-        self._held: dict[int, MutableAntichain] = {}
-        self._count(initial)
+        self._held = PortFrontiers(arity)
+        self._held.apply(initial)
 
     def check(self, consumed: Report, internal: Report, produced: Report) -> None:
         """Judge the report of a turn, and remember it.
@@ -1300,22 +1140,12 @@ class LeafStatements:
             for port, time, diff in gains:
                 if diff > 0 and not self._allowed(consumed, port, time):
                     raise self._unheld(what, port, time)
-        self._count(internal)
+        self._held.apply(internal)
         for port, time, diff in internal:
             if diff < 0 and (count := self._held[port].count_for(time)) < 0:
                 what = "capabilities"
-                self._count([(at, held, -change) for at, held, change in internal])
+                self._held.apply((at, held, -change) for at, held, change in internal)
                 raise self._negative(what, "output", port, time, count)
-
-    def _count(self, changes: Iterable[tuple[int, Time, int]]) -> None:
-        by_port: dict[int, list[tuple[Time, int]]] = {}
-        for port, time, diff in changes:
-            by_port.setdefault(port, []).append((time, diff))
-        for port, counts in by_port.items():
-            held = self._held.get(port)
-            if held is None:
-                held = self._held[port] = MutableAntichain(self._arity)
-            held.update_pairs(counts)
 
     def _allowed(self, consumed: Report, port: int, time: Time) -> bool:
         held = self._held.get(port)
@@ -1336,10 +1166,10 @@ class LeafStatements:
         held = self._held.get(port)
         elements = () if held is None else held.frontier.elements
         return UnheldCapabilityError(
-            f"operator {self._name!r} [{self._index}] {what} at output {port!r}, time={time!r}, "
+            f"{self._label} {what} at output {port!r}, time={time!r}, "
             f"which nothing allows: held={list(elements)!r:.200}",
-            hint="it takes a capability held at the same output before the turn, or a message consumed in the same "
-            "turn on an input with a path to that output, at a time less or equal",
+            hint="hold a capability at the same output before the turn, or consume a message in the same turn on an "
+            "input with a path to that output, at a time less or equal",
             context={"operator": self._name, "index": self._index, "port": port},
             time=time,
             held=elements,
@@ -1347,11 +1177,10 @@ class LeafStatements:
 
     def _negative(self, what: str, side: str, port: int, time: Time, count: int) -> NegativeCountError:
         return NegativeCountError(
-            f"operator {self._name!r} [{self._index}] reported a negative count: {what} at {side} {port!r}, "
-            f"time={time!r}, count={count!r}",
-            hint="an operator drops only what it holds, and counts what it consumed and produced upwards",
+            f"{self._label} reported a negative count: {what} at {side} {port!r}, time={time!r}, count={count!r}",
+            hint="drop only what the operator holds, and count what it consumed and produced upwards",
             context={"operator": self._name, "index": self._index, "port": port},
-            location=f"operator {self._name!r} [{self._index}], {side} {port}",
+            location=f"{self._label}, {side} {port}",
             time=time,
             count=count,
         )

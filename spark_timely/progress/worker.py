@@ -17,12 +17,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_timely.errors import ClosedError, InvalidShapeError, InvalidUsageError, MissingError, NotBeyondError
-from spark_timely.progress.broadcast import MemoryNetwork, ProgressMode, Transport
+from spark_timely.progress.broadcast import LocalTransport, Transport
+from spark_timely.progress.change_batch import Buffers, PortChanges
 from spark_timely.progress.events import EventSink, EventStream, OperatesEvent, ScheduleEvent
-from spark_timely.progress.operate import InternalSummary, Operator, PortChanges, Time
+from spark_timely.progress.operate import InternalSummary, Operator
 from spark_timely.progress.reachability import Source
-from spark_timely.progress.subgraph import Buffers, Subgraph, SubgraphBuilder
-from spark_timely.progress.summary import SameTimes
+from spark_timely.progress.subgraph import Refines, Subgraph, SubgraphBuilder, WorkerContext
+from spark_timely.time.arrays import Time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["InputHandle", "Worker"]
 
 
-class Worker:
+class Worker(WorkerContext):
     """Runs dataflows, each a scope of operators.
 
     Parameters
@@ -39,8 +40,6 @@ class Worker:
         Access to the peers; a worker without any if not given.
     events : callable of one event, optional
         Where events go. It may raise: it is then detached and reported once.
-    mode : ProgressMode
-        When statements are sent to peers.
 
     Examples
     --------
@@ -64,22 +63,10 @@ class Worker:
     []
     """
 
-    def __init__(
-        self,
-        transport: Transport | None = None,
-        *,
-        events: EventSink | None = None,
-        mode: ProgressMode = ProgressMode.EAGER,
-    ) -> None:
-        self.transport: Transport = MemoryNetwork().transports[0] if transport is None else transport
-        self.events = None if events is None else EventStream(events)
-        self.mode = mode
-        self._identifiers = 0
-        self._channels = 0
+    def __init__(self, transport: Transport | None = None, *, events: EventSink | None = None) -> None:
+        super().__init__(transport or LocalTransport(), None if events is None else EventStream(events))
         self._numbers = 0
         self._dataflows: dict[int, Subgraph] = {}
-        self._known_as: dict[int, int] = {}
-        self._buffers: dict[int, Buffers] = {}
 
     @property
     def index(self) -> int:
@@ -87,36 +74,9 @@ class Worker:
         return self.transport.index
 
     @property
-    def peers(self) -> int:
-        """Number of workers, this one included."""
-        return self.transport.peers
-
-    @property
     def dataflows(self) -> list[int]:
         """Numbers of the dataflows that run."""
         return list(self._dataflows)
-
-    def new_identifier(self) -> int:
-        """Return a number never given before by this worker.
-
-        Examples
-        --------
-        >>> Worker().new_identifier()
-        0
-        """
-        self._identifiers += 1
-        return self._identifiers - 1
-
-    def new_channel(self) -> int:
-        """Return the number of the next progress channel.
-
-        Examples
-        --------
-        >>> Worker().new_channel()
-        0
-        """
-        self._channels += 1
-        return self._channels - 1
 
     def new_dataflow(self, name: str = "Dataflow", *, minimum: Time = (0,)) -> SubgraphBuilder:
         """Return the builder of a dataflow; `add` makes it run.
@@ -138,7 +98,7 @@ class Worker:
             name,
             index=self._numbers - 1,
             parent_path=(),
-            refines=SameTimes(len(minimum)),
+            refines=Refines(len(minimum)),
             minimum=minimum,
         )
 
@@ -166,14 +126,12 @@ class Worker:
                 f"could not add dataflow {builder.name!r}: found inputs={subgraph.inputs!r}, "
                 f"outputs={subgraph.outputs!r}"
             )
-            raise InvalidUsageError(msg, hint="a dataflow has no outside: messages come from handles and operators")
+            raise InvalidUsageError(msg, hint="let messages come from handles and operators: a dataflow has no outside")
         if self.events is not None:
             self.events.emit(OperatesEvent(builder.identifier, builder.path, builder.name))
         subgraph.get_internal_summary()
         subgraph.set_external_summary(PortChanges(builder.arity))
         self._dataflows[builder.index] = subgraph
-        self._known_as[builder.index] = builder.identifier
-        self._buffers[builder.index] = Buffers(builder.arity)
         return builder.index
 
     def dataflow(self, number: int) -> Subgraph:
@@ -223,13 +181,12 @@ class Worker:
         False
         """
         subgraph = self.dataflow(number)
-        buffers = self._buffers[number]
-        identifier = self._known_as[number]
+        buffers = Buffers(1)  # a dataflow has no ports to speak of
         if self.events is not None:
-            self.events.emit(ScheduleEvent(id=identifier, start=True))
+            self.events.emit(ScheduleEvent(id=subgraph.identifier, start=True))
         active = subgraph.pull_internal_progress(buffers.consumed, buffers.internal, buffers.produced)
         if self.events is not None:
-            self.events.emit(ScheduleEvent(id=identifier, start=False, activity=False))
+            self.events.emit(ScheduleEvent(id=subgraph.identifier, start=False, activity=False))
         if not active:
             self.drop(number)
         return active
@@ -250,7 +207,7 @@ class Worker:
         []
         """
         subgraph = self.dataflow(number)
-        del self._dataflows[number], self._buffers[number], self._known_as[number]
+        del self._dataflows[number]
         subgraph.close()
 
     def check_quiescent(self) -> None:

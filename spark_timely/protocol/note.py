@@ -380,7 +380,7 @@ mark=None, output=None, statements=None)
             msg = f"could not write the note of a commit: found {size} bytes, {sizes[largest]} of them in {largest!r}"
             raise InvalidUsageError(
                 msg,
-                hint=f"a note has at most {MOST_BYTES} bytes: {_SMALLER.get(largest, 'use shorter names and paths')}",
+                hint=f"{_SMALLER.get(largest, 'use shorter names and paths')}; a note has at most {MOST_BYTES} bytes",
                 context={"bytes": size, "part": largest},
             )
         return text

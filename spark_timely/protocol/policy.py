@@ -195,20 +195,20 @@ class Policy:
             msg = f"could not use frontier='batch': found a log whose times are of type ({kinds})"
             raise InvalidOptionError(
                 msg,
-                hint="micro-batches are counted in integers: give timeColumn and another frontier, or another log",
+                hint="give timeColumn and another frontier, or another log: micro-batches are counted in integers",
                 context={"option": "frontier"},
             )
         if self.frontier is FrontierPolicy.BOUNDED and k != 1:
             msg = f"could not use frontier='bounded': found {k} time columns"
             raise InvalidOptionError(
                 msg,
-                hint="it needs exactly one; use frontier='hold' and move the frontier by advance",
+                hint="give exactly one, or use frontier='hold' and move the frontier by advance",
                 context={"option": "frontier"},
             )
         if self.max_future_skew is not None and k != 1:
             msg = f"could not use option 'maxFutureSkew': found {k} time columns"
             raise InvalidOptionError(
-                msg, hint="it needs exactly one; leave it out", context={"option": "maxFutureSkew"}
+                msg, hint="give exactly one, or leave the option out", context={"option": "maxFutureSkew"}
             )
         # One turn per option that is a span of time.
         for option, value in (("lateness", self.lateness), ("maxFutureSkew", self.max_future_skew)):

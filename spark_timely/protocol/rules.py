@@ -494,7 +494,7 @@ def _unheld(
     if held.is_empty:
         hint = "write to another stream: this one is closed, and nothing can follow"
     else:
-        hint = "only times at or after a held one may be used; a dropped capability does not come back"
+        hint = "use a time at or after a held one: a dropped capability does not come back"
     return UnheldCapabilityError(
         f"could not {attempt} time={_shown(time, domain)!r}{_where(stream, seq)}: "
         f"found capabilities held={shown!r}{more}",
@@ -515,7 +515,7 @@ def _negative(
 ) -> NegativeCountError:
     return NegativeCountError(
         f"could not apply progress{_where(stream, seq)}: found count={count} after it at time={_shown(time, domain)!r}",
-        hint="a stream gives up only capabilities that it holds, each once",
+        hint="give up only capabilities that the stream holds, each once",
         location=stream,
         time=tuple(int(x) for x in time),
         count=count,

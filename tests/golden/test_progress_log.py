@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from spark_timely.progress.broadcast import ChannelTable, ProgressBatch
+from spark_timely.progress.change_batch import PortChanges
 from spark_timely.progress.events import PushProgressEvent
-from spark_timely.progress.operate import Operator, PortChanges
+from spark_timely.progress.operate import Operator
 from spark_timely.progress.reachability import Source, Target
 from spark_timely.progress.subgraph import SubgraphBuilder
 from spark_timely.progress.worker import InputHandle, Worker
@@ -140,7 +141,7 @@ def fill(
             minimum=builder.minimum,
             summary=[{output: [as_row(s) for s in paths] for output, paths in row} for row in summary],
         )
-        known[there["id"]] = builder.worker.new_identifier()
+        known[there["id"]] = next(builder.worker.identifiers)
         builder.add_child(operator, index=builder.allocate_child_id(), identifier=known[there["id"]])
     for source, target in edges[addr]:
         builder.connect(source, target)

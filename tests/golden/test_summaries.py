@@ -1,21 +1,23 @@
-"""Path summaries and orders of times against what the real timely answered."""
+"""Path summaries, as the arcs of a graph, and orders of times against what the real timely answered."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 
-from spark_timely.progress.summary import NestedTimes, Summary
+from spark_timely.progress.reachability import Builder, PortSummaries, Source, Target, Tracker
+from spark_timely.progress.subgraph import Refines
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import IntArray, less_equal
+from spark_timely.time.arrays import less_equal
 from tests.oracles.golden import as_row, vectors
 
 pytestmark = pytest.mark.golden
 
-ARITY = {"u64": 1, "u8": 1, "i64": 1, "product": 2, "product3": 3, "unit": 0}
+# What times of a graph can be: the crate has bytes too, and steps back of signed times.
+ARITY = {"u64": 1, "i64": 1, "product": 2, "product3": 3, "unit": 0}
 
 
 def _rows(op: str) -> Iterator[dict[str, Any]]:
@@ -24,9 +26,8 @@ def _rows(op: str) -> Iterator[dict[str, Any]]:
     yield from found
 
 
-def _summary(kind: str, steps: Any) -> Summary:
-    dtype: Literal["int64", "uint64"] = "int64" if kind == "i64" else "uint64"
-    return Summary(as_row(steps), dtype, ((0, 255),) if kind == "u8" else None)
+def _steps_of(row: dict[str, Any]) -> list[tuple[int, ...]]:
+    return [as_row(row[key]) for key in ("summary", "other") if key in row]
 
 
 def _expected(row: dict[str, Any]) -> tuple[int, ...] | None:
@@ -34,53 +35,49 @@ def _expected(row: dict[str, Any]) -> tuple[int, ...] | None:
     return None if row["result"] is None else as_row(row["result"])
 
 
-def _array(time: tuple[int, ...], summary: Summary) -> IntArray:
-    return np.array([time], dtype=summary.dtype).reshape(1, len(time))
+def _path(kind: str, steps: list[tuple[int, ...]]) -> tuple[Tracker, list[PortSummaries]]:
+    """Return the graph of operators in a row, from an input to an output, each with its steps."""
+    builder = Builder(ARITY[kind], dtype="int64" if kind == "i64" else "uint64")
+    builder.add_node(0, 1, 1)
+    for index, each in enumerate(steps, 1):
+        builder.add_node(index, 1, 1, [[[each]]], [(index - 1, 0)])
+    builder.add_edge(Source(len(steps), 0), Target(0, 0))
+    return builder.build()
 
 
 @pytest.mark.parametrize("kind", ARITY)
 def test_results_in_every_golden_row_answers_as_timely(kind: str) -> None:
     rows = [row for row in _rows("results_in") if row["type"] == kind]
-    assert rows
-    for row in rows:
-        summary, time, expected = _summary(kind, row["summary"]), as_row(row["time"]), _expected(row)
-        assert summary.arity == ARITY[kind]
-        assert summary.results_in_one(time) == expected, row
-        taken, ok = summary.results_in(_array(time, summary))
-        assert ok.tolist() == [expected is not None], row
-        assert tuple(taken[0].tolist()) == (time if expected is None else expected), row
-
-
-@pytest.mark.parametrize("kind", [kind for kind in ARITY if kind != "unit"])
-def test_results_in_of_all_times_at_once_equals_one_by_one(kind: str) -> None:
-    rows = [row for row in _rows("results_in") if row["type"] == kind]
-    times = np.array([as_row(row["time"]) for row in rows], dtype=_summary(kind, rows[0]["summary"]).dtype)
-    for row in rows[:40]:
-        summary = _summary(kind, row["summary"])
-        taken, ok = summary.results_in(times)
-        one_by_one = [summary.results_in_one(tuple(time)) for time in times.tolist()]
-        assert ok.tolist() == [each is not None for each in one_by_one]
-        assert [tuple(t) for t in taken[ok].tolist()] == [each for each in one_by_one if each is not None]
+    forward = [row for row in rows if min(as_row(row["summary"]), default=0) >= 0]
+    assert forward
+    assert kind == "i64" or forward == rows
+    for row in forward:
+        tracker, _ = _path(kind, _steps_of(row))
+        tracker.update_target(Target(1, 0), as_row(row["time"]), 1)
+        tracker.propagate_all()
+        expected = _expected(row)
+        found = tracker.implications(Target(0, 0))
+        assert found == (Antichain.empty(ARITY[kind]) if expected is None else Antichain.of(expected)), row
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ARITY if kind != "unit"])
 def test_followed_by_every_golden_row_answers_as_timely(kind: str) -> None:
     rows = [row for row in _rows("followed_by") if row["type"] == kind]
-    assert rows
-    for row in rows:
-        both = _summary(kind, row["summary"]).followed_by(_summary(kind, row["other"]))
-        assert (None if both is None else both.steps) == _expected(row), row
+    forward = [row for row in rows if min(min(each) for each in _steps_of(row)) >= 0]
+    assert kind == "i64" or forward == rows
+    for row in forward:
+        _, (found,) = _path(kind, _steps_of(row))
+        expected = _expected(row)
+        assert found == ({} if expected is None else {0: Antichain.of(expected)}), row
 
 
 def test_summarize_of_products_composes_outside_as_inside() -> None:
-    nested = NestedTimes(1)
+    nested = Refines(1, nested=True)
     for row in _rows("followed_by"):
         if row["type"] != "product" or row["result"] is None:
             continue
-        first, second = _summary("product", row["summary"]), _summary("product", row["other"])
-        outside = nested.summarize(first).followed_by(nested.summarize(second))
-        assert outside is not None
-        assert outside.steps == nested.summarize_steps(as_row(row["result"]))
+        _, (found,) = _path("u64", [nested.to_outer(each) for each in _steps_of(row)])
+        assert found == {0: Antichain.of(nested.to_outer(as_row(row["result"])))}
 
 
 def test_orders_every_golden_row_compares_as_timely() -> None:

@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from spark_timely.progress.broadcast import MemoryNetwork, ProgressMode
-from spark_timely.progress.change_batch import ChangeBatch
-from spark_timely.progress.operate import InternalSummary, Operator, PortChanges
+from spark_timely.progress.change_batch import ChangeBatch, PortChanges
+from spark_timely.progress.operate import InternalSummary, Operator
 from spark_timely.progress.reachability import Source, Target
 from spark_timely.progress.subgraph import SubgraphBuilder
 from spark_timely.progress.worker import InputHandle, Worker
 from tests.oracles.progress_model import FlatGraph, LeafPlan, Place, ScopePlan, Time, minima, not_after
+from tests.unit.progress.network import MemoryNetwork
 
 # Beyond this, in any coordinate, operators produce nothing more.
 LIMIT = 6
@@ -196,7 +196,6 @@ class Options:
         default=lambda peers, _: MemoryNetwork(peers, automatic=False)
     )
     peers: int | None = None
-    mode: ProgressMode | None = None
 
 
 class World:
@@ -207,7 +206,6 @@ class World:
         self.seed = seed
         self.rng = rng = random.Random(seed)
         self.peers = options.peers or rng.choice([1, 2, 2, 3, 3, 4, 5, 8])
-        self.mode = options.mode or rng.choice(list(ProgressMode))
         # How much of what happens is the arrival of statements; the less, the longer they are on their way.
         self.pace = rng.choice([0.04, 0.1, 0.3])
         self.plan = random_plan(rng)
@@ -224,7 +222,7 @@ class World:
         self.waiting: list[tuple[int, Place, Time]] = []
         # Per edge whether it exchanges between workers.
         self.exchanges: dict[Place, bool] = {}
-        self.workers = [Worker(t, mode=self.mode) for t in self.network.transports]
+        self.workers = [Worker(t) for t in self.network.transports]
         for worker in self.workers:
             builder = worker.new_dataflow(minimum=(0,))
             self._fill(builder, self.plan, (0,), worker)

@@ -11,10 +11,12 @@ from contextlib import contextmanager
 import pytest
 
 from spark_timely.errors import TimelyError
-from spark_timely.progress.broadcast import MemoryNetwork, ProgressBatch, ProgressMode
-from spark_timely.progress.operate import PortChanges, Time
+from spark_timely.progress.broadcast import ProgressBatch
+from spark_timely.progress.change_batch import PortChanges
 from spark_timely.progress.subgraph import Child, LeafStatements, Subgraph
+from spark_timely.time.arrays import Time
 from tests.property.progress_world import LivenessViolation, Options, RandomOperator, SafetyViolation, World
+from tests.unit.progress.network import MemoryNetwork
 
 # Other worlds: TIMELY_SIMULATION_SEED=12345 pytest tests/property/test_progress_simulation.py
 FIRST = int(os.environ.get("TIMELY_SIMULATION_SEED", "0"))
@@ -53,11 +55,10 @@ def test_frontiers_are_safe_in_thousands_of_random_worlds(chunk: int) -> None:
         run(seed)
 
 
-@pytest.mark.parametrize("mode", list(ProgressMode))
 @pytest.mark.parametrize("peers", range(1, 9))
-def test_frontiers_are_safe_for_every_number_of_peers(peers: int, mode: ProgressMode) -> None:
-    for seed in range(FIRST + 500, FIRST + 505):
-        run(seed, Options(peers=peers, mode=mode))
+def test_frontiers_are_safe_and_complete_for_any_number_of_peers(peers: int) -> None:
+    for seed in range(FIRST + 500, FIRST + 510):
+        run(seed, Options(peers=peers))
 
 
 # --- Mistakes that the worlds must find -----------------------------------------------------------
@@ -190,7 +191,7 @@ def test_mutant_receipt_before_the_messages_inside_is_found() -> None:
 
     def harvest_and_tell(self: Subgraph) -> None:
         entered[id(self)] = [
-            (port, self._refines.to_outer_one(time), count)
+            (port, self._refines.to_outer(time), count)
             for port, entry in enumerate(self._entries)
             for time, count in entry.pairs()
         ]
@@ -270,12 +271,6 @@ def test_mutant_initial_capabilities_of_one_peer_only_is_found() -> None:
 
     with patched(Child, __init__=for_one):
         assert SafetyViolation in found_by(Options(peers=3), (SafetyViolation,))
-
-
-def test_mutant_held_back_drops_at_the_frontier_is_found() -> None:
-    # What is in the frontier of the exchanged counts must be sent when it is dropped (000.33).
-    with patched(Subgraph, _in_frontier=lambda *_: False):
-        assert LivenessViolation in found_by(Options(mode=ProgressMode.DEMAND), (LivenessViolation,))
 
 
 def test_without_mistakes_the_same_worlds_run() -> None:

@@ -254,7 +254,7 @@ REFUSALS: dict[str, Refusal] = {
         ),
         {"frontier": "events"},
         errors.NegativeCountError,
-        "gives up only capabilities that it holds",
+        "give up only capabilities that the stream holds",
     ),
     "null diff": (
         lambda: pa.table({"d": pa.array([1, None], pa.int64()), "id": pa.array([1, 2], pa.int64())}),

@@ -21,7 +21,9 @@ from __future__ import annotations
 import logging
 import time as monotonic
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow.compute as pc
 
@@ -43,7 +45,7 @@ from spark_timely.protocol.note import InputNote, Note, OutputFailure, OutputNot
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from spark_timely.dataflow.fingerprint import Plan
     from spark_timely.dataflow.logs import Sink
@@ -185,31 +187,28 @@ class Outputs:
         See invariants 4 and 6.
         """
         for sink in self._sinks:  # one turn per output
-            log = self._logs[sink.path]
-            for _ in range(_MOST_TRIES):
-                state = log.stream(sink.stream)
-                before = note_of(state, sink)
-                if sink.replaces is None or before.plan is None or state is None or state.closed:
-                    break
-                plan = _as_made(self._plans, self._inputs, sink, before)
-                if before.plan != plan.fingerprint:
-                    if before.plan != sink.replaces:
-                        break
-                    note = replace(before, inputs=self._inputs.kept(sink, before))
-                else:
-                    found = self._inputs.found(sink, before)
-                    said = [*self._inputs.changes(sink, before, found), *_moved(sink, state)]
-                    if not said or sink.replaces != before.consent(state.frontier.elements, found):
-                        break
-                    # As it is, with the inputs as they are. Later moves are no part of it.
-                    plan, upper = self._plans[sink], state.frontier.elements
-                    note = replace(before, inputs=self._inputs.now(sink), upper=upper, others=0, consented=True)
-                note = _with_plan(replace(note, step=None, failures=()), plan)
-                reason = f"{sink.owner}: {sink.name} takes over from {sink.replaces}"
-                try:
-                    _append(log, sink, state, note, reason, plans=(plan.fingerprint, before.plan))
-                except (UpperMismatchError, PlanMismatchError):
-                    log.refresh()
+            _report(self._logs[sink.path], sink, partial(self._claim, sink))
+
+    def _claim(self, sink: Sink, state: StreamState) -> _Report | None:
+        """Return how this plan takes an output over; None if it does not, or need not."""
+        before = note_of(state, sink)
+        if sink.replaces is None or before.plan is None:
+            return None
+        plan = _as_made(self._plans, self._inputs, sink, before)
+        if before.plan != plan.fingerprint:
+            if before.plan != sink.replaces:
+                return None
+            note = replace(before, inputs=self._inputs.kept(sink, before))
+        else:
+            found = self._inputs.found(sink, before)
+            said = [*self._inputs.changes(sink, before, found), *_moved(sink, state)]
+            if not said or sink.replaces != before.consent(state.frontier.elements, found):
+                return None
+            # As it is, with the inputs as they are. Later moves are no part of it.
+            plan, upper = self._plans[sink], state.frontier.elements
+            note = replace(before, inputs=self._inputs.now(sink), upper=upper, others=0, consented=True)
+        note = _with_plan(replace(note, step=None, failures=()), plan)
+        return note, f"takes over from {sink.replaces}", (plan.fingerprint, before.plan)
 
     def refused(self, sink: Sink, state: StreamState, *, fresh: bool) -> TimelyError | None:
         """Return why an output may not continue from a state, whatever its inputs have for it; None if it may.
@@ -278,7 +277,7 @@ class Outputs:
         note = _with_plan(replace(note, dropped=newest_note(log, sink).dropped, upper=upper.elements), plan)
         plans = (plan.fingerprint,)
         try:
-            _append(log, sink, state, note, f"{sink.owner}: {sink.name}", files=files, upper=upper, plans=plans)
+            _append(log, sink, state, note, "", files=files, upper=upper, plans=plans)
         except (UpperMismatchError, ClosedError) as error:
             _log.info("output %r: another copy of the dataflow was first: %s", sink.name, error)
             return False
@@ -296,7 +295,9 @@ class Outputs:
             return
         well = replace(note, step=None, failures=others)
         try:
-            _append_note(self._logs[sink.path], sink, state, well, f"{sink.owner}: {sink.name} is well again")
+            _append(self._logs[sink.path], sink, state, well, "is well again")
+        except (UpperMismatchError, ClosedError):
+            return
         except TimelyError as error:
             _log.warning("output %r: that it is well again cannot be written into its log: %s", sink.name, error)
 
@@ -337,16 +338,13 @@ class Outputs:
                 )
                 return True
             _log.error("%s: output %r stopped: %s", sink.owner, sink.name, error)
-            for _ in range(_MOST_TRIES):
-                if _append_note(log, sink, state, before.failed(failure), f"{sink.owner}: {sink.name} failed"):
-                    return True
-                log.refresh()
-                now = log.stream(sink.stream)
-                if now is None or now.closed:
-                    return False
+
+            def said(now: StreamState) -> _Report | None:
                 if now.frontier != state.frontier or self._is_dropped(sink):
-                    return True  # another copy got past, or nobody waits for this one
-                state, before = now, newest_note(log, sink)
+                    return None  # another copy got past, or nobody waits for this one
+                return note_of(now, sink).failed(failure), "failed", ()
+
+            return _report(log, sink, said)
         except TimelyError as other:
             _log.warning("output %r: its failure cannot be written into its log: %s", sink.name, other)
         return False
@@ -362,7 +360,7 @@ def _append(
     sink: Sink,
     state: StreamState,
     note: OutputNote,
-    reason: str,
+    what: str,
     *,
     files: Sequence[DataFile] = (),
     upper: Antichain | None = None,
@@ -372,19 +370,42 @@ def _append(
         files,
         expected=state,
         upper=state.frontier if upper is None else upper,
-        reason=reason,
+        reason=f"{sink.owner}: {sink.name} {what}".rstrip(),
         note=Note(output=note),
         plans=plans,
     )
 
 
-def _append_note(log: Log, sink: Sink, state: StreamState, note: OutputNote, reason: str) -> bool:
-    """Write a note that moves nothing; return False if somebody else was first."""
-    try:
-        _append(log, sink, state, note, reason)
-    except (UpperMismatchError, ClosedError):
-        return False
-    return True
+# What is to be said of an output, what happened, and the plans that the output may have; any unless given.
+_Report: TypeAlias = "tuple[OutputNote, str, Sequence[str]]"
+
+
+def _report(
+    log: Log, sink: Sink, said: Callable[[StreamState], _Report | None], tries: Iterable[int] = range(_MOST_TRIES)
+) -> bool:
+    """Write what is to be said of an output in its newest state, in a commit that moves nothing (invariant 1).
+
+    Returns
+    -------
+    bool
+        Whether it was written, or nothing is to be said. If not, the output is closed or gone, or others were first
+        each time.
+    """
+    for _ in tries:
+        state = log.stream(sink.stream)
+        if state is None or state.closed:
+            return False
+        report = said(state)
+        if report is None:
+            return True
+        note, what, plans = report
+        try:
+            _append(log, sink, state, note, what, plans=plans)
+        except (UpperMismatchError, PlanMismatchError, ClosedError):
+            log.refresh()
+        else:
+            return True
+    return False
 
 
 def check_plans(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
@@ -429,13 +450,9 @@ def _allowed(sink: Sink, plan: Plan) -> tuple[str, ...]:
 
 def drop_output(log: Log, sink: Sink, run: str) -> None:
     """Let no run of a query of this name append to an output any more (invariant 1). Its frontier stays where it is."""
-    while True:  # as many turns as others commit meanwhile
-        log.refresh()
-        state = log.stream(sink.stream)
-        if state is None or state.closed:
-            return
-        if _append_note(log, sink, state, newest_note(log, sink).without(run), f"{sink.owner}: {sink.name} dropped"):
-            return
+    log.refresh()
+    # As many turns as others commit meanwhile.
+    _report(log, sink, lambda state: (note_of(state, sink).without(run), "dropped", ()), count())
 
 
 def _moved(sink: Sink, state: StreamState) -> list[str]:

@@ -343,8 +343,8 @@ class Engine:
             return error
         return DataLossError(
             f"could not continue at operator {sink.name!r}: {other_log(path, found, log.log_id)}",
-            hint="the input was deleted and another log made in its place: put back the input, capture into another "
-            "log, or remove this output to compute it again; a restart says how its rows can stay",
+            hint="put back the input, which was deleted and another log made in its place, capture into another log, "
+            "or remove this output to compute it again; a restart says how its rows can stay",
             context={"path": path, "found": found, "expected": log.log_id},
         )
 
@@ -481,8 +481,8 @@ def _gone_back(sink: Sink, upper: Antichain, frontier: Antichain) -> DataLossErr
     )
     return DataLossError(
         msg,
-        hint="an input was replaced or restored to an earlier state, or the dataflow was changed: rows would be "
-        "missed; capture into another log, or remove this output to make it again",
+        hint="capture into another log, or remove this output to make it again: an input was replaced or restored "
+        "to an earlier state, or the dataflow was changed, and rows would be missed",
         context={"path": sink.path},
     )
 

@@ -455,7 +455,7 @@ def test_rule_003_12_other_drops_of_too_much_are_no_such_start(capture: str) -> 
         "u64 again": ("u64", [{0: -2}]),
         "i64 after the minimum": ("i64", [{-(1 << 63): -1, 0: 1}, {0: -2}]),
     }[capture]
-    with pytest.raises(NegativeCountError, match="gives up only capabilities that it holds"):
+    with pytest.raises(NegativeCountError, match="give up only capabilities that the stream holds"):
         imported(capture_bytes(events, time=time, record="u64"), types=CaptureTypes.parse(time, "u64"))
 
 

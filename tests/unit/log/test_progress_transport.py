@@ -9,8 +9,9 @@ import pytest
 from spark_timely.errors import InvalidUsageError, ProtocolError, SchemaMismatchError
 from spark_timely.log import MemoryLog
 from spark_timely.log.progress_transport import PROGRESS_SCHEMA, LogTransport
-from spark_timely.progress.broadcast import ProgressBatch, ProgressMode
-from spark_timely.progress.operate import Operator, PortChanges
+from spark_timely.progress.broadcast import ProgressBatch
+from spark_timely.progress.change_batch import PortChanges
+from spark_timely.progress.operate import Operator
 from spark_timely.progress.reachability import Target
 from spark_timely.progress.worker import InputHandle, Worker
 
@@ -36,9 +37,8 @@ class Probe(Operator):
         return [time for time, count in self.counts.items() if count]
 
 
-@pytest.mark.parametrize("mode", list(ProgressMode))
-def test_workers_run_a_dataflow_through_a_log(mode: ProgressMode) -> None:
-    workers = [Worker(transport, mode=mode) for transport in transports(3)]
+def test_workers_run_a_dataflow_through_a_log() -> None:
+    workers = [Worker(transport) for transport in transports(3)]
     handles, probes = [], []
     for worker in workers:
         scope = worker.new_dataflow()

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
-from spark_timely.progress.operate import InternalSummary, Operator, PortChanges, Time
+from spark_timely.progress.change_batch import PortChanges
+from spark_timely.progress.operate import InternalSummary, Operator
 from spark_timely.progress.reachability import Source, Target
 from spark_timely.progress.subgraph import Subgraph, SubgraphBuilder
 from spark_timely.progress.worker import Worker
+from spark_timely.time.arrays import Time
 
 Report = list[tuple[int, Time, int]]
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
 from spark_timely.errors import InvalidUsageError, ProtocolError
-from spark_timely.progress.broadcast import ChannelTable, MemoryNetwork, Progcaster, ProgressBatch, ProgressMode
+from spark_timely.progress.broadcast import ChannelTable, Progcaster, ProgressBatch
 from spark_timely.progress.change_batch import ChangeBatch
 from spark_timely.progress.events import EventStream, ProgressEvent
-from spark_timely.progress.operate import Time
 from spark_timely.progress.worker import Worker
+from tests.unit.progress.network import MemoryNetwork
 from tests.unit.progress.scripted import Scripted, chain, sink, source
 
 
@@ -21,8 +19,8 @@ def batch_of(*rows: tuple[int, ...], source: int = 0, channel: int = 0, seq_no: 
     return ProgressBatch(source, channel, seq_no, array, np.array([row[-1] for row in rows], dtype=np.int64))
 
 
-def caster(network: MemoryNetwork, mode: ProgressMode = ProgressMode.EAGER, index: int = 0) -> Progcaster:
-    return Progcaster(network.transports[index], channel=0, arity=1, path=(0,), identifier=5, mode=mode)
+def caster(network: MemoryNetwork, index: int = 0) -> Progcaster:
+    return Progcaster(network.transports[index], channel=0, arity=1, path=(0,), identifier=5)
 
 
 def changes(*rows: tuple[int, ...]) -> ChangeBatch:
@@ -32,53 +30,22 @@ def changes(*rows: tuple[int, ...]) -> ChangeBatch:
     return batch
 
 
-def at(*times: Time) -> Callable[[int, int, int, Time], bool]:
-    return lambda node, port, side, time: time in times
-
-
-@pytest.mark.parametrize(
-    ("said", "must"),
-    [
-        ([(1, 0, 0, 5, -1), (1, 0, 0, 6, 1)], True),  # in the frontier
-        ([(1, 0, 0, 7, -1), (1, 0, 0, 8, 1)], False),  # not in the frontier
-        ([(1, 0, 0, 5, 1)], False),  # a gain moves no frontier that others wait for
-        ([(0, 0, 0, 9, -1)], True),  # receipt, which the parent waits for
-        ([(0, 0, 1, 9, 1)], True),  # output, which the parent waits for
-        ([(2, 0, 1, 9, 1)], True),  # announcement of a message
-        ([(2, 0, 1, 9, -1)], False),  # receipt of a message that is not in the frontier
-        ([], False),
-    ],
-)
-def test_rule_000_33_a_batch_waits_if_it_cannot_move_a_frontier(said: list[tuple[int, ...]], must: bool) -> None:
-    lazy = caster(MemoryNetwork(1), ProgressMode.DEMAND)
-    assert lazy.must_send(changes(*said), at((5,))) is must
-    assert caster(MemoryNetwork(1)).must_send(changes(*said), at((5,))) is bool(said)
-
-
-def test_rule_000_33_statements_of_a_scope_leave_together() -> None:
+def test_rule_000_33_what_was_said_leaves_in_the_next_turn() -> None:
     network = MemoryNetwork(2, automatic=False)
-    worker = Worker(network.transports[0], mode=ProgressMode.DEMAND)
+    worker = Worker(network.transports[0])
     scope = worker.new_dataflow()
     leaf = source(peers=2)
     scope.add_child(leaf)
     number = worker.add(scope)
     leaf.say(internal=[(0, (3,), 1), (0, (4,), 1)])
     worker.step()
-    worker.step()
-    leaf.say(internal=[(0, (3,), -1)])
-    for _ in range(3):
-        worker.step()
-    assert network.in_flight == 0
     assert worker.dataflow(number).has_unsent
-    leaf.say(internal=[(0, (0,), -1)])
     worker.step()
-    worker.step()
-    # One batch, with all that waited.
     assert network.in_flight == 2
+    assert not worker.dataflow(number).has_unsent
     network.deliver(0, 0)
     (batch,) = network.transports[0].receive(worker.dataflow(number).channel)
-    assert batch.rows.tolist() == [[1, 0, 0, 0], [1, 0, 0, 4]]
-    assert batch.diffs.tolist() == [-1, 1]
+    assert batch.rows.tolist() == [[1, 0, 0, 3], [1, 0, 0, 4]]
 
 
 def test_rule_000_34_all_that_was_said_is_sent_as_one_batch() -> None:
@@ -122,7 +89,7 @@ def test_batches_of_unknown_workers_or_arity_are_refused() -> None:
 def test_rule_000_50_no_consumer_waits_for_a_held_announcement() -> None:
     # The source keeps its capability until the sink has worked; the sink is not run before the announcement.
     network = MemoryNetwork(1)
-    worker = Worker(network.transports[0], mode=ProgressMode.DEMAND)
+    worker = Worker(network.transports[0])
     scope = worker.new_dataflow()
     first, last = source(), sink(notify=False)
     chain(scope, first, last)

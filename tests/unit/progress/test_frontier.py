@@ -20,7 +20,7 @@ from spark_timely.errors import InvalidShapeError
 from spark_timely.progress import frontier as module
 from spark_timely.progress.count_table import CountTable
 from spark_timely.progress.frontier import MutableAntichain
-from spark_timely.progress.summary import NestedTimes
+from spark_timely.progress.subgraph import Refines
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import as_times
 from tests.faults.harness import long_lane
@@ -234,7 +234,7 @@ def test_rule_000_27_and_44_only_frontier_changes_come_out(way: str) -> None:
 
 def test_rule_000_18_and_40_a_shared_outer_time_is_reported_once(way: str) -> None:
     """What goes outward is counted there: rounds of a loop come and go, the outer time stays until the last is gone."""
-    nested, expressed = NestedTimes(1), MutableAntichain()
+    nested, expressed = Refines(1, nested=True), MutableAntichain()
     rounds: list[Changes] = [
         [((5, 0), 1)],
         [((5, 0), -1), ((5, 1), 1), ((6, 0), 1)],
@@ -242,7 +242,7 @@ def test_rule_000_18_and_40_a_shared_outer_time_is_reported_once(way: str) -> No
         [((5, 2), -1)],
         [((5, 2), -1)],
     ]
-    said = [feed(expressed, [(nested.to_outer_one(t), diff) for t, diff in inner], way) for inner in rounds]
+    said = [feed(expressed, [(nested.to_outer(t), diff) for t, diff in inner], way) for inner in rounds]
     assert said == [[((5,), 1)], [], [], [], [((5,), -1), ((6,), 1)]]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spark_timely.errors import ClosedError, InvalidShapeError, InvalidUsageError, NotBeyondError
-from spark_timely.progress.broadcast import MemoryNetwork
 from spark_timely.progress.reachability import Target
 from spark_timely.progress.worker import InputHandle, Worker
+from tests.unit.progress.network import MemoryNetwork
 from tests.unit.progress.scripted import Scripted, sink
 
 

@@ -124,7 +124,8 @@ def test_a_table_finds_what_it_holds_while_it_grows_and_shrinks(
         assert np.array_equal(np.sort(held[:, 0]), np.sort(left[:, 0]))
         assert (counts == 1).all()
         assert table.elements.tolist() == [[left.min()]] if left.size else table.elements.shape == (0, 1)
-    assert table._counts.shape[0] == count_table._SLOTS
+    # A table for what was counted at once.
+    assert table._counts.shape[0] <= count_table._SPARSE * 100
 
 
 def test_a_wide_antichain_is_sorted_not_searched_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

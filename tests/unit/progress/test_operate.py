@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from spark_timely.errors import InvalidShapeError
-from spark_timely.progress.operate import Operator, PortChanges
+from spark_timely.progress.change_batch import PortChanges
+from spark_timely.progress.operate import Operator
 from spark_timely.progress.reachability import Source, Target
 from spark_timely.progress.worker import Worker
 from tests.unit.progress.scripted import Scripted, filled
@@ -15,17 +15,12 @@ from tests.unit.progress.scripted import Scripted, filled
 def test_changes_of_equal_port_and_time_are_summed() -> None:
     changes = filled(2, [(1, (5, 6), 1), (0, (5, 6), 2), (1, (5, 6), -1)])
     assert list(changes) == [(0, (5, 6), 2)]
-    assert len(changes) == 1
     assert changes.drain() == [(0, (5, 6), 2)]
     assert changes.is_empty()
 
 
-def test_changes_may_come_as_arrays() -> None:
-    changes = PortChanges(2)
-    changes.extend(3, np.array([[1, 2], [1, 2], [0, 9]]), [1, 1, 5])
-    changes.extend_rows(np.array([[2, 7, 7]]), np.array([4]))
-    ports, times, diffs = changes.arrays()
-    assert (ports.tolist(), times.tolist(), diffs.tolist()) == ([2, 3, 3], [[7, 7], [0, 9], [1, 2]], [4, 5, 2])
+def test_a_time_of_another_arity_is_refused() -> None:
+    changes = filled(2, [(3, (1, 2), 2)])
     changes.clear()
     assert changes.drain() == []
     with pytest.raises(InvalidShapeError):
@@ -34,8 +29,8 @@ def test_changes_may_come_as_arrays() -> None:
 
 def test_unsigned_times_beyond_63_bits_are_kept() -> None:
     changes = PortChanges()
-    changes.extend(0, np.array([2**63 + 5], dtype=np.uint64), [1])
     changes.update(0, 2**63 + 5, 1)
+    changes.update(0, (2**63 + 5,), 1)
     assert list(changes) == [(0, (2**63 + 5,), 2)]
 
 

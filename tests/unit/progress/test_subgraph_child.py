@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from spark_timely.errors import NegativeCountError, ProtocolError, TimelyInternalError, UnheldCapabilityError
-from spark_timely.progress.broadcast import MemoryNetwork
-from spark_timely.progress.change_batch import ChangeBatch
+from spark_timely.progress.change_batch import Buffers, ChangeBatch, PortChanges
 from spark_timely.progress.events import EventStream, PushProgressEvent, ScheduleEvent
-from spark_timely.progress.operate import PortChanges
 from spark_timely.progress.reachability import Target
-from spark_timely.progress.subgraph import Buffers, Child
+from spark_timely.progress.subgraph import Child
 from spark_timely.progress.worker import Worker
+from tests.unit.progress.network import MemoryNetwork
 from tests.unit.progress.scripted import Region, Report, Scripted, alone, chain, filled, mapper, sink, source, turn
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from spark_timely.errors import InvalidUsageError
-from spark_timely.progress.broadcast import MemoryNetwork
 from spark_timely.progress.reachability import Source, Target
+from spark_timely.progress.subgraph import Refines
 from spark_timely.progress.worker import Worker
+from tests.unit.progress.network import MemoryNetwork
 from tests.unit.progress.scripted import Region, Scripted, alone, filled, mapper, sink, source, turn
 
 
@@ -47,7 +50,7 @@ def test_rule_000_18_capabilities_inside_move_to_the_outputs() -> None:
 def test_rule_000_19_first_capabilities_reach_the_parent_once() -> None:
     inside = mapper()
     region = Region(inside)
-    assert [child.initial for child in region.parent._children if child.name == "region"] == [[(0, (0,), 1)]]
+    assert [child.initial for child in region.parent._children.values() if child.name == "region"] == [[(0, (0,), 1)]]
     region.start()
     for _ in range(4):
         region.worker.step()
@@ -65,7 +68,7 @@ def test_rule_000_20_ports_of_the_outside_are_those_of_the_scope() -> None:
     builder.new_output()
     builder.add_child(sink())
     builder.connect(Source(0, 1), Target(1, 0))
-    with pytest.raises(InvalidUsageError, match="unknown source"):
+    with pytest.raises(InvalidUsageError, match=r"source \(0, 1\) .* but no such port"):
         builder.build()
 
 
@@ -169,3 +172,25 @@ def test_both_calls_before_the_first_turn_come_once_in_order() -> None:
     subgraph.get_internal_summary()
     with pytest.raises(InvalidUsageError, match="get_internal_summary of scope 'flow'"):
         subgraph.get_internal_summary()
+
+
+@pytest.mark.parametrize("refinement", [Refines(1), Refines(3), Refines(0, True), Refines(1, True), Refines(2, True)])
+def test_rule_000_23_and_30_times_go_in_and_out_of_a_scope(refinement: Refines) -> None:
+    rng = random.Random(0)
+    for _ in range(20):
+        outer = tuple(rng.randrange(99) for _ in range(refinement.outer_arity))
+        inner = tuple(rng.randrange(99) for _ in range(refinement.inner_arity))
+        there = refinement.to_inner(outer)
+        assert len(there) == refinement.inner_arity
+        assert refinement.to_outer(there) == outer
+        assert all(a <= b for a, b in zip(refinement.to_inner(refinement.to_outer(inner)), inner, strict=True))
+
+
+@pytest.mark.parametrize("refinement", [Refines(2), Refines(1, True), Refines(2, True)])
+def test_rule_000_17_outer_summaries_lead_where_inner_ones_do(refinement: Refines) -> None:
+    rng = random.Random(1)
+    for _ in range(20):
+        inner, steps = (tuple(rng.randrange(9) for _ in range(refinement.inner_arity)) for _ in range(2))
+        moved = tuple(a + b for a, b in zip(inner, steps, strict=True))
+        outside = zip(refinement.to_outer(inner), refinement.to_outer(steps), strict=True)
+        assert tuple(a + b for a, b in outside) == refinement.to_outer(moved)

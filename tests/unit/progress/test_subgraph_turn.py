@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from spark_timely.errors import InvalidUsageError, NegativeCountError, ProtocolError
-from spark_timely.progress.broadcast import MemoryNetwork, ProgressBatch
-from spark_timely.progress.operate import PortChanges
+from spark_timely.progress.broadcast import ProgressBatch
+from spark_timely.progress.change_batch import PortChanges
 from spark_timely.progress.reachability import Source, Target
 from spark_timely.progress.subgraph import LeafStatements
 from spark_timely.progress.worker import Worker
+from tests.unit.progress.network import MemoryNetwork
 from tests.unit.progress.scripted import Region, Scripted, alone, chain, filled, mapper, sink, source, turn
 
 

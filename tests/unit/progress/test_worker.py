@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from spark_timely.errors import InvalidUsageError, MissingError
-from spark_timely.progress.broadcast import MemoryNetwork, ProgressBatch
+from spark_timely.progress.broadcast import ProgressBatch
 from spark_timely.progress.reachability import Source, Target
 from spark_timely.progress.worker import InputHandle, Worker
+from tests.unit.progress.network import MemoryNetwork
 from tests.unit.progress.scripted import Region, Scripted, chain, mapper, sink, source
 
 
@@ -123,7 +124,7 @@ def test_ids_are_never_used_again() -> None:
     for _ in range(3):
         numbers.append(flow(worker)[0])
         channels.append(worker.dataflow(numbers[-1]).channel)
-        identifiers.append(worker.new_identifier())
+        identifiers.append(next(worker.identifiers))
         worker.drop(numbers[-1])
     assert numbers == [0, 1, 2]
     assert channels == [0, 1, 2]

@@ -181,7 +181,7 @@ def test_skewed_row_is_kept_and_does_not_move_the_frontier() -> None:
     [
         ({"domain": PAIR, "frontier": "bounded"}, "could not use frontier='bounded': found 2 time columns — hint: "),
         ({"domain": PAIR, "frontier": "batch"}, "could not use frontier='batch': found a log whose times are of type"),
-        ({"domain": TimeDomain(("date",)), "frontier": "batch"}, "of type (date) — hint: micro-batches are counted"),
+        ({"domain": TimeDomain(("date",)), "frontier": "batch"}, "of type (date) — hint: give timeColumn"),
         ({"domain": PAIR, "frontier": "hold", "max_future_skew": 1}, "could not use option 'maxFutureSkew': found 2"),
         ({"domain": LONG, "frontier": "bounded", "lateness": -1}, "could not use option 'lateness': found -1"),
     ],

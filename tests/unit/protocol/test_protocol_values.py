@@ -50,14 +50,14 @@ def test_errors_name_stream_seq_and_times_as_people_write_them() -> None:
         check_messages(counts, [15706, 15000], stream="main", seq=7, domain=DATES)
     assert str(caught.value) == (
         "could not send a message at time='2011-01-26' in stream 'main' at seq=7: found capabilities "
-        "held=['2013-01-01'] — hint: only times at or after a held one may be used; "
+        "held=['2013-01-01'] — hint: use a time at or after a held one: "
         "a dropped capability does not come back"
     )
     with pytest.raises(NegativeCountError) as negative:
         check_progress(counts, [15706], [-2], stream="main", seq=7, domain=DATES)
     assert str(negative.value) == (
         "could not apply progress in stream 'main' at seq=7: found count=-1 after it at time='2013-01-01' "
-        "— hint: a stream gives up only capabilities that it holds, each once"
+        "— hint: give up only capabilities that the stream holds, each once"
     )
     with pytest.raises(
         UnheldCapabilityError, match="hint: write to another stream: this one is closed, and nothing can follow"

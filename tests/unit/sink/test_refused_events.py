@@ -28,7 +28,7 @@ def events(*events: tuple[str | None, int, int | None]) -> pa.Table:
     ("data", "kind", "texts"),
     [
         ([("progress", 3, 1)], None, []),
-        ([("progress", MIN, -2)], errors.NegativeCountError, ["count=-1 after it", "gives up only capabilities"]),
+        ([("progress", MIN, -2)], errors.NegativeCountError, ["count=-1 after it", "give up only capabilities"]),
         ([("progress", 3, -1)], errors.NegativeCountError, ["stream 'main'", "count=-1 after it at time=3"]),
         ([("begin", 3, None)], errors.ProtocolError, ["found _event='begin' in row=0", "'message' or a 'progress'"]),
         ([("message", 3, None), (None, 3, None)], errors.ProtocolError, ["found _event=None in row=1"]),
