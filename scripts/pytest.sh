@@ -14,9 +14,11 @@ free_kb() { # of the folder, and of the machine's memory: the lesser
     echo $((folder < memory ? folder : memory))
 }
 
+own=()
 if [ -z "${TMPDIR:-}" ] && [ "${SPARK_TIMELY_LONG:-0}" = 0 ] && [ -w "$SHARED" ] && [ "$(free_kb)" -gt "$ROOM_KB" ]; then
-    TMPDIR="$(mktemp -d "$SHARED/spark-timely-XXXXXX")"
+    TMPDIR="$(mktemp -d "$SHARED/tests-XXXXXX")"
     export TMPDIR
     trap 'rm -rf "$TMPDIR"' EXIT
+    own=(--basetemp "$TMPDIR/p") # no longer than on a disk: errors that are kept have a greatest length
 fi
-bash "$(dirname "${BASH_SOURCE[0]}")/run.sh" -m pytest "$@"
+bash "$(dirname "${BASH_SOURCE[0]}")/run.sh" -m pytest ${own[@]+"${own[@]}"} "$@"

@@ -90,7 +90,7 @@ def stories(draw: s.DrawFn) -> tuple[str, int, list[list[Step]], list[Antichain]
     return kind, arity, paths, frontiers
 
 
-@examples(50, long=2000)
+@examples(100, long=2000)
 @given(stories(), s.randoms(use_true_random=False))
 def test_frontiers_stay_at_the_greatest_time(
     story: tuple[str, int, list[list[Step]], list[Antichain]], rng: random.Random
