@@ -10,11 +10,12 @@ import re
 import threading
 import time as clock
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from spark_timely.cli.output import Console, count_text, printable, size_text
-from spark_timely.cli.verbs import Verb, asked_log, duration, frontier_text, storage_options
+from spark_timely.cli.verbs import Verb, asked_log, duration, frontier_text, storage_options, whole_number
 from spark_timely.errors import (
     CaptureFormatError,
     InvalidOptionError,
@@ -33,6 +34,7 @@ from spark_timely.interop.reader import GrowingFile, Source
 from spark_timely.interop.sockets import Address, Producers, import_socket, is_address
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
+from spark_timely.log.wait import wait_until
 
 _TYPES = (
     "types are written as in Rust: u64, (String, u64), {name: string, n: Option<u64>}, Vec<u8>, bytes,"
@@ -74,11 +76,7 @@ def _import_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not int(text):
-        msg = f"expected a whole number from 1, found {text!r}"
-        raise argparse.ArgumentTypeError(msg)
-    return int(text)
+_positive = partial(whole_number, least=1)
 
 
 def _import(
@@ -116,15 +114,19 @@ def _import(
                 with GrowingFile(file) as opened:
                     tasks[file].rehearse(wrap(opened))
         target.reserve(list(tasks.values()))
+        wait_s = 0.0 if options.wait is None else options.wait.seconds
+
+        def wait(has_news: Callable[[], bool]) -> bool:
+            return wait_until(lambda _: has_news(), timeout_s=wait_s, poll_s=0.2, now=now, pause=pause)
+
         threads = _Listeners()
         for capture in addresses:
-            wait_s = 60.0 if options.wait is None else options.wait.seconds
-            threads.start(capture, producers[capture], tasks[capture], wait_s, results)
+            patience_s = 60.0 if options.wait is None else wait_s
+            threads.start(capture, producers[capture], tasks[capture], patience_s, results)
         try:
             for file in files:
                 bar.update(tasks[file].position)
-                again = _patience(0.0 if options.wait is None else options.wait.seconds, tasks[file], now, pause)
-                results[file] = tasks[file].take_file(file, again=again, wrap=wrap)
+                results[file] = tasks[file].take_file(file, wait=wait, wrap=wrap)
             threads.join()
         except KeyboardInterrupt:
             threads.stop()
@@ -175,8 +177,9 @@ def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, target: _Tar
         try:
             return read_message(line.data, time=types.time, record=types.record)
         except CaptureFormatError as error:
-            msg = f"{error.message}, in line {line.number} of {shown(file)}, byte={line.position}"
-            raise CaptureFormatError(msg, hint=error.hint, event=line.number - 1, position=line.position) from error
+            where = f"in line {line.number} of {shown(file)}, byte={line.position}"
+            error.locate(where, event=line.number - 1, position=line.position)
+            raise
 
     total = sum(os.path.getsize(file) for file in options.captures)
     with console.progress("import", total, unit="B") as bar:
@@ -192,9 +195,7 @@ def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, target: _Tar
                         # Which of them contradicts what came before is known by its time, not by its line.
                         first, last = block[0], block[-1]
                         where = f"in lines {first.number} to {last.number} of {shown(file)}, from byte={first.position}"
-                        error.message = f"{error.message}, {where}"
-                        error.args = (error.message,)
-                        error.context.update(event=first.number - 1, position=first.position)
+                        error.locate(where, event=first.number - 1, position=first.position)
                         raise
                     bar.update(lines.position - done)
                     done = lines.position
@@ -290,29 +291,6 @@ class _Target:
         if self.log is not None and self.log.unclaimed < len(new):
             for task in new:
                 task.open()
-
-
-def _patience(
-    wait_s: float, task: StreamImport, now: Callable[[], float], pause: Callable[[float], None]
-) -> Callable[[], bool]:
-    """Return what waits a little for more, until nothing has come for so long."""
-
-    def come() -> int:
-        found = task.result()
-        return found.position + found.unfinished
-
-    since, seen = now(), come()
-
-    def again() -> bool:
-        nonlocal since, seen
-        if (found := come()) != seen:
-            since, seen = now(), found
-        if now() - since >= wait_s:
-            return False
-        pause(min(0.2, wait_s))
-        return True
-
-    return again
 
 
 class _Listeners:

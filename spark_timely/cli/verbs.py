@@ -105,7 +105,7 @@ def _moment(microseconds: int) -> dt.datetime:
 
 
 def _head_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-n", "--rows", type=_whole_number, default=10, metavar="N", help="how many rows (10)")
+    parser.add_argument("-n", "--rows", type=whole_number, default=10, metavar="N", help="how many rows (10)")
     parser.add_argument("--stream", metavar="NAME", help="only this stream")
     parser.add_argument("--columns", metavar="A,B", help="only these columns of the payload")
     what = parser.add_mutually_exclusive_group()
@@ -113,9 +113,10 @@ def _head_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--dead", action="store_true", help="dead letters instead of messages")
 
 
-def _whole_number(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        msg = f"expected a whole number, found {text!r}"
+def whole_number(text: str, *, least: int = 0) -> int:
+    """Read a number of the command line."""
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        msg = f"expected a whole number{f' from {least}' if least else ''}, found {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return int(text)
 
@@ -178,10 +179,6 @@ def _rows(log: Log, options: argparse.Namespace) -> Iterator[dict[str, object]]:
 
 
 # --- stats --------------------------------------------------------------------------------------
-
-
-def _no_arguments(parser: argparse.ArgumentParser) -> None:
-    del parser
 
 
 def _stats(options: argparse.Namespace, console: Console) -> bool:
@@ -689,7 +686,7 @@ VERBS: tuple[Verb, ...] = (
         "the log at a glance: frontier, sizes, streams",
         "Print what a log is, how far it got, who owns its streams, and what is odd: missing numbers, repetitions with"
         " other rows, overdue upkeep.",
-        _no_arguments,
+        lambda parser: None,
         _stats,
     ),
     Verb(

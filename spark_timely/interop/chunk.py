@@ -203,9 +203,7 @@ def _judge_slowly(
                 error.hint = _default_hint(times)
             event = chunk.first_event + number
             place = int(chunk.positions[number]) if place_of is None else place_of(event)
-            error.message = f"{error.message}, at event={event}, byte={place}"
-            error.args = (error.message,)
-            error.context.update(event=event, position=place)
+            error.locate(f"at event={event}, byte={place}", event=event, position=place)
             raise
     return counts
 

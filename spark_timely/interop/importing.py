@@ -193,8 +193,9 @@ def _never() -> bool:
     return False
 
 
-def _as_it_is(file: GrowingFile) -> Source:
-    return file
+def _end_there(has_news: Callable[[], bool]) -> bool:
+    del has_news
+    return False
 
 
 class StreamImport:
@@ -365,16 +366,17 @@ class StreamImport:
         self,
         path: str,
         *,
-        again: Callable[[], bool] = _never,
-        wrap: Callable[[GrowingFile], Source] = _as_it_is,
+        wait: Callable[[Callable[[], bool]], bool] = _end_there,
+        wrap: Callable[[GrowingFile], Source] = lambda file: file,
     ) -> Imported:
         """Import what a file has and the log has not.
 
         Parameters
         ----------
         path : str
-        again : callable
-            Is asked at the end of an unfinished file whether to look once more; it may take its time.
+        wait : callable
+            Is called at the end of an unfinished file with a function that tells whether there is more, and may take
+            its time; the import continues if it returns true. By default it ends there.
         wrap : callable
             Gives the bytes of the capture for those of the file, where these are others.
 
@@ -387,18 +389,11 @@ class StreamImport:
         OSError
             If the file cannot be read.
         """
-
-        def look_again() -> bool:
-            if not again():
-                return False
-            file.check_place()
-            return True
-
         with GrowingFile(path) as file:
             source = wrap(file)
             if left := self._compared(source, _never, [self._mark]):
                 raise self._another(self._mark, found=f"{left} bytes less")
-            return self._take(source, look_again)
+            return self._take(source, lambda: wait(file.has_news))
 
     def take_whole(self, source: Source, *, again: Callable[[], bool] = _never) -> Imported:
         """Import a capture that is sent from its beginning; what the log has of it is compared and passed over.
@@ -492,9 +487,7 @@ class StreamImport:
                     pending, n_bytes, n_rows, since = [], 0, 0, self._clock()
         except BaseException as error:
             if isinstance(error, CaptureFormatError) and error.event is None:
-                error.message = f"{error.message}, at event={reader.event}"  # the file knows none
-                error.args = (error.message,)
-                error.context["event"] = reader.event
+                error.locate(f"at event={reader.event}", event=reader.event)  # the file knows none
             # Nothing of the stretch at hand is committed: a wrong type may have decoded well so far.
             self._counts = self._held()
             raise

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.errors import SchemaMismatchError, shown
+from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.interop.schema import (
     UNIT,
     Choice,
@@ -121,6 +121,14 @@ def is_integer(value: Value) -> bool:
     (True, False)
     """
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def integer(value: Value) -> int:
+    """Return a diff, a count or a change of one; raises `InvalidUsageError`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        msg = f"could not read a count: found {shown(value)} in place of an integer"
+        raise InvalidUsageError(msg, hint="give integers as diffs, counts and changes")
+    return value
 
 
 def _is_float(value: Value) -> bool:

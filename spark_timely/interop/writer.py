@@ -19,7 +19,7 @@ import pyarrow as pa
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.interop.chunk import CaptureChunk
 from spark_timely.interop.layout import Offsets, Places, TimeLayout, layout_of, time_layout
-from spark_timely.interop.records import fitted, rows_to_records
+from spark_timely.interop.records import fitted, integer, rows_to_records
 from spark_timely.interop.schema import Type, arrow_schema, columns_of, parse_type
 from spark_timely.time.arrays import as_times
 
@@ -197,7 +197,7 @@ def build_chunk(
             pairs = list(event.items() if isinstance(event, Mapping) else event)
             kinds.append(False)
             changed += [_time(layout, pair[0]) for pair in pairs]
-            deltas += [_delta(pair[1]) for pair in pairs]
+            deltas += [integer(pair[1]) for pair in pairs]
             entries.append(len(pairs))
     return CaptureChunk(
         np.array(kinds, np.bool_),
@@ -210,13 +210,6 @@ def build_chunk(
         np.array(deltas, np.int64),
         np.array(entries, np.int64),
     )
-
-
-def _delta(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"could not read a change of a count: found {shown(value)}"
-        raise InvalidUsageError(msg, hint="give integers as changes")
-    return value
 
 
 def _time(layout: TimeLayout, value: object) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from spark_timely.log.store.storage import normal_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["changed_settings", "register", "session", "session_settings", "table_path"]
+__all__ = ["changed_settings", "register", "session", "session_settings", "stored", "table_path"]
 
 # Arrow's Java library checks the bounds of each value that it reads; Spark asks only for rows that are there.
 _ARROW_FLAGS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
@@ -159,6 +159,11 @@ def register(spark: SparkSession, /) -> None:
     from spark_timely.datasource.source import TimelyDataSource
 
     spark.dataSource.register(TimelyDataSource)
+
+
+def stored(storage_options: Mapping[str, str] | None, /) -> dict[str, str]:
+    """Return storage options of a log as options of the format ``timely``."""
+    return {f"storage.{name}": value for name, value in (storage_options or {}).items()}
 
 
 _LOCK = threading.Lock()

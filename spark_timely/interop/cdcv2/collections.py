@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.errors import InvalidUsageError, ProtocolError, SchemaMismatchError
-from spark_timely.interop.cdcv2.reader import CdcReader, Updates, message_lines, statement_of
+from spark_timely.interop.cdcv2.reader import CdcReader, Updates, keys_of, message_lines, statement_of
 from spark_timely.interop.cdcv2.statements import Statement
 from spark_timely.interop.exporting import (
     STRETCH_ROWS,
@@ -110,12 +110,9 @@ def collection_messages(
 
 def _consolidated(rows: pa.Table, times: IntArray, encoder: CaptureEncoder) -> Updates:
     """Sum the diffs of equal records at equal times, by the records' bytes."""
-    data, bounds = encoder.encode_records(rows)
-    keys = pa.Array.from_buffers(pa.large_binary(), rows.num_rows, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
-    names = [f"t{i}" for i in range(times.shape[1])]
-    columns = {"key": keys, "diff": rows.column("_diff"), "row": pa.array(np.arange(rows.num_rows))}
-    columns.update({name: pa.array(times[:, i]) for i, name in enumerate(names)})
-    groups = pa.table(columns).group_by(["key", *names]).aggregate([("diff", "sum"), ("row", "min")])
+    keys = keys_of(encoder, rows, times)
+    columns = {**keys, "diff": rows.column("_diff"), "row": pa.array(np.arange(rows.num_rows))}
+    groups = pa.table(columns).group_by(list(keys)).aggregate([("diff", "sum"), ("row", "min")])
     diffs, first = groups.column("diff_sum").to_numpy(), groups.column("row_min").to_numpy()
     first, diffs = first[diffs != 0], diffs[diffs != 0]
     order = np.argsort(first)

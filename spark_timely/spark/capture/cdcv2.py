@@ -52,7 +52,7 @@ from spark_timely.spark.capture.staging import (
     tidy,
     write_files,
 )
-from spark_timely.spark.collection import has_map
+from spark_timely.spark.collection import refuse_maps
 from spark_timely.spark.session import changed_settings
 
 if TYPE_CHECKING:
@@ -102,11 +102,7 @@ def capture_messages(df: DataFrame, plan: CapturePlan, ident: BatchId) -> Commit
     Cost: reading the rows twice; a shuffle of the updates and of those in files that have open times; two small
     jobs. Open updates stay on the executors; the driver holds counts by open time.
     """
-    maps = [field.name for field in df.schema.fields if has_map(field.dataType)]
-    if maps:
-        msg = f"could not capture with dialect='cdcv2': found column {maps[0]!r}, which is or contains a map"
-        hint = "Spark cannot tell whether two maps are equal: turn it into an array with array_sort(map_entries(…))"
-        raise SchemaMismatchError(msg, hint=hint, context={"columns": maps})
+    refuse_maps(df, "capture with dialect='cdcv2'", SchemaMismatchError)
     repeated = plan.standing(ident).repeated
     task = _Task(df, plan, ident, open_storage(plan.options.path, plan.options.storage_options))
     if plan.newest is not None and plan.newest.closed:
