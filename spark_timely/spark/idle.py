@@ -78,8 +78,8 @@ def check_idle_options(options: SinkOptions, /) -> float:
     if "late_data" not in options.given:
         raise _refusal(
             found="no option 'lateData'",
-            hint="choose lateData='deadLetter' or 'advance' for rows within the lateness, which may be late after an idle"
-            " time, or 'error' to let the query fail",
+            hint="choose lateData='deadLetter' or 'advance' for rows within the lateness, which may be late after an"
+            " idle time, or 'error' to let the query fail",
         )
     if timeout.seconds <= 0:
         raise _refusal(found=repr(timeout.text), hint="write for example '10 minutes'")

@@ -330,8 +330,8 @@ def start(
         raise _refusal(
             option="dialect",
             found="dialect='cdcv2' with through='sink'",
-            hint="give through='foreachBatch': a task of the sink sees neither the rows of other tasks nor the log, so it"
-            " cannot tell a copy",
+            hint="give through='foreachBatch': a task of the sink sees neither the rows of other tasks nor the log, so"
+            " it cannot tell a copy",
         )
     if not df.isStreaming:
         msg = "could not start the capture: found a DataFrame that is not streaming"
