@@ -35,6 +35,7 @@ from spark_timely.log.files.format import conform
 from spark_timely.log.store.storage import open_storage
 from spark_timely.spark.base.schema import spark_schema
 from spark_timely.spark.base.worker import settle_worker
+from spark_timely.spark.session import scan
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import unique_times
 from spark_timely.time.domain import TimeDomain, TimeType
@@ -55,14 +56,6 @@ _TOLD: Final = re.compile(
     r"(?P<upper>\[.*?\]): .*?)(?: — hint: (?P<hint>.*))?$",
     re.MULTILINE,
 )
-
-_READ_OPTIONS: Final = {
-    "ignoreMissingFiles": "false",
-    "ignoreCorruptFiles": "false",
-    "datetimeRebaseMode": "CORRECTED",
-}
-
-_PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
 
 
 def run_sql(
@@ -169,16 +162,12 @@ class _Frames:
         return self._by_batches(step, sources[0])
 
     def _replayed(self, leaf: Replay, lo: Antichain, hi: Antichain, columns: Sequence[str]) -> DataFrame:
-        schema = spark_schema(_schema(leaf, columns[leaf.domain.arity :]))
+        schema = _schema(leaf, columns[leaf.domain.arity :])
         storage = open_storage(leaf.path, dict(self.storage_options.get(leaf.path) or {}) or None)
-        root = f"file://{storage.uri}" if storage.local else storage.uri
-        # What Spark would take for a pattern is a name here.
-        paths = [_PATTERN.sub(r"\\\g<0>", f"{root}/{share.path}") for share in self.task.shares.get(leaf.path, ())]
+        paths = [share.path for share in self.task.shares.get(leaf.path, ())]
         if not paths:
-            return self.spark.createDataFrame([], schema)
-        # A file that is gone is an error, and days are what they are, whatever the session says.
-        reader = self.spark.read.schema(schema).options(**_READ_OPTIONS)
-        rows = reader.parquet(*paths)
+            return self.spark.createDataFrame([], spark_schema(schema))
+        rows = scan(self.spark, storage, paths, schema)
         return rows.where(_beyond(leaf.domain, lo) & ~_beyond(leaf.domain, hi))
 
     def _exchanged(self, view: Hinted, source: DataFrame) -> DataFrame:

@@ -53,11 +53,10 @@ from spark_timely.spark.capture.staging import (
     write_files,
 )
 from spark_timely.spark.collection import refuse_maps
-from spark_timely.spark.session import changed_settings
+from spark_timely.spark.session import changed_settings, scan
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql import DataFrame
 
     from spark_timely.interop.cdcv2.statements import Statement, Time
     from spark_timely.time.domain import TimeDomain
@@ -296,19 +295,13 @@ class _Task:
 
     def _read(self, paths: list[str]) -> DataFrame:
         """Read messages at open times from files of the log, in the log's columns."""
-        spark: SparkSession = self.df.sparkSession
         form = self.plan.layout.form
         fields = [pa.field("_stream", pa.string())]
         fields += [pa.field(n, kind.arrow) for n, kind in zip(self.domain.columns, self.domain.types, strict=True)]
         fields += [pa.field("_diff", pa.int64()), *(field.with_nullable(nullable=True) for field in form.payload)]
-        schema: StructType = spark_schema(pa.schema(fields))
-        storage = self.storage
-        full = [
-            _escaped(f"file://{storage.full(path)}" if storage.local else f"{storage.uri}/{path}") for path in paths
-        ]
         held = beyond_sql(self._times, self.domain, self.standing.counts.frontier.elements)
         mine = f"_stream = '{self.plan.options.stream}' AND ({held})"
-        return spark.read.schema(schema).parquet(*full).where(mine)
+        return scan(self.df.sparkSession, self.storage, paths, pa.schema(fields)).where(mine)
 
     @property
     def _times(self) -> list[str]:
@@ -380,8 +373,3 @@ class _Task:
 
 def _is_statement(names: list[str]) -> str:
     return "(" + " OR ".join(f"{name} IS NOT NULL" for name in names) + ")"
-
-
-def _escaped(path: str) -> str:
-    """Return a path of which Spark takes no character for a pattern."""
-    return "".join(f"\\{c}" if c in "{}[]*?\\" else c for c in path)
