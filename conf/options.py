@@ -525,7 +525,7 @@ def _unknown_option(attempt: str, name: str, table: OptionTable[ParsedT]) -> Inv
     names = {_key(option.name): option.name for option in table.options.values()}
     near = difflib.get_close_matches(_key(name), names, n=1, cutoff=0.6)
     elsewhere = _ELSEWHERE.get(_key(name))
-    hint = elsewhere or (f"did you mean {names[near[0]]!r}?" if near else "known options: " + ", ".join(names.values()))
+    hint = elsewhere or (f"did you mean {names[near[0]]!r}?" if near else "give one of " + ", ".join(names.values()))
     return InvalidOptionError(f"{attempt}: found unknown option {shown(name)}", hint=hint, context={"option": name})
 
 

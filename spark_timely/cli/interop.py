@@ -108,7 +108,7 @@ def _import(
                 tasks[capture] = StreamImport(target.source(own=True), stream, types, name=capture, max_delay_s=1.0)
             else:
                 name = os.path.basename(capture)
-                tasks[capture] = StreamImport(target.source(), stream, types, name=name, tell=bar.update)
+                tasks[capture] = StreamImport(target.source(), stream, types, name=name, report=bar.update)
         for file in files:
             if not tasks[file].position:
                 with GrowingFile(file) as opened:
@@ -169,7 +169,7 @@ def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, target: _Tar
     _check_files(options.captures)
     if len(options.stream) > 1 or options.wait is not None:
         msg = "could not read the command line: found --wait, or more than one --stream, with --format cdcv2"
-        raise InvalidOptionError(msg, hint="all files together are one stream, and are read once")
+        raise InvalidOptionError(msg, hint="leave them out: all files together are one stream, and are read once")
     task = CdcImport(target.source(), options.stream[0] if options.stream else "cdcv2", types)
     events = unfinished = 0
 
@@ -255,7 +255,7 @@ class _Target:
             _ = types.payload  # raises, if a log cannot have such columns
             if self._streams < captures:
                 msg = f"could not read the command line: found --streams {self._streams} for {captures} captures"
-                raise InvalidOptionError(msg, hint="it is the number of all captures that the log will get") from None
+                raise InvalidOptionError(msg, hint="give the number of all captures that the log will get") from None
 
     def source(self, *, own: bool = False) -> Log | Callable[[], Log]:
         """Return the log, or what makes it; a handle of its `own` for another thread."""
@@ -428,7 +428,7 @@ def _export(options: argparse.Namespace, console: Console) -> bool:
                 types=types,
                 up_to=options.up_to,
                 name=options.name,
-                tell=bar.update,
+                report=bar.update,
             )
         else:
             written = export_log(
@@ -440,7 +440,7 @@ def _export(options: argparse.Namespace, console: Console) -> bool:
                 up_to=options.up_to,
                 name=options.name,
                 json_lines=form == "jsonl",
-                tell=bar.update,
+                report=bar.update,
             )
     return _print_written(written, console)
 

@@ -21,12 +21,13 @@ import pyarrow.compute as pc
 
 from spark_timely.cli.output import Console, count_text, printable, size_text
 from spark_timely.conf import parse_bytes
-from spark_timely.errors import InvalidOptionError, InvalidUsageError, StreamMissingError, TimelyError, shown
+from spark_timely.errors import InvalidOptionError, InvalidUsageError, TimelyError, shown
 from spark_timely.log import Log
 from spark_timely.log.cut import Cut, open_cut
 from spark_timely.log.files.index import FileIndex
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES
 from spark_timely.log.log import open_log
+from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.state import StreamState
 from spark_timely.log.store.storage import promised
 from spark_timely.log.wait import passes, wait_for
@@ -82,9 +83,7 @@ def storage_options(options: argparse.Namespace) -> dict[str, str] | None:
 def _stream(log: Log, name: str) -> StreamState:
     state = log.stream(name)
     if state is None:
-        streams = ", ".join(repr(stream) for stream in sorted(log.streams())) or "none yet"
-        msg = f"could not find stream {shown(name)} in log {log.path!r}"
-        raise StreamMissingError(msg, hint=f"streams of this log: {streams}")
+        raise missing_stream(log.path, name, log.streams())
     return state
 
 
@@ -156,7 +155,7 @@ def _chosen_columns(log: Log, names: str | None) -> list[str]:
     for name in chosen:
         if name not in known:
             msg = f"could not read log {log.path!r}: found no column {shown(name)}"
-            raise InvalidOptionError(msg, hint="columns of this log: " + ", ".join(map(repr, known)))
+            raise InvalidOptionError(msg, hint="give columns of this log: " + ", ".join(map(repr, known)))
     return chosen
 
 

@@ -137,15 +137,19 @@ def check_log(log: Log, types: CaptureTypes) -> None:
             f" {[type_.value for type_ in log.domain.types]} from {log.domain.minimum!r}"
         )
         hint = (
-            f"times of type {type_text(types.time)} need a stream log, {[type_.value for type_ in wanted.types]}"
-            f" from {wanted.minimum!r}"
+            f"import into a stream log of times {[type_.value for type_ in wanted.types]} from {wanted.minimum!r}:"
+            f" times of type {type_text(types.time)} need one"
         )
         raise SchemaMismatchError(msg, hint=hint)
     fields = [(field.name, canonical_type(field.type, field.name), field.nullable) for field in types.payload]
     found = [(field.name, field.type, field.nullable) for field in log.format.declared]
     if found != fields:
         msg = f"could not import into log {log.path!r}: found columns {shown(log.schema.names)} of other types or names"
-        raise SchemaMismatchError(msg, hint=f"records of type {type_text(types.record)} need {shown(fields)}")
+        raise SchemaMismatchError(
+            msg,
+            hint=f"import into a log with columns {shown(fields)}, or declare another type: records are now"
+            f" {type_text(types.record)}",
+        )
     if log.format.merged:
         msg = f"could not import into log {log.path!r}: found columns {shown(log.format.merged)} that came later"
         raise LogFormatError(msg, hint="import into a log of its own")
@@ -214,7 +218,7 @@ class StreamImport:
         Bytes of the capture that one commit takes, about.
     max_delay_s : float, optional
         How long events may wait for more to come before they are committed; for captures that are still being made.
-    tell : callable, optional
+    report : callable
         Gets the bytes of the capture that each commit took.
     clock : callable
         Seconds, for `max_delay_s`.
@@ -252,7 +256,7 @@ class StreamImport:
         name: str,
         commit_bytes: int = COMMIT_BYTES,
         max_delay_s: float | None = None,
-        tell: Callable[[int], None] | None = None,
+        report: Callable[[int], None] = lambda n: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.stream = stream
@@ -260,7 +264,7 @@ class StreamImport:
         self.name = name
         self._commit_bytes = commit_bytes
         self._max_delay_s = max_delay_s
-        self._tell = tell
+        self._report = report
         self._clock = clock
         self._log: Log | None = None
         self._make: Callable[[], Log] | None = None
@@ -549,8 +553,7 @@ class StreamImport:
             self._new_events += sum(chunk.n_events for chunk in chunks)
             self._new_records += times.shape[0]
         self._mark = mark
-        if self._tell is not None:
-            self._tell(high - low)
+        self._report(high - low)
 
 
 def newest_mark(log: Log, state: StreamState) -> ImportMark:

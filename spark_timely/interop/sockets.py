@@ -66,7 +66,9 @@ class Address:
         found = _ADDRESS.fullmatch(text)
         if found is None or int(found["port"]) > 65_535:
             msg = f"could not read address {shown(text)}: found neither tcp://HOST:PORT nor tcp-listen://HOST:PORT"
-            raise InvalidUsageError(msg, hint="tcp://127.0.0.1:8000 connects, tcp-listen://127.0.0.1:8000 waits")
+            raise InvalidUsageError(
+                msg, hint="give tcp://127.0.0.1:8000 to connect, tcp-listen://127.0.0.1:8000 to wait"
+            )
         return cls(found["host"].strip("[]"), int(found["port"]), found["listen"] is not None)
 
     def __str__(self) -> str:

@@ -51,7 +51,7 @@ Batches = Iterator[pa.RecordBatch]
 _USER_ERRORS: Final = (AnalysisException, ArithmeticException, NumberFormatException, SparkRuntimeException)
 
 # An operator's own error, as the text of a job's failure repeats it.
-_TOLD: Final = re.compile(
+_REPEATED: Final = re.compile(
     r"OperatorError: (?P<message>could not run operator '(?P<operator>[^']*)' at times from (?P<lower>\[.*?\]) to "
     r"(?P<upper>\[.*?\]): .*?)(?: — hint: (?P<hint>.*))?$",
     re.MULTILINE,
@@ -83,9 +83,9 @@ def run_sql(
 def _named(error: Exception, task: Task, output: OutputPlan) -> Exception:
     """Return the error of the operator that a job failed of; the error itself where none did."""
     text = str(error)
-    told = _TOLD.search(text)
-    if told is not None:
-        message, operator, lower, upper, hint = told.group("message", "operator", "lower", "upper", "hint")
+    own = _REPEATED.search(text)
+    if own is not None:
+        message, operator, lower, upper, hint = own.group("message", "operator", "lower", "upper", "hint")
         return OperatorError(message, hint=hint, operator=operator, lower=lower, upper=upper)
     if isinstance(error, _USER_ERRORS):
         line = text.strip().partition("\n")[0]
@@ -111,7 +111,7 @@ def _run(
         counts = Counts()
         counts.add({view.name: (rows.num_rows, rows.nbytes)})
         result = write_result(task, output, lambda: rows, counts)
-        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], names=["result"])
+        yield pa.RecordBatch.from_pylist([{"result": pickle.dumps(result)}])
 
     found = _plain(frames[view, task.lower, task.upper, names]).mapInArrow(write, "result binary").collect()
     return _joined([pickle.loads(bytes(row["result"])) for row in found])
@@ -226,8 +226,7 @@ class _Frames:
         def part(batches: Batches) -> Batches:
             settle_worker()
             for bucket, content in blocks_of(part_of_rows(_table(batches, given), keys, chosen), len(keys), n):
-                arrays = [pa.array([bucket], pa.int64()), pa.array([content], pa.binary())]
-                yield pa.RecordBatch.from_arrays(arrays, names=["bucket", "content"])
+                yield pa.RecordBatch.from_pylist([{"bucket": bucket, "content": content}])
 
         def merge(batches: Batches) -> Batches:
             settle_worker()

@@ -128,7 +128,9 @@ def session(
             from delta import configure_spark_with_delta_pip
         except ImportError as error:
             msg = "could not start a session for Delta tables: found no package delta-spark"
-            raise InvalidUsageError(msg, hint="pip install 'spark-timely[spark]', or leave delta=True out") from error
+            raise InvalidUsageError(
+                msg, hint="install it with pip install 'spark-timely[spark]', or leave delta=True out"
+            ) from error
         extra = [name for name in conf.get("spark.jars.packages", "").split(",") if name]
         if not conf.get("spark.jars"):
             builder = configure_spark_with_delta_pip(builder, extra_packages=extra)
@@ -320,7 +322,7 @@ def table_path(spark: SparkSession, name: str, /) -> str:
         ) from error
     if detail["format"] != "delta":
         msg = f"could not use table {name!r} as a log: found format={detail['format']!r}"
-        raise LogMissingError(msg, hint="a log is a Delta table that create_log or a capture made")
+        raise LogMissingError(msg, hint="name a Delta table that create_log or a capture made")
     managed = sorted(_CATALOG_FEATURES.intersection(detail["tableFeatures"] or ()))
     if managed:
         msg = f"could not use table {name!r} as a log: found table features {managed}, its commits are its catalog's"

@@ -130,7 +130,7 @@ def export_collection(
     up_to: object | None = None,
     name: str = "cdcv2",
     stretch_rows: int = STRETCH_ROWS,
-    tell: Callable[[int], None] | None = None,
+    report: Callable[[int], None] = lambda n: None,
 ) -> list[Exported]:
     """Write a collection log to files of CDCv2 messages as lines of JSON, dealt to the files in turn.
 
@@ -144,7 +144,7 @@ def export_collection(
         How many; only together they say everything.
     name : str
         What the files' names begin with.
-    tell : callable, optional
+    report : callable
         Gets the number of updates of each message.
 
     Raises
@@ -164,8 +164,7 @@ def export_collection(
             n = len(message.diffs) if isinstance(message, Updates) else 0
             messages[i] += 1
             records[i] += n
-            if tell is not None:
-                tell(n)
+            report(n)
         whole.finish()
     return [Exported(str(path), messages[i], records[i], path.stat().st_size) for i, path in enumerate(whole.paths)]
 
@@ -229,8 +228,8 @@ class CdcImport:
         if log.domain.arity != wanted.arity:
             msg = f"could not import CDCv2 into log {log.path!r}: found times of {log.domain.arity} coordinates"
             hint = (
-                f"times of type {type_text(self._types.time)} have {wanted.arity}; declare another type, or use"
-                " another log"
+                f"declare another type, or use another log: times of type {type_text(self._types.time)} have"
+                f" {wanted.arity}"
             )
             raise SchemaMismatchError(msg, hint=hint)
         log.check_writable()
@@ -311,4 +310,4 @@ class CdcImport:
             where = "" if self._log is None else f" into log {self._log.path!r}"
             msg = f"could not import CDCv2{where}: found an update at time={time!r}"
             least = domain.render_time(domain.minimum)
-            raise ProtocolError(msg, hint=f"the log begins at {least!r}: import into one that begins earlier")
+            raise ProtocolError(msg, hint=f"import into a log that begins earlier: this one begins at {least!r}")

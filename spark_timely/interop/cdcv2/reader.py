@@ -219,7 +219,7 @@ def read_message(line: str | bytes, *, time: str | Type, record: str | Type) -> 
         return _message(found, layout, type_)
     except (ValueError, TypeError, LookupError, RecursionError, OverflowError) as error:
         msg = f"could not read a CDCv2 message: {found_by(error)}"
-        hint = 'a line is {"updates": [[record, time, diff], …]} or {"progress": {"lower", "upper", "counts"}}'
+        hint = 'write lines as {"updates": [[record, time, diff], …]} or {"progress": {"lower", "upper", "counts"}}'
         raise CaptureFormatError(msg, hint=hint) from error
 
 
@@ -253,7 +253,7 @@ def _message(found: Mapping[str, object], layout: TimeLayout, type_: Type) -> Up
 def _antichain(value: object, layout: TimeLayout) -> Antichain:
     if not isinstance(value, list):
         msg = f"found {shown(value)} in place of a list of times"
-        raise InvalidUsageError(msg, hint="lower and upper are lists of times")
+        raise InvalidUsageError(msg, hint="give lower and upper as lists of times")
     return Antichain.from_times(
         np.array([layout.from_json(time) for time in value], np.int64).reshape(-1, layout.arity), layout.arity
     )

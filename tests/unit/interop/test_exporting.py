@@ -184,7 +184,7 @@ def test_two_exports_at_once_do_not_mix(tmp_path: Path, monkeypatch: pytest.Monk
             export_log(other, tmp_path)
 
     with pytest.raises(InvalidUsageError, match=r"found .*capture_w0\.bin"):
-        export_log(log, tmp_path, tell=meanwhile)
+        export_log(log, tmp_path, report=meanwhile)
     assert [file.name for file in tmp_path.iterdir()] == ["capture_w0.bin"]
     assert read(str(tmp_path / "capture_w0.bin"), default_types(other)).times[:, 0].tolist() == [7]
 
