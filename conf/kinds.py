@@ -46,8 +46,6 @@ class Option:
         Unit of the value, empty if it has none.
     help : str
         What it does, one or two sentences.
-    applies : {"sink", "source"}
-        Which table it is in.
     choices : tuple of str
         Words that are allowed: all that are for ``enum``, in place of a value otherwise.
     minimum : int
@@ -61,7 +59,6 @@ class Option:
     default: str | None
     unit: str
     help: str
-    applies: Literal["sink", "source"]
     choices: tuple[str, ...] = ()
     minimum: int = 0
     required: bool = False

@@ -15,7 +15,15 @@ from functools import partial
 import numpy as np
 
 from spark_timely.cli.output import Console, count_text, printable, size_text
-from spark_timely.cli.verbs import Verb, asked_log, duration, frontier_text, storage_options, whole_number
+from spark_timely.cli.verbs import (
+    Verb,
+    asked_log,
+    duration,
+    frontier_facts,
+    frontier_text,
+    storage_options,
+    whole_number,
+)
 from spark_timely.errors import (
     CaptureFormatError,
     InvalidOptionError,
@@ -205,7 +213,7 @@ def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, target: _Tar
     assert log is not None
     if console.json_mode:
         facts = {"messages": events, "added": task.added, "pending": task.pending, "unfinished": unfinished}
-        console.answer({**facts, "frontier": log.domain.frontier_to_json(frontier), "complete": frontier.is_empty})
+        console.answer(facts | frontier_facts(log.domain, frontier))
         return True
     pending = f", {count_text(task.pending, 'update')} not complete yet" if task.pending else ""
     pending += f"; {count_text(unfinished, 'byte')} of a message that is not whole yet" if unfinished else ""
@@ -365,9 +373,7 @@ def _print_imported(log: Log | None, types: CaptureTypes, results: list[Imported
         for result in results:
             facts = dataclasses.asdict(dataclasses.replace(result, frontier=None))  # type: ignore[arg-type]
             captures.append({**facts, "frontier": domain.frontier_to_json(result.frontier)})
-        console.answer(
-            {"captures": captures, "frontier": domain.frontier_to_json(frontier), "complete": frontier.is_empty}
-        )
+        console.answer({"captures": captures, **frontier_facts(domain, frontier)})
         return
     for result in results:
         added = f"{count_text(result.new_events, 'event')} with {count_text(result.new_records, 'record')} added"

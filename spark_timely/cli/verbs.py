@@ -96,6 +96,11 @@ def frontier_text(domain: TimeDomain, frontier: Antichain) -> str:
     return domain.render_frontier(frontier)
 
 
+def frontier_facts(domain: TimeDomain, frontier: Antichain) -> dict[str, object]:
+    """Return how far something is, for JSON."""
+    return {"frontier": domain.frontier_to_json(frontier), "complete": frontier.is_empty}
+
+
 def _moment(microseconds: int) -> dt.datetime:
     return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=microseconds)
 
@@ -254,8 +259,7 @@ def _facts(log: Log) -> dict[str, object]:
         "table_version": log.version,
         "times": [type_.value for type_ in domain.types],
         "minimum": domain.time_to_json(domain.minimum),
-        "frontier": domain.frontier_to_json(frontier),
-        "complete": frontier.is_empty,
+        **frontier_facts(domain, frontier),
         "unclaimed": log.unclaimed,
         "messages": _sizes(log.files()),
         "dead": _sizes(log.dead_files()),
@@ -321,7 +325,7 @@ def _frontier(options: argparse.Namespace, console: Console) -> bool:
     elif options.complete:
         answer = frontier.is_empty
     if console.json_mode:
-        console.answer({"frontier": domain.frontier_to_json(frontier), "complete": frontier.is_empty, "answer": answer})
+        console.answer(frontier_facts(domain, frontier) | {"answer": answer})
     else:
         console.line(frontier_text(domain, frontier))
     return answer
@@ -503,8 +507,7 @@ def _print_moves(
             }
             for state in after
         ]
-        facts: dict[str, object] = {"moved": moves, "frontier": domain.frontier_to_json(frontier)}
-        facts["complete"] = frontier.is_empty
+        facts = {"moved": moves, **frontier_facts(domain, frontier)}
         console.answer({**facts, "dry_run": True} if dry_run else facts)
         return
     for line in _moves(domain, after, frontier, given_up):
@@ -625,8 +628,7 @@ def _wait(
         found = [
             {
                 "log": log.path,
-                "frontier": log.domain.frontier_to_json(log.frontier()),
-                "complete": log.frontier().is_empty,
+                **frontier_facts(log.domain, log.frontier()),
                 "reached": reached(log.frontier()),
             }
             for log in logs

@@ -12,13 +12,14 @@ import pytest
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError
 from spark_timely.interop.cdcv2.collections import export_collection
-from spark_timely.interop.chunk import CaptureChunk, concat_chunks
+from spark_timely.interop.chunk import CaptureChunk
 from spark_timely.interop.exporting import default_types, export_log
 from spark_timely.interop.importing import CaptureTypes, StreamImport
 from spark_timely.interop.reader import CaptureReader
 from spark_timely.interop.schema import type_text
 from spark_timely.interop.writer import capture_bytes
 from spark_timely.log import MemoryLog
+from tests.oracles.golden import concat_chunks
 
 SCHEMA = pa.schema([pa.field("k", pa.string(), nullable=False), pa.field("n", pa.int64())])
 
