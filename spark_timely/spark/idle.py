@@ -25,6 +25,7 @@ Invariants
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -245,14 +246,12 @@ class IdleWatch:
         return self._advance(log, state)
 
     def _log(self) -> Log | None:
-        if self._opened is None:
-            self._opened = self._find(self._options.path, self._options.storage_options)
-            return self._opened
-        try:
-            self._opened.refresh()
-        except RolledBackError:
-            # Whether the query may continue on a log that was restored is judged by its checkpoint.
-            self._opened = self._find(self._options.path, self._options.storage_options)
+        # Whether the query may continue on a log that was restored is judged by its checkpoint.
+        with contextlib.suppress(RolledBackError):
+            if self._opened is not None:
+                self._opened.refresh()
+                return self._opened
+        self._opened = self._find(self._options.path, self._options.storage_options)
         return self._opened
 
     def _advance(self, log: Log, state: StreamState) -> bool:
