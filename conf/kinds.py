@@ -10,12 +10,13 @@ Invariants
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from spark_timely.time.text import Duration, parse_distance, parse_duration, parse_moment
+from spark_timely.time.text import parse_distance, parse_duration, parse_moment
 
 Kind = Literal[
     "str", "name", "names", "int", "bool", "bytes", "duration", "distance", "enum", "antichain", "seq", "wallclock"
@@ -45,8 +46,6 @@ class Option:
         Unit of the value, empty if it has none.
     help : str
         What it does, one or two sentences.
-    applies : {"sink", "source"}
-        Which table it is in.
     choices : tuple of str
         Words that are allowed: all that are for ``enum``, in place of a value otherwise.
     minimum : int
@@ -60,7 +59,6 @@ class Option:
     default: str | None
     unit: str
     help: str
-    applies: Literal["sink", "source"]
     choices: tuple[str, ...] = ()
     minimum: int = 0
     required: bool = False
@@ -129,18 +127,9 @@ def parse_bytes(value: object, /) -> int:
 
 def _parse_str(option: Option, value: object) -> str:
     del option
-    text = value if isinstance(value, str) else _fspath(value)
-    if not text.strip():
-        msg = "expected a text that is not empty"
-        raise ValueError(msg)
-    return text
-
-
-def _fspath(value: object) -> str:
-    path = getattr(value, "__fspath__", None)
-    text = path() if callable(path) else None
-    if not isinstance(text, str):
-        msg = "expected a text"
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(text, str) or not text.strip():
+        msg = "expected a text that is not empty" if isinstance(text, str) else "expected a text"
         raise ValueError(msg)
     return text
 
@@ -201,20 +190,6 @@ def _parse_bool(option: Option, value: object) -> bool:
     return word == "true"
 
 
-def _parse_bytes_option(option: Option, value: object) -> int:
-    return _at_least(option, parse_bytes(value))
-
-
-def _parse_duration_option(option: Option, value: object) -> Duration:
-    del option
-    return parse_duration(value)
-
-
-def _parse_distance_option(option: Option, value: object) -> Duration:
-    del option
-    return parse_distance(value)
-
-
 def _parse_enum(option: Option, value: object) -> str:
     word = _choice(option, value)
     if word is None:
@@ -260,9 +235,9 @@ _PARSERS: dict[str, Callable[[Option, object], object]] = {
     "names": _parse_names,
     "int": _parse_int,
     "bool": _parse_bool,
-    "bytes": _parse_bytes_option,
-    "duration": _parse_duration_option,
-    "distance": _parse_distance_option,
+    "bytes": lambda option, value: _at_least(option, parse_bytes(value)),
+    "duration": lambda _, value: parse_duration(value),
+    "distance": lambda _, value: parse_distance(value),
     "enum": _parse_enum,
     "antichain": _parse_antichain,
     "seq": _parse_seq,

@@ -18,8 +18,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from spark_timely.conf.kinds import JsonValue, Kind, Option, parse_value
 from spark_timely.errors import InvalidOptionError, shown
@@ -46,7 +45,6 @@ class Options:
 
 
 def _option(
-    applies: Literal["sink", "source"],
     name: str,
     kind: Kind,
     default: str | None,
@@ -59,20 +57,16 @@ def _option(
     empty: object = None,
 ) -> Any:  # noqa: ANN401 - a dataclass field stands for the value of its attribute
     """Declare one option as a field; `empty` is its value where there is no default."""
-    option = Option(name, kind, default, unit, text, applies, choices, minimum, required)
+    option = Option(name, kind, default, unit, text, choices, minimum, required)
     value = empty if default is None else parse_value(option, default)
     return field(default=value, metadata={"option": option})
-
-
-_sink = partial(_option, "sink")
-_source = partial(_option, "source")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions(Options):
     """Options of the sink, parsed. The metadata of each field holds its `Option`."""
 
-    path: str = _sink(
+    path: str = _option(
         "path",
         "str",
         None,
@@ -80,15 +74,15 @@ class SinkOptions(Options):
         required=True,
         empty="",
     )
-    stream: str = _sink("stream", "name", "main", "Which stream of the log this query is.")
-    time_column: tuple[str, ...] = _sink(
+    stream: str = _option("stream", "name", "main", "Which stream of the log this query is.")
+    time_column: tuple[str, ...] = _option(
         "timeColumn",
         "names",
         None,
         "Column that holds the time of each row; several, separated by commas, for a product time.",
         empty=(),
     )
-    frontier: str | None = _sink(
+    frontier: str | None = _option(
         "frontier",
         "enum",
         None,
@@ -98,14 +92,14 @@ class SinkOptions(Options):
         "`advance` and `close` move it.",
         choices=("batch", "bounded", "source", "events", "hold"),
     )
-    lateness: Duration = _sink(
+    lateness: Duration = _option(
         "lateness",
         "distance",
         "0",
         "With `frontier=bounded`: how far behind the greatest time seen a row may be.",
         unit="a duration such as `12 hours`; for integer times a number",
     )
-    max_future_skew: Duration | None = _sink(
+    max_future_skew: Duration | None = _option(
         "maxFutureSkew",
         "distance",
         None,
@@ -114,7 +108,7 @@ class SinkOptions(Options):
         "stream's held time for integers.",
         unit="a duration such as `12 hours`; for integer times a number",
     )
-    late_data: str = _sink(
+    late_data: str = _option(
         "lateData",
         "enum",
         "error",
@@ -122,7 +116,7 @@ class SinkOptions(Options):
         "dead letter, or move its time up to the frontier. A time equal to a frontier element is not late.",
         choices=("error", "deadLetter", "advance"),
     )
-    on_finish: str = _sink(
+    on_finish: str = _option(
         "onFinish",
         "enum",
         "hold",
@@ -130,7 +124,7 @@ class SinkOptions(Options):
         "does not see the end.",
         choices=("hold", "close"),
     )
-    idle_timeout: Duration | None = _sink(
+    idle_timeout: Duration | None = _option(
         "idleTimeout",
         "duration",
         None,
@@ -139,38 +133,38 @@ class SinkOptions(Options):
         "`lateData`, which must be chosen. Only through `spark_timely.start`.",
         unit="a duration such as `10 minutes`",
     )
-    streams: int = _sink(
+    streams: int = _option(
         "streams",
         "int",
         "1",
         "How many streams a new log waits for: its frontier stays at the minimum until each was opened.",
         minimum=1,
     )
-    diff_column: str | None = _sink(
+    diff_column: str | None = _option(
         "diffColumn", "str", None, "Column that holds the signed count of each row; makes a new log a collection log."
     )
-    merge_schema: bool = _sink(
+    merge_schema: bool = _option(
         "mergeSchema",
         "bool",
         "false",
         "Whether columns of the data that the log does not have are added to it. Rows without them, earlier ones and "
         "those of other streams, have nulls there; a running reader sees them after its restart.",
     )
-    takeover: bool = _sink(
+    takeover: bool = _option(
         "takeover",
         "bool",
         "false",
         "Whether the first micro-batch of this query takes the stream over from the query that owns it, which is "
         "refused from then on. A query that has lost a stream cannot take it back.",
     )
-    begin_at: int | None = _sink(
+    begin_at: int | None = _option(
         "beginAt",
         "int",
         None,
         "Accepts at the micro-batch of this number, and at no other, that earlier ones are missing in the log: it was "
         "deleted, restored or replaced on purpose, or the query captured elsewhere before. The log then says which.",
     )
-    target_file_size: int = _sink(
+    target_file_size: int = _option(
         "targetFileSize",
         "bytes",
         "128mb",
@@ -179,7 +173,7 @@ class SinkOptions(Options):
         unit="bytes",
         minimum=1,
     )
-    dialect: str = _sink(
+    dialect: str = _option(
         "dialect",
         "enum",
         "timely",
@@ -188,14 +182,14 @@ class SinkOptions(Options):
         "the frontier. Only in foreachBatch: `spark_timely.capture`, or `spark_timely.start` with `through`.",
         choices=("timely", "cdcv2"),
     )
-    single_writer: bool = _sink(
+    single_writer: bool = _option(
         "singleWriter",
         "bool",
         "false",
         "Promises that only one process at a time writes to this log, compaction and command line included. Allows to "
         "write to Databricks volumes and to file systems without hard links, where a second writer would be lost.",
     )
-    flush: bool = _sink(
+    flush: bool = _option(
         "flush",
         "bool",
         "true",
@@ -203,10 +197,10 @@ class SinkOptions(Options):
         "take the latest micro-batches, or damage the log. On several hosts each flushes what it writes; files that "
         "Spark writes (`capture`) are flushed by the driver, which reaches the disk of its own host only.",
     )
-    compression: str = _sink(
+    compression: str = _option(
         "compression", "enum", "zstd", "Compression of the data files.", choices=("zstd", "snappy", "gzip", "none")
     )
-    auto_compact: str = _sink(
+    auto_compact: str = _option(
         "autoCompact",
         "enum",
         "inline",
@@ -215,7 +209,7 @@ class SinkOptions(Options):
         "by `spark-timely compact`.",
         choices=("inline", "off"),
     )
-    checkpoint_location: str | None = _sink(
+    checkpoint_location: str | None = _option(
         "checkpointLocation",
         "str",
         None,
@@ -228,17 +222,17 @@ class SinkOptions(Options):
 class SourceOptions(Options):
     """Options of the source, parsed. The metadata of each field holds its `Option`."""
 
-    path: str = _source(
+    path: str = _option(
         "path", "str", None, "Where the log is: a local path or the URL of a cloud store.", required=True, empty=""
     )
-    delivery: str = _source(
+    delivery: str = _option(
         "delivery",
         "enum",
         "complete",
         "`complete`: closed times only, in frontier order. `arrival`: events in the order captured.",
         choices=("complete", "arrival"),
     )
-    content: str = _source(
+    content: str = _option(
         "content",
         "enum",
         "messages",
@@ -247,23 +241,23 @@ class SourceOptions(Options):
         "only; for queries that read by themselves.",
         choices=("messages", "events", "splits", "clock"),
     )
-    logs: tuple[str, ...] | None = _source(
+    logs: tuple[str, ...] | None = _option(
         "logs", "names", None, "With `content=clock`: paths of further logs to watch, as a JSON list."
     )
-    run: str | None = _source(
+    run: str | None = _option(
         "run",
         "str",
         None,
         "With `content=clock`: a text; one that is not the checkpoint's makes a micro-batch although no log moved.",
     )
-    alarm: str | None = _source(
+    alarm: str | None = _option(
         "alarm",
         "str",
         None,
         "With `content=clock`: the query's checkpoint. A file in it, `timely-clock`, asks for a micro-batch although "
         "no log moved.",
     )
-    workers: int | None = _source(
+    workers: int | None = _option(
         "workers",
         "int",
         None,
@@ -271,29 +265,29 @@ class SourceOptions(Options):
         "are summed up per split: `spark_timely.consolidate` sums up the whole.",
         minimum=1,
     )
-    split_by: str = _source(
+    split_by: str = _option(
         "splitBy",
         "enum",
         "bytes",
         "`time`: each split holds whole times, so that work per time needs no shuffle.",
         choices=("bytes", "time"),
     )
-    as_of: JsonValue | None = _source(
+    as_of: JsonValue | None = _option(
         "asOf",
         "antichain",
         None,
         "One closed time of a collection log: contents as of it first, then the changes. A row and its retraction may "
         "come from two splits: `spark_timely.consolidate` the contents. Fresh checkpoint only.",
     )
-    snapshot: bool = _source("snapshot", "bool", "true", "With `asOf`: whether the contents come before the changes.")
-    starting_frontier: JsonValue | None = _source(
+    snapshot: bool = _option("snapshot", "bool", "true", "With `asOf`: whether the contents come before the changes.")
+    starting_frontier: JsonValue | None = _option(
         "startingFrontier",
         "antichain",
         None,
         "Read times beyond this antichain, inclusive. Default `earliest`. Fresh checkpoint only.",
         choices=("earliest", "latest"),
     )
-    starting_version: int | str | None = _source(
+    starting_version: int | str | None = _option(
         "startingVersion",
         "seq",
         None,
@@ -301,7 +295,7 @@ class SourceOptions(Options):
         "before it. Nothing is read before the streams have come so far. Fresh checkpoint only.",
         choices=("earliest", "latest"),
     )
-    starting_timestamp: int | str | None = _source(
+    starting_timestamp: int | str | None = _option(
         "startingTimestamp",
         "wallclock",
         None,
@@ -311,31 +305,31 @@ class SourceOptions(Options):
         unit="ISO 8601",
         choices=("earliest", "latest"),
     )
-    up_to: JsonValue | None = _source(
+    up_to: JsonValue | None = _option(
         "upTo",
         "antichain",
         None,
         "Stop before the times beyond this antichain, exclusive. "
         "This and `ending…` hold for a run: a restart that gives none has no end.",
     )
-    ending_version: int | None = _source(
+    ending_version: int | None = _option(
         "endingVersion", "seq", None, "Stop after this commit number (`_seq`), inclusive."
     )
-    ending_timestamp: int | None = _source(
+    ending_timestamp: int | None = _option(
         "endingTimestamp",
         "wallclock",
         None,
         "Stop after the commits of this moment, inclusive. Without a zone it is UTC.",
         unit="ISO 8601",
     )
-    cut: str | None = _source(
+    cut: str | None = _option(
         "cut",
         "str",
         None,
         "A cut that this log is part of, as `str(spark_timely.cut(…))` gives it: read up to its frontier, exactly. "
         "Refused if another log is at the path, and by a batch read if the log has not come so far.",
     )
-    max_times_per_trigger: int | None = _source(
+    max_times_per_trigger: int | None = _option(
         "maxTimesPerTrigger",
         "int",
         None,
@@ -343,10 +337,10 @@ class SourceOptions(Options):
         unit="times",
         minimum=1,
     )
-    max_files_per_trigger: int | None = _source(
+    max_files_per_trigger: int | None = _option(
         "maxFilesPerTrigger", "int", None, "The most files in a micro-batch.", unit="files", minimum=1
     )
-    max_bytes_per_trigger: int | None = _source(
+    max_bytes_per_trigger: int | None = _option(
         "maxBytesPerTrigger",
         "bytes",
         None,
@@ -354,10 +348,10 @@ class SourceOptions(Options):
         unit="bytes",
         minimum=1,
     )
-    max_rows_per_trigger: int | None = _source(
+    max_rows_per_trigger: int | None = _option(
         "maxRowsPerTrigger", "int", None, "The most rows in a micro-batch.", unit="rows", minimum=1
     )
-    align_to: Duration | None = _source(
+    align_to: Duration | None = _option(
         "alignTo",
         "distance",
         None,
@@ -366,30 +360,30 @@ class SourceOptions(Options):
         "neither. Times of one coordinate only.",
         unit="a duration such as `12 hours`; for integer times a number",
     )
-    poll_interval: Duration = _source(
+    poll_interval: Duration = _option(
         "pollInterval",
         "duration",
         "200ms",
         "How often at most the log is asked for news; in between Spark is answered from memory.",
         unit="a duration such as `10 minutes`",
     )
-    include_metadata: bool = _source(
+    include_metadata: bool = _option(
         "includeMetadata",
         "bool",
         "false",
         "Adds where a row comes from: `_stream` and `_seq`; null in contents (`asOf`).",
     )
-    include_time: bool = _source("includeTime", "bool", "false", "Adds the column or columns of the time.")
-    columns: tuple[str, ...] | None = _source("columns", "names", None, "Payload columns to read; all if not given.")
-    where: str | None = _source(
+    include_time: bool = _option("includeTime", "bool", "false", "Adds the column or columns of the time.")
+    columns: tuple[str, ...] | None = _option("columns", "names", None, "Payload columns to read; all if not given.")
+    where: str | None = _option(
         "where",
         "str",
         None,
         "A condition on payload columns, as SQL text: rows for which it is not true are left out where the files are "
         "read. Progress, offsets and limits are the same without it; it may change at any restart.",
     )
-    stream_filter: tuple[str, ...] | None = _source("streamFilter", "names", None, "Streams to read; all if not given.")
-    fail_on_data_loss: bool = _source(
+    stream_filter: tuple[str, ...] | None = _option("streamFilter", "names", None, "Streams to read; all if not given.")
+    fail_on_data_loss: bool = _option(
         "failOnDataLoss", "bool", "true", "Whether a missing data file fails the read or is passed over."
     )
 
@@ -525,7 +519,7 @@ def _unknown_option(attempt: str, name: str, table: OptionTable[ParsedT]) -> Inv
     names = {_key(option.name): option.name for option in table.options.values()}
     near = difflib.get_close_matches(_key(name), names, n=1, cutoff=0.6)
     elsewhere = _ELSEWHERE.get(_key(name))
-    hint = elsewhere or (f"did you mean {names[near[0]]!r}?" if near else "known options: " + ", ".join(names.values()))
+    hint = elsewhere or (f"did you mean {names[near[0]]!r}?" if near else "give one of " + ", ".join(names.values()))
     return InvalidOptionError(f"{attempt}: found unknown option {shown(name)}", hint=hint, context={"option": name})
 
 

@@ -176,7 +176,7 @@ class Arrivals:
         self, history: History, commits: npt.NDArray[np.intp], streams: Streams
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return bytes and files of each commit; a file of several counts with the first of them."""
-        index = self._files(streams)
+        index = self._catalog.index(streams)
         sizes = np.zeros(commits.shape[0], dtype=np.int64)
         files = np.zeros(commits.shape[0], dtype=np.int64)
         left = np.ones(len(index), dtype=np.bool_)
@@ -197,15 +197,6 @@ class Arrivals:
             left[holds] = False
         return sizes, files
 
-    def _files(self, streams: Streams) -> FileIndex:
-        index = self._catalog.index()
-        if streams is None:
-            return index
-        chosen = np.zeros(len(index), dtype=np.bool_)
-        for name in streams:  # one turn per chosen stream
-            chosen |= index.may_hold_stream(name)
-        return index.select(chosen)
-
     # -- plans
 
     def plan(self, low: Seqs, end: Offset, workers: int | None, *, opening: bool) -> list[Split]:
@@ -221,7 +212,7 @@ class Arrivals:
         skipped = _skipped(history, commits, end.selection.start)
         if self._layout.content != "events":
             commits, skipped = commits[~skipped], skipped[~skipped]
-        index = self._files(streams)
+        index = self._catalog.index(streams)
         index = index.select(_may_hold_commits(index, _ranges(history, commits[~skipped])))
         n_splits = workers or default_splits(int(index.sizes.sum()))
         splits: list[dict[str, Any]] = []

@@ -333,7 +333,7 @@ def check_delivery(options: SourceOptions, /) -> None:
             msg = f"could not read in order of arrival: found option {name}={shown(given)}, which speaks of times"
             raise InvalidOptionError(
                 msg,
-                hint="under delivery=arrival positions are commits: use startingVersion, startingTimestamp, "
-                "endingVersion, endingTimestamp and the limits on files, bytes and rows",
+                hint="use startingVersion, startingTimestamp, endingVersion, endingTimestamp and the limits on "
+                "files, bytes and rows: under delivery=arrival positions are commits",
                 context={"option": name},
             )

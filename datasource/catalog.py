@@ -69,8 +69,8 @@ class Catalog:
         """
         return self._log.domain.minimum_frontier
 
-    def index(self) -> FileIndex:
-        """Return the files of messages in the log's present snapshot."""
+    def index(self, streams: tuple[str, ...] | None = None) -> FileIndex:
+        """Return the files of messages in the log's present snapshot; those alone that may hold some streams."""
         version = self._log.generation, self._log.version
         if self._index is None or version != self._version:
             self._index = self._log.files()
@@ -79,16 +79,16 @@ class Catalog:
                 live = set(self._index.paths.tolist())
                 self._counts = {path: counts for path, counts in self._counts.items() if path in live}
                 self._n_kept = sum(counts.rows.shape[0] for counts in self._counts.values())
-        return self._index
+        if streams is None:
+            return self._index
+        chosen = np.zeros(len(self._index), dtype=np.bool_)
+        for name in streams:  # one turn per chosen stream
+            chosen |= self._index.may_hold_stream(name)
+        return self._index.select(chosen)
 
     def files(self, streams: tuple[str, ...] | None, as_of: Antichain | None) -> FileView:
         """Return the files that may hold rows of some streams, times moved up to `as_of`."""
-        index = self.index()
-        if streams is not None:
-            chosen = np.zeros(len(index), dtype=np.bool_)
-            for name in streams:  # one turn per chosen stream
-                chosen |= index.may_hold_stream(name)
-            index = index.select(chosen)
+        index = self.index(streams)
         minima, maxima = index.min_times, index.max_times
         if as_of is not None:
             minima, maxima = np.maximum(minima, as_of.times), np.maximum(maxima, as_of.times)

@@ -258,8 +258,8 @@ class Alarm:
                 found = self._read()
                 self._number = 0 if found is None else found[0]
             self._number += 1
-            told = {"version": _ALARM_VERSION, "run": self._run, "number": self._number, "after_s": after_s}
-            self._write(json.dumps({**told, "at": self._wall() + after_s}).encode())
+            setting = {"version": _ALARM_VERSION, "run": self._run, "number": self._number, "after_s": after_s}
+            self._write(json.dumps({**setting, "at": self._wall() + after_s}).encode())
         except (TimelyError, OSError) as error:
             self._warn(str(error))
             return False
@@ -284,10 +284,10 @@ class Alarm:
         try:
             if not self._storage.exists(_FILE):
                 return None
-            told = json.loads(bytes(self._storage.read(_FILE)))
-            if told["version"] != _ALARM_VERSION or told["run"] != self._run:
+            setting = json.loads(bytes(self._storage.read(_FILE)))
+            if setting["version"] != _ALARM_VERSION or setting["run"] != self._run:
                 return None
-            return int(told["number"]), float(told["after_s"]), float(told["at"])
+            return int(setting["number"]), float(setting["after_s"]), float(setting["at"])
         except (TimelyError, OSError, ValueError, KeyError, TypeError):
             return None  # looked at again soon
 

@@ -367,7 +367,7 @@ def _field(payload: pa.Schema, name: str) -> pa.Field:
     msg = f"could not read columns: found no column {name!r} in the log"
     raise InvalidOptionError(
         msg,
-        hint=f"it has {shown(payload.names)}",
+        hint=f"name some of {shown(payload.names)}",
         context={"option": "columns", "column": name},
     )
 

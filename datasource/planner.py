@@ -554,8 +554,8 @@ class ReplayPlanner:
             msg = f"could not continue from the checkpoint: {found}"
             raise DataLossError(
                 msg,
-                hint="the log was restored to an earlier state: put back the one that the query has seen; or begin with"
-                " a new checkpoint, and make again what was made from the rows that the query delivered",
+                hint="put back the log that the query has seen, it was restored to an earlier state; or begin with a"
+                " new checkpoint, and make again what was made from the rows that the query delivered",
                 context={"path": self._log.path, "stream": next(iter(others))},
             )
         self._checked_commits = offset.commits

@@ -226,7 +226,7 @@ def open_data(
                 msg = f"could not read the log {root!r}: found data file {path!r} missing"
                 raise DataLossError(
                     msg,
-                    hint="if files were vacuumed during the read, start the query again; to continue without "
+                    hint="start the query again if files were vacuumed during the read; to continue without "
                     "its rows, set failOnDataLoss=false",
                     context={"path": path},
                 ) from error
@@ -347,7 +347,7 @@ class _Files:
         return runs
 
     def _bounds(self, file: pq.ParquetFile, groups: range) -> tuple[IntArray, IntArray] | None:
-        """Read the bounds of the times of row groups, or None where the file does not tell them."""
+        """Read the bounds of the times of row groups, or None where the file does not say them."""
         metadata = file.metadata
         places = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
         minima = np.empty((len(groups), self.domain.arity), dtype=np.int64)
@@ -574,5 +574,5 @@ def conform_array(array: pa.Array, wanted: pa.DataType, /) -> pa.Array:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         msg = f"could not read a column: found type {str(found)!r}, declared is {str(wanted)!r} ({error})"
         raise SchemaMismatchError(
-            msg, hint="the file was written by something that does not keep the schema"
+            msg, hint="write the log with spark-timely or Delta only: what wrote the file does not keep the schema"
         ) from error

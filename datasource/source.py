@@ -1,4 +1,9 @@
-"""The data source ``timely``: what Spark asks for first, and where it is sent on."""
+"""The data source ``timely``: what Spark asks for first, and where it is sent on.
+
+Spark asks in processes of its own: one for the schema, one for each reader or writer, and for a sink one more that
+commits. None knows what another has parsed. So each parses the same options and opens the log for itself, here as in
+the sink (`sink.plan`, `sink.commit`), and what does not fit is refused by the first of them.
+"""
 
 from __future__ import annotations
 

@@ -204,6 +204,12 @@ class TimelyError(Exception):
         # What is being handled becomes the cause, and is shown with this error.
         mask_exception(sys.exception())
 
+    def locate(self, where: str, **values: object) -> None:
+        """Add to the message where it was, and values for programs; for a caller that knows the place."""
+        self.message = f"{self.message}, {masked(where)}"
+        self.args = (self.message,)
+        self.context.update({name: masked_value(value) for name, value in values.items()})
+
     def __str__(self) -> str:
         """Render message and hint on one line."""
         text = self.message if self.hint is None else f"{self.message} — hint: {self.hint}"

@@ -10,11 +10,20 @@ import re
 import threading
 import time as clock
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from spark_timely.cli.output import Console, count_text, printable, size_text
-from spark_timely.cli.verbs import Verb, asked_log, duration, frontier_text, storage_options
+from spark_timely.cli.verbs import (
+    Verb,
+    asked_log,
+    duration,
+    frontier_facts,
+    frontier_text,
+    storage_options,
+    whole_number,
+)
 from spark_timely.errors import (
     CaptureFormatError,
     InvalidOptionError,
@@ -33,6 +42,7 @@ from spark_timely.interop.reader import GrowingFile, Source
 from spark_timely.interop.sockets import Address, Producers, import_socket, is_address
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
+from spark_timely.log.wait import wait_until
 
 _TYPES = (
     "types are written as in Rust: u64, (String, u64), {name: string, n: Option<u64>}, Vec<u8>, bytes,"
@@ -74,11 +84,7 @@ def _import_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not int(text):
-        msg = f"expected a whole number from 1, found {text!r}"
-        raise argparse.ArgumentTypeError(msg)
-    return int(text)
+_positive = partial(whole_number, least=1)
 
 
 def _import(
@@ -110,21 +116,25 @@ def _import(
                 tasks[capture] = StreamImport(target.source(own=True), stream, types, name=capture, max_delay_s=1.0)
             else:
                 name = os.path.basename(capture)
-                tasks[capture] = StreamImport(target.source(), stream, types, name=name, tell=bar.update)
+                tasks[capture] = StreamImport(target.source(), stream, types, name=name, report=bar.update)
         for file in files:
             if not tasks[file].position:
                 with GrowingFile(file) as opened:
                     tasks[file].rehearse(wrap(opened))
         target.reserve(list(tasks.values()))
+        wait_s = 0.0 if options.wait is None else options.wait.seconds
+
+        def wait(has_news: Callable[[], bool]) -> bool:
+            return wait_until(lambda _: has_news(), timeout_s=wait_s, poll_s=0.2, now=now, pause=pause)
+
         threads = _Listeners()
         for capture in addresses:
-            wait_s = 60.0 if options.wait is None else options.wait.seconds
-            threads.start(capture, producers[capture], tasks[capture], wait_s, results)
+            patience_s = 60.0 if options.wait is None else wait_s
+            threads.start(capture, producers[capture], tasks[capture], patience_s, results)
         try:
             for file in files:
                 bar.update(tasks[file].position)
-                again = _patience(0.0 if options.wait is None else options.wait.seconds, tasks[file], now, pause)
-                results[file] = tasks[file].take_file(file, again=again, wrap=wrap)
+                results[file] = tasks[file].take_file(file, wait=wait, wrap=wrap)
             threads.join()
         except KeyboardInterrupt:
             threads.stop()
@@ -167,7 +177,7 @@ def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, target: _Tar
     _check_files(options.captures)
     if len(options.stream) > 1 or options.wait is not None:
         msg = "could not read the command line: found --wait, or more than one --stream, with --format cdcv2"
-        raise InvalidOptionError(msg, hint="all files together are one stream, and are read once")
+        raise InvalidOptionError(msg, hint="leave them out: all files together are one stream, and are read once")
     task = CdcImport(target.source(), options.stream[0] if options.stream else "cdcv2", types)
     events = unfinished = 0
 
@@ -175,8 +185,9 @@ def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, target: _Tar
         try:
             return read_message(line.data, time=types.time, record=types.record)
         except CaptureFormatError as error:
-            msg = f"{error.message}, in line {line.number} of {shown(file)}, byte={line.position}"
-            raise CaptureFormatError(msg, hint=error.hint, event=line.number - 1, position=line.position) from error
+            where = f"in line {line.number} of {shown(file)}, byte={line.position}"
+            error.locate(where, event=line.number - 1, position=line.position)
+            raise
 
     total = sum(os.path.getsize(file) for file in options.captures)
     with console.progress("import", total, unit="B") as bar:
@@ -192,9 +203,7 @@ def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, target: _Tar
                         # Which of them contradicts what came before is known by its time, not by its line.
                         first, last = block[0], block[-1]
                         where = f"in lines {first.number} to {last.number} of {shown(file)}, from byte={first.position}"
-                        error.message = f"{error.message}, {where}"
-                        error.args = (error.message,)
-                        error.context.update(event=first.number - 1, position=first.position)
+                        error.locate(where, event=first.number - 1, position=first.position)
                         raise
                     bar.update(lines.position - done)
                     done = lines.position
@@ -204,7 +213,7 @@ def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, target: _Tar
     assert log is not None
     if console.json_mode:
         facts = {"messages": events, "added": task.added, "pending": task.pending, "unfinished": unfinished}
-        console.answer({**facts, "frontier": log.domain.frontier_to_json(frontier), "complete": frontier.is_empty})
+        console.answer(facts | frontier_facts(log.domain, frontier))
         return True
     pending = f", {count_text(task.pending, 'update')} not complete yet" if task.pending else ""
     pending += f"; {count_text(unfinished, 'byte')} of a message that is not whole yet" if unfinished else ""
@@ -254,7 +263,7 @@ class _Target:
             _ = types.payload  # raises, if a log cannot have such columns
             if self._streams < captures:
                 msg = f"could not read the command line: found --streams {self._streams} for {captures} captures"
-                raise InvalidOptionError(msg, hint="it is the number of all captures that the log will get") from None
+                raise InvalidOptionError(msg, hint="give the number of all captures that the log will get") from None
 
     def source(self, *, own: bool = False) -> Log | Callable[[], Log]:
         """Return the log, or what makes it; a handle of its `own` for another thread."""
@@ -290,29 +299,6 @@ class _Target:
         if self.log is not None and self.log.unclaimed < len(new):
             for task in new:
                 task.open()
-
-
-def _patience(
-    wait_s: float, task: StreamImport, now: Callable[[], float], pause: Callable[[float], None]
-) -> Callable[[], bool]:
-    """Return what waits a little for more, until nothing has come for so long."""
-
-    def come() -> int:
-        found = task.result()
-        return found.position + found.unfinished
-
-    since, seen = now(), come()
-
-    def again() -> bool:
-        nonlocal since, seen
-        if (found := come()) != seen:
-            since, seen = now(), found
-        if now() - since >= wait_s:
-            return False
-        pause(min(0.2, wait_s))
-        return True
-
-    return again
 
 
 class _Listeners:
@@ -387,9 +373,7 @@ def _print_imported(log: Log | None, types: CaptureTypes, results: list[Imported
         for result in results:
             facts = dataclasses.asdict(dataclasses.replace(result, frontier=None))  # type: ignore[arg-type]
             captures.append({**facts, "frontier": domain.frontier_to_json(result.frontier)})
-        console.answer(
-            {"captures": captures, "frontier": domain.frontier_to_json(frontier), "complete": frontier.is_empty}
-        )
+        console.answer({"captures": captures, **frontier_facts(domain, frontier)})
         return
     for result in results:
         added = f"{count_text(result.new_events, 'event')} with {count_text(result.new_records, 'record')} added"
@@ -450,7 +434,7 @@ def _export(options: argparse.Namespace, console: Console) -> bool:
                 types=types,
                 up_to=options.up_to,
                 name=options.name,
-                tell=bar.update,
+                report=bar.update,
             )
         else:
             written = export_log(
@@ -462,7 +446,7 @@ def _export(options: argparse.Namespace, console: Console) -> bool:
                 up_to=options.up_to,
                 name=options.name,
                 json_lines=form == "jsonl",
-                tell=bar.update,
+                report=bar.update,
             )
     return _print_written(written, console)
 

@@ -21,12 +21,13 @@ import pyarrow.compute as pc
 
 from spark_timely.cli.output import Console, count_text, printable, size_text
 from spark_timely.conf import parse_bytes
-from spark_timely.errors import InvalidOptionError, InvalidUsageError, StreamMissingError, TimelyError, shown
+from spark_timely.errors import InvalidOptionError, InvalidUsageError, TimelyError, shown
 from spark_timely.log import Log
 from spark_timely.log.cut import Cut, open_cut
 from spark_timely.log.files.index import FileIndex
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES
 from spark_timely.log.log import open_log
+from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.state import StreamState
 from spark_timely.log.store.storage import promised
 from spark_timely.log.wait import passes, wait_for
@@ -82,9 +83,7 @@ def storage_options(options: argparse.Namespace) -> dict[str, str] | None:
 def _stream(log: Log, name: str) -> StreamState:
     state = log.stream(name)
     if state is None:
-        streams = ", ".join(repr(stream) for stream in sorted(log.streams())) or "none yet"
-        msg = f"could not find stream {shown(name)} in log {log.path!r}"
-        raise StreamMissingError(msg, hint=f"streams of this log: {streams}")
+        raise missing_stream(log.path, name, log.streams())
     return state
 
 
@@ -97,6 +96,11 @@ def frontier_text(domain: TimeDomain, frontier: Antichain) -> str:
     return domain.render_frontier(frontier)
 
 
+def frontier_facts(domain: TimeDomain, frontier: Antichain) -> dict[str, object]:
+    """Return how far something is, for JSON."""
+    return {"frontier": domain.frontier_to_json(frontier), "complete": frontier.is_empty}
+
+
 def _moment(microseconds: int) -> dt.datetime:
     return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=microseconds)
 
@@ -105,7 +109,7 @@ def _moment(microseconds: int) -> dt.datetime:
 
 
 def _head_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-n", "--rows", type=_whole_number, default=10, metavar="N", help="how many rows (10)")
+    parser.add_argument("-n", "--rows", type=whole_number, default=10, metavar="N", help="how many rows (10)")
     parser.add_argument("--stream", metavar="NAME", help="only this stream")
     parser.add_argument("--columns", metavar="A,B", help="only these columns of the payload")
     what = parser.add_mutually_exclusive_group()
@@ -113,9 +117,10 @@ def _head_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--dead", action="store_true", help="dead letters instead of messages")
 
 
-def _whole_number(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        msg = f"expected a whole number, found {text!r}"
+def whole_number(text: str, *, least: int = 0) -> int:
+    """Read a number of the command line."""
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        msg = f"expected a whole number{f' from {least}' if least else ''}, found {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return int(text)
 
@@ -155,7 +160,7 @@ def _chosen_columns(log: Log, names: str | None) -> list[str]:
     for name in chosen:
         if name not in known:
             msg = f"could not read log {log.path!r}: found no column {shown(name)}"
-            raise InvalidOptionError(msg, hint="columns of this log: " + ", ".join(map(repr, known)))
+            raise InvalidOptionError(msg, hint="give columns of this log: " + ", ".join(map(repr, known)))
     return chosen
 
 
@@ -178,10 +183,6 @@ def _rows(log: Log, options: argparse.Namespace) -> Iterator[dict[str, object]]:
 
 
 # --- stats --------------------------------------------------------------------------------------
-
-
-def _no_arguments(parser: argparse.ArgumentParser) -> None:
-    del parser
 
 
 def _stats(options: argparse.Namespace, console: Console) -> bool:
@@ -258,8 +259,7 @@ def _facts(log: Log) -> dict[str, object]:
         "table_version": log.version,
         "times": [type_.value for type_ in domain.types],
         "minimum": domain.time_to_json(domain.minimum),
-        "frontier": domain.frontier_to_json(frontier),
-        "complete": frontier.is_empty,
+        **frontier_facts(domain, frontier),
         "unclaimed": log.unclaimed,
         "messages": _sizes(log.files()),
         "dead": _sizes(log.dead_files()),
@@ -325,7 +325,7 @@ def _frontier(options: argparse.Namespace, console: Console) -> bool:
     elif options.complete:
         answer = frontier.is_empty
     if console.json_mode:
-        console.answer({"frontier": domain.frontier_to_json(frontier), "complete": frontier.is_empty, "answer": answer})
+        console.answer(frontier_facts(domain, frontier) | {"answer": answer})
     else:
         console.line(frontier_text(domain, frontier))
     return answer
@@ -507,8 +507,7 @@ def _print_moves(
             }
             for state in after
         ]
-        facts: dict[str, object] = {"moved": moves, "frontier": domain.frontier_to_json(frontier)}
-        facts["complete"] = frontier.is_empty
+        facts = {"moved": moves, **frontier_facts(domain, frontier)}
         console.answer({**facts, "dry_run": True} if dry_run else facts)
         return
     for line in _moves(domain, after, frontier, given_up):
@@ -629,8 +628,7 @@ def _wait(
         found = [
             {
                 "log": log.path,
-                "frontier": log.domain.frontier_to_json(log.frontier()),
-                "complete": log.frontier().is_empty,
+                **frontier_facts(log.domain, log.frontier()),
                 "reached": reached(log.frontier()),
             }
             for log in logs
@@ -689,7 +687,7 @@ VERBS: tuple[Verb, ...] = (
         "the log at a glance: frontier, sizes, streams",
         "Print what a log is, how far it got, who owns its streams, and what is odd: missing numbers, repetitions with"
         " other rows, overdue upkeep.",
-        _no_arguments,
+        lambda parser: None,
         _stats,
     ),
     Verb(

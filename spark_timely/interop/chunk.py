@@ -14,13 +14,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_timely.errors import InvalidShapeError, NegativeCountError, ProtocolError, shown
+from spark_timely.errors import NegativeCountError, ProtocolError, shown
 from spark_timely.interop.layout import Offsets, TimeLayout
 from spark_timely.protocol.event import StreamEvents
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress, verify_events
@@ -103,37 +102,6 @@ class CaptureChunk:
             seen[kind] += 1
 
 
-def concat_chunks(chunks: list[CaptureChunk]) -> CaptureChunk:
-    """Put chunks of one stream, each following the one before it, into one.
-
-    Raises
-    ------
-    InvalidShapeError
-        If there is none, or one does not follow.
-    """
-    if not chunks:
-        msg = "could not join chunks: found none"
-        raise InvalidShapeError(msg, hint="give one or more")
-    if len(chunks) == 1:
-        return chunks[0]
-    for left, right in pairwise(chunks):
-        if left.first_event + left.n_events != right.first_event or left.positions[-1] != right.positions[0]:
-            msg = f"could not join chunks: found event {right.first_event} after {left.first_event + left.n_events - 1}"
-            raise InvalidShapeError(msg, hint="give them in the order of the stream, each once")
-    records = pa.Table.from_batches([chunk.records for chunk in chunks]).combine_chunks().to_batches()
-    return CaptureChunk(
-        np.concatenate([chunk.is_messages for chunk in chunks]),
-        np.concatenate([chunks[0].positions, *(chunk.positions[1:] for chunk in chunks[1:])]),
-        chunks[0].first_event,
-        np.concatenate([chunk.times for chunk in chunks]),
-        np.concatenate([chunk.counts for chunk in chunks]),
-        records[0] if records else chunks[0].records,
-        np.concatenate([chunk.progress_times for chunk in chunks]),
-        np.concatenate([chunk.progress_deltas for chunk in chunks]),
-        np.concatenate([chunk.progress_counts for chunk in chunks]),
-    )
-
-
 def judge_chunk(
     chunk: CaptureChunk,
     counts: StreamCounts,
@@ -203,9 +171,7 @@ def _judge_slowly(
                 error.hint = _default_hint(times)
             event = chunk.first_event + number
             place = int(chunk.positions[number]) if place_of is None else place_of(event)
-            error.message = f"{error.message}, at event={event}, byte={place}"
-            error.args = (error.message,)
-            error.context.update(event=event, position=place)
+            error.locate(f"at event={event}, byte={place}", event=event, position=place)
             raise
     return counts
 

@@ -102,7 +102,7 @@ def export_log(
     name: str = "capture",
     json_lines: bool = False,
     stretch_rows: int = STRETCH_ROWS,
-    tell: Callable[[int], None] | None = None,
+    report: Callable[[int], None] = lambda n: None,
 ) -> list[Exported]:
     """Write a log to capture files, `NAME_w0.bin` and so on, all of nearly the same number of records.
 
@@ -126,7 +126,7 @@ def export_log(
         Whether to write lines of JSON, `NAME_w0.jsonl`.
     stretch_rows : int
         Rows that are in memory at once, but for those of one time.
-    tell : callable, optional
+    report : callable
         Gets the number of rows of each stretch.
 
     Returns
@@ -149,7 +149,10 @@ def export_log(
     >>> [part.records for part in export_log(log, tempfile.mkdtemp(), files=2)]
     [1, 1]
     """
-    _check(log, files)
+    if log.kind != "stream":
+        msg = f"could not export log {log.path!r} as captures: found kind={log.kind!r}"
+        raise InvalidUsageError(msg, hint="export the log as CDCv2: it is a collection")
+    check_files(log, files)
     types = default_types(log) if types is None else types
     upper = None if up_to is None else log.domain.parse_frontier(up_to)
     left = _left(log, stream, upper)
@@ -169,19 +172,11 @@ def export_log(
                 mine = slice((i - dealt) % files, None, files)
                 output.add(rows.take(np.arange(rows.num_rows)[mine]), at[mine], times[low:high], held[low:high])
             dealt += rows.num_rows
-            if tell is not None:
-                tell(rows.num_rows)
+            report(rows.num_rows)
         for output in outputs:
             output.move(left)
         whole.finish()
     return [output.written() for output in outputs]
-
-
-def _check(log: Log, files: int) -> None:
-    if log.kind != "stream":
-        msg = f"could not export log {log.path!r} as captures: found kind={log.kind!r}"
-        raise InvalidUsageError(msg, hint="export the log as CDCv2: it is a collection")
-    check_files(log, files)
 
 
 def check_files(log: Log, files: int) -> None:
@@ -195,7 +190,7 @@ def _check_times(log: Log, layout: TimeLayout) -> None:
     # What is outside of the type, such as times before its least one, is refused when it is written.
     if layout.arity != log.domain.arity:
         msg = f"could not export log {log.path!r} with times {layout.text}: found {log.domain.arity} coordinates"
-        raise SchemaMismatchError(msg, hint=f"times of type {layout.text} have {layout.arity}; declare others")
+        raise SchemaMismatchError(msg, hint=f"declare others: times of type {layout.text} have {layout.arity}")
 
 
 def _left(log: Log, stream: str | None, upper: Antichain | None) -> Antichain:
@@ -234,15 +229,15 @@ def times_of(log: Log, stream: str | None, upper: Antichain | None) -> tuple[Int
     parts: list[IntArray] = [np.empty((0, log.domain.arity), np.int64)]
     numbers: list[DiffArray] = [np.empty(0, np.int64)]
     for i, path in enumerate(index.paths.tolist()):  # as many turns as files
-        told = None
+        known = None
         if stream is None or alone[i] == stream:
             with open_parquet(log.storage, path) as file:
-                told = file_times(file)
-        if told is None:
-            told = unique_times(_wanted(log, read_file(log.storage, path, schema), stream, upper)[1])
-        keep = np.ones(told[0].shape[0], np.bool_) if upper is None else ~upper.beyond(told[0])
-        parts.append(told[0][keep])
-        numbers.append(told[1][keep])
+                known = file_times(file)
+        if known is None:
+            known = unique_times(_wanted(log, read_file(log.storage, path, schema), stream, upper)[1])
+        keep = np.ones(known[0].shape[0], np.bool_) if upper is None else ~upper.beyond(known[0])
+        parts.append(known[0][keep])
+        numbers.append(known[1][keep])
     times = np.concatenate(parts)
     order = np.lexsort(times.T[::-1])
     times, counts = times[order], np.concatenate(numbers)[order]
@@ -467,7 +462,7 @@ class WholeFiles:
     def __exit__(self, *error: object) -> None:
         """Close all files, and leave none that was not finished."""
         for file in self.files:
-            # What did not reach the disk belongs to a file that goes; a full disk was told by a write, or by `finish`.
+            # What did not reach the disk belongs to a file that goes; a full disk failed a write, or `finish`.
             with contextlib.suppress(OSError):
                 file.close()
         for partial in self._partial:

@@ -137,15 +137,19 @@ def check_log(log: Log, types: CaptureTypes) -> None:
             f" {[type_.value for type_ in log.domain.types]} from {log.domain.minimum!r}"
         )
         hint = (
-            f"times of type {type_text(types.time)} need a stream log, {[type_.value for type_ in wanted.types]}"
-            f" from {wanted.minimum!r}"
+            f"import into a stream log of times {[type_.value for type_ in wanted.types]} from {wanted.minimum!r}:"
+            f" times of type {type_text(types.time)} need one"
         )
         raise SchemaMismatchError(msg, hint=hint)
     fields = [(field.name, canonical_type(field.type, field.name), field.nullable) for field in types.payload]
     found = [(field.name, field.type, field.nullable) for field in log.format.declared]
     if found != fields:
         msg = f"could not import into log {log.path!r}: found columns {shown(log.schema.names)} of other types or names"
-        raise SchemaMismatchError(msg, hint=f"records of type {type_text(types.record)} need {shown(fields)}")
+        raise SchemaMismatchError(
+            msg,
+            hint=f"import into a log with columns {shown(fields)}, or declare another type: records are now"
+            f" {type_text(types.record)}",
+        )
     if log.format.merged:
         msg = f"could not import into log {log.path!r}: found columns {shown(log.format.merged)} that came later"
         raise LogFormatError(msg, hint="import into a log of its own")
@@ -193,8 +197,9 @@ def _never() -> bool:
     return False
 
 
-def _as_it_is(file: GrowingFile) -> Source:
-    return file
+def _end_there(has_news: Callable[[], bool]) -> bool:
+    del has_news
+    return False
 
 
 class StreamImport:
@@ -213,7 +218,7 @@ class StreamImport:
         Bytes of the capture that one commit takes, about.
     max_delay_s : float, optional
         How long events may wait for more to come before they are committed; for captures that are still being made.
-    tell : callable, optional
+    report : callable
         Gets the bytes of the capture that each commit took.
     clock : callable
         Seconds, for `max_delay_s`.
@@ -251,7 +256,7 @@ class StreamImport:
         name: str,
         commit_bytes: int = COMMIT_BYTES,
         max_delay_s: float | None = None,
-        tell: Callable[[int], None] | None = None,
+        report: Callable[[int], None] = lambda n: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.stream = stream
@@ -259,7 +264,7 @@ class StreamImport:
         self.name = name
         self._commit_bytes = commit_bytes
         self._max_delay_s = max_delay_s
-        self._tell = tell
+        self._report = report
         self._clock = clock
         self._log: Log | None = None
         self._make: Callable[[], Log] | None = None
@@ -365,16 +370,17 @@ class StreamImport:
         self,
         path: str,
         *,
-        again: Callable[[], bool] = _never,
-        wrap: Callable[[GrowingFile], Source] = _as_it_is,
+        wait: Callable[[Callable[[], bool]], bool] = _end_there,
+        wrap: Callable[[GrowingFile], Source] = lambda file: file,
     ) -> Imported:
         """Import what a file has and the log has not.
 
         Parameters
         ----------
         path : str
-        again : callable
-            Is asked at the end of an unfinished file whether to look once more; it may take its time.
+        wait : callable
+            Is called at the end of an unfinished file with a function that tells whether there is more, and may take
+            its time; the import continues if it returns true. By default it ends there.
         wrap : callable
             Gives the bytes of the capture for those of the file, where these are others.
 
@@ -387,18 +393,11 @@ class StreamImport:
         OSError
             If the file cannot be read.
         """
-
-        def look_again() -> bool:
-            if not again():
-                return False
-            file.check_place()
-            return True
-
         with GrowingFile(path) as file:
             source = wrap(file)
             if left := self._compared(source, _never, [self._mark]):
                 raise self._another(self._mark, found=f"{left} bytes less")
-            return self._take(source, look_again)
+            return self._take(source, lambda: wait(file.has_news))
 
     def take_whole(self, source: Source, *, again: Callable[[], bool] = _never) -> Imported:
         """Import a capture that is sent from its beginning; what the log has of it is compared and passed over.
@@ -492,9 +491,7 @@ class StreamImport:
                     pending, n_bytes, n_rows, since = [], 0, 0, self._clock()
         except BaseException as error:
             if isinstance(error, CaptureFormatError) and error.event is None:
-                error.message = f"{error.message}, at event={reader.event}"  # the file knows none
-                error.args = (error.message,)
-                error.context["event"] = reader.event
+                error.locate(f"at event={reader.event}", event=reader.event)  # the file knows none
             # Nothing of the stretch at hand is committed: a wrong type may have decoded well so far.
             self._counts = self._held()
             raise
@@ -556,8 +553,7 @@ class StreamImport:
             self._new_events += sum(chunk.n_events for chunk in chunks)
             self._new_records += times.shape[0]
         self._mark = mark
-        if self._tell is not None:
-            self._tell(high - low)
+        self._report(high - low)
 
 
 def newest_mark(log: Log, state: StreamState) -> ImportMark:

@@ -278,7 +278,7 @@ def found_by(error: Exception) -> str:
 def _no_event(number: int, place: int | None, error: Exception) -> CaptureFormatError:
     at = "" if place is None else f", byte={place}"
     msg = f"could not read JSON lines at event={number}{at}: {found_by(error)}"
-    hint = 'a line is {"messages": [time, [record, …]]} or {"progress": [[time, delta], …]}'
+    hint = 'write lines as {"messages": [time, [record, …]]} or {"progress": [[time, delta], …]}'
     return CaptureFormatError(msg, hint=hint, event=number, position=place)
 
 

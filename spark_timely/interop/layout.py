@@ -710,7 +710,7 @@ class _Choice(Layout):
             i = int(np.flatnonzero(~valid(numbers))[0])
             found = values.field(0)[i].as_py()
             msg = f"could not write an enum: found variant={shown(found)} in row={i}"
-            raise SchemaMismatchError(msg, hint=f"its variants are {', '.join(self.names.to_pylist())}")
+            raise SchemaMismatchError(msg, hint=f"use its variants: {', '.join(self.names.to_pylist())}")
         return np.asarray(numbers, np.int64)
 
     def _parts(self, values: pa.Array) -> list[tuple[Layout, npt.NDArray[np.intp], pa.Array]]:
@@ -849,7 +849,7 @@ class TimeLayout:
             if wrong.any():
                 found = int(values[wrong][0])
                 msg = f"could not write times as {self.text}: found {found}"
-                raise InvalidUsageError(msg, hint=f"{kind} reaches from {low} to {high}; declare another type")
+                raise InvalidUsageError(msg, hint=f"declare another type: {kind} reaches from {low} to {high}")
             if kind == "duration":
                 put(out, Places(n, offset, self.width), (values // _SECOND).astype("<u8"))
                 put(out, Places(n, offset + 8, self.width), (values % _SECOND).astype("<u4"))
@@ -911,7 +911,9 @@ class TimeLayout:
 
     def _no_time(self, value: object) -> InvalidUsageError:
         msg = f"could not read a time of type {self.text}: found {shown(value)}"
-        return InvalidUsageError(msg, hint="integers stay bare, products are lists, durations [seconds, nanoseconds]")
+        return InvalidUsageError(
+            msg, hint="write integers bare, products as lists, durations as [seconds, nanoseconds]"
+        )
 
 
 @lru_cache(maxsize=256)
@@ -936,7 +938,7 @@ def _leaves(type_: Type, text: str) -> Iterator[str]:
             yield from _leaves(item, text)
     elif type_ != UNIT:
         msg = f"could not use {text!r} as a type of times: found {type_text(type_)!r}"
-        raise InvalidUsageError(msg, hint="times are integers, duration, (), or products of those")
+        raise InvalidUsageError(msg, hint="declare times as integers, duration, (), or products of those")
 
 
 def _to_json(type_: Type, coordinates: Iterator[int]) -> JsonTime:

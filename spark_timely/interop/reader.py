@@ -395,12 +395,13 @@ class GrowingFile:
         if found != self._last:
             raise self._replaced(found="other bytes in the place of those read before")
 
-    def check_place(self) -> None:
-        """Refuse to wait for a file of which the name is another's by now, or nobody's: it will not grow.
+    def has_news(self) -> bool:
+        """Return whether there is more to read.
 
         Raises
         ------
         CaptureFormatError
+            If the file's name is another's by now, or nobody's: it will not grow.
         """
         try:
             there = os.stat(self.path)
@@ -409,6 +410,7 @@ class GrowingFile:
         mine = os.fstat(self._file.fileno())
         if (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
             raise self._replaced(found="another file in its place")
+        return mine.st_size != self._position
 
     def _replaced(self, *, found: str) -> CaptureFormatError:
         msg = f"could not continue to read {shown(self.path)} at byte={self._position}: found {found}"

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.errors import SchemaMismatchError, shown
+from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.interop.schema import (
     UNIT,
     Choice,
@@ -123,6 +123,14 @@ def is_integer(value: Value) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def integer(value: Value) -> int:
+    """Return a diff, a count or a change of one; raises `InvalidUsageError`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        msg = f"could not read a count: found {shown(value)} in place of an integer"
+        raise InvalidUsageError(msg, hint="give integers as diffs, counts and changes")
+    return value
+
+
 def _is_float(value: Value) -> bool:
     return (isinstance(value, int | float) and not isinstance(value, bool)) or value in list(_FLOATS)
 
@@ -214,37 +222,31 @@ def fitted(values: pa.Array, type_: Type, *, column: str) -> pa.Array:
     wanted = arrow_type(type_)
     if values.type == wanted:
         return values
-    found = values.type
+    _check_kind(values.type, type_, column)
     try:
-        if isinstance(type_, Option):
-            return fitted(values, type_.item, column=column)
-        if isinstance(type_, Vec) and (pa.types.is_list(found) or pa.types.is_large_list(found)):
-            offsets = np.asarray(values.offsets, np.int64)
-            items = values.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
-            items = fitted(items, type_.item, column=f"{column}[]")
-            bounds = pa.array(offsets - offsets[0], pa.int32())
-            mask = values.is_null() if values.null_count else None
-            return pa.ListArray.from_arrays(bounds, items, type=wanted, mask=mask)
-        if isinstance(type_, Record | Choice) and pa.types.is_struct(found):
-            types = dict(zip(type_.names, type_.items, strict=True))
-            parts = []
-            for field in wanted:
-                index = found.get_field_index(field.name)
-                if index < 0:
-                    raise _unfit(values, type_, column, f"no field {field.name!r} in {found}")
-                part = values.field(index)
-                item = types.get(field.name)
-                # The first field of an enum is the name of its variant.
-                parts.append(
-                    part.cast(field.type) if item is None else fitted(part, item, column=f"{column}.{field.name}")
-                )
-            mask = values.is_null() if values.null_count else None
-            return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=mask)
-        if not _same_kind(found, wanted):
-            raise _unfit(values, type_, column, str(found))
         return values.cast(wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise _unfit(values, type_, column, f"{found}, {shown(str(error))}") from error
+        raise _unfit(type_, column, f"{values.type}, {shown(str(error))}") from error
+
+
+def _check_kind(found: pa.DataType, type_: Type, column: str) -> None:
+    """Refuse a type whose values a cast would turn into others."""
+    if found == arrow_type(type_):
+        return
+    if isinstance(type_, Option):
+        _check_kind(found, type_.item, column)
+    elif isinstance(type_, Vec) and (pa.types.is_list(found) or pa.types.is_large_list(found)):
+        _check_kind(found.value_type, type_.item, f"{column}[]")
+    elif isinstance(type_, Record | Choice) and pa.types.is_struct(found):
+        # The first field of an enum is the name of its variant.
+        types: dict[str, Type] = {"variant": Scalar("string")} if isinstance(type_, Choice) else {}
+        types |= dict(zip(type_.names, type_.items, strict=True))
+        for name in arrow_type(type_).names:
+            if found.get_field_index(name) < 0:
+                raise _unfit(type_, column, f"no field {name!r} in {found}")
+            _check_kind(found.field(name).type, types[name], f"{column}.{name}")
+    elif not _same_kind(found, arrow_type(type_)):
+        raise _unfit(type_, column, str(found))
 
 
 def _same_kind(found: pa.DataType, wanted: pa.DataType) -> bool:
@@ -259,7 +261,6 @@ def _same_kind(found: pa.DataType, wanted: pa.DataType) -> bool:
     return wanted == pa.binary() and found in (*texts, pa.large_binary(), pa.binary_view())
 
 
-def _unfit(values: pa.Array, type_: Type, column: str, found: str) -> SchemaMismatchError:
-    del values
+def _unfit(type_: Type, column: str, found: str) -> SchemaMismatchError:
     msg = f"could not write column {column!r} as {type_text(type_)}: found {found}"
     return SchemaMismatchError(msg, hint="declare a type that holds all its values", context={"column": column})

@@ -163,12 +163,12 @@ class _Parser:
     def whole(self) -> Type:
         found = self.type(0)
         if self._peek():
-            raise self._wrong(hint="the type ends before that; tuples have parentheses: '(string, u64)'")
+            raise self._wrong(hint="write tuples in parentheses: '(string, u64)'; the type ends before that")
         return found
 
     def type(self, depth: int) -> Type:
         if depth > MAX_DEPTH:
-            raise self._wrong(hint=f"types nest at most {MAX_DEPTH} deep")
+            raise self._wrong(hint=f"nest types at most {MAX_DEPTH} deep")
         if self._take("("):
             items, comma = self._items(")", depth)
             if len(items) == 1 and not comma:
@@ -195,7 +195,7 @@ class _Parser:
         if lower == "product" and self._take("<"):
             items, _ = self._items(">", depth)
             if len(items) < 2:
-                raise self._wrong(hint="a product has two parts: 'product<u64, u64>'")
+                raise self._wrong(hint="give a product two parts: 'product<u64, u64>'")
             return Record(_numbered(items), items, "product")
         if lower == "duration":
             return DURATION
@@ -203,7 +203,7 @@ class _Parser:
             return Scalar(lower)
         self.at -= len(name)
         raise self._wrong(
-            hint=f"types are {', '.join(_ARROW)}, duration, option<T>, vec<T>, (T, U), {{name: T}}, enum{{A, B(T)}},"
+            hint=f"use {', '.join(_ARROW)}, duration, option<T>, vec<T>, (T, U), {{name: T}}, enum{{A, B(T)}},"
             " and for times product<T, U>"
         )
 
@@ -212,7 +212,7 @@ class _Parser:
         comma = False
         while not self._take(close):
             if items and not comma:
-                raise self._wrong(hint=f"',' or {close!r} comes here")
+                raise self._wrong(hint=f"write ',' or {close!r} here")
             items.append(self.type(depth + 1))
             comma = self._take(",")
         return tuple(items), comma
@@ -224,7 +224,7 @@ class _Parser:
         comma = True
         while not self._take("}"):
             if not comma:
-                raise self._wrong(hint="',' or '}' comes here")
+                raise self._wrong(hint="write ',' or '}' here")
             names.append(self._new_name(names))
             self._need(":")
             items.append(self.type(depth + 1))
@@ -238,7 +238,7 @@ class _Parser:
         comma = True
         while not self._take("}"):
             if not comma:
-                raise self._wrong(hint="',', '|' or '}' comes here")
+                raise self._wrong(hint="write ',', '|' or '}' here")
             names.append(self._new_name([*names, "variant"]))
             if self._take("("):
                 held, _ = self._items(")", depth)
@@ -252,7 +252,7 @@ class _Parser:
 
     def _sequence(self, item: Type) -> Type:
         if not _has_bytes(item):
-            raise self._wrong(hint="what a vec holds has bytes: a vec of units is only a number")
+            raise self._wrong(hint="declare what a vec holds as something with bytes: a vec of units is only a number")
         return Vec(item)
 
     def _new_name(self, known: Sequence[str]) -> str:
@@ -267,7 +267,7 @@ class _Parser:
         self._peek()
         found = _NAME.match(self.text, self.at)
         if found is None:
-            raise self._wrong(hint=f"{what} comes here")
+            raise self._wrong(hint=f"write {what} here")
         self.at = found.end()
         return found.group()
 
@@ -284,7 +284,7 @@ class _Parser:
 
     def _need(self, sign: str) -> None:
         if not self._take(sign):
-            raise self._wrong(hint=f"{sign!r} comes here")
+            raise self._wrong(hint=f"write {sign!r} here")
 
     def _wrong(self, *, hint: str) -> InvalidUsageError:
         self._peek()

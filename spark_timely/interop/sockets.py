@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from spark_timely.errors import InvalidUsageError, StorageError, shown
 from spark_timely.interop.importing import Imported, StreamImport
+from spark_timely.log.wait import wait_until
 
 _ADDRESS = re.compile(
     r"tcp(?P<listen>-listen)?://(?P<host>\[[0-9A-Fa-f:.]+(?:%[^\]/]+)?\]|[^:/\[\]]+):(?P<port>[0-9]{1,5})/?"
@@ -65,7 +66,9 @@ class Address:
         found = _ADDRESS.fullmatch(text)
         if found is None or int(found["port"]) > 65_535:
             msg = f"could not read address {shown(text)}: found neither tcp://HOST:PORT nor tcp-listen://HOST:PORT"
-            raise InvalidUsageError(msg, hint="tcp://127.0.0.1:8000 connects, tcp-listen://127.0.0.1:8000 waits")
+            raise InvalidUsageError(
+                msg, hint="give tcp://127.0.0.1:8000 to connect, tcp-listen://127.0.0.1:8000 to wait"
+            )
         return cls(found["host"].strip("[]"), int(found["port"]), found["listen"] is not None)
 
     def __str__(self) -> str:
@@ -172,7 +175,6 @@ class Producers:
             return None
         except (OSError, UnicodeError) as error:
             if isinstance(error, ConnectionError) or (isinstance(error, OSError) and error.errno in _AWAY):
-                time.sleep(_LOOK_S)  # refused at once
                 return None
             msg = f"could not connect to {self.address}: found {shown(str(error))}"
             raise StorageError(msg, hint="check host and port") from error
@@ -216,18 +218,20 @@ def import_socket(
         producers = address if isinstance(address, Producers) else stack.enter_context(Producers(address))
         if bound is not None:
             bound(producers.port)
-        since = clock()
-        while not task.closed and not stop():
-            connection = producers.next()
-            if connection is not None:
-                before = task.position
-                with connection:
-                    source = _Incoming(connection)
-                    task.take_whole(source, again=lambda source=source: not source.ended and not stop())  # type: ignore[misc]
-                if producers.address.listen or task.position != before:
-                    since = clock()
-                    continue
-                time.sleep(_LOOK_S)  # ask only once a look for bytes that are the same
-            if clock() - since >= wait_s:
-                break
+        # A listener waits for a connection anyway; an address that refuses, or sends the same bytes, is not asked again
+        # at once.
+        poll_s = 0.0 if producers.address.listen else _LOOK_S
+
+        def look(_: float) -> bool:
+            connection = None if task.closed or stop() else producers.next()
+            if connection is None:
+                return task.closed or stop()
+            before = task.position
+            with connection:
+                source = _Incoming(connection)
+                task.take_whole(source, again=lambda: not source.ended and not stop())
+            return producers.address.listen or task.position != before
+
+        while wait_until(look, timeout_s=wait_s, poll_s=poll_s, now=clock) and not task.closed and not stop():
+            pass
     return task.result()

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.interop.chunk import CaptureChunk
-from spark_timely.interop.layout import Offsets, Places, TimeLayout, layout_of, time_layout
-from spark_timely.interop.records import fitted, rows_to_records
+from spark_timely.interop.layout import Offsets, Places, TimeLayout, bounds_of, layout_of, time_layout
+from spark_timely.interop.records import fitted, integer, rows_to_records
 from spark_timely.interop.schema import Type, arrow_schema, columns_of, parse_type
 from spark_timely.time.arrays import as_times
 
@@ -110,10 +110,7 @@ class CaptureEncoder:
         SchemaMismatchError
             As `encode`.
         """
-        columns = [_column(records, name, item) for name, item in columns_of(self.record)]
-        for layout, values in zip(self._layouts, columns, strict=True):
-            layout.sizes(values)
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return pa.RecordBatch.from_arrays(self._columns(records)[0], schema=self.schema)
 
     def encode_records(self, records: pa.RecordBatch | pa.Table) -> tuple[bytes, Offsets]:
         """Return the bytes of records one after the other, and the n + 1 bounds between them.
@@ -123,17 +120,21 @@ class CaptureEncoder:
         SchemaMismatchError
             If they have other columns, or nulls where there are none.
         """
-        columns = [_column(records, name, item) for name, item in columns_of(self.record)]
-        sizes = np.zeros(records.num_rows, np.int64)
-        for layout, values in zip(self._layouts, columns, strict=True):
-            sizes += layout.sizes(values)
-        bounds = np.zeros(sizes.shape[0] + 1, np.int64)
-        np.cumsum(sizes, out=bounds[1:])
+        columns, sizes = self._columns(records)
+        bounds = bounds_of(sizes)
         out = np.empty(int(bounds[-1]), np.uint8)
         places = self._places(bounds)
         for layout, values in zip(self._layouts, columns, strict=True):
             places = layout.write(values, out, places)
         return out.tobytes(), bounds
+
+    def _columns(self, records: pa.RecordBatch | pa.Table) -> tuple[list[pa.Array], Offsets]:
+        """Return the columns in their declared types, checked, and the bytes of each record."""
+        columns = [_column(records, name, item) for name, item in columns_of(self.record)]
+        sizes = np.zeros(records.num_rows, np.int64)
+        for layout, values in zip(self._layouts, columns, strict=True):
+            sizes += layout.sizes(values)
+        return columns, sizes
 
     def _places(self, bounds: Offsets) -> Places:
         widths = [layout.width for layout in self._layouts]
@@ -197,7 +198,7 @@ def build_chunk(
             pairs = list(event.items() if isinstance(event, Mapping) else event)
             kinds.append(False)
             changed += [_time(layout, pair[0]) for pair in pairs]
-            deltas += [_delta(pair[1]) for pair in pairs]
+            deltas += [integer(pair[1]) for pair in pairs]
             entries.append(len(pairs))
     return CaptureChunk(
         np.array(kinds, np.bool_),
@@ -210,13 +211,6 @@ def build_chunk(
         np.array(deltas, np.int64),
         np.array(entries, np.int64),
     )
-
-
-def _delta(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"could not read a change of a count: found {shown(value)}"
-        raise InvalidUsageError(msg, hint="give integers as changes")
-    return value
 
 
 def _time(layout: TimeLayout, value: object) -> tuple[int, ...]:

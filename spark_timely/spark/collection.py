@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from spark_timely.errors import InvalidUsageError, MultiplicityOverflowError, NegativeMultiplicityError
+from spark_timely.spark.session import stored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,10 +15,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
+    from spark_timely.errors import TimelyError
     from spark_timely.log import Log
     from spark_timely.log.cut import Cut
 
-__all__ = ["consolidate", "has_map", "snapshot", "snapshot_at"]
+__all__ = ["consolidate", "refuse_maps", "snapshot", "snapshot_at"]
 
 _DIFF = "_diff"
 _LOW = 0xFFFFFFFF
@@ -60,15 +62,7 @@ def consolidate(df: DataFrame, /, *, diff: str = _DIFF) -> DataFrame:
     if diff not in df.columns:
         msg = f"could not consolidate a DataFrame: found no column {diff!r} in {df.columns!r:.200}"
         raise InvalidUsageError(msg, hint="read a collection log: only its updates have diffs")
-    maps = [field.name for field in df.schema.fields if field.name != diff and has_map(field.dataType)]
-    if maps:
-        msg = f"could not consolidate a DataFrame: found column {maps[0]!r}, which is or contains a map"
-        raise InvalidUsageError(
-            msg,
-            hint="Spark cannot tell whether two maps are equal: turn it into a sorted list of entries with"
-            " array_sort(map_entries(…))",
-            context={"columns": maps},
-        )
+    refuse_maps(df, "consolidate a DataFrame", InvalidUsageError)
     others = [_quoted(name) for name in df.columns if name != diff]
     column = functions.col(_quoted(diff))
     integers = isinstance(df.schema[diff].dataType, ByteType | ShortType | IntegerType | LongType)
@@ -154,8 +148,7 @@ def snapshot(
     # Up to the times right after it: the contents, and none of the changes that follow.
     up_to = opened.domain.successors(at)
     reader = spark.read.format("timely").option("asOf", json.dumps(opened.domain.time_to_json(at)))
-    for name, value in getattr(opened, "storage_options", {}).items():
-        reader = reader.option(f"storage.{name}", value)
+    reader = reader.options(**stored(getattr(opened, "storage_options", None)))
     updates = reader.option("upTo", json.dumps(opened.domain.frontier_to_json(up_to))).load(opened.path)
     return _contents(updates, f"log {opened.path!r} at {opened.domain.render_time(at)!r}", diffs=diffs)
 
@@ -213,9 +206,7 @@ def snapshot_at(
     frames = []
     for log in found.logs:  # as many turns as logs
         reader = spark.read.format("timely").option("cut", str(found))
-        for name, value in (storage_options or {}).items():
-            reader = reader.option(f"storage.{name}", value)
-        frame = reader.load(log.path)
+        frame = reader.options(**stored(storage_options)).load(log.path)
         if _DIFF in frame.columns:  # ours: no payload has a column of that name
             at = found.domain.render_frontier(found.frontier)
             frame = _contents(frame, f"log {log.path!r} at the cut of frontier={at}", diffs=diffs)
@@ -247,10 +238,19 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def has_map(kind: DataType) -> bool:
+def refuse_maps(df: DataFrame, attempt: str, error: type[TimelyError], /) -> None:
+    """Refuse a DataFrame whose rows cannot be compared; raises the error."""
+    maps = [field.name for field in df.schema.fields if _has_map(field.dataType)]
+    if maps:
+        msg = f"could not {attempt}: found column {maps[0]!r}, which is or contains a map"
+        hint = "turn it into an array with array_sort(map_entries(…)): Spark cannot tell whether two maps are equal"
+        raise error(msg, hint=hint, context={"columns": maps})
+
+
+def _has_map(kind: DataType) -> bool:
     """Whether a type is a map or contains one."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(kind, StructType):
-        return any(has_map(field.dataType) for field in kind.fields)
-    return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and has_map(kind.elementType))
+        return any(_has_map(field.dataType) for field in kind.fields)
+    return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and _has_map(kind.elementType))

@@ -30,7 +30,7 @@ from spark_timely.log.wait import Throttle, wait_until
 from spark_timely.protocol.note import OutputFailure
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import SparkTasks, catalog_of
-from spark_timely.spark.session import register
+from spark_timely.spark.session import register, stored
 from spark_timely.time.text import parse_duration
 
 if TYPE_CHECKING:
@@ -191,8 +191,7 @@ class Dataflow(Scope):
         reader = reader.option("alarm", self.checkpoint)
         if others:
             reader = reader.option("logs", json.dumps(others))
-        for name, value in storage[first].items():
-            reader = reader.option(f"storage.{name}", value)
+        reader = reader.options(**stored(storage[first]))
         limits = Limits(times=max_times_per_step, size_bytes=max_bytes_per_step or _STEP_BYTES)
         parts = tuple(_Part(flow.name, tuple(flow.sinks), dict(flow.storage), flow.evaluation) for flow in flows)
         lives = not any((trigger or {}).get(kind) for kind in _ENDING)
@@ -541,9 +540,7 @@ class DataflowQuery:
             msg = f"could not give the result: found outputs {shown(list(paths))}, asked for {shown(log)}"
             raise InvalidUsageError(msg, hint="name one of them")
         self.await_termination()
-        reader = self._spark.read.format("timely")
-        for name, value in self._logs[paths[path]].storage_options.items():
-            reader = reader.option(f"storage.{name}", value)
+        reader = self._spark.read.format("timely").options(**stored(self._logs[paths[path]].storage_options))
         return reader.load(path)
 
     def explain(self) -> str:

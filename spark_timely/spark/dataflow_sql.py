@@ -35,6 +35,7 @@ from spark_timely.log.files.format import conform
 from spark_timely.log.store.storage import open_storage
 from spark_timely.spark.base.schema import spark_schema
 from spark_timely.spark.base.worker import settle_worker
+from spark_timely.spark.session import scan
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import unique_times
 from spark_timely.time.domain import TimeDomain, TimeType
@@ -50,19 +51,11 @@ Batches = Iterator[pa.RecordBatch]
 _USER_ERRORS: Final = (AnalysisException, ArithmeticException, NumberFormatException, SparkRuntimeException)
 
 # An operator's own error, as the text of a job's failure repeats it.
-_TOLD: Final = re.compile(
+_REPEATED: Final = re.compile(
     r"OperatorError: (?P<message>could not run operator '(?P<operator>[^']*)' at times from (?P<lower>\[.*?\]) to "
     r"(?P<upper>\[.*?\]): .*?)(?: — hint: (?P<hint>.*))?$",
     re.MULTILINE,
 )
-
-_READ_OPTIONS: Final = {
-    "ignoreMissingFiles": "false",
-    "ignoreCorruptFiles": "false",
-    "datetimeRebaseMode": "CORRECTED",
-}
-
-_PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
 
 
 def run_sql(
@@ -90,9 +83,9 @@ def run_sql(
 def _named(error: Exception, task: Task, output: OutputPlan) -> Exception:
     """Return the error of the operator that a job failed of; the error itself where none did."""
     text = str(error)
-    told = _TOLD.search(text)
-    if told is not None:
-        message, operator, lower, upper, hint = told.group("message", "operator", "lower", "upper", "hint")
+    own = _REPEATED.search(text)
+    if own is not None:
+        message, operator, lower, upper, hint = own.group("message", "operator", "lower", "upper", "hint")
         return OperatorError(message, hint=hint, operator=operator, lower=lower, upper=upper)
     if isinstance(error, _USER_ERRORS):
         line = text.strip().partition("\n")[0]
@@ -118,7 +111,7 @@ def _run(
         counts = Counts()
         counts.add({view.name: (rows.num_rows, rows.nbytes)})
         result = write_result(task, output, lambda: rows, counts)
-        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], names=["result"])
+        yield pa.RecordBatch.from_pylist([{"result": pickle.dumps(result)}])
 
     found = _plain(frames[view, task.lower, task.upper, names]).mapInArrow(write, "result binary").collect()
     return _joined([pickle.loads(bytes(row["result"])) for row in found])
@@ -169,16 +162,12 @@ class _Frames:
         return self._by_batches(step, sources[0])
 
     def _replayed(self, leaf: Replay, lo: Antichain, hi: Antichain, columns: Sequence[str]) -> DataFrame:
-        schema = spark_schema(_schema(leaf, columns[leaf.domain.arity :]))
+        schema = _schema(leaf, columns[leaf.domain.arity :])
         storage = open_storage(leaf.path, dict(self.storage_options.get(leaf.path) or {}) or None)
-        root = f"file://{storage.uri}" if storage.local else storage.uri
-        # What Spark would take for a pattern is a name here.
-        paths = [_PATTERN.sub(r"\\\g<0>", f"{root}/{share.path}") for share in self.task.shares.get(leaf.path, ())]
+        paths = [share.path for share in self.task.shares.get(leaf.path, ())]
         if not paths:
-            return self.spark.createDataFrame([], schema)
-        # A file that is gone is an error, and days are what they are, whatever the session says.
-        reader = self.spark.read.schema(schema).options(**_READ_OPTIONS)
-        rows = reader.parquet(*paths)
+            return self.spark.createDataFrame([], spark_schema(schema))
+        rows = scan(self.spark, storage, paths, schema)
         return rows.where(_beyond(leaf.domain, lo) & ~_beyond(leaf.domain, hi))
 
     def _exchanged(self, view: Hinted, source: DataFrame) -> DataFrame:
@@ -237,8 +226,7 @@ class _Frames:
         def part(batches: Batches) -> Batches:
             settle_worker()
             for bucket, content in blocks_of(part_of_rows(_table(batches, given), keys, chosen), len(keys), n):
-                arrays = [pa.array([bucket], pa.int64()), pa.array([content], pa.binary())]
-                yield pa.RecordBatch.from_arrays(arrays, names=["bucket", "content"])
+                yield pa.RecordBatch.from_pylist([{"bucket": bucket, "content": content}])
 
         def merge(batches: Batches) -> Batches:
             settle_worker()

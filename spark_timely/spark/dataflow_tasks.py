@@ -130,8 +130,7 @@ class SparkTasks:
             for batch in batches:
                 for number in batch.column(0).to_pylist():  # one turn per task, mostly one
                     result = run_one(todo[number], plans[todo[number].output], options)
-                    arrays = [pa.array([number], pa.int64()), pa.array([pickle.dumps(result)], pa.binary())]
-                    yield pa.RecordBatch.from_arrays(arrays, names=["task", "result"])
+                    yield pa.RecordBatch.from_pylist([{"task": number, "result": pickle.dumps(result)}])
 
         n = len(todo)
         found = self._spark.range(0, n, 1, n).mapInArrow(work, _RESULTS).collect()
@@ -160,12 +159,10 @@ class SparkTasks:
             for batch in batches:
                 for number in batch.column(0).to_pylist():  # one turn per task, mostly one
                     first, n_buckets = place[number]
-                    for block in partial_aggregate(
-                        todo[number], plans[todo[number].output], reader_of(options), n_buckets
-                    ):
-                        arrays = [pa.array([first], pa.int64()), pa.array([block.bucket], pa.int64())]
-                        arrays.append(pa.array([block.content], pa.binary()))
-                        yield pa.RecordBatch.from_arrays(arrays, names=["piece", "bucket", "content"])
+                    plan = plans[todo[number].output]
+                    for block in partial_aggregate(todo[number], plan, reader_of(options), n_buckets):
+                        row = {"piece": first, "bucket": block.bucket, "content": block.content}
+                        yield pa.RecordBatch.from_pylist([row])
 
         def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             settle_worker()
@@ -175,9 +172,8 @@ class SparkTasks:
                     blocks.setdefault((first, bucket), []).append(content)
             for (first, bucket), contents in blocks.items():  # one turn per bucket, mostly one
                 result = final_aggregate(todo[first], plans[todo[first].output], contents)
-                arrays = [pa.array([first], pa.int64()), pa.array([bucket], pa.int64())]
-                arrays.append(pa.array([pickle.dumps(result)], pa.binary()))
-                yield pa.RecordBatch.from_arrays(arrays, names=["piece", "bucket", "result"])
+                row = {"piece": first, "bucket": bucket, "result": pickle.dumps(result)}
+                yield pa.RecordBatch.from_pylist([row])
 
         n = len(todo)
         parts = self._spark.range(0, n, 1, n).mapInArrow(part, _PARCELS)

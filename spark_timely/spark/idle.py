@@ -25,6 +25,7 @@ Invariants
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -70,26 +71,25 @@ def check_idle_options(options: SinkOptions, /) -> float:
     """
     timeout = options.idle_timeout
     assert timeout is not None
-    context = {"option": "idleTimeout"}
     if options.frontier != "bounded":
-        msg = f"could not use option 'idleTimeout': found frontier={options.frontier or 'batch'!r}"
-        raise InvalidOptionError(
-            msg,
-            hint="leave it out with other policies: it gives up the lateness of frontier='bounded'",
-            context=context,
+        found = f"frontier={options.frontier or 'batch'!r}"
+        raise _refusal(
+            found=found, hint="leave it out with other policies: it gives up the lateness of frontier='bounded'"
         )
     if "late_data" not in options.given:
-        msg = "could not use option 'idleTimeout': found no option 'lateData'"
-        raise InvalidOptionError(
-            msg,
-            hint="rows within the lateness may be late after an idle time: choose lateData='deadLetter' or 'advance'"
-            " for them, or 'error' to let the query fail",
-            context=context,
+        raise _refusal(
+            found="no option 'lateData'",
+            hint="choose lateData='deadLetter' or 'advance' for rows within the lateness, which may be late after an"
+            " idle time, or 'error' to let the query fail",
         )
     if timeout.seconds <= 0:
-        msg = f"could not use option 'idleTimeout': found {timeout.text!r}"
-        raise InvalidOptionError(msg, hint="write for example '10 minutes'", context=context)
+        raise _refusal(found=repr(timeout.text), hint="write for example '10 minutes'")
     return timeout.seconds
+
+
+def _refusal(*, found: str, hint: str) -> InvalidOptionError:
+    msg = f"could not use option 'idleTimeout': found {found}"
+    return InvalidOptionError(msg, hint=hint, context={"option": "idleTimeout"})
 
 
 def greatest_seen(log: Log, stream: str, /) -> int | None:
@@ -173,11 +173,9 @@ class IdleWatch:
         known = checkpoint_state(location, storage_options=self._options.storage_options)
         if known.query != str(self._query.id):
             found = "no query's files" if known.query is None else f"files of query {known.query!r}"
-            msg = f"could not use option 'idleTimeout': found {found} in checkpoint {location!r}"
-            raise InvalidOptionError(
-                msg,
+            raise _refusal(
+                found=f"{found} in checkpoint {location!r}",
                 hint="put the checkpoint, and the log, where the process that calls start can reach them too",
-                context={"option": "idleTimeout"},
             )
         self._thread = threading.Thread(target=self._run, name=f"idle-{self._query.id}", daemon=True)
         self._thread.start()
@@ -248,14 +246,12 @@ class IdleWatch:
         return self._advance(log, state)
 
     def _log(self) -> Log | None:
-        if self._opened is None:
-            self._opened = self._find(self._options.path, self._options.storage_options)
-            return self._opened
-        try:
-            self._opened.refresh()
-        except RolledBackError:
-            # Whether the query may continue on a log that was restored is judged by its checkpoint.
-            self._opened = self._find(self._options.path, self._options.storage_options)
+        # Whether the query may continue on a log that was restored is judged by its checkpoint.
+        with contextlib.suppress(RolledBackError):
+            if self._opened is not None:
+                self._opened.refresh()
+                return self._opened
+        self._opened = self._find(self._options.path, self._options.storage_options)
         return self._opened
 
     def _advance(self, log: Log, state: StreamState) -> bool:

@@ -13,18 +13,22 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spark_timely.errors import InvalidUsageError, LogFormatError, LogMissingError, shown
 from spark_timely.log.store.storage import normal_path
+from spark_timely.spark.base.schema import spark_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["changed_settings", "register", "session", "session_settings", "table_path"]
+    from spark_timely.log.store.storage import FileStorage
+
+__all__ = ["changed_settings", "register", "scan", "session", "session_settings", "stored", "table_path"]
 
 # Arrow's Java library checks the bounds of each value that it reads; Spark asks only for rows that are there.
 _ARROW_FLAGS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
@@ -124,7 +128,9 @@ def session(
             from delta import configure_spark_with_delta_pip
         except ImportError as error:
             msg = "could not start a session for Delta tables: found no package delta-spark"
-            raise InvalidUsageError(msg, hint="pip install 'spark-timely[spark]', or leave delta=True out") from error
+            raise InvalidUsageError(
+                msg, hint="install it with pip install 'spark-timely[spark]', or leave delta=True out"
+            ) from error
         extra = [name for name in conf.get("spark.jars.packages", "").split(",") if name]
         if not conf.get("spark.jars"):
             builder = configure_spark_with_delta_pip(builder, extra_packages=extra)
@@ -159,6 +165,39 @@ def register(spark: SparkSession, /) -> None:
     from spark_timely.datasource.source import TimelyDataSource
 
     spark.dataSource.register(TimelyDataSource)
+
+
+def stored(storage_options: Mapping[str, str] | None, /) -> dict[str, str]:
+    """Return storage options of a log as options of the format ``timely``."""
+    return {f"storage.{name}": value for name, value in (storage_options or {}).items()}
+
+
+# A file that is gone is an error, and days are what they are, whatever the session says.
+_SCAN_OPTIONS: Final = {
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "datetimeRebaseMode": "CORRECTED",
+}
+_PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
+
+
+def scan(spark: SparkSession, storage: FileStorage, paths: Iterable[str], schema: pa.Schema, /) -> DataFrame:
+    """Return the rows of Parquet files of a log, one or more, as Spark reads them itself.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+    storage : FileStorage
+        Of the log.
+    paths : iterable of str
+        Relative to the log.
+    schema : pyarrow.Schema
+        Columns to read.
+    """
+    root = f"file://{storage.uri}" if storage.local else storage.uri
+    # What Spark would take for a pattern is a name here.
+    full = [_PATTERN.sub(r"\\\g<0>", f"{root}/{path}") for path in paths]
+    return spark.read.schema(spark_schema(schema)).options(**_SCAN_OPTIONS).parquet(*full)
 
 
 _LOCK = threading.Lock()
@@ -283,7 +322,7 @@ def table_path(spark: SparkSession, name: str, /) -> str:
         ) from error
     if detail["format"] != "delta":
         msg = f"could not use table {name!r} as a log: found format={detail['format']!r}"
-        raise LogMissingError(msg, hint="a log is a Delta table that create_log or a capture made")
+        raise LogMissingError(msg, hint="name a Delta table that create_log or a capture made")
     managed = sorted(_CATALOG_FEATURES.intersection(detail["tableFeatures"] or ()))
     if managed:
         msg = f"could not use table {name!r} as a log: found table features {managed}, its commits are its catalog's"

@@ -207,9 +207,7 @@ class CaptureQuery:
         from spark_timely.log.writer import downgrade_to
 
         options = self._options
-        log = find_log(
-            options.path, promised(options.storage_options, single_writer=options.single_writer, flush=options.flush)
-        )
+        log = find_log(options.path, options.storage_options)
         check_unbroken(options, log, self.id)
         if log is None:
             form = layout_of(self._schema, options, form=None).form
@@ -223,8 +221,6 @@ class CaptureQuery:
                 streams=options.streams,
                 exist_ok=True,
                 storage_options=options.storage_options or None,
-                single_writer=options.single_writer,
-                flush=options.flush,
             )
         state = log.stream(options.stream)
         if state is not None:
@@ -322,19 +318,20 @@ def start(
     parsed = parse_options(
         SINK_OPTIONS, {"path": path, "checkpointLocation": checkpoint, "idleTimeout": idle_timeout, **given}
     )
-    check_place(normal_path(path), promised(parsed.storage_options, single_writer=parsed.single_writer))
+    # As the sink's planner does it in another process, so that both mean the same place.
+    storage = promised(parsed.storage_options, single_writer=parsed.single_writer, flush=parsed.flush)
+    parsed = replace(parsed, path=normal_path(path), storage_options=storage)
+    check_place(parsed.path, storage)
     timeout_s = None if parsed.idle_timeout is None else check_idle_options(parsed)
     close = _ending(on_finish, wanted, parsed)
     if through not in ("sink", "foreachBatch"):
-        msg = f"could not start the capture: found through={through!r}"
-        raise InvalidOptionError(msg, hint="use 'sink' or 'foreachBatch'", context={"option": "through"})
+        raise _refusal(option="through", found=f"through={through!r}", hint="use 'sink' or 'foreachBatch'")
     if parsed.dialect == "cdcv2" and through == "sink":
-        msg = "could not start the capture: found dialect='cdcv2' with through='sink'"
-        raise InvalidOptionError(
-            msg,
+        raise _refusal(
+            option="dialect",
+            found="dialect='cdcv2' with through='sink'",
             hint="give through='foreachBatch': a task of the sink sees neither the rows of other tasks nor the log, so"
             " it cannot tell a copy",
-            context={"option": "dialect"},
         )
     if not df.isStreaming:
         msg = "could not start the capture: found a DataFrame that is not streaming"
@@ -360,8 +357,7 @@ def start(
     query = _started(writer, df.sparkSession, _reports(close, wanted, timeout_s))
     idle = None
     if timeout_s is not None:
-        promise = promised(parsed.storage_options, single_writer=parsed.single_writer, flush=parsed.flush)
-        idle = IdleWatch(query, replace(parsed, storage_options=promise))
+        idle = IdleWatch(query, parsed)
         try:
             idle.start()
         except TimelyError:
@@ -413,37 +409,31 @@ def _trigger(trigger: str | Mapping[str, object] | None) -> dict[str, object]:
 def _ending(on_finish: str, trigger: Mapping[str, object], options: SinkOptions) -> Ending | None:
     """Return how a query ends whose stream is to be closed, None if it is to stay open."""
     if on_finish not in ("hold", "close"):
-        msg = f"could not start the capture: found on_finish={on_finish!r}"
-        raise InvalidOptionError(msg, hint="use 'hold' or 'close'", context={"option": "onFinish"})
+        raise _refusal(option="onFinish", found=f"on_finish={on_finish!r}", hint="use 'hold' or 'close'")
     if on_finish == "hold":
         return None
-    if options.dialect == "cdcv2":
-        msg = "could not start the capture: found on_finish='close' with dialect='cdcv2'"
-        raise InvalidOptionError(
-            msg,
-            hint="leave on_finish out: a statement with an empty upper closes the stream; that the query has used up"
-            " what there is does not say so",
-            context={"option": "onFinish"},
-        )
-    if options.frontier == "source":
-        msg = "could not start the capture: found on_finish='close' with frontier='source'"
-        raise InvalidOptionError(
-            msg,
-            hint="leave on_finish out: the stream is closed by itself when its sources are complete; that the query has"
-            " used up what there is does not say so",
-            context={"option": "onFinish"},
-        )
+    closing = {
+        "dialect='cdcv2'": (options.dialect == "cdcv2", "a statement with an empty upper closes the stream"),
+        "frontier='source'": (options.frontier == "source", "the stream closes when its sources are complete"),
+    }
+    for found, (given, by_itself) in closing.items():
+        if given:
+            hint = f"leave on_finish out: {by_itself}; the end of the query's input does not say that it is complete"
+            raise _refusal(option="onFinish", found=f"on_finish='close' with {found}", hint=hint)
     if trigger.get("availableNow"):
         return "availableNow"
     if trigger.get("once"):
         return "once"
-    msg = f"could not start the capture: found on_finish='close' with trigger {shown(dict(trigger))}"
-    raise InvalidOptionError(
-        msg,
-        hint="only a query with trigger='availableNow' or 'once' ends by itself; for others call"
+    raise _refusal(
+        option="onFinish",
+        found=f"on_finish='close' with trigger {shown(dict(trigger))}",
+        hint="give trigger='availableNow' or 'once': other queries do not end by themselves; for them call"
         " open_log(path).close(stream) when the stream is complete",
-        context={"option": "onFinish"},
     )
+
+
+def _refusal(*, option: str, found: str, hint: str) -> InvalidOptionError:
+    return InvalidOptionError(f"could not start the capture: found {found}", hint=hint, context={"option": option})
 
 
 def _text(value: object) -> str:

@@ -132,7 +132,7 @@ def table_from_text(text: str, /, *, schema: pa.Schema | None = None) -> pa.Tabl
             msg = f"could not read a table from text: found {len(row)} cells in row {number}, {len(header)} columns"
             raise InvalidUsageError(
                 msg,
-                hint="part the cells of every line by '|'",
+                hint="separate the cells of every line by '|'",
             )
     columns: dict[str, list[str]] = {}
     for index, name in enumerate(header):

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from spark_timely.interop.chunk import CaptureChunk, concat_chunks
+from spark_timely.interop.chunk import CaptureChunk
 from spark_timely.interop.jsonl import chunk_lines, json_chunk
 from spark_timely.interop.reader import CaptureReader
 from spark_timely.interop.writer import CaptureEncoder
 from spark_timely.protocol.rules import verify_events
-from tests.oracles.golden import captures, golden_bytes, types_of, vectors
+from tests.oracles.golden import captures, concat_chunks, golden_bytes, types_of, vectors
 
 pytestmark = pytest.mark.golden
 

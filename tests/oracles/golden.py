@@ -10,8 +10,14 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_timely.interop.chunk import CaptureChunk
 
 FOLDER = Path(os.environ.get("SPARK_TIMELY_GOLDEN", Path(__file__).resolve().parents[1] / "golden" / "vectors"))
 
@@ -85,3 +91,14 @@ def as_row(time: Any) -> tuple[int, ...]:
     if isinstance(time, int):
         return (time,)
     return tuple(coordinate for part in time for coordinate in as_row(part))
+
+
+def concat_chunks(chunks: list[CaptureChunk]) -> CaptureChunk:
+    """Put the chunks of one stream, one or more in their order, into one."""
+    parts = {
+        name: np.concatenate([getattr(chunk, name) for chunk in chunks])
+        for name in ("is_messages", "times", "counts", "progress_times", "progress_deltas", "progress_counts")
+    }
+    positions = np.concatenate([chunks[0].positions, *(chunk.positions[1:] for chunk in chunks[1:])])
+    records = pa.Table.from_batches([chunk.records for chunk in chunks]).combine_chunks().to_batches()
+    return replace(chunks[0], positions=positions, records=records[0] if records else chunks[0].records, **parts)

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_timely.interop.chunk import concat_chunks
 from spark_timely.interop.jsonl import chunk_lines, json_chunk
 from spark_timely.interop.layout import TimeLayout
 from spark_timely.interop.reader import CaptureReader
@@ -21,6 +20,7 @@ from spark_timely.interop.records import records_to_rows
 from spark_timely.interop.schema import UNIT, Choice, Option, Record, Scalar, Type, Vec, parse_type, type_text
 from spark_timely.interop.writer import CaptureEncoder, build_chunk
 from tests.modules import ROOT
+from tests.oracles.golden import concat_chunks
 from tests.property import fuzzing
 
 SCALARS = ["u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "bool", "f32", "f64", "string", "bytes"]

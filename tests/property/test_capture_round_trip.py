@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_timely.interop.chunk import concat_chunks
 from spark_timely.interop.exporting import export_log
 from spark_timely.interop.importing import CaptureTypes, StreamImport
 from spark_timely.interop.jsonl import JsonLines
 from spark_timely.interop.reader import CaptureReader
 from spark_timely.interop.writer import capture_bytes
 from spark_timely.log import MemoryLog
-from tests.oracles.golden import captures, golden_bytes, types_of, vectors
+from tests.oracles.golden import captures, concat_chunks, golden_bytes, types_of, vectors
 
 TYPES = {1: CaptureTypes.parse("u64", "(string, u64)"), 2: CaptureTypes.parse("product<u64, u64>", "u64")}
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.errors import InvalidUsageError, ProtocolError, SchemaMismatchError
-from spark_timely.interop.cdcv2.reader import CdcReader, Updates, message_lines, statement_of
+from spark_timely.interop.cdcv2.reader import CdcReader, Updates, keys_of, message_lines, statement_of
 from spark_timely.interop.cdcv2.statements import Statement
 from spark_timely.interop.exporting import (
     STRETCH_ROWS,
@@ -110,12 +110,9 @@ def collection_messages(
 
 def _consolidated(rows: pa.Table, times: IntArray, encoder: CaptureEncoder) -> Updates:
     """Sum the diffs of equal records at equal times, by the records' bytes."""
-    data, bounds = encoder.encode_records(rows)
-    keys = pa.Array.from_buffers(pa.large_binary(), rows.num_rows, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
-    names = [f"t{i}" for i in range(times.shape[1])]
-    columns = {"key": keys, "diff": rows.column("_diff"), "row": pa.array(np.arange(rows.num_rows))}
-    columns.update({name: pa.array(times[:, i]) for i, name in enumerate(names)})
-    groups = pa.table(columns).group_by(["key", *names]).aggregate([("diff", "sum"), ("row", "min")])
+    keys = keys_of(encoder, rows, times)
+    columns = {**keys, "diff": rows.column("_diff"), "row": pa.array(np.arange(rows.num_rows))}
+    groups = pa.table(columns).group_by(list(keys)).aggregate([("diff", "sum"), ("row", "min")])
     diffs, first = groups.column("diff_sum").to_numpy(), groups.column("row_min").to_numpy()
     first, diffs = first[diffs != 0], diffs[diffs != 0]
     order = np.argsort(first)
@@ -133,7 +130,7 @@ def export_collection(
     up_to: object | None = None,
     name: str = "cdcv2",
     stretch_rows: int = STRETCH_ROWS,
-    tell: Callable[[int], None] | None = None,
+    report: Callable[[int], None] = lambda n: None,
 ) -> list[Exported]:
     """Write a collection log to files of CDCv2 messages as lines of JSON, dealt to the files in turn.
 
@@ -147,7 +144,7 @@ def export_collection(
         How many; only together they say everything.
     name : str
         What the files' names begin with.
-    tell : callable, optional
+    report : callable
         Gets the number of updates of each message.
 
     Raises
@@ -167,8 +164,7 @@ def export_collection(
             n = len(message.diffs) if isinstance(message, Updates) else 0
             messages[i] += 1
             records[i] += n
-            if tell is not None:
-                tell(n)
+            report(n)
         whole.finish()
     return [Exported(str(path), messages[i], records[i], path.stat().st_size) for i, path in enumerate(whole.paths)]
 
@@ -232,8 +228,8 @@ class CdcImport:
         if log.domain.arity != wanted.arity:
             msg = f"could not import CDCv2 into log {log.path!r}: found times of {log.domain.arity} coordinates"
             hint = (
-                f"times of type {type_text(self._types.time)} have {wanted.arity}; declare another type, or use"
-                " another log"
+                f"declare another type, or use another log: times of type {type_text(self._types.time)} have"
+                f" {wanted.arity}"
             )
             raise SchemaMismatchError(msg, hint=hint)
         log.check_writable()
@@ -314,4 +310,4 @@ class CdcImport:
             where = "" if self._log is None else f" into log {self._log.path!r}"
             msg = f"could not import CDCv2{where}: found an update at time={time!r}"
             least = domain.render_time(domain.minimum)
-            raise ProtocolError(msg, hint=f"the log begins at {least!r}: import into one that begins earlier")
+            raise ProtocolError(msg, hint=f"import into a log that begins earlier: this one begins at {least!r}")

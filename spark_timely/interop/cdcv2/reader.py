@@ -27,7 +27,7 @@ from spark_timely.errors import CaptureFormatError, InvalidUsageError, ProtocolE
 from spark_timely.interop.cdcv2.statements import Ledger, Statement, Time
 from spark_timely.interop.jsonl import found_by, loads
 from spark_timely.interop.layout import TimeLayout, time_layout
-from spark_timely.interop.records import records_to_rows, rows_to_records
+from spark_timely.interop.records import integer, records_to_rows, rows_to_records
 from spark_timely.interop.schema import Type, arrow_schema, parse_type
 from spark_timely.interop.writer import CaptureEncoder
 from spark_timely.time.antichain import Antichain
@@ -64,6 +64,14 @@ class Output:
 
     updates: Updates
     frontier: Antichain
+
+
+def keys_of(encoder: CaptureEncoder, records: pa.RecordBatch | pa.Table, times: IntArray) -> dict[str, pa.Array]:
+    """Return columns that are equal exactly where records and times are: the bytes of a record, and coordinates."""
+    data, bounds = encoder.encode_records(records)
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    keys = {"key": pa.Array.from_buffers(pa.large_binary(), records.num_rows, buffers)}
+    return keys | {f"t{i}": pa.array(times[:, i]) for i in range(times.shape[1])}
 
 
 class CdcReader:
@@ -134,16 +142,9 @@ class CdcReader:
         if len(updates.diffs) and not updates.diffs.all():
             msg = "could not read CDCv2 updates: found a diff of 0"
             raise ProtocolError(msg, hint="consolidate the updates, and leave out what adds up to nothing")
-        data, bounds = self._encoder.encode_records(updates.records)
-        keys = pa.Array.from_buffers(
-            pa.large_binary(), len(updates.diffs), [None, pa.py_buffer(bounds), pa.py_buffer(data)]
-        )
-        columns = {"key": keys}
-        columns.update({f"t{i}": pa.array(updates.times[:, i]) for i in range(self.times.arity)})
-        columns["diff"] = pa.array(updates.diffs)
-        table = pa.table(columns)
-        for name, values in zip(self._encoder.schema.names, updates.records.columns, strict=True):
-            table = table.append_column(f"_{name}", values)
+        columns = {**keys_of(self._encoder, updates.records, updates.times), "diff": pa.array(updates.diffs)}
+        records = zip(self._encoder.schema.names, updates.records.columns, strict=True)
+        table = pa.table({**columns, **{f"_{name}": values for name, values in records}})
         open_ = self.frontier.beyond(updates.times)
         return table if open_.all() else table.filter(pa.array(open_))
 
@@ -218,7 +219,7 @@ def read_message(line: str | bytes, *, time: str | Type, record: str | Type) -> 
         return _message(found, layout, type_)
     except (ValueError, TypeError, LookupError, RecursionError, OverflowError) as error:
         msg = f"could not read a CDCv2 message: {found_by(error)}"
-        hint = 'a line is {"updates": [[record, time, diff], …]} or {"progress": {"lower", "upper", "counts"}}'
+        hint = 'write lines as {"updates": [[record, time, diff], …]} or {"progress": {"lower", "upper", "counts"}}'
         raise CaptureFormatError(msg, hint=hint) from error
 
 
@@ -232,7 +233,7 @@ def _message(found: Mapping[str, object], layout: TimeLayout, type_: Type) -> Up
             msg = f"found {shown(rows)}"
             raise ValueError(msg)
         times = np.array([layout.from_json(row[1]) for row in rows], np.int64).reshape(-1, layout.arity)
-        diffs = np.array([_integer(row[2]) for row in rows], np.int64)
+        diffs = np.array([integer(row[2]) for row in rows], np.int64)
         return Updates(rows_to_records([row[0] for row in rows], type_), times, diffs)
     facts = found["progress"]
     if not isinstance(facts, dict) or set(facts) != {"lower", "upper", "counts"}:
@@ -241,7 +242,7 @@ def _message(found: Mapping[str, object], layout: TimeLayout, type_: Type) -> Up
     lower, upper = (_antichain(facts[name], layout) for name in ("lower", "upper"))
     counts: dict[Time, int] = {}
     for pair in facts["counts"]:
-        at, count = layout.from_json(pair[0]), _integer(pair[1])
+        at, count = layout.from_json(pair[0]), integer(pair[1])
         if count < 0 or at in counts or not lower.less_equal(at) or upper.less_equal(at):
             msg = f"found count {shown(pair)}, which is negative, a second one, or not within lower and upper"
             raise ValueError(msg)
@@ -249,17 +250,10 @@ def _message(found: Mapping[str, object], layout: TimeLayout, type_: Type) -> Up
     return Statement(lower, upper, counts)
 
 
-def _integer(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"found {shown(value)} in place of an integer"
-        raise InvalidUsageError(msg, hint="give integers as diffs and counts")
-    return value
-
-
 def _antichain(value: object, layout: TimeLayout) -> Antichain:
     if not isinstance(value, list):
         msg = f"found {shown(value)} in place of a list of times"
-        raise InvalidUsageError(msg, hint="lower and upper are lists of times")
+        raise InvalidUsageError(msg, hint="give lower and upper as lists of times")
     return Antichain.from_times(
         np.array([layout.from_json(time) for time in value], np.int64).reshape(-1, layout.arity), layout.arity
     )

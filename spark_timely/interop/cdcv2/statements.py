@@ -91,7 +91,7 @@ class Ledger:
         return list(self._waiting.values())
 
     def take(self, statements: Iterable[Statement]) -> None:
-        """Take statements; each tells what it told, however often.
+        """Take statements; each says what it said, however often.
 
         Raises
         ------
@@ -150,7 +150,7 @@ class Ledger:
     def wrong(self, time: Time, found: str) -> ProtocolError:
         """Return the error for what cannot be true of a time."""
         msg = f"could not read CDCv2 messages at time={self._shown(time)!r}: found {found}"
-        hint = "messages may come twice and in any order, but say the same; updates must be consolidated before"
+        hint = "consolidate updates first, and repeat statements as they are: messages may come twice and in any order"
         return ProtocolError(msg, hint=hint, context={"time": time})
 
     def advance(self, present: Mapping[Time, int]) -> Antichain:
@@ -207,7 +207,7 @@ class Ledger:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any], *, arity: int, shown: Callable[[Time], object] = list) -> Ledger:
-        """Return the ledger that `to_json` told.
+        """Return the ledger that `to_json` describes.
 
         Examples
         --------
@@ -237,7 +237,7 @@ def _antichain(found: list[Any], arity: int) -> Antichain:
 
 COLUMNS = ("_lower", "_upper", "_counts")
 _FORM = (
-    "a statement has _lower and _upper, arrays of times, and _counts, an array of structs of a time and the number of"
+    "give a statement _lower and _upper, arrays of times, and _counts, an array of structs of a time and the number of"
     " its updates; a time of several coordinates is a struct of them"
 )
 
@@ -371,10 +371,10 @@ def _statement(
             bounds = f"lower={domain.render_frontier(lower)} upper={domain.render_frontier(upper)}"
             msg = f"could not read a CDCv2 statement of {bounds}: found {wrong} at time={domain.render_time(time)!r}"
             hint = (
-                f"the log begins at {domain.render_time(domain.minimum)!r}: make it first, with"
-                " create_log(…, kind='collection', minimum=…)"
+                "make the log first, with create_log(…, kind='collection', minimum=…): this one begins at"
+                f" {domain.render_time(domain.minimum)!r}"
                 if "least" in wrong
-                else "a statement has one count, at least 0, for each of its times that have updates"
+                else "give one count, at least 0, for each time of the statement that has updates"
             )
             raise ProtocolError(msg, hint=hint, context={"time": time})
         said[time] = count

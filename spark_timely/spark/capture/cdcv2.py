@@ -52,12 +52,11 @@ from spark_timely.spark.capture.staging import (
     tidy,
     write_files,
 )
-from spark_timely.spark.collection import has_map
-from spark_timely.spark.session import changed_settings
+from spark_timely.spark.collection import refuse_maps
+from spark_timely.spark.session import changed_settings, scan
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql import DataFrame
 
     from spark_timely.interop.cdcv2.statements import Statement, Time
     from spark_timely.time.domain import TimeDomain
@@ -102,11 +101,7 @@ def capture_messages(df: DataFrame, plan: CapturePlan, ident: BatchId) -> Commit
     Cost: reading the rows twice; a shuffle of the updates and of those in files that have open times; two small
     jobs. Open updates stay on the executors; the driver holds counts by open time.
     """
-    maps = [field.name for field in df.schema.fields if has_map(field.dataType)]
-    if maps:
-        msg = f"could not capture with dialect='cdcv2': found column {maps[0]!r}, which is or contains a map"
-        hint = "Spark cannot tell whether two maps are equal: turn it into an array with array_sort(map_entries(…))"
-        raise SchemaMismatchError(msg, hint=hint, context={"columns": maps})
+    refuse_maps(df, "capture with dialect='cdcv2'", SchemaMismatchError)
     repeated = plan.standing(ident).repeated
     task = _Task(df, plan, ident, open_storage(plan.options.path, plan.options.storage_options))
     if plan.newest is not None and plan.newest.closed:
@@ -300,19 +295,13 @@ class _Task:
 
     def _read(self, paths: list[str]) -> DataFrame:
         """Read messages at open times from files of the log, in the log's columns."""
-        spark: SparkSession = self.df.sparkSession
         form = self.plan.layout.form
         fields = [pa.field("_stream", pa.string())]
         fields += [pa.field(n, kind.arrow) for n, kind in zip(self.domain.columns, self.domain.types, strict=True)]
         fields += [pa.field("_diff", pa.int64()), *(field.with_nullable(nullable=True) for field in form.payload)]
-        schema: StructType = spark_schema(pa.schema(fields))
-        storage = self.storage
-        full = [
-            _escaped(f"file://{storage.full(path)}" if storage.local else f"{storage.uri}/{path}") for path in paths
-        ]
         held = beyond_sql(self._times, self.domain, self.standing.counts.frontier.elements)
         mine = f"_stream = '{self.plan.options.stream}' AND ({held})"
-        return spark.read.schema(schema).parquet(*full).where(mine)
+        return scan(self.df.sparkSession, self.storage, paths, pa.schema(fields)).where(mine)
 
     @property
     def _times(self) -> list[str]:
@@ -384,8 +373,3 @@ class _Task:
 
 def _is_statement(names: list[str]) -> str:
     return "(" + " OR ".join(f"{name} IS NOT NULL" for name in names) + ")"
-
-
-def _escaped(path: str) -> str:
-    """Return a path of which Spark takes no character for a pattern."""
-    return "".join(f"\\{c}" if c in "{}[]*?\\" else c for c in path)

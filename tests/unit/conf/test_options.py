@@ -44,7 +44,7 @@ def refused(table: object, given: dict[str, object]) -> str:
 # --- the table ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("option", ALL, ids=lambda option: f"{option.applies}.{option.name}")
+@pytest.mark.parametrize("option", ALL, ids=lambda option: option.name)
 def test_every_option_has_help_and_a_name_as_users_write_it(option: Option) -> None:
     assert option.help.endswith(".")
     assert re.fullmatch(r"[a-z]+([A-Z][a-z]*)*", option.name)

@@ -69,5 +69,8 @@ def test_conform_what_fits_copies_nothing() -> None:
 
 
 def test_conform_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(SchemaMismatchError, match=r"found type 'string', declared is 'int64' .* — hint: the file was"):
+    with pytest.raises(
+        SchemaMismatchError,
+        match=r"found type 'string', declared is 'int64' .* — hint: write the log with spark-timely",
+    ):
         conform_array(pa.array(["a"]), pa.int64())

@@ -35,7 +35,7 @@ def refused(log: MemoryLog, checkpoint: Checkpoint, text: str, **options: Any) -
     for _ in range(2):
         with pytest.raises(DataLossError, match=text) as caught:
             drive(log, checkpoint=checkpoint, **options).available_now()
-        assert "hint: the log was restored to an earlier state" in str(caught.value)
+        assert "hint: put back the log that the query has seen" in str(caught.value)
     with pytest.raises(DataLossError, match=text):
         drive(log, checkpoint=checkpoint, **options).run_one()
     assert (log.another().version, list(checkpoint.offsets), checkpoint.n_committed) == before

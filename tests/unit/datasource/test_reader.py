@@ -183,7 +183,9 @@ def test_missing_file_is_tried_again_then_lost() -> None:
     assert read(split_of(path), Forgetful(storage, 2), pause=pauses.append).num_rows == 1
     assert len(pauses) == 2
     gone = Forgetful(storage, 99)
-    with pytest.raises(DataLossError, match=r"found data file .* missing — hint: if files were vacuumed during"):
+    with pytest.raises(
+        DataLossError, match=r"found data file .* missing — hint: start the query again if files were vacuumed during"
+    ):
         read(split_of(path), gone)
     assert gone.attempts == 4
 

@@ -12,13 +12,14 @@ import pytest
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError
 from spark_timely.interop.cdcv2.collections import export_collection
-from spark_timely.interop.chunk import CaptureChunk, concat_chunks
+from spark_timely.interop.chunk import CaptureChunk
 from spark_timely.interop.exporting import default_types, export_log
 from spark_timely.interop.importing import CaptureTypes, StreamImport
 from spark_timely.interop.reader import CaptureReader
 from spark_timely.interop.schema import type_text
 from spark_timely.interop.writer import capture_bytes
 from spark_timely.log import MemoryLog
+from tests.oracles.golden import concat_chunks
 
 SCHEMA = pa.schema([pa.field("k", pa.string(), nullable=False), pa.field("n", pa.int64())])
 
@@ -184,7 +185,7 @@ def test_two_exports_at_once_do_not_mix(tmp_path: Path, monkeypatch: pytest.Monk
             export_log(other, tmp_path)
 
     with pytest.raises(InvalidUsageError, match=r"found .*capture_w0\.bin"):
-        export_log(log, tmp_path, tell=meanwhile)
+        export_log(log, tmp_path, report=meanwhile)
     assert [file.name for file in tmp_path.iterdir()] == ["capture_w0.bin"]
     assert read(str(tmp_path / "capture_w0.bin"), default_types(other)).times[:, 0].tolist() == [7]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,12 +114,12 @@ def test_file_is_followed_while_there_is_reason_to_look_again(tmp_path: Path) ->
     file.write_bytes(DATA[:50])
     looks = []
 
-    def again() -> bool:
+    def wait(has_news: Callable[[], bool]) -> bool:
         looks.append(log.frontier().to_json())
         file.write_bytes(DATA[: 50 + 40 * len(looks)])
-        return True
+        return has_news()
 
-    done = StreamImport(log, "w", TYPES, name="x").take_file(str(file), again=again)
+    done = StreamImport(log, "w", TYPES, name="x").take_file(str(file), wait=wait)
     assert (done.closed, done.new_events) == (True, len(EVENTS))
     assert looks[0] == [0]
     assert [7] in looks
@@ -161,13 +162,13 @@ def test_file_rewritten_while_followed_is_not_joined(tmp_path: Path, *, longer: 
     file.write_bytes(first[: len(first) // 2])
     looks = []
 
-    def again() -> bool:
+    def wait(has_news: Callable[[], bool]) -> bool:
         looks.append(1)
         file.write_bytes(second if longer else second[:100])  # the same file, cut to nothing and filled again
-        return len(looks) < 5
+        return has_news() and len(looks) < 5
 
     with pytest.raises(CaptureFormatError, match=r"at byte=880: found (other bytes|it cut to 100 bytes).*event=20"):
-        StreamImport(log, "w", NUMBERS, name="x").take_file(str(file), again=again)
+        StreamImport(log, "w", NUMBERS, name="x").take_file(str(file), wait=wait)
     assert values(log) == list(range(10))
     assert log.verify().legal
 
@@ -179,17 +180,17 @@ def test_import_does_not_wait_for_a_file_that_is_no_longer_there(found: str, tmp
 
     looks = []
 
-    def again() -> bool:
+    def wait(has_news: Callable[[], bool]) -> bool:
         looks.append(1)
         if "another" in found:
             (tmp_path / "new").write_bytes(RUNS[0])
             (tmp_path / "new").replace(file)
         else:
             file.unlink(missing_ok=True)
-        return len(looks) < 5
+        return has_news() and len(looks) < 5
 
     with pytest.raises(CaptureFormatError, match=found):
-        StreamImport(log, "w", NUMBERS, name="x").take_file(str(file), again=again)
+        StreamImport(log, "w", NUMBERS, name="x").take_file(str(file), wait=wait)
     if "another" in found:  # the new file has what the old one had, and more
         StreamImport(log, "w", NUMBERS, name="x").take_file(str(file))
         assert values(log) == list(range(20))
