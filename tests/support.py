@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import settings
 
+from spark_timely.testing.strategies import column_names, rows_table
 from tests.faults.harness import long_lane
 from tests.oracles.replay_model import Frontier, Row, Time
-from tests.strategies import column_names, rows_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -42,6 +42,7 @@ THIRD_PARTY = {
     "pyspark": ("spark_timely.datasource", "spark_timely.sink", "spark_timely.spark"),
     "delta": ("spark_timely.spark",),
     "deltalake": ("spark_timely.log.store", "spark_timely.log.log"),
+    "hypothesis": ("spark_timely.testing.strategies",),
     "numba": ("spark_timely.progress.kernels",),
     "tqdm": ("spark_timely.cli",),
     "sqlglot": ("spark_timely.predicate",),

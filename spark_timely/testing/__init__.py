@@ -2,7 +2,8 @@
 
 Text tables (`table_from_text`), comparisons that print both-sided differences per time
 (`assert_same_updates`, `assert_same_rows`), dataflows over tables at hand (`stream_of`, `rows_of`) and a
-manual clock. The module `driver` (calls a reader as Spark does) is imported by name.
+manual clock. The modules `strategies` (needs hypothesis; draws histories of logs) and `driver` (calls a reader as Spark
+does) are imported by name.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from spark_timely.protocol.policy import FrontierPolicy, LateData, Policy
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress
+from spark_timely.testing.strategies import MINIMA, Arrivals, arrivals
 from spark_timely.time.domain import TimeDomain
 from tests.oracles.capture_model import CaptureModel, LateRowError
-from tests.strategies import MINIMA, Arrivals, arrivals
 
 
 def cut(rows: list[int], rng: random.Random) -> list[list[int]]:

@@ -22,11 +22,11 @@ from spark_timely.protocol.rules import StreamCounts, check_progress
 from spark_timely.spark.base.schema import arrow_schema
 from spark_timely.spark.base.source_frontier import batch_frontier
 from spark_timely.testing import assert_same_updates
+from spark_timely.testing.strategies import PAYLOAD_SCHEMA, History, column_names, histories
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 from tests.oracles.replay_model import Frontier, ReplayModel, is_beyond, minimal
 from tests.property.test_same_answer import draw_limits, rewrite_files
-from tests.strategies import PAYLOAD_SCHEMA, History, column_names, histories
 from tests.support import examples, expected_table, frontier_from_json, frontier_set, write_commit
 from tests.unit.sink.driver import SinkDriver
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from spark_timely.log import MemoryLog
 from spark_timely.testing import assert_same_updates
 from spark_timely.testing.driver import Checkpoint, MicroBatch
+from spark_timely.testing.strategies import PAYLOAD_SCHEMA, History, column_names, histories
 from tests.oracles.replay_model import Frontier, ReplayModel, Time, is_beyond, less_equal
-from tests.strategies import PAYLOAD_SCHEMA, History, column_names, histories
 from tests.support import expected_table, frontier_from_json, frontier_set, write_commit
 from tests.unit.datasource.support import ReadsAll, drive, read_all
 

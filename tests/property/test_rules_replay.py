@@ -28,11 +28,11 @@ from spark_timely.log.machine.state import CommitRequest
 from spark_timely.protocol.event import Event, Messages
 from spark_timely.spark.base.schema import arrow_schema
 from spark_timely.testing.driver import Checkpoint, MicroBatch, StreamDriver
+from spark_timely.testing.strategies import column_names
 from spark_timely.time.domain import TimeDomain
 from tests.oracles import protocol_model as model
 from tests.oracles.golden import vectors
 from tests.property.streams import as_events, captured, legal_events, time_of
-from tests.strategies import column_names
 from tests.support import examples
 from tests.unit.datasource.support import drive
 from tests.unit.sink.driver import SinkDriver

@@ -33,12 +33,7 @@ from spark_timely.errors import LateDataError
 from spark_timely.spark.base.schema import arrow_schema
 from spark_timely.testing import assert_same_updates
 from spark_timely.testing.driver import Checkpoint, MicroBatch, StreamDriver
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.domain import TimeDomain
-from tests.oracles.canonical_model import digest
-from tests.oracles.capture_model import CaptureModel, LateRowError
-from tests.oracles.replay_model import Frontier, ReplayModel, is_beyond
-from tests.strategies import (
+from spark_timely.testing.strategies import (
     MINIMA,
     PAYLOAD_SCHEMA,
     Arrivals,
@@ -48,6 +43,11 @@ from tests.strategies import (
     histories,
     rows_table,
 )
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.domain import TimeDomain
+from tests.oracles.canonical_model import digest
+from tests.oracles.capture_model import CaptureModel, LateRowError
+from tests.oracles.replay_model import Frontier, ReplayModel, is_beyond
 from tests.support import examples, expected_table, frontier_from_json, frontier_set, write_commit
 from tests.unit.sink.driver import SinkDriver
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError
 from spark_timely.log import MemoryLog
 from spark_timely.testing.driver import Checkpoint
+from spark_timely.testing.strategies import PAYLOAD_SCHEMA, History, histories
 from tests.property.test_replay_same_answer import append, draw_options, make_log, many
-from tests.strategies import PAYLOAD_SCHEMA, History, histories
 from tests.support import write_commit
 from tests.unit.datasource.support import drive, read_all
 

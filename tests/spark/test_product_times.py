@@ -25,13 +25,13 @@ from hypothesis import strategies as st
 import spark_timely
 from spark_timely.cli import main
 from spark_timely.testing import assert_same_updates
+from spark_timely.testing.strategies import MINIMA, PAYLOAD_SCHEMA, History, histories, rows_table, time_pools
 from spark_timely.time.antichain import Antichain
 from tests.faults.harness import long_lane
 from tests.oracles.canonical_model import digest
 from tests.oracles.capture_model import LateRowError
 from tests.oracles.product_model import ProductModel
 from tests.oracles.replay_model import ReplayModel, Row, Time, is_beyond, less_equal
-from tests.strategies import MINIMA, PAYLOAD_SCHEMA, History, histories, rows_table, time_pools
 from tests.support import ZONES, frontier_set, session_zone, write_commit
 
 if TYPE_CHECKING:

@@ -23,10 +23,7 @@ from hypothesis import strategies as st
 
 import spark_timely
 from spark_timely.testing import assert_same_updates
-from tests.faults.harness import long_lane, numbers
-from tests.oracles.capture_model import CaptureModel, LateRowError
-from tests.oracles.replay_model import Frontier, ReplayModel, Row
-from tests.strategies import (
+from spark_timely.testing.strategies import (
     MINIMA,
     PAYLOAD_SCHEMA,
     History,
@@ -34,12 +31,15 @@ from tests.strategies import (
     histories,
     rows_table,
 )
+from tests.faults.harness import long_lane, numbers
+from tests.oracles.capture_model import CaptureModel, LateRowError
+from tests.oracles.replay_model import Frontier, ReplayModel, Row
 from tests.support import ZONES, expected_table, frontier_from_json, session_zone, write_commit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tests.strategies import Arrivals
+    from spark_timely.testing.strategies import Arrivals
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(7200)]
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from spark_timely.log import MemoryLog
 from spark_timely.testing.driver import Checkpoint, MicroBatch
+from spark_timely.testing.strategies import PAYLOAD_SCHEMA, History, column_names, histories
 from tests.oracles.replay_model import ProtocolBrokenError, ReplayModel, Time
-from tests.strategies import PAYLOAD_SCHEMA, History, column_names, histories
 from tests.support import examples, frontier_set, write_commit
 from tests.unit.datasource.support import drive
 

@@ -15,9 +15,9 @@ from spark_timely.testing import (
     assert_same_updates,
     table_from_text,
 )
+from spark_timely.testing.strategies import Arrivals, History, arrivals, histories, rows_table
 from tests.oracles.capture_model import CaptureModel
 from tests.oracles.replay_model import ReplayModel
-from tests.strategies import Arrivals, History, arrivals, histories, rows_table
 
 
 def test_text_table_of_every_kind_has_types() -> None:

@@ -1,5 +1,7 @@
 """Hypothesis strategies: times, payloads, legal streams, rows to capture.
 
+Needs `hypothesis`; nothing else of the library imports this module.
+
 Invariants
 ----------
 1. A `History` keeps the protocol: every commit judged against the counts before it, per stream.
