@@ -1166,7 +1166,7 @@ class _Frontiers:
             records = np.array(self._held.pool[: st[loops.USED] * width], np.int64).reshape(-1, width)
             columns = [*range(loops.TIME, width), loops.OWNER]
             keys, counts = consolidate_rows(records[:, columns], records[:, loops.COUNT])
-            room = 2 * len(counts) + n
+            room = 2 * (len(counts) + n)
             self._held = self._held._replace(
                 pool=self._filled(room * width, 0),
                 buckets=self._filled(1 << (room // 2).bit_length(), loops.NONE, np.int32),

@@ -486,16 +486,16 @@ def _changed(
         ways.insert(0, "put back the input that the output was made from")
     if output:
         causes.append("the output was moved by hand, and what was not computed before would be missing")
-    way = f"{', '.join(ways[:-1])}, or {ways[-1]}"
+    hint = f"{', '.join(ways[:-1])}, or {ways[-1]}: {', and '.join(causes)}"
     if not state.closed:
         consent = note_of(state, sink).consent(state.frontier.elements, found)
-        way += (
+        hint += (
             "; if its rows are to stay and later times to come from the inputs as they are, say "
             f"capture(…, replaces={consent!r})"
         )
     return DataLossError(
         f"could not continue at operator {sink.name!r}: {'; '.join([*inputs, *output])}",
-        hint=f"{', and '.join(causes)}: {way}",
+        hint=hint,
         context={"path": sink.path, "stream": sink.stream},
     )
 
