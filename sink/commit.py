@@ -38,8 +38,8 @@ from spark_timely.log.store.storage import open_storage
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.note import Note
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress
+from spark_timely.sink.columns import fingerprint
 from spark_timely.sink.continuity import BatchId
-from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import CapturePlan, find_log
 from spark_timely.spark.base.checkpoint import LogCommit, write_entry
 from spark_timely.spark.base.source_frontier import end_of_sources
@@ -230,18 +230,18 @@ def commit_reports(
     try:
         check_progress(counts, change.times, change.deltas, stream=stream, domain=domain)
     except NegativeCountError as error:
-        if whole.base is None or plan.layout.minimum_told:
+        if whole.base is None or plan.roles.minimum_told:
             raise
         raise _with_likely_cause(plan, error) from error
     _check_visible(plan, whole)
     log = find(plan.options.path, plan.options.storage_options) or _create(plan)
-    added = pa.schema([plan.layout.form.payload.field(name) for name in plan.layout.added])
-    if whole.form != fingerprint(plan.layout) or not plan.layout.fits(log.format.extended(added)):
+    added = pa.schema([plan.roles.form.payload.field(name) for name in plan.roles.added])
+    if whole.form != fingerprint(plan.roles) or not plan.roles.fits(log.format.extended(added)):
         # Planned while there was no log, or before another query added columns. What fits is for a new plan to say.
         raise _moved(plan, ident, "tasks planned for a log of other columns", "been made by another query meanwhile")
     log.auto_compact = plan.options.auto_compact == "inline"
     state = _state(log, plan, ident, whole)
-    if plan.layout.added:
+    if plan.roles.added:
         # In a commit of its own, the last that can be refused: a crash between the two leaves an empty column.
         log.add_columns(added)
     outcome = log.commit(
@@ -411,7 +411,7 @@ def _named(ident: BatchId, told: BatchId) -> BatchId:
 def _create(plan: CapturePlan) -> Log:
     from spark_timely.log.log import create_log
 
-    form, options = plan.layout.form, plan.options
+    form, options = plan.roles.form, plan.options
     return create_log(
         options.path,
         form.payload,
@@ -551,7 +551,7 @@ def _with_likely_cause(plan: CapturePlan, error: NegativeCountError) -> Negative
     begins = plan.policy.domain.render_time(plan.policy.domain.minimum)
     return NegativeCountError(
         error.message,
-        hint=f"{error.hint}; the log begins at {begins!r}, since column {plan.layout.event!r} has lost the metadata"
+        hint=f"{error.hint}; the log begins at {begins!r}, since column {plan.roles.event!r} has lost the metadata"
         " that tell where the captured log begins (a cast or an expression drops them): pass the column on as the"
         " replay gives it, or make the log first with create_log(…, minimum=…)",
         context=error.context,

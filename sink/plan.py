@@ -37,8 +37,8 @@ from spark_timely.masking import masked_logger
 from spark_timely.protocol.note import MicroBatch
 from spark_timely.protocol.policy import Policy
 from spark_timely.protocol.rules import StreamCounts
+from spark_timely.sink.columns import ColumnRoles, policy_of, roles_of
 from spark_timely.sink.continuity import BatchId, Consent, Place, find_break, judge_continuity
-from spark_timely.sink.layout import CaptureLayout, layout_of, policy_of
 from spark_timely.spark.base.checkpoint import LogEntry, find_entry, planned_offsets, read_entries
 from spark_timely.spark.base.source_frontier import end_of_sources
 
@@ -102,7 +102,7 @@ class CapturePlan:
     Attributes
     ----------
     options : SinkOptions
-    layout : CaptureLayout
+    roles : ColumnRoles
     policy : Policy
     ident : BatchId
         What is known of the micro-batch on the driver.
@@ -121,7 +121,7 @@ class CapturePlan:
     """
 
     options: SinkOptions
-    layout: CaptureLayout
+    roles: ColumnRoles
     policy: Policy
     ident: BatchId
     fresh: Standing
@@ -341,14 +341,14 @@ def make_plan(
     place = look_around(options, ident.query, log, gapless=gapless)
     # First of all: what is said of another log's columns or closed streams would be beside the point.
     judge_continuity(place, ident, options.begin_at, takeover=options.takeover)
-    layout = layout_of(schema, options, form=None if log is None else log.format)
-    policy = policy_of(options, layout.form)
-    initial = StreamCounts.initial(layout.form.domain.minimum)
+    roles = roles_of(schema, options, form=None if log is None else log.format)
+    policy = policy_of(options, roles.form)
+    initial = StreamCounts.initial(roles.form.domain.minimum)
     fresh = Standing(None, initial, clock())
     # Asked again by the commit; here for what it refuses.
     end_of_sources(options, policy, ident.batch)
     if log is None:
-        return CapturePlan(options, layout, policy, ident, fresh, None, None, place)
+        return CapturePlan(options, roles, policy, ident, fresh, None, None, place)
     state = place.state
     recorded, former = None, frozenset[str]()
     if state is None:
@@ -361,7 +361,7 @@ def make_plan(
             former = log.owners(options.stream)
     plan = CapturePlan(
         options,
-        layout,
+        roles,
         policy,
         ident,
         fresh,

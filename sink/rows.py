@@ -23,9 +23,9 @@ from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.machine.state import DataFile
 from spark_timely.log.store.storage import FileStorage, open_storage
 from spark_timely.protocol.policy import FrontierPolicy, Judgement, late_error
+from spark_timely.sink.columns import fingerprint
 from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.continuity import BatchId
-from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import CapturePlan, Standing
 from spark_timely.time.arrays import IntArray, consolidate_rows, is_sorted, joined_bounds, lexsort, minimal
 from spark_timely.time.domain import plain_value
@@ -109,24 +109,24 @@ class _Task:
         """Judge and write one buffer of rows."""
         first_row = self.n_seen
         self.n_seen += rows.num_rows
-        layout, policy = self.plan.layout, self.plan.policy
+        roles, policy = self.plan.roles, self.plan.policy
         # Of the rows as they came in: whatever becomes of them.
-        self.digest += digest_of(rows, layout.inputs)
+        self.digest += digest_of(rows, roles.inputs)
         if self.standing.repeated is not None:
             # What is in the log stands, however these rows would be judged now (invariant 3).
             return
-        if layout.event is not None:
+        if roles.event is not None:
             rows = self._take_progress(rows)
             if rows.num_rows == 0:
                 return
         if policy.frontier is FrontierPolicy.BATCH:
             times = np.zeros((rows.num_rows, 1), dtype=np.int64)
         else:
-            times = policy.domain.from_columns(rows, layout.times, first_row=first_row)
+            times = policy.domain.from_columns(rows, roles.times, first_row=first_row)
         verdict = policy.judge(times, self.standing.counts, at=self.standing.at)
         if verdict.refused.any():
             self._refuse(rows, times, verdict)
-        payload = conform(layout.payload_of(rows), layout.form.payload, first_row=first_row)
+        payload = conform(roles.payload_of(rows), roles.form.payload, first_row=first_row)
         diffs = self._diffs(rows, first_row)
         if verdict.plain or not verdict.dead.any():
             self._messages(payload, verdict.times, diffs)
@@ -155,13 +155,13 @@ class _Task:
             order = lexsort(times)
             payload, times = payload.take(order), times[order]
             diffs = None if diffs is None else diffs[order]
-        options, form = self.plan.options, self.plan.layout.form
+        options, form = self.plan.options, self.plan.roles.form
         table = message_table(form, payload, times, options.stream, self._seq, diffs)
         self._write(table, times, "message")
 
     def _dead(self, payload: pa.Table, verdict: Judgement, rows: IntArray, diffs: IntArray | None) -> None:
         self.n_dead += len(rows)
-        options, form = self.plan.options, self.plan.layout.form
+        options, form = self.plan.options, self.plan.roles.form
         times = verdict.times[rows]
         late, skewed = self.plan.policy.reasons(self.standing.counts, at=self.standing.at)
         table = message_table(form, payload, times, options.stream, self._seq, diffs)
@@ -191,7 +191,7 @@ class _Task:
         return 1 if self.standing.seq is None else self.standing.seq + 1
 
     def _diffs(self, rows: pa.Table, first_row: int) -> IntArray | None:
-        name = self.plan.layout.diff
+        name = self.plan.roles.diff
         if name is None:
             return None
         column = rows.column(name)
@@ -205,15 +205,15 @@ class _Task:
 
     def _take_progress(self, rows: pa.Table) -> pa.Table:
         """Keep the progress rows' changes, and return the message rows."""
-        layout, domain = self.plan.layout, self.plan.policy.domain
-        event = rows.column(str(layout.event))
+        roles, domain = self.plan.roles, self.plan.policy.domain
+        event = rows.column(str(roles.event))
         is_message = pc.fill_null(pc.equal(event, "message"), fill_value=False)
         is_progress = pc.fill_null(pc.equal(event, "progress"), fill_value=False)
         neither = pc.invert(pc.or_(is_message, is_progress))
         if pc.any(neither).as_py():
             row = int(pc.index(neither, value=True).as_py())
             number = self.n_seen - rows.num_rows + row
-            msg = f"could not capture events: found {layout.event}={event[row].as_py()!r} in row={number}"
+            msg = f"could not capture events: found {roles.event}={event[row].as_py()!r} in row={number}"
             raise ProtocolError(
                 msg,
                 hint="filter other rows out: with frontier='events' a row is a 'message' or a 'progress'",
@@ -222,11 +222,11 @@ class _Task:
         if not pc.any(is_progress).as_py():
             return rows
         changes = rows.filter(is_progress)
-        delta = changes.column(str(layout.delta))
+        delta = changes.column(str(roles.delta))
         if delta.null_count:
-            msg = f"could not capture events: found a progress row whose {layout.delta!r} is null"
+            msg = f"could not capture events: found a progress row whose {roles.delta!r} is null"
             raise ProtocolError(msg, hint="give each progress row the change of a count", context={})
-        times = domain.from_columns(changes, layout.times)
+        times = domain.from_columns(changes, roles.times)
         deltas = np.asarray(delta.to_numpy(), dtype=np.int64)
         if self.progress is not None:
             times = np.concatenate([self.progress[0], times])
@@ -264,7 +264,7 @@ class _Task:
             ident=self.ident,
             seq=self.standing.seq,
             repeated=self.standing.repeated is not None,
-            form=fingerprint(self.plan.layout),
+            form=fingerprint(self.plan.roles),
             at=self.standing.at,
             base=self.standing.base,
             n_rows=self.n_rows,

@@ -751,7 +751,7 @@ def digest_of(rows: pa.Table, columns: Sequence[tuple[str, str]], /) -> RowsDige
     rows : pyarrow.Table
         Any chunks, timestamps in any zone. Not modified.
     columns : sequence of (str, str)
-        The columns that count: name in the log, name in `rows`. `CaptureLayout.inputs` gives them.
+        The columns that count: name in the log, name in `rows`. `ColumnRoles.inputs` gives them.
 
     Returns
     -------

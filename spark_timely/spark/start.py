@@ -31,7 +31,7 @@ from spark_timely.log.files.format import LogFormat
 from spark_timely.log.machine.state import CommitRequest
 from spark_timely.log.store.storage import check_place, normal_path, promised
 from spark_timely.masking import masked_logger
-from spark_timely.sink.layout import layout_of, policy_of
+from spark_timely.sink.columns import policy_of, roles_of
 from spark_timely.sink.plan import check_owner, check_unbroken, find_log
 from spark_timely.spark.base.checkpoint import all_committed
 from spark_timely.spark.idle import IdleWatch, check_idle_options
@@ -210,7 +210,7 @@ class CaptureQuery:
         log = find_log(options.path, options.storage_options)
         check_unbroken(options, log, self.id)
         if log is None:
-            form = layout_of(self._schema, options, form=None).form
+            form = roles_of(self._schema, options, form=None).form
             # Not one micro-batch: an empty input is complete too.
             log = create_log(
                 options.path,
@@ -229,7 +229,7 @@ class CaptureQuery:
         elif log.frontier().is_empty:
             return
         else:
-            layout_of(self._schema, options, form=LogFormat(log.domain, log.kind, log.schema))
+            roles_of(self._schema, options, form=LogFormat(log.domain, log.kind, log.schema))
             state = log.open_stream(options.stream, owner=self.id)
         if state.closed:
             return
@@ -337,7 +337,7 @@ def start(
         msg = "could not start the capture: found a DataFrame that is not streaming"
         raise InvalidUsageError(msg, hint="read it with spark.readStream, or append rows with open_log(…).writer()")
     # What does not fit is refused here and now, not by a query that fails in the background.
-    policy_of(parsed, layout_of(df.schema, parsed, form=None).form)
+    policy_of(parsed, roles_of(df.schema, parsed, form=None).form)
     writer = df.writeStream.option("checkpointLocation", checkpoint)
     if query_name is not None:
         writer = writer.queryName(query_name)

@@ -259,14 +259,14 @@ class _Task:
 
     def _statements(self) -> list[Statement]:
         """Bring the micro-batch's statements here, each once."""
-        names = [quoted(name) for name in self.plan.layout.statements]
+        names = [quoted(name) for name in self.plan.roles.statements]
         types = [SQL_TYPES[kind.value] for kind in self.domain.types]
         time = types[0] if len(types) == 1 else f"STRUCT<{', '.join(f't{i}: {kind}' for i, kind in enumerate(types))}>"
         wanted = (f"ARRAY<{time}>", f"ARRAY<{time}>", f"ARRAY<STRUCT<time: {time}, n: BIGINT>>")
         columns = [
             f"CAST({name} AS {kind}) AS {column}" for name, kind, column in zip(names, wanted, COLUMNS, strict=True)
         ]
-        others = [quoted(name) for name in (*self.plan.layout.times, str(self.plan.layout.diff))]
+        others = [quoted(name) for name in (*self.plan.roles.times, str(self.plan.roles.diff))]
         mixed = " OR ".join([*(f"{name} IS NULL" for name in names), *(f"{name} IS NOT NULL" for name in others)])
         found = self.df.where(_is_statement(names)).selectExpr(*columns, f"({mixed}) AS mixed").distinct().toArrow()
         if pc.any(found["mixed"]).as_py():
@@ -295,7 +295,7 @@ class _Task:
 
     def _read(self, paths: list[str]) -> DataFrame:
         """Read messages at open times from files of the log, in the log's columns."""
-        form = self.plan.layout.form
+        form = self.plan.roles.form
         fields = [pa.field("_stream", pa.string())]
         fields += [pa.field(n, kind.arrow) for n, kind in zip(self.domain.columns, self.domain.types, strict=True)]
         fields += [pa.field("_diff", pa.int64()), *(field.with_nullable(nullable=True) for field in form.payload)]
@@ -312,7 +312,7 @@ class _Task:
         from pyspark.sql import functions
 
         plan = self.plan
-        updates = self.df.where(f"NOT {_is_statement([quoted(name) for name in plan.layout.statements])}")
+        updates = self.df.where(f"NOT {_is_statement([quoted(name) for name in plan.roles.statements])}")
         rows = classify(plan, self.standing, self.df.schema, seq=seq)
         columns = (*rows.columns, f"{rows.row_class} AS `_event`") if rows.uniform else rows.columns
         first = beyond_sql(self._times, self.domain, [self.domain.minimum])
@@ -322,11 +322,11 @@ class _Task:
                 f"CASE WHEN _event = '{RowClass.LATE}' AND NOT ({first}) THEN '{RowClass.BEFORE}' ELSE _event END"
             ),
         )
-        keys = [*self.domain.columns, *plan.layout.form.payload.names]
+        keys = [*self.domain.columns, *plan.roles.form.payload.names]
         have = set(judged.columns)
         # A column of the log that the data does not have is null in every record.
         absent = {name: "NULL" for name in keys if name not in have}
-        fields = {field.name: field for field in spark_schema(plan.layout.form.payload)}
+        fields = {field.name: field for field in spark_schema(plan.roles.form.payload)}
         listed = [
             f"CAST({absent[name]} AS {fields[name].dataType.simpleString()}) AS {quoted(name)}"
             if name in absent
@@ -349,7 +349,7 @@ class _Task:
             f" WHEN _cdc_low = 0 THEN '{RowClass.ZERO}'"
             f" WHEN _cdc_old THEN 'old' ELSE '{RowClass.MESSAGE}' END AS _event"
         )
-        payload = [quoted(name) for name in plan.layout.form.payload.names if name not in absent]
+        payload = [quoted(name) for name in plan.roles.form.payload.names if name not in absent]
         return groups.selectExpr(
             f"'{plan.options.stream}' AS `_stream`",
             f"CAST({seq} AS BIGINT) AS `_seq`",

@@ -102,7 +102,7 @@ class Classified:
     sort_by : tuple of str
         Names of the columns by which the rows of a file are ordered; none where all have one time.
     inputs : tuple of (str, str), or None
-        As `CaptureLayout.inputs`, for rows that have `columns`; None where these do not have all that the data brought.
+        As `ColumnRoles.inputs`, for rows that have `columns`; None where these do not have all that the data brought.
     """
 
     row_class: str
@@ -131,7 +131,7 @@ def classify(plan: CapturePlan, standing: Standing, schema: StructType, *, seq: 
     -------
     Classified
     """
-    layout, policy = plan.layout, plan.policy
+    roles, policy = plan.roles, plan.policy
     domain = policy.domain
     held = standing.counts.frontier.elements
     if policy.frontier is FrontierPolicy.BATCH:
@@ -140,13 +140,13 @@ def classify(plan: CapturePlan, standing: Standing, schema: StructType, *, seq: 
     else:
         own = tuple(
             f"CAST({quoted(name)} AS {SQL_TYPES[kind.value]})"
-            for name, kind in zip(layout.times, domain.types, strict=True)
+            for name, kind in zip(roles.times, domain.types, strict=True)
         )
         literals = [[_time_literal(kind, x) for kind, x in zip(domain.types, e, strict=True)] for e in held]
         late = f"NOT ({beyond_sql(own, domain, held)})"
         limit = policy.skew_limit(standing.counts, standing.at)
         skewed = "false" if limit is None else f"{own[0]} > {_time_literal(domain.types[0], limit)}"
-        no_time = _any(f"{quoted(name)} IS NULL" for name in layout.times)
+        no_time = _any(f"{quoted(name)} IS NULL" for name in roles.times)
         over = _any(
             f"{t} > {_time_literal(kind, kind.hi)}"
             for t, kind in zip(own, domain.types, strict=True)
@@ -161,9 +161,9 @@ def classify(plan: CapturePlan, standing: Standing, schema: StructType, *, seq: 
         (late, outcast or (RowClass.ADVANCED if advance else RowClass.LATE)),
         (skewed, outcast or (RowClass.KEPT if advance else RowClass.SKEWED)),
     ]
-    if layout.event is not None:
-        event = quoted(layout.event)
-        no_delta = f"{event} = 'progress' AND {quoted(str(layout.delta))} IS NULL"
+    if roles.event is not None:
+        event = quoted(roles.event)
+        no_delta = f"{event} = 'progress' AND {quoted(str(roles.delta))} IS NULL"
         cases = [
             (f"{event} IS NULL OR {event} NOT IN ('message', 'progress') OR ({no_delta})", RowClass.UNKNOWN),
             *cases[:2],
@@ -178,12 +178,12 @@ def classify(plan: CapturePlan, standing: Standing, schema: StructType, *, seq: 
         times = tuple(
             f"CASE WHEN {late} THEN {moved} ELSE {t} END" for t, moved in zip(own, _moved(own, literals), strict=True)
         )
-    uniform = layout.event is None and unfit == "false" and (late == "false" or policy.late_data is LateData.ERROR)
+    uniform = roles.event is None and unfit == "false" and (late == "false" or policy.late_data is LateData.ERROR)
     columns = _columns(plan, standing, schema, times=times, seq=seq, row_class=None if uniform else row_class)
     sort_by = () if policy.frontier is FrontierPolicy.BATCH else domain.columns
     # Events are replaced by what becomes of them. A time that may be moved stands in the payload as it came in, and
     # where a file has another type than the data it is a wider one.
-    inputs = None if layout.event is not None else tuple((name, name) for name, _ in layout.inputs)
+    inputs = None if roles.event is not None else tuple((name, name) for name, _ in roles.inputs)
     return Classified(row_class, times, columns, uniform, sort_by, inputs)
 
 
@@ -212,24 +212,22 @@ def _columns(
     row_class: str | None,
 ) -> tuple[str, ...]:
     """Return everything that a file holds, aliased."""
-    layout, policy = plan.layout, plan.policy
-    form = layout.form
+    roles, policy = plan.roles, plan.policy
+    form = roles.form
     columns = [f"'{plan.options.stream}' AS `_stream`", f"CAST({seq} AS BIGINT) AS `_seq`"]
     columns += [f"{t} AS {quoted(name)}" for t, name in zip(times, form.domain.columns, strict=True)]
     if form.kind == "collection":
         columns.append(
-            "CAST(1 AS BIGINT) AS `_diff`"
-            if layout.diff is None
-            else f"CAST({quoted(layout.diff)} AS BIGINT) AS `_diff`"
+            "CAST(1 AS BIGINT) AS `_diff`" if roles.diff is None else f"CAST({quoted(roles.diff)} AS BIGINT) AS `_diff`"
         )
-    if layout.delta is not None:
-        columns.append(f"CAST({quoted(layout.delta)} AS BIGINT) AS `_delta`")
+    if roles.delta is not None:
+        columns.append(f"CAST({quoted(roles.delta)} AS BIGINT) AS `_delta`")
     if row_class is not None:
         columns.append(f"{row_class} AS `_event`")
         if policy.late_data is LateData.DEAD_LETTER:
             columns += _dead_columns(plan, standing, row_class)
     # One turn per column of the log.
-    for field, source in zip(form.payload, layout.payload, strict=True):
+    for field, source in zip(form.payload, roles.payload, strict=True):
         if source is None:
             # A column that a file does not have is null in the table.
             continue
@@ -247,7 +245,7 @@ def _dead_columns(plan: CapturePlan, standing: Standing, row_class: str) -> list
     reason = f"'{late}'"
     if limit is not None:
         kind = plan.policy.domain.types[0]
-        own = f"CAST({quoted(plan.layout.times[0])} AS {SQL_TYPES[kind.value]})"
+        own = f"CAST({quoted(plan.roles.times[0])} AS {SQL_TYPES[kind.value]})"
         reason = f"CASE WHEN {own} > {_time_literal(kind, limit)} THEN '{skewed}' ELSE '{late}' END"
     is_dead = f"{row_class} = 'dead'"
     return [
@@ -271,11 +269,11 @@ def _moved(own: tuple[str, ...], literals: list[list[str]]) -> tuple[str, ...]:
 
 def _must_not_be_null(plan: CapturePlan, schema: StructType) -> list[str]:
     """Return the columns of the data in which a null has to be looked for."""
-    layout = plan.layout
-    pairs = zip(layout.form.payload, layout.payload, strict=True)
+    roles = plan.roles
+    pairs = zip(roles.form.payload, roles.payload, strict=True)
     wanted = [source for field, source in pairs if source is not None and not field.nullable]
-    if layout.diff is not None:
-        wanted.append(layout.diff)
+    if roles.diff is not None:
+        wanted.append(roles.diff)
     return [name for name in wanted if schema[name].nullable]
 
 
@@ -323,7 +321,7 @@ def row_hash_sql(columns: Iterable[tuple[str, str]], schema: StructType) -> str:
     Parameters
     ----------
     columns : iterable of (str, str)
-        The columns that count: name in the log, name in the data. `CaptureLayout.inputs` gives them.
+        The columns that count: name in the log, name in the data. `ColumnRoles.inputs` gives them.
     schema : pyspark.sql.types.StructType
         Schema of the data.
 

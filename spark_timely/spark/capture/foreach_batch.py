@@ -31,9 +31,9 @@ from spark_timely.errors import (
 )
 from spark_timely.log.machine.state import CommitOutcome
 from spark_timely.log.store.storage import FileStorage, open_storage
+from spark_timely.sink.columns import fingerprint
 from spark_timely.sink.commit import TaskReport, commit_reports, is_refusal
 from spark_timely.sink.continuity import BatchId
-from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import CapturePlan, Standing, make_plan
 from spark_timely.sink.writer import QUERY_PROPERTY
 from spark_timely.spark.base.checkpoint import checkpoint_state, is_finished, planned_offsets
@@ -177,7 +177,7 @@ def _digested_in_passing(
 ) -> tuple[DataFrame, Observation | None]:
     """Return what a file holds, with the digest of the rows as they came in: whatever becomes of them."""
     if rows.inputs is None:
-        df, written = counted(df, storage, digest_sums(row_hash_sql(plan.layout.inputs, df.schema)))
+        df, written = counted(df, storage, digest_sums(row_hash_sql(plan.roles.inputs, df.schema)))
         return in_order(df.selectExpr(*rows.columns), rows.sort_by), written
     # The same sums over the same values. Measured: a third cheaper over rows that the sort has laid down.
     data = in_order(df.selectExpr(*rows.columns), rows.sort_by)
@@ -337,12 +337,12 @@ def _digested(df: DataFrame, plan: CapturePlan, ident: BatchId, standing: Standi
     """Return the report of a micro-batch whose number is in the log: the digest of its rows, and nothing written."""
     k = plan.policy.domain.arity
     empty = np.zeros((0, k), dtype=np.int64)
-    found = df.selectExpr(*digest_sums(row_hash_sql(plan.layout.inputs, df.schema))).collect()[0].asDict()
+    found = df.selectExpr(*digest_sums(row_hash_sql(plan.roles.inputs, df.schema))).collect()[0].asDict()
     return TaskReport(
         ident=ident,
         seq=standing.seq,
         repeated=True,
-        form=fingerprint(plan.layout),
+        form=fingerprint(plan.roles),
         at=standing.at,
         base=standing.base,
         n_rows=0,

@@ -40,9 +40,9 @@ from spark_timely.log.machine.state import DataFile
 from spark_timely.log.store.storage import FileStorage
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.policy import FrontierPolicy, late_error
+from spark_timely.sink.columns import fingerprint
 from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.continuity import BatchId
-from spark_timely.sink.layout import fingerprint
 from spark_timely.sink.plan import CapturePlan, Standing, find_log
 from spark_timely.spark.capture.classify import RowClass, digest_in
 from spark_timely.spark.session import changed_settings
@@ -199,7 +199,7 @@ class Staged:
             ident=self.ident,
             seq=self.standing.seq,
             repeated=False,
-            form=fingerprint(self.plan.layout),
+            form=fingerprint(self.plan.roles),
             at=self.standing.at,
             base=self.standing.base,
             n_rows=sum(file.n_rows for file in messages),
@@ -308,8 +308,8 @@ class Staged:
 
     def _refusal(self, row_class: RowClass, rows: pa.Table) -> TimelyError:
         """Return the error for a row that forbids the micro-batch."""
-        plan, layout = self.plan, self.plan.layout
-        names = layout.form.payload.names
+        plan, roles = self.plan, self.plan.roles
+        names = roles.form.payload.names
         row = shown(_row(rows, names))
         context = {"stream": plan.options.stream}
         if row_class in (RowClass.LATE, RowClass.SKEWED):
@@ -323,17 +323,17 @@ class Staged:
                 stream=plan.options.stream,
             )
         if row_class is RowClass.NO_TIME:
-            msg = f"could not read time column {', '.join(map(repr, layout.times))}: found null in row {row}"
+            msg = f"could not read time column {', '.join(map(repr, roles.times))}: found null in row {row}"
             return InvalidUsageError(
                 msg, hint="filter such rows out or fill the column: every row needs a time", context=context
             )
         if row_class is RowClass.OVER:
             high = plan.policy.domain.render_time([kind.hi for kind in plan.policy.domain.types])
-            msg = f"could not read time column {', '.join(map(repr, layout.times))}: found a time later than {high}"
+            msg = f"could not read time column {', '.join(map(repr, roles.times))}: found a time later than {high}"
             msg = f"{msg} in row {row}"
             return InvalidUsageError(msg, hint="keep times within the type's bounds", context=context)
         if row_class is RowClass.UNFIT:
-            null = [name for name in (*layout.required, "_diff") if rows.schema.get_field_index(name) >= 0]
+            null = [name for name in (*roles.required, "_diff") if rows.schema.get_field_index(name) >= 0]
             bad = [name for name in null if rows.column(name).null_count]
             msg = f"could not fit rows to the log: found null in column {', '.join(map(repr, bad))}, row {row}"
             return SchemaMismatchError(

@@ -11,7 +11,7 @@ import pytest
 from spark_timely.conf.options import SINK_OPTIONS, parse_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, ProtocolError, SchemaMismatchError
 from spark_timely.interop.cdcv2.statements import Statement, statements_of
-from spark_timely.sink.layout import layout_of
+from spark_timely.sink.columns import roles_of
 from spark_timely.sink.writer import make_stream_writer
 from spark_timely.spark.base.schema import spark_schema
 from spark_timely.time.antichain import Antichain
@@ -82,9 +82,9 @@ def test_times_that_are_null_or_before_the_log_are_refused() -> None:
 
 
 def test_log_is_a_collection_from_zero_of_the_payload_columns() -> None:
-    layout = layout_of(schema(), options(), form=None)
-    assert (layout.form.kind, layout.form.domain.minimum) == ("collection", (0,))
-    assert (layout.payload, layout.times, layout.diff) == (("word",), ("_time",), "_diff")
+    roles = roles_of(schema(), options(), form=None)
+    assert (roles.form.kind, roles.form.domain.minimum) == ("collection", (0,))
+    assert (roles.payload, roles.times, roles.diff) == (("word",), ("_time",), "_diff")
     product = schema(
         _time=None,
         _time_0=pa.int64(),
@@ -93,7 +93,7 @@ def test_log_is_a_collection_from_zero_of_the_payload_columns() -> None:
         _upper=time,
         _counts=pa.list_(pa.struct([("t", time.value_type), ("n", pa.int64())])),
     )
-    assert layout_of(product, options(), form=None).form.domain.minimum == (0, 0)
+    assert roles_of(product, options(), form=None).form.domain.minimum == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_log_is_a_collection_from_zero_of_the_payload_columns() -> None:
 )
 def test_columns_of_other_types_are_refused(changes: Any, said: str) -> None:
     with pytest.raises(SchemaMismatchError) as caught:
-        layout_of(schema(**changes), options(), form=None)
+        roles_of(schema(**changes), options(), form=None)
     assert said in str(caught.value)
     assert caught.value.hint
 
@@ -124,7 +124,7 @@ def test_columns_of_other_types_are_refused(changes: Any, said: str) -> None:
 )
 def test_options_that_say_otherwise_are_refused(given: Any) -> None:
     with pytest.raises(InvalidOptionError, match="together with dialect='cdcv2'"):
-        layout_of(schema(), options(**given), form=None)
+        roles_of(schema(), options(**given), form=None)
 
 
 def test_sink_refuses_the_dialect_and_names_what_does_it() -> None:

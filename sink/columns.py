@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class CaptureLayout:
+class ColumnRoles:
     """Name the column of the data for each thing that a log stores.
 
     Attributes
@@ -61,7 +61,7 @@ class CaptureLayout:
     --------
     >>> import pyarrow as pa
     >>> form = LogFormat.build(pa.schema([("id", pa.int64())]), minimum=(0,))
-    >>> CaptureLayout(form, ("id",), ()).required
+    >>> ColumnRoles(form, ("id",), ()).required
     ()
     """
 
@@ -115,7 +115,7 @@ class CaptureLayout:
         return pa.Table.from_arrays(columns, names=fields.names)
 
     def fits(self, form: LogFormat) -> bool:
-        """Return whether files of this layout belong into a log: columns that the data fills are the log's.
+        """Return whether files of these columns belong into a log: columns that the data fills are the log's.
 
         Parameters
         ----------
@@ -130,14 +130,14 @@ class CaptureLayout:
         return not empty and all(field.name in stored and stored[field.name].equals(field) for field in filled)
 
 
-def fingerprint(layout: CaptureLayout, /) -> str:
-    """Return a short text that tells layouts apart where files of one do not fit the other.
+def fingerprint(roles: ColumnRoles, /) -> str:
+    """Return a short text that differs where files of the one do not fit the other.
 
     Columns that the data does not fill make no difference: others may add some at any time.
 
     Parameters
     ----------
-    layout : CaptureLayout
+    roles : ColumnRoles
 
     Returns
     -------
@@ -147,13 +147,13 @@ def fingerprint(layout: CaptureLayout, /) -> str:
     --------
     >>> import pyarrow as pa
     >>> narrow, wide = (LogFormat.build(pa.schema([("id", kind)])) for kind in (pa.int32(), pa.int64()))
-    >>> fingerprint(CaptureLayout(narrow, ("id",), ())) == fingerprint(CaptureLayout(wide, ("id",), ()))
+    >>> fingerprint(ColumnRoles(narrow, ("id",), ())) == fingerprint(ColumnRoles(wide, ("id",), ()))
     False
     """
-    form = layout.form
+    form = roles.form
     fields = [
         [field.name, str(field.type), field.nullable]
-        for field, source in zip(form.payload, layout.payload, strict=True)
+        for field, source in zip(form.payload, roles.payload, strict=True)
         if source is not None
     ]
     text = json.dumps([form.kind, form.domain.to_json(), sorted(fields)])
@@ -282,7 +282,7 @@ def policy_of(options: SinkOptions, form: LogFormat, /) -> Policy:
     )
 
 
-def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | None) -> CaptureLayout:
+def roles_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | None) -> ColumnRoles:
     """Say what each column of the data is for the log.
 
     Parameters
@@ -296,7 +296,7 @@ def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | 
 
     Returns
     -------
-    CaptureLayout
+    ColumnRoles
 
     Raises
     ------
@@ -310,7 +310,7 @@ def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | 
     >>> from pyspark.sql.types import StructType
     >>> from spark_timely.conf.options import SINK_OPTIONS, parse_options
     >>> options = parse_options(SINK_OPTIONS, {"path": "log", "timeColumn": "t", "frontier": "hold"})
-    >>> layout_of(StructType().add("t", "date").add("id", "long"), options, form=None).payload
+    >>> roles_of(StructType().add("t", "date").add("id", "long"), options, form=None).payload
     ('t', 'id')
     """
     frontier = resolve_frontier(options)
@@ -362,7 +362,7 @@ def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | 
         )
         if statements:
             check_statement_columns(stated, form.domain)
-        return CaptureLayout(form, tuple(arrow.names), times, diff, event, delta, minimum_told, (), statements)
+        return ColumnRoles(form, tuple(arrow.names), times, diff, event, delta, minimum_told, (), statements)
     if diff is not None and form.kind != "collection":
         msg = f"could not capture column {diff!r} as diff: found a log of kind {form.kind!r}"
         raise SchemaMismatchError(msg, hint="leave out diffColumn, or capture into a new log", context={"column": diff})
@@ -371,7 +371,7 @@ def layout_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | 
     sources, extra = _match(arrow, form, merge=options.merge_schema)
     if extra:
         form = form.extended(pa.schema([arrow.field(name) for name in extra]))
-    return CaptureLayout(form, (*sources, *extra), times, diff, event, delta, minimum_told, tuple(extra), statements)
+    return ColumnRoles(form, (*sources, *extra), times, diff, event, delta, minimum_told, tuple(extra), statements)
 
 
 def _match(arrow: pa.Schema, form: LogFormat, *, merge: bool) -> tuple[tuple[str | None, ...], list[str]]:
