@@ -37,10 +37,10 @@ from spark_timely.time.arrays import (
     DiffArray,
     IntArray,
     TimesLike,
-    as_diffs,
     as_times,
     beyond,
     concat_times,
+    consolidate,
     consolidate_rows,
     less_equal,
 )
@@ -112,8 +112,7 @@ class StreamCounts:
         >>> StreamCounts.from_arrays([5, 3, 5], [1, 0, 1]).to_json()
         [[5, 2]]
         """
-        rows = as_times(times, arity)
-        return cls._checked(rows, as_diffs(counts, rows.shape[0]))
+        return cls._checked(times, counts, arity)
 
     @classmethod
     def empty(cls, arity: int = 1) -> StreamCounts:
@@ -129,21 +128,22 @@ class StreamCounts:
     @classmethod
     def _checked(
         cls,
-        times: IntArray,
-        counts: DiffArray,
+        times: TimesLike,
+        counts: npt.ArrayLike,
+        arity: int | None = None,
         *,
         stream: str | None = None,
         seq: int | None = None,
         domain: TimeDomain | None = None,
     ) -> StreamCounts:
         """Consolidate and refuse negative counts; whose they are goes into the error."""
-        times, counts = consolidate_rows(times, counts)
-        if counts.shape[0] and counts.min() < 0:
-            row = int(np.flatnonzero(counts < 0)[0])
-            raise _negative(times[row], int(counts[row]), stream=stream, seq=seq, domain=domain)
-        times.flags.writeable = False
-        counts.flags.writeable = False
-        return cls(times, counts)
+        held, sums = consolidate(times, counts, arity)
+        if sums.shape[0] and sums.min() < 0:
+            row = int(np.flatnonzero(sums < 0)[0])
+            raise _negative(held[row], int(sums[row]), stream=stream, seq=seq, domain=domain)
+        held.flags.writeable = False
+        sums.flags.writeable = False
+        return cls(held, sums)
 
     @property
     def arity(self) -> int:
@@ -262,8 +262,7 @@ def check_progress(
     >>> check_progress(held, [0, 5], [-1, 1]).to_json()
     [[5, 1]]
     """
-    rows = as_times(times, counts.arity)
-    rows, changes = consolidate_rows(rows, as_diffs(deltas, rows.shape[0]))
+    rows, changes = consolidate(times, deltas, counts.arity)
     raised = rows[changes > 0]
     fits = beyond(raised, counts.times)
     if not fits.all():

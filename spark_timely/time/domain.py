@@ -491,6 +491,8 @@ class TimeDomain:
         Number k of coordinates.
     columns : tuple of str
         Names of the time columns of a log: `_time`, or `_time_0`, `_time_1` and so on.
+    bound_columns : (tuple of str, tuple of str)
+        Names of the columns for the least and for the greatest time of a commit: `_min_time`, `_max_time`.
 
     Examples
     --------
@@ -505,6 +507,7 @@ class TimeDomain:
     minimum: tuple[int, ...] = ()
     arity: int = field(init=False, repr=False, compare=False)
     columns: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    bound_columns: tuple[tuple[str, ...], tuple[str, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check and normalise what was given."""
@@ -530,19 +533,10 @@ class TimeDomain:
         object.__setattr__(self, "types", types)
         object.__setattr__(self, "minimum", tuple(t.from_json(m) for t, m in zip(types, minimum, strict=True)))
         object.__setattr__(self, "arity", len(types))
-        object.__setattr__(self, "columns", self.suffixed("_time"))
-
-    def suffixed(self, name: str) -> tuple[str, ...]:
-        """Return the column names of a per-coordinate fact, such as `_min_time`.
-
-        Examples
-        --------
-        >>> TimeDomain(("long", "long")).suffixed("_min_time")
-        ('_min_time_0', '_min_time_1')
-        """
-        if self.arity == 1:
-            return (name,)
-        return tuple(f"{name}_{i}" for i in range(self.arity))
+        ends = [""] if len(types) == 1 else [f"_{i}" for i in range(len(types))]
+        times, least, greatest = (tuple(name + end for end in ends) for name in ("_time", "_min_time", "_max_time"))
+        object.__setattr__(self, "columns", times)
+        object.__setattr__(self, "bound_columns", (least, greatest))
 
     @property
     def minimum_frontier(self) -> Antichain:
@@ -603,7 +597,7 @@ class TimeDomain:
         ]
         return parts[0].reshape(-1, 1) if len(parts) == 1 else np.stack(parts, axis=1)
 
-    def to_columns(self, times: TimesLike, prefix: str = "_time") -> dict[str, pa.Array]:
+    def to_columns(self, times: TimesLike) -> dict[str, pa.Array]:
         """Return times as the columns of a log, by name.
 
         Raises
@@ -619,7 +613,7 @@ class TimeDomain:
         rows = self.rows(times)
         return {
             name: type_.to_arrow(rows[:, i])
-            for i, (type_, name) in enumerate(zip(self.types, self.suffixed(prefix), strict=True))
+            for i, (type_, name) in enumerate(zip(self.types, self.columns, strict=True))
         }
 
     def rows(self, times: TimesLike) -> IntArray:

@@ -530,9 +530,7 @@ class LogFormat:
         domain = self.domain
         types = [type_.arrow for type_ in domain.types]
         bounds = [
-            pa.field(name, type_)
-            for prefix in ("_min_time", "_max_time")
-            for name, type_ in zip(domain.suffixed(prefix), types, strict=True)
+            pa.field(name, type_) for names in domain.bound_columns for name, type_ in zip(names, types, strict=True)
         ]
         fields = [
             pa.field("_event", pa.string(), nullable=False),

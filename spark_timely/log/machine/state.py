@@ -342,8 +342,8 @@ def batch_rows(form: LogFormat, state: StreamState) -> pa.Table:
         "_epoch": state.epoch,
     }
     if state.bounds is not None:
-        for prefix, row in (("_min_time", 0), ("_max_time", 1)):
-            values.update(zip(domain.suffixed(prefix), state.bounds[row].tolist(), strict=True))
+        for names, bound in zip(domain.bound_columns, state.bounds.tolist(), strict=True):
+            values.update(zip(names, bound, strict=True))
     columns: dict[str, object] = {
         "_delta": deltas,
         "_count": counts,
@@ -386,7 +386,7 @@ def batch_state(form: LogFormat, rows: pa.Table) -> StreamState:
     deltas = rows.column("_delta").to_numpy()
     first = {name: rows.column(name)[0].as_py() for name in _SCALARS}
     noted = rows.column("_note").drop_null()
-    low, high = (domain.suffixed(name) for name in ("_min_time", "_max_time"))
+    low, high = domain.bound_columns
     head = rows.slice(0, 1)
     known = not any(head.column(name).null_count for name in low)
     bounds = np.concatenate([domain.from_columns(head, names) for names in (low, high)]) if known else None
