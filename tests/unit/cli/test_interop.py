@@ -10,14 +10,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tqdm import tqdm
 
-from spark_timely.cli import main
 from spark_timely.cli.command import build_parser
 from spark_timely.cli.interop import _import
 from spark_timely.cli.output import Console
@@ -25,19 +24,9 @@ from spark_timely.errors import TimelyError
 from spark_timely.interop.writer import capture_bytes
 from spark_timely.log.log import open_log
 from tests.oracles.golden import golden_bytes
+from tests.unit.cli.conftest import Run
 
-Run = Callable[..., tuple[int, str, str]]
 TYPES = ("--time", "u64", "--record", "(String, u64)")
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,20 +19,10 @@ from spark_timely.cli.command import build_parser
 from spark_timely.cli.output import Console, cell_text, cut, display_width, plain_value, printable, size_text, to_json
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
+from tests.unit.cli.conftest import Run
 from tests.unit.sink.driver import BOUNDED, SinkDriver, rows
 
 SCHEMA = pa.schema([("v", pa.int64()), ("名", pa.string())])
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture
