@@ -24,7 +24,7 @@ from spark_timely.datasource.reader import sorted_schema
 from spark_timely.datasource.recent import RecentProgress
 from spark_timely.errors import DataLossError
 from spark_timely.log.machine.history import History
-from spark_timely.log.machine.identity import made_last
+from spark_timely.log.machine.rollback import made_last
 from spark_timely.log.machine.state import OPEN_STREAM
 from spark_timely.protocol.replay import Limits, admit_commits, default_splits
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from spark_timely.datasource.partitions import ReplayLayout
     from spark_timely.log import Log
     from spark_timely.log.files.index import FileIndex
-    from spark_timely.log.machine.identity import Commits
+    from spark_timely.log.machine.rollback import Commits
     from spark_timely.spark.base.offsets import Begin, Offset, Selection
     from spark_timely.time.arrays import BoolArray, IntArray
 

@@ -31,7 +31,7 @@ from spark_timely.datasource.recent import CommitBound
 from spark_timely.errors import DataLossError, NotBeyondError, SinceViolationError
 from spark_timely.log.cut import Cut
 from spark_timely.log.machine.decide import missing_stream
-from spark_timely.log.machine.identity import describe_other_commits, newest_commits, other_commits
+from spark_timely.log.machine.rollback import describe_other_commits, newest_commits, other_commits
 from spark_timely.log.wait import Throttle
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Admission, Limits, admit, cut_bytes, default_splits, may_hold
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from spark_timely.conf.options import SourceOptions
     from spark_timely.log import Log
-    from spark_timely.log.machine.identity import Commits
+    from spark_timely.log.machine.rollback import Commits
     from spark_timely.spark.base.offsets import Bound
 
 

@@ -8,7 +8,7 @@ or a stream that does not exist yet is created here.
 Invariants
 ----------
 1. A micro-batch is in the log once. If the log has a commit of its number already, both are compared
-   (`log.machine.identity`): the same one changes nothing, another one is refused.
+   (`log.machine.repetition`): the same one changes nothing, another one is refused.
 2. All reports were made under the plan, for the log's format, and the stream has no commit that the plan did not
    know.
 3. A file is deleted only after the log was read again and does not name it.
@@ -32,7 +32,7 @@ from spark_timely.errors import (
     TimelyInternalError,
     UpperMismatchError,
 )
-from spark_timely.log.machine.identity import Repetition, judge_repetition, refused_repetition, shown_source
+from spark_timely.log.machine.repetition import Repetition, judge_repetition, refused_repetition, shown_source
 from spark_timely.log.machine.state import CommitOutcome, CommitRequest, DataFile
 from spark_timely.log.store.storage import open_storage
 from spark_timely.masking import masked_logger

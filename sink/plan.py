@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spark_timely.errors import ClosedError, LogMissingError, OwnershipError, RolledBackError, shown
-from spark_timely.log.machine.identity import Repetition, judge_repetition, refused_repetition
+from spark_timely.log.machine.repetition import Repetition, judge_repetition, refused_repetition
 from spark_timely.log.store.storage import (
     Storage,
     check_place,

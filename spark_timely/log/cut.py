@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from spark_timely.errors import DataLossError, InvalidUsageError, LogFormatError, NotBeyondError, TimelyError, shown
-from spark_timely.log.machine.identity import Commits, describe_other_commits, newest_commits, other_commits
+from spark_timely.log.machine.rollback import Commits, describe_other_commits, newest_commits, other_commits
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 
@@ -45,7 +45,7 @@ class CutLog:
     frontier : Antichain
         How far it was when the cut was made.
     commits : mapping of str to (int, str)
-        The newest commits that it had then, as `spark_timely.log.machine.identity.Commits`.
+        The newest commits that it had then, as `spark_timely.log.machine.rollback.Commits`.
     """
 
     log_id: str
@@ -174,7 +174,7 @@ class Cut:
 
         Notes
         -----
-        Cost: as `spark_timely.log.machine.identity.other_commits`.
+        Cost: as `spark_timely.log.machine.rollback.other_commits`.
         """
         found = str(getattr(log, "log_id", ""))
         named = [entry for entry in self.logs if entry.log_id == found]

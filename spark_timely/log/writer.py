@@ -31,7 +31,7 @@ from spark_timely.log.commit import discard_refused
 from spark_timely.log.files.format import conform
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES, message_table, write_data_files
 from spark_timely.log.machine.decide import closed_stream, missing_stream
-from spark_timely.log.machine.identity import Repetition, judge_repetition
+from spark_timely.log.machine.repetition import Repetition, judge_repetition
 from spark_timely.log.machine.state import CommitOutcome, CommitRequest, DataFile, StreamState
 from spark_timely.protocol.note import MicroBatch, Note
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress

@@ -2,7 +2,7 @@
 
 A log may be deleted, and another one made under its path; or it may be put back to an earlier state, and grow again by
 other commits. Its frontier alone does not tell. So the ids of the logs and their newest commits are in the output's own
-progress rows, and are compared before anything is written (see `spark_timely.log.machine.identity`).
+progress rows, and are compared before anything is written (see `spark_timely.log.machine.rollback`).
 
 Invariants
 ----------
@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from spark_timely.dataflow.views import leaves_of
-from spark_timely.log.machine.identity import describe_other_commits, newest_commits, other_commits
+from spark_timely.log.machine.rollback import describe_other_commits, newest_commits, other_commits
 from spark_timely.protocol.note import InputNote
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from spark_timely.dataflow.logs import Sink
     from spark_timely.log import Log
-    from spark_timely.log.machine.identity import Commits
+    from spark_timely.log.machine.rollback import Commits
     from spark_timely.protocol.note import OutputNote
 
 __all__ = ["Inputs", "other_log"]

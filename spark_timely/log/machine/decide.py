@@ -35,7 +35,7 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.files.format import check_stream_name
-from spark_timely.log.machine.identity import Repetition, judge_repetition, refused_repetition
+from spark_timely.log.machine.repetition import Repetition, judge_repetition, refused_repetition
 from spark_timely.log.machine.state import OPEN_STREAM, CommitRequest, StreamState, initial_state, next_state
 from spark_timely.protocol.note import MicroBatch, Note, Opening
 from spark_timely.protocol.rules import (

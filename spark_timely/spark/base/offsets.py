@@ -29,7 +29,7 @@ from spark_timely.errors import (
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
-    from spark_timely.log.machine.identity import Commits
+    from spark_timely.log.machine.rollback import Commits
 
 
 OFFSET_VERSION: Final = 1

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_timely import errors
-from spark_timely.log.machine.identity import Repetition, judge_repetition
+from spark_timely.log.machine.repetition import Repetition, judge_repetition
 from spark_timely.protocol.note import MicroBatch
 from spark_timely.spark.base.schema import spark_schema
 from tests.unit.sink.driver import BOUNDED, SinkDriver, refused, rows
