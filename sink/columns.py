@@ -50,7 +50,7 @@ class ColumnRoles:
         Column of the signed count; None: each row counts 1.
     event, delta : str or None
         Columns that tell progress rows from messages, and their changes; ``frontier=events`` only.
-    minimum_told : bool
+    minimum_known : bool
         Whether the events say at which time their log begins; True without events.
     added : tuple of str
         Payload fields that the log does not have yet: the commit adds them first.
@@ -71,7 +71,7 @@ class ColumnRoles:
     diff: str | None = None
     event: str | None = None
     delta: str | None = None
-    minimum_told: bool = True
+    minimum_known: bool = True
     added: tuple[str, ...] = ()
     statements: tuple[str, ...] = ()
 
@@ -318,12 +318,12 @@ def roles_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | N
     taken: set[str] = set()
     event = delta = None
     minimum: tuple[int, ...] | None = None
-    minimum_told = True
+    minimum_known = True
     if frontier is FrontierPolicy.EVENTS:
         event, delta, times = _event_columns(schema)
         taken |= {event, delta, *times, *(name for name in names if name.lower() in ("_stream", "_seq"))}
         minimum = _declared_minimum(schema, event)
-        minimum_told = minimum is not None
+        minimum_known = minimum is not None
     else:
         times = tuple(_find(name, names, "timeColumn") for name in options.time_column)
     statements: tuple[str, ...] = ()
@@ -362,7 +362,7 @@ def roles_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | N
         )
         if statements:
             check_statement_columns(stated, form.domain)
-        return ColumnRoles(form, tuple(arrow.names), times, diff, event, delta, minimum_told, (), statements)
+        return ColumnRoles(form, tuple(arrow.names), times, diff, event, delta, minimum_known, (), statements)
     if diff is not None and form.kind != "collection":
         msg = f"could not capture column {diff!r} as diff: found a log of kind {form.kind!r}"
         raise SchemaMismatchError(msg, hint="leave out diffColumn, or capture into a new log", context={"column": diff})
@@ -371,7 +371,7 @@ def roles_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | N
     sources, extra = _match(arrow, form, merge=options.merge_schema)
     if extra:
         form = form.extended(pa.schema([arrow.field(name) for name in extra]))
-    return ColumnRoles(form, (*sources, *extra), times, diff, event, delta, minimum_told, tuple(extra), statements)
+    return ColumnRoles(form, (*sources, *extra), times, diff, event, delta, minimum_known, tuple(extra), statements)
 
 
 def _match(arrow: pa.Schema, form: LogFormat, *, merge: bool) -> tuple[tuple[str | None, ...], list[str]]:

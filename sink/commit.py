@@ -59,7 +59,7 @@ class TaskReport:
     Attributes
     ----------
     ident : BatchId
-        The micro-batch, as the task was told.
+        The micro-batch, as the task knows it.
     seq : int or None
         Newest commit of the stream under which the rows were judged; None: not open yet.
     repeated : bool
@@ -230,7 +230,7 @@ def commit_reports(
     try:
         check_progress(counts, change.times, change.deltas, stream=stream, domain=domain)
     except NegativeCountError as error:
-        if whole.base is None or plan.roles.minimum_told:
+        if whole.base is None or plan.roles.minimum_known:
             raise
         raise _with_likely_cause(plan, error) from error
     _check_visible(plan, whole)
@@ -393,9 +393,9 @@ def is_refusal(error: BaseException, /) -> bool:
     return isinstance(error, TimelyError)
 
 
-def _named(ident: BatchId, told: BatchId) -> BatchId:
+def _named(ident: BatchId, known: BatchId) -> BatchId:
     """Return the micro-batch with its query, from the checkpoint or else from the tasks."""
-    query = ident.query if ident.query is not None else told.query
+    query = ident.query if ident.query is not None else known.query
     if query is None:
         msg = (
             f"could not commit micro-batch {ident.batch}: found no query id, neither in the checkpoint nor in the tasks"

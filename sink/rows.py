@@ -39,7 +39,7 @@ def write_rows(plan: CapturePlan, ident: BatchId, batches: Iterable[pa.RecordBat
     plan : CapturePlan
         Made on the driver.
     ident : BatchId
-        The micro-batch, as the task was told.
+        The micro-batch, as the task knows it.
     batches : iterable of pyarrow.RecordBatch
         Rows; timestamps in any zone.
 
@@ -252,7 +252,7 @@ class _Task:
             try:
                 self.storage.delete(path)
             except StorageError:
-                # The first error is the one to be told; the file is no part of the log.
+                # The first error is the one to report; the file is no part of the log.
                 continue
 
     def report(self) -> TaskReport:

@@ -890,18 +890,18 @@ def check_notified(
     if not isinstance(made, pa.Table):
         msg = f"a value of type {type(made).__name__!r}, not a pyarrow.Table"
         raise OperatorError(msg, hint="let the function give a pyarrow.Table, or None for no rows")
-    told = [name for name in domain.columns if name in made.schema.names]
-    if not told:
+    names = [name for name in domain.columns if name in made.schema.names]
+    if not names:
         at: IntArray = np.tile(np.array(time, dtype=np.int64), (made.num_rows, 1))
         return pa.table(domain.to_columns(at)), made
-    if len(told) != domain.arity:
-        msg = f"time columns {told!r} only"
+    if len(names) != domain.arity:
+        msg = f"time columns {names!r} only"
         raise OperatorError(msg, hint=f"give all of {domain.columns!r}, or none for rows at the time itself")
     times = domain.from_columns(made)
     wrong = ~Antichain.of(tuple(time)).beyond(times) if may_be_later else (times != np.array(time)).any(axis=1)
     if wrong.any():
         given = domain.render_time(times[int(np.flatnonzero(wrong)[0])].tolist())
         msg = f"a row at time={given!r} for the complete time={domain.render_time(time)!r}"
-        before = "rows are given at the time that is complete or, with later=True, after it"
+        before = "give rows at the time that is complete or, with later=True, after it"
         raise OperatorError(msg, hint=before)
-    return pa.table(domain.to_columns(times)), made.drop_columns(told)
+    return pa.table(domain.to_columns(times)), made.drop_columns(names)

@@ -147,9 +147,9 @@ def outputs(scope: Scope, /) -> list[OutputState]:
         front = sink.view.front({leaf: frontiers[leaf.path] for leaf in leaves})
         held = []
         for leaf in leaves:  # a log holds it if it would be elsewhere without that log
-            told = {each: frontiers[each.path] for each in leaves}
-            told[leaf] = Antichain.empty(front.arity)
-            if sink.view.front(told) != front:
+            others = {each: frontiers[each.path] for each in leaves}
+            others[leaf] = Antichain.empty(front.arity)
+            if sink.view.front(others) != front:
                 held.append(leaf.path)
         log = _opened(scope, sink.path)
         upper, note = _upper(log, sink), OutputNote() if log is None else newest_note(log, sink)
@@ -200,21 +200,21 @@ def metrics(scope: Scope, /) -> list[OperatorMetrics]:
     found = []
     for state, sink in zip(outputs(scope), scope.sinks, strict=True):
         log = _opened(scope, sink.path)
-        told: list[Mapping[str, Any]] = [] if log is None else list(steps_of(log, sink))
+        steps: list[Mapping[str, Any]] = [] if log is None else list(steps_of(log, sink))
         ends = state.lag, None if state.failure is None else state.failure.message
         for view in ordered(sink.view):  # one turn per operator
-            rows = sum(step["rows"].get(view.name, 0) for step in told)
-            size = sum(step["bytes"].get(view.name, 0) for step in told)
-            steps = [step for step in told if view.name in step["rows"]]
-            tasks = sum(step["tasks"] for step in steps)
-            found.append(OperatorMetrics(view.name, sink.name, rows, size, None, len(steps), tasks, *ends))
-        times = [step["times"] for step in told]
+            rows = sum(step["rows"].get(view.name, 0) for step in steps)
+            size = sum(step["bytes"].get(view.name, 0) for step in steps)
+            own = [step for step in steps if view.name in step["rows"]]
+            tasks = sum(step["tasks"] for step in own)
+            found.append(OperatorMetrics(view.name, sink.name, rows, size, None, len(own), tasks, *ends))
+        times = [step["times"] for step in steps]
         last = sink.view.name
         whole = None if None in times else sum(times)
-        rows = sum(step["rows"].get(last, 0) for step in told)
-        size = sum(step["bytes"].get(last, 0) for step in told)
-        tasks = sum(step["tasks"] for step in told)
-        found.append(OperatorMetrics(sink.name, sink.name, rows, size, whole, len(told), tasks, *ends))
+        rows = sum(step["rows"].get(last, 0) for step in steps)
+        size = sum(step["bytes"].get(last, 0) for step in steps)
+        tasks = sum(step["tasks"] for step in steps)
+        found.append(OperatorMetrics(sink.name, sink.name, rows, size, whole, len(steps), tasks, *ends))
     return found
 
 

@@ -411,12 +411,12 @@ def describe_file(storage: Storage, path: str, *, domain: TimeDomain, event: str
                 hint="write the log's time columns into each file of messages",
             )
         lows, highs, nulls, bounds = footer_stats(metadata, schema, domain)
-        told = file_times(file)
+        exact = file_times(file)
         minima: IntArray
         if metadata.num_rows == 0:
             minima = np.empty((0, domain.arity), np.int64)
-        elif told is not None:
-            minima = minimal(told[0])
+        elif exact is not None:
+            minima = minimal(exact[0])
         elif domain.arity == 1 and bounds is not None:
             minima = bounds[:1]
         else:

@@ -76,8 +76,8 @@ def judge_repetition(recorded: MicroBatch | None, repeated: MicroBatch | None, /
         return Repetition.SAME if empty and begins else Repetition.OTHER
     if alike is not None:
         return Repetition.SAME if alike else Repetition.OTHER
-    told = any(part is not None for each in (recorded, repeated) for part in (each.offsets, each.digest))
-    return Repetition.OTHER if told else Repetition.UNKNOWN
+    known = any(part is not None for each in (recorded, repeated) for part in (each.offsets, each.digest))
+    return Repetition.OTHER if known else Repetition.UNKNOWN
 
 
 def _alike(recorded: str | None, repeated: str | None) -> bool | None:

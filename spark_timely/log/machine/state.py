@@ -145,13 +145,13 @@ class StreamState:
         microsecond, differs even where the rows do not. The note counts as far as its micro-batch.
         """
         noted = self.note.batch
-        told = [
+        values = [
             [self.stream, self.seq, self.owner, self.epoch, self.batch, self.step, self.n_rows, self.at, self.reason],
             None if self.bounds is None else np.asarray(self.bounds).tolist(),
             [self.counts.times.tolist(), self.counts.counts.tolist()],
             None if noted is None else [noted.seq, noted.offsets, noted.digest],
         ]
-        return hashlib.sha256(json.dumps(told, separators=(",", ":")).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(values, separators=(",", ":")).encode()).hexdigest()[:16]
 
     def _values(self) -> tuple[object, ...]:
         bounds = None if self.bounds is None else tuple(map(tuple, np.asarray(self.bounds).tolist()))
