@@ -15,6 +15,7 @@ import sys
 import time as clock
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow.compute as pc
@@ -117,10 +118,14 @@ def _head_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--dead", action="store_true", help="dead letters instead of messages")
 
 
+_MOST_DIGITS: Final = 18  # of 64 bits
+
+
 def whole_number(text: str, *, least: int = 0) -> int:
     """Read a number of the command line."""
-    if not text.isascii() or not text.isdigit() or int(text) < least:
-        msg = f"expected a whole number{f' from {least}' if least else ''}, found {text!r}"
+    if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS or int(text) < least:
+        wanted = f"a whole number{f' from {least}' if least else ''} of at most {_MOST_DIGITS} digits"
+        msg = f"expected {wanted}, found {text!r:.40}"
         raise argparse.ArgumentTypeError(msg)
     return int(text)
 
@@ -669,7 +674,7 @@ def _text(file: str) -> str:
             raise InvalidOptionError(msg, hint=_FILE_HINT)
         with open(file, encoding="utf-8") as opened:
             return opened.read()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # not text, or no name of a file
         msg = f"could not read the command line: found --cut {shown(file)}, which cannot be read ({error})"
         raise InvalidOptionError(msg, hint=_FILE_HINT) from error
 

@@ -19,7 +19,7 @@ import uuid
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +36,7 @@ from spark_timely.errors import (
 from spark_timely.log.commit import add_columns, append, drop_unclaimed, open_stream
 from spark_timely.log.compaction import CompactionReport, compact, merge_progress_files, merge_small_files
 from spark_timely.log.files.format import LogFormat
-from spark_timely.log.files.parquet import TARGET_FILE_BYTES, write_progress_file
+from spark_timely.log.files.parquet import TARGET_FILE_BYTES, check_file_options, write_progress_file
 from spark_timely.log.machine.decide import closed_stream, missing_stream
 from spark_timely.log.machine.state import (
     OPEN_STREAM,
@@ -73,6 +73,8 @@ if TYPE_CHECKING:
 
 
 logger = masked_logger(__name__)
+
+_MOST_STREAMS: Final = 2**31 - 1
 
 _TIDYING, _MERGING = "tidying the table's log", "merging small files"
 
@@ -469,8 +471,15 @@ class Log:
         target_file_size : int
             Bytes after which an append begins a new file.
         compression : str
-            Codec of Parquet.
+            Codec of Parquet: zstd, snappy, gzip, brotli, lz4 or none.
+
+        Raises
+        ------
+        InvalidUsageError
+            If the codec or the size is none.
         """
+        # Before the stream is opened: what is refused claims no capability.
+        check_file_options(self.path, compression, target_file_size)
         name = owner if owner is not None else f"producer-{uuid.uuid4()}"
         if takeover:
             self.refresh()
@@ -848,6 +857,7 @@ class MemoryLog(Log):
         """Create a log. Parameters as those of `spark_timely.log.log.create_log`."""
         form = LogFormat.build(schema, times=times, minimum=minimum, kind=kind)
         table = MemoryTable(form)
+        _check_streams(streams, table.storage.uri)
         first = _first_file(table.storage, form, streams, clock)
         MemoryStore(table).transact([first], [(f"timely/{OPEN_STREAM}", 0)])
         return cls(MemoryStore(table), clock=clock, merge_every=merge_every, auto_compact=auto_compact)
@@ -867,6 +877,12 @@ class MemoryLog(Log):
 
 def _reopened(log: type[Log], store: Store, merge_every: int | None, auto_compact: bool) -> Log:  # noqa: FBT001 - as pickle passes it
     return log(store, merge_every=merge_every, auto_compact=auto_compact)
+
+
+def _check_streams(streams: object, where: str) -> None:
+    if isinstance(streams, bool) or not isinstance(streams, int) or not 1 <= streams <= _MOST_STREAMS:
+        msg = f"could not create log {where!r}: found streams={streams!r}"
+        raise InvalidUsageError(msg, hint=f"give a number of streams from 1 to {_MOST_STREAMS}")
 
 
 def _first_file(storage: Storage, form: LogFormat, streams: int, clock: Callable[[], float]) -> DataFile:
@@ -957,9 +973,7 @@ def create_log(
     """
     where = normal_path(path)
     form = LogFormat.build(schema, times=times, minimum=minimum, kind=kind)
-    if isinstance(streams, bool) or not isinstance(streams, int) or streams < 1:
-        msg = f"could not create log {where!r}: found streams={streams!r}"
-        raise InvalidUsageError(msg, hint="give a number of streams of at least 1")
+    _check_streams(streams, where)
     storage_options = promised(storage_options, single_writer=single_writer, flush=flush)
     check_place(where, storage_options)
     open_ = partial(

@@ -358,7 +358,7 @@ class Antichain:
         if isinstance(value, str | bytes):
             try:
                 value = json.loads(value)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise _not_an_antichain(value, arity) from error
         if not isinstance(value, list | tuple):
             raise _not_an_antichain(value, arity)

@@ -872,6 +872,6 @@ class TimeDomain:
 def _from_json_text(text: str) -> object:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         msg = f"could not read JSON: found {text!r:.200}"
         raise InvalidUsageError(msg, hint="quote dates and timestamps") from error

@@ -25,7 +25,7 @@ from spark_timely.errors import (
 )
 from spark_timely.log.files.format import LogFormat
 from spark_timely.log.files.index import index_files
-from spark_timely.log.log import create_log, open_log
+from spark_timely.log.log import MemoryLog, create_log, open_log
 from spark_timely.log.machine.commit_loop import LostRaceError
 from spark_timely.log.store.delta import DeltaStore
 from spark_timely.sink.plan import find_log
@@ -126,11 +126,30 @@ def test_killed_creation_among_other_things_is_refused(path: Path) -> None:
         find_log(str(path), {})
 
 
-@pytest.mark.parametrize("streams", [0, -1, 1.5, True, "2"])
+@pytest.mark.parametrize("streams", [0, -1, 1.5, True, "2", 2**31, 2**63])
 def test_create_wants_streams(path: Path, streams: Any) -> None:
-    with pytest.raises(InvalidUsageError, match="give a number of streams of at least 1"):
+    with pytest.raises(InvalidUsageError, match="give a number of streams from 1 to 2147483647"):
         create_log(path, VALUES, streams=streams)
     assert not path.exists()
+    with pytest.raises(InvalidUsageError, match="give a number of streams from 1 to 2147483647"):
+        MemoryLog.create(VALUES, streams=streams)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        ({"compression": "x"}, "compression='x' — hint: choose"),
+        ({"compression": 5}, "compression=5 — hint: choose"),
+        ({"target_file_size": "64mb"}, "target_file_size='64mb' — hint: give"),
+        ({"target_file_size": 0}, "target_file_size=0 — hint: give"),
+    ],
+)
+def test_writer_refuses_its_options_before_it_opens_a_stream(path: Path, wrong: dict[str, Any], found: str) -> None:
+    log = create_log(path, VALUES, minimum=(0,))
+    with pytest.raises(InvalidUsageError, match=found):
+        log.writer("a", owner="o", **wrong)
+    assert log.stream("a") is None
+    assert sorted(each.name for each in path.iterdir()) == ["_delta_log", "_event=progress"]
 
 
 def test_create_is_one_commit_with_the_unclaimed_capabilities(path: Path) -> None:

@@ -41,7 +41,7 @@ KINDS = ("stream", "collection")
 MAX_ARITY = 8
 STREAM_NAME = re.compile(r"[A-Za-z0-9_]+")
 _MAX_STREAM_NAME = 200
-_FORBIDDEN = re.compile(r"[ ,;{}()\n\t=]")
+_FORBIDDEN = re.compile(r"[ ,;{}()\n\t=\0]")
 TIMESTAMP = pa.timestamp("us", "UTC")
 
 
@@ -421,7 +421,7 @@ class LogFormat:
                 hint = "rename the column; the log keeps facts of its own under such names"
             elif not name or _FORBIDDEN.search(name):
                 found = f"name {name!r}"
-                hint = "rename the column: a Delta table allows none of ' ,;{}()=', tab or line feed in names"
+                hint = "rename the column: a Delta table allows none of ' ,;{}()=', tab, line feed or NUL in names"
             elif name.lower() in seen:
                 found, hint = f"name {name!r} twice (case does not count)", "rename one of them"
             else:

@@ -34,7 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_timely.errors import DataLossError, InvalidShapeError, SchemaMismatchError, shown
+from spark_timely.errors import DataLossError, InvalidShapeError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log.files.format import in_schema
 from spark_timely.log.machine.state import OPEN_STREAM, DataFile
 from spark_timely.log.store.storage import not_written
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 ROW_GROUP_ROWS = 128 * 1024
 TARGET_FILE_BYTES = 128 * 1024 * 1024
+CODECS = ("zstd", "snappy", "gzip", "brotli", "lz4", "none")
 # About how much smaller rows are in a file than in memory.
 _COMPRESSION = 3
 # A stream name cannot contain a dot, and '#' would have to be escaped in the table's log.
@@ -106,6 +107,21 @@ def message_table(
         )
     columns.update(zip(payload.schema.names, payload.columns, strict=True))
     return pa.table({name: columns[name] for name in form.data_columns})
+
+
+def check_file_options(path: str, compression: object, target_file_size: object) -> None:
+    """Refuse a codec that Parquet files of a log cannot have, and a size that is none, before anything is written.
+
+    Raises
+    ------
+    InvalidUsageError
+    """
+    if not isinstance(compression, str) or compression.lower() not in CODECS:
+        msg = f"could not write to log {path!r}: found compression={compression!r}"
+        raise InvalidUsageError(msg, hint=f"choose among {', '.join(CODECS)}")
+    if not isinstance(target_file_size, int | np.integer) or target_file_size < 1:
+        msg = f"could not write to log {path!r}: found target_file_size={target_file_size!r}"
+        raise InvalidUsageError(msg, hint="give a number of bytes of at least 1")
 
 
 def write_data_files(

@@ -92,6 +92,7 @@ _BUFFER_BYTES = 1 << 20
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 _VOLUME = re.compile(r"dbfs:/Volumes/", re.IGNORECASE)
+_HOST = re.compile(r"[\w.-]+")
 # Tried with delta-rs 1.6.6: it writes a table's log at such a path, and looks for it at the decoded one,
 # with a backslash for a slash; no way to spell the path as a URL makes both agree.
 _DECODED = re.compile(r"%[0-9A-Fa-f]{2}|\\")
@@ -131,6 +132,9 @@ def normal_path(path: str | os.PathLike[str]) -> str:
     if not isinstance(text, str) or not text.strip():
         msg = f"could not use a path: found path={shown(path)}"
         raise InvalidUsageError(msg, hint="give the path of the log as a text")
+    if "\0" in text:
+        msg = f"could not use path {text!r}: found the character NUL in it"
+        raise InvalidUsageError(msg, hint="give the path without it: no file system allows it", context={"path": text})
     if text[:5].lower() == "file:":
         text = _path_of_file_url(text)
     if _VOLUME.match(text):
@@ -170,11 +174,14 @@ def _path_of_file_url(url: str) -> str:
         host, slash, rest = path[2:].partition("/")
         path = slash + rest
         if host.lower() not in ("", "localhost"):
-            msg = f"could not use path {url!r}: found the host {host!r} in it"
+            # What is no plain name may hold a user, a password or a key.
+            named = host if _HOST.fullmatch(host) else "***"
+            given = f"file://{named}{slash}{rest}"
+            msg = f"could not use path {given!r}: found the host {named!r} in it"
             raise InvalidUsageError(
                 msg,
                 hint="write file:///… with three slashes for a local path; mount a share to use it",
-                context={"path": url},
+                context={"path": given},
             )
     if not path:
         msg = f"could not use path {url!r}: found nothing behind the scheme"

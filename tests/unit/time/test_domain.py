@@ -456,3 +456,11 @@ def test_domain_from_json_refuses(bad: Any) -> None:
 def test_domain_refuses_what_is_none(types: Any, minimum: Any) -> None:
     with pytest.raises(InvalidUsageError):
         TimeDomain(types, minimum)
+
+
+def test_json_that_is_nested_too_deeply_is_refused() -> None:
+    deep = "[" * 100_000
+    with pytest.raises(InvalidUsageError, match="could not read JSON"):
+        TimeDomain().frontier_from_json(deep)
+    with pytest.raises(InvalidShapeError):
+        Antichain.from_json(deep)

@@ -439,6 +439,7 @@ def test_path_of_url(url: str, path: str) -> None:
         ("HDFS:/x", "found the scheme 'HDFS' with one slash"),
         ("abfss:/c@a/x", "found the scheme 'abfss'"),
         ("file://host/x", "found the host 'host' in it — hint: write file:///"),
+        ("/tmp/a\0b", "NUL"),
         ("file:", "nothing behind the scheme"),
         ("file://", "nothing behind the scheme"),
     ],
@@ -448,6 +449,23 @@ def test_url_that_is_no_place_is_refused(url: str, found: str, tmp_path: Path, m
     with pytest.raises(InvalidUsageError, match=found):
         open_storage(url)
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file://u:HUNTER2@host/tmp/x",
+        "file://u:HUNTER2@/tmp/x",
+        "FILE://u:HUNTER2@localhost/tmp/x",
+        "file://HUNTER2@host/tmp/x",
+        "file://host?sig=HUNTER2",
+        "file://host?token=HUNTER2/tmp/x",
+    ],
+)
+def test_secret_in_a_file_url_is_not_shown(url: str) -> None:
+    with pytest.raises(InvalidUsageError) as refused:
+        normal_path(url)
+    assert "HUNTER2" not in f"{refused.value} {refused.value!r} {refused.value.context} {refused.value.__cause__!r}"
 
 
 @pytest.mark.parametrize("name", ["a%20b", "a%2fb", "a\\b", "a%25b"])
