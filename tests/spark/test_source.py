@@ -7,6 +7,7 @@ import decimal
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -424,13 +425,16 @@ def test_dates_of_a_product_time_are_planned_by_either_way(spark: SparkSession, 
 def test_source_is_found_without_registration(spark: SparkSession, log_path: str) -> None:
     """Spark imports modules named ``pyspark_*`` by itself; registering again changes nothing.
 
-    Spark asks a shell for its Python first, and does not quote the path: with a space in it, it never looks. And a
+    Spark asks a shell for its Python first, and does not quote the path: with a space in it, it mostly never looks. And a
     second session cannot register there, for Spark asks the first one whether the name is taken.
     """
     spark_timely.register(spark)
     spark_timely.register(spark)
     other, path = spark.newSession(), make_log(log_path).path
-    if " " in os.environ["PYSPARK_PYTHON"]:
+    looked = subprocess.run(
+        ["sh", "-c", f"command -v {os.environ['PYSPARK_PYTHON']}"], capture_output=True, check=False
+    )
+    if looked.returncode:
         with pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
             other.read.format("timely").load(path)
         other = spark
