@@ -425,8 +425,8 @@ def test_dates_of_a_product_time_are_planned_by_either_way(spark: SparkSession, 
 def test_source_is_found_without_registration(spark: SparkSession, log_path: str) -> None:
     """Spark imports modules named ``pyspark_*`` by itself; registering again changes nothing.
 
-    Spark asks a shell for its Python first, and does not quote the path: with a space in it, it mostly never looks. And a
-    second session cannot register there, for Spark asks the first one whether the name is taken.
+    Spark asks a shell for its Python first, and does not quote the path: with a space in it, it mostly never looks.
+    And a second session cannot register there, for Spark asks the first one whether the name is taken.
     """
     spark_timely.register(spark)
     spark_timely.register(spark)
