@@ -27,6 +27,9 @@ from spark_timely.time.text import Duration
 
 _STORAGE = re.compile(r"storage\.(?=.)", re.IGNORECASE)
 
+CHECK_OPTION: Final = "timelyCheck"
+"""Option of a read by which a session elsewhere asks, in place of a log's columns, whether a query may start."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -405,12 +408,15 @@ class OptionTable(Generic[ParsedT]):
         Groups of names of which at most one may be given.
     foreign : frozenset of str
         Keys that Spark adds by itself, in lower case: allowed and not used.
+    elsewhere : mapping
+        Options of other connectors, in lower case without underscores, and what to do here.
     """
 
     title: str
     parsed: type[ParsedT]
     conflicts: tuple[tuple[str, ...], ...] = ()
     foreign: frozenset[str] = frozenset()
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def options(self) -> dict[str, Option]:
@@ -420,7 +426,33 @@ class OptionTable(Generic[ParsedT]):
         }
 
 
-SINK_OPTIONS: OptionTable[SinkOptions] = OptionTable("the sink 'timely'", SinkOptions, (), frozenset({"queryname"}))
+# What users of other connectors look for, and what there is for it here.
+_TABLE: Final = "give the path that spark_timely.table_path(spark, name) gives"
+_ASOF: Final = "give asOf, a time, for the contents of a collection; upTo, endingVersion or endingTimestamp end a read"
+_ONLY_GROWS: Final = "leave it out: a log only grows, no commit changes or deletes rows"
+_CHANGES: Final = "leave it out: a log gives changes by itself; content='events' gives progress too"
+_REPEATED: Final = "leave it out: a repeated micro-batch is known by the checkpoint"
+
+SINK_OPTIONS: OptionTable[SinkOptions] = OptionTable(
+    "the sink 'timely'",
+    SinkOptions,
+    foreign=frozenset({"queryname"}),
+    elsewhere={
+        "tablename": _TABLE,
+        "table": _TABLE,
+        "topic": "give path and stream: a log is a folder, with streams in it",
+        "kafka.bootstrap.servers": "give path: a log is a folder, without brokers",
+        "overwriteschema": "give mergeSchema=true to add columns: rows of a log are never overwritten",
+        "txnappid": _REPEATED,
+        "txnversion": _REPEATED,
+        "partitionby": "leave it out: files are parted by time by themselves",
+        "maxrecordsperfile": "give targetFileSize",
+        "watermark": "give frontier='bounded' and lateness",
+        "delaythreshold": "give frontier='bounded' and lateness",
+        "outputmode": "call .outputMode('append')",
+        "trigger": "call .trigger(…)",
+    },
+)
 """Options of ``writeStream.format("timely")``, `spark_timely.capture` and `spark_timely.start`."""
 
 SOURCE_OPTIONS: OptionTable[SourceOptions] = OptionTable(
@@ -430,6 +462,27 @@ SOURCE_OPTIONS: OptionTable[SourceOptions] = OptionTable(
         ("asOf", "startingFrontier", "startingVersion", "startingTimestamp"),
         ("upTo", "endingVersion", "endingTimestamp", "cut"),
     ),
+    elsewhere={
+        "tablename": _TABLE,
+        "table": _TABLE,
+        "pushdown": "say what is to be left out by `where`, `columns`, `streamFilter`, `startingFrontier` and `upTo`",
+        "startingoffsets": "give startingFrontier: 'earliest', 'latest', or the first times to read",
+        "startingoffsetsbytimestamp": "give startingTimestamp",
+        "endingoffsets": "give upTo: the times before which the read stops",
+        "endingoffsetsbytimestamp": "give endingTimestamp",
+        "maxoffsetspertrigger": "give maxRowsPerTrigger",
+        "minpartitions": "give workers",
+        "subscribe": "give path: a log is a folder; streamFilter chooses streams in it",
+        "kafka.bootstrap.servers": "give path: a log is a folder, without brokers",
+        "versionasof": _ASOF,
+        "timestampasof": _ASOF,
+        "readchangefeed": _CHANGES,
+        "readchangedata": _CHANGES,
+        "ignorechanges": _ONLY_GROWS,
+        "ignoredeletes": _ONLY_GROWS,
+        "skipchangecommits": _ONLY_GROWS,
+        "withwatermark": "leave it out: what is complete is known; with delivery='complete' no row is late",
+    },
 )
 """Options of ``readStream.format("timely")`` and ``read.format("timely")``."""
 
@@ -467,7 +520,7 @@ def parse_options(table: OptionTable[ParsedT], given: Mapping[str, object], /) -
 'lateDate' — hint: did you mean 'lateData'?
     """
     attempt = f"could not read the options of {table.title}"
-    known = {_key(option.name): (attribute, option) for attribute, option in table.options.items()}
+    known = {option_key(option.name): (attribute, option) for attribute, option in table.options.items()}
     values: dict[str, object] = {}
     spelled: dict[str, str] = {}
     storage = {
@@ -479,7 +532,7 @@ def parse_options(table: OptionTable[ParsedT], given: Mapping[str, object], /) -
     for name, value in given.items():  # as many turns as options were given
         if value is None or _STORAGE.match(name):
             continue
-        entry = known.get(_key(name))
+        entry = known.get(option_key(name))
         if entry is None:
             if name.lower() in table.foreign:
                 continue
@@ -491,7 +544,7 @@ def parse_options(table: OptionTable[ParsedT], given: Mapping[str, object], /) -
         spelled[attribute] = name
         values[attribute] = _parse(attempt, option, value)
     for group in table.conflicts:
-        found = [name for name in group if known[_key(name)][0] in values]
+        found = [name for name in group if known[option_key(name)][0] in values]
         if len(found) > 1:
             listed = ", ".join(repr(name) for name in found)
             msg = f"{attempt}: found conflicting options {listed}"
@@ -504,22 +557,16 @@ def parse_options(table: OptionTable[ParsedT], given: Mapping[str, object], /) -
     return table.parsed(given=frozenset(values), storage_options=storage, **values)
 
 
-def _key(name: str) -> str:
+def option_key(name: str) -> str:
+    """Return the name by which options are compared."""
     return name.replace("_", "").lower()
 
 
-# What users of other connectors look for, and what there is for it here.
-_ELSEWHERE: Final = {
-    "tablename": "give the path that spark_timely.table_path(spark, name) gives",
-    "pushdown": "say what is to be left out by `where`, `columns`, `streamFilter`, `startingFrontier` and `upTo`",
-}
-
-
 def _unknown_option(attempt: str, name: str, table: OptionTable[ParsedT]) -> InvalidOptionError:
-    names = {_key(option.name): option.name for option in table.options.values()}
-    near = difflib.get_close_matches(_key(name), names, n=1, cutoff=0.6)
-    elsewhere = _ELSEWHERE.get(_key(name))
-    hint = elsewhere or (f"did you mean {names[near[0]]!r}?" if near else "give one of " + ", ".join(names.values()))
+    names = {option_key(option.name): option.name for option in table.options.values()}
+    near = difflib.get_close_matches(option_key(name), names, n=1, cutoff=0.6)
+    otherwise = f"did you mean {names[near[0]]!r}?" if near else "give one of " + ", ".join(names.values())
+    hint = table.elsewhere.get(option_key(name), otherwise)
     return InvalidOptionError(f"{attempt}: found unknown option {shown(name)}", hint=hint, context={"option": name})
 
 

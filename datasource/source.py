@@ -8,18 +8,19 @@ the sink (`sink.plan`, `sink.commit`), and what does not fit is refused by the f
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
-from spark_timely.conf.options import SOURCE_OPTIONS, parse_options
+from spark_timely.conf.options import CHECK_OPTION, SOURCE_OPTIONS, option_key, parse_options
 from spark_timely.datasource.clock import CLOCK_SCHEMA, check_clock_options
 from spark_timely.datasource.partitions import SPLIT_SCHEMA, restrict_layout
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log.files.format import METADATA_KEY
 from spark_timely.spark.base.compat import ADMISSION_CONTROL
 from spark_timely.spark.base.schema import arrow_schema, spark_schema
-from spark_timely.spark.base.worker import settle_planner
+from spark_timely.spark.base.worker import settle_planner, short_errors
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
@@ -29,6 +30,46 @@ if TYPE_CHECKING:
     from spark_timely.datasource.partitions import ReplayLayout
 
 
+# Spark's catalog gives a table's options twice, once under this prefix, with other properties beside them.
+_OPTION: Final = "option."
+_TABLE_KEY: Final = "spark_timely.table"
+
+
+def _of_table(given: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the options of a table that is being made; None where none is."""
+    if "provider" not in given:
+        return None
+    options = {name: value for name, value in given.items() if _OPTION + name in given}
+    return {**options, "path": given["path"]} if "path" in given else options
+
+
+def _note_table(schema: StructType, options: Mapping[str, str]) -> None:
+    """Keep a table's options with its first column: Spark's catalog keeps them, and gives a Python source none.
+
+    Credentials stay out: a catalog shows what it has.
+    """
+    if schema.fields:
+        names = {option_key(option.name): option.name for option in SOURCE_OPTIONS.options.values()}
+        kept = {names[option_key(name)]: value for name, value in options.items() if option_key(name) in names}
+        schema.fields[0].metadata = {**schema.fields[0].metadata, _TABLE_KEY: json.dumps(kept)}
+
+
+def table_options(schema: StructType | None, /) -> dict[str, str]:
+    """Return the options that a table was made with, from its columns; none where it is no table of a catalog.
+
+    Parameters
+    ----------
+    schema : pyspark.sql.types.StructType or None
+        Of the table.
+    """
+    for column in schema.fields if schema is not None else ():
+        if _TABLE_KEY in column.metadata:
+            kept: dict[str, str] = json.loads(column.metadata[_TABLE_KEY])
+            return kept
+    return {}
+
+
+@short_errors
 class TimelyDataSource(DataSource):
     """Capture and replay: ``format("timely")`` of reads, streaming reads and streaming writes.
 
@@ -57,12 +98,17 @@ class TimelyDataSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns of the log that the options ask for."""
         settle_planner()
+        if CHECK_OPTION in self.options:
+            return self._check()
         options = self._source_options()
         if options.content == "clock":
             check_clock_options(options)
             return spark_schema(CLOCK_SCHEMA)
         layout = self._log_layout(options)
         schema = spark_schema(SPLIT_SCHEMA if layout.content == "splits" else layout.schema)
+        table = _of_table(self.options)
+        if table is not None:
+            _note_table(schema, table)
         if layout.content == "events":
             # A job that captures the events needs to know where the folded stream begins.
             schema["_event"].metadata = {METADATA_KEY: json.dumps(layout.domain.to_json())}
@@ -73,7 +119,7 @@ class TimelyDataSource(DataSource):
         from spark_timely.datasource.stream import TimelyBatchReader
 
         settle_planner()
-        options = self._source_options()
+        options = self._source_options(schema)
         if options.content == "clock":
             msg = "could not read a clock as a batch: it says what moves"
             raise InvalidUsageError(msg, hint="use readStream with content=clock, or Log.frontier()")
@@ -89,7 +135,7 @@ class TimelyDataSource(DataSource):
         )
 
         settle_planner()
-        options = self._source_options()
+        options = self._source_options(schema)
         if options.content == "clock":
             check_clock_options(options)
             return (ClockStreamReader if ADMISSION_CONTROL else EarlierClockReader)(options)
@@ -104,15 +150,31 @@ class TimelyDataSource(DataSource):
         return make_stream_writer(self.options, schema, overwrite)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - as Spark has it
-        """Refuse a batch write: it belongs to no micro-batch and could not be recognised when repeated."""
-        del schema, overwrite
-        msg = "could not write a DataFrame with write.format('timely'): only streaming writes can be repeated safely"
-        raise InvalidUsageError(
-            msg, hint="use writeStream.format('timely'), or Log.writer(...).append for rows that you have at hand"
-        )
+        """Refuse a batch write."""
+        from spark_timely.sink.start import batch_refused
 
-    def _source_options(self) -> SourceOptions:
-        options = parse_options(SOURCE_OPTIONS, self.options)
+        del schema, overwrite
+        raise batch_refused()
+
+    def _check(self) -> StructType:
+        """Answer a session elsewhere that asks whether a query may start here."""
+        from spark_timely.sink.start import answer
+
+        given = {name: value for name, value in self.options.items() if name.lower() != CHECK_OPTION.lower()}
+        return answer(self.options[CHECK_OPTION], given)
+
+    def _source_options(self, schema: StructType | None = None) -> SourceOptions:
+        given: Mapping[str, str] | None = _of_table(self.options)
+        if given is None:
+            given = {**table_options(schema), **self.options}
+        if schema is not None and not given:
+            msg = "could not read a table of format timely: found no path with its columns"
+            raise InvalidOptionError(
+                msg,
+                hint="make the table without naming its columns: CREATE TABLE name USING timely OPTIONS (path '…')",
+                context={"option": "path"},
+            )
+        options = parse_options(SOURCE_OPTIONS, given)
         other = sorted(options.given & {"logs", "run", "alarm"})
         if other and options.content != "clock":
             msg = f"could not read the log: found options {shown(other)} with content={options.content!r}"

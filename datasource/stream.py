@@ -16,7 +16,7 @@ from spark_timely.datasource.partitions import split_batch
 from spark_timely.datasource.reader import read_split
 from spark_timely.log.store.storage import open_storage
 from spark_timely.spark.base.compat import AvailableNow, carrier_limit, reads_all
-from spark_timely.spark.base.worker import settle_worker
+from spark_timely.spark.base.worker import settle_worker, short_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,6 +42,7 @@ class TimelyPartition(InputPartition):
         self.split = split
 
 
+@short_errors
 class _Reading:
     """What both readers share: the planner, made when it is needed, and the work of a task."""
 
@@ -78,6 +79,7 @@ class _Reading:
         yield from read_split(partition.split, self._layout, storage=storage)
 
 
+@short_errors
 class TimelyStreamReader(_Reading, DataSourceStreamReader, AvailableNow):
     """Streaming replay of a log.
 
@@ -124,6 +126,7 @@ class TimelyStreamReader(_Reading, DataSourceStreamReader, AvailableNow):
         self._planner = None
 
 
+@short_errors
 class EarlierStreamReader(TimelyStreamReader):
     """Streaming replay for a Spark whose `latestOffset` has no arguments (4.0, 4.1).
 
@@ -143,6 +146,7 @@ class EarlierStreamReader(TimelyStreamReader):
         return super().partitions(start, end)
 
 
+@short_errors
 class TimelyBatchReader(_Reading, DataSourceReader):
     """Replay of what a log holds now: all closed times, or under ``arrival`` everything.
 
@@ -171,6 +175,7 @@ class ClockPartition(InputPartition):
         self.rows = rows
 
 
+@short_errors
 class ClockStreamReader(DataSourceStreamReader, AvailableNow):
     """A clock over some logs.
 
@@ -240,6 +245,7 @@ class ClockStreamReader(DataSourceStreamReader, AvailableNow):
         self._clock = None
 
 
+@short_errors
 class EarlierClockReader(ClockStreamReader):
     """A clock for a Spark whose `latestOffset` has no arguments (4.0, 4.1)."""
 

@@ -97,14 +97,15 @@ def error_page() -> str:
         "This page is generated from `spark_timely/errors.py`; `make docs` renews it.",
         "",
         "Everything that the library raises on purpose is a `TimelyError`, in `spark_timely.errors`. A message reads"
-        " `could not <attempt>: <what was found> — hint: <what to do>`, on one line; `error.message`, `error.hint` and"
-        " `error.context` (values by name) hold its parts.",
+        " `[<condition>] could not <attempt>: <what was found> — hint: <what to do>`, on one line; `error.condition`,"
+        " `error.sqlstate`, `error.message`, `error.hint` and `error.context` (values by name) hold its parts.",
         "",
         "Errors of a query that was refused after a restart:"
         " [My query was refused after a restart](../how-to/refused-after-restart.md).",
     ]
     for kind, depth in _tree(errors.TimelyError):
-        lines += ["", f"{'#' * min(2 + depth, 4)} {kind.__name__}", "", _prose(kind)]
+        lines += ["", f"({kind.condition.lower().replace('_', '-')})=", f"{'#' * min(2 + depth, 4)} {kind.__name__}"]
+        lines += ["", f"`{kind.condition}` · SQLSTATE {kind.sqlstate}", "", _prose(kind)]
         others = [base.__name__ for base in kind.__bases__ if base.__module__ == "builtins" and base is not Exception]
         if others:
             lines += ["", f"Also a `{others[0]}`."]

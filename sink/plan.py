@@ -296,6 +296,7 @@ def make_plan(
     clock: Callable[[], int] = now_us,
     find: Callable[[str, dict[str, str]], Log | None] = find_log,
     gapless: bool = False,
+    begun: bool = True,
 ) -> CapturePlan:
     """Read the stream's state and plan a micro-batch of it.
 
@@ -313,6 +314,8 @@ def make_plan(
         Opens a log.
     gapless : bool
         Whether each micro-batch of the query is written to the log, so that its numbers have no gaps.
+    begun : bool
+        Whether Spark has begun the micro-batch: before that its sources say nothing.
 
     Returns
     -------
@@ -345,8 +348,9 @@ def make_plan(
     policy = policy_of(options, roles.form)
     initial = StreamCounts.initial(roles.form.domain.minimum)
     fresh = Standing(None, initial, clock())
-    # Asked again by the commit; here for what it refuses.
-    end_of_sources(options, policy, ident.batch)
+    if begun:
+        # Asked again by the commit; here for what it refuses.
+        end_of_sources(options, policy, ident.batch)
     if log is None:
         return CapturePlan(options, roles, policy, ident, fresh, None, None, place)
     state = place.state

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
-from spark_timely.errors import InvalidOptionError, InvalidUsageError
+from spark_timely.errors import StorageError, TimelyError, TimelyInternalError
 from spark_timely.sink.commit import TaskReport, commit_reports, delete_files, is_refusal
 from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.plan import CapturePlan, make_plan
+from spark_timely.sink.start import sink_options
 from spark_timely.spark.base.checkpoint import checkpoint_state, planned_offsets, require_checkpoint
-from spark_timely.spark.base.worker import settle_planner, settle_worker
+from spark_timely.spark.base.worker import settle_planner, settle_worker, short_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,6 +44,21 @@ class CaptureMessage(WriterCommitMessage):
     report: TaskReport
 
 
+@dataclass(frozen=True, slots=True)
+class RefusalMessage(WriterCommitMessage):
+    """Carry what a task refuses to the committer, which raises it.
+
+    Raised in the task it would be shown in Spark's report of a failed job, after as many attempts as Spark makes.
+
+    Attributes
+    ----------
+    error : TimelyError
+    """
+
+    error: TimelyError
+
+
+@short_errors
 class TimelyStreamWriter(DataSourceStreamArrowWriter):
     """Write micro-batches to a log.
 
@@ -60,7 +75,7 @@ class TimelyStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, plan: CapturePlan) -> None:
         self.plan = plan
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> CaptureMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> CaptureMessage | RefusalMessage:
         """Judge and write the rows of one task.
 
         Parameters
@@ -70,18 +85,23 @@ class TimelyStreamWriter(DataSourceStreamArrowWriter):
 
         Returns
         -------
-        CaptureMessage
+        CaptureMessage or RefusalMessage
             Small, whatever the number of rows.
 
         Raises
         ------
-        TimelyError
-            See `spark_timely.sink.rows.write_rows`.
+        StorageError
+            If the task may succeed when it is tried again.
         """
         from spark_timely.sink.rows import write_rows
 
         settle_worker()
-        return CaptureMessage(write_rows(self.plan, _as_tasks_know(self.plan.ident), iterator))
+        try:
+            return CaptureMessage(write_rows(self.plan, _as_tasks_know(self.plan.ident), iterator))
+        except (StorageError, TimelyInternalError):
+            raise
+        except TimelyError as error:
+            return RefusalMessage(error.with_traceback(None))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Append the micro-batch to the log, once.
@@ -96,13 +116,16 @@ class TimelyStreamWriter(DataSourceStreamArrowWriter):
         Raises
         ------
         TimelyError
-            See `spark_timely.sink.commit.commit_reports`. Files are deleted where the log surely was
-            not changed.
+            See `spark_timely.sink.rows.write_rows` and `spark_timely.sink.commit.commit_reports`. Files are deleted
+            where the log surely was not changed.
         """
         settle_planner()
         reports = _reports(messages)
         ident = self._numbered(batchId)
         try:
+            for message in messages:  # one per task
+                if isinstance(message, RefusalMessage):
+                    raise message.error
             commit_reports(self.plan, ident, reports)
         except BaseException as error:
             if is_refusal(error):
@@ -165,15 +188,7 @@ def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite
     TimelyError
         See `spark_timely.sink.plan.make_plan`.
     """
-    parsed = parse_options(SINK_OPTIONS, options)
-    if overwrite:
-        msg = f"could not start the sink for log {parsed.path!r}: found output mode 'complete'"
-        raise InvalidUsageError(
-            msg,
-            hint="use outputMode('append'), and aggregate after the replay, where times are complete: a log only grows",
-            context={"path": parsed.path},
-        )
-    _refuse_unseen(parsed)
+    parsed = sink_options(options, output_mode="complete" if overwrite else "append")
     location = require_checkpoint(parsed.checkpoint_location)
     known = checkpoint_state(location, storage_options=parsed.storage_options)
     planned = None
@@ -182,34 +197,6 @@ def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite
     ident = BatchId(known.query, known.batch, planned=planned)
     # Spark calls the sink for each micro-batch.
     return TimelyStreamWriter(make_plan(schema, parsed, ident, gapless=True))
-
-
-def _refuse_unseen(options: SinkOptions) -> None:
-    """Refuse options about what a sink does not see: the end of its query, that nothing comes, rows of other tasks."""
-    if options.dialect == "cdcv2":
-        msg = "could not use option dialect='cdcv2' with format('timely')"
-        raise InvalidOptionError(
-            msg,
-            hint="use spark_timely.start(…, dialect='cdcv2', through='foreachBatch'), or spark_timely.capture in"
-            " foreachBatch: a task of a sink sees neither the rows of other tasks nor the log, so it cannot tell a"
-            " copy",
-            context={"option": "dialect"},
-        )
-    if options.idle_timeout is not None:
-        msg = "could not use option 'idleTimeout' with format('timely')"
-        raise InvalidOptionError(
-            msg,
-            hint="use spark_timely.start(…, idle_timeout='10 minutes'): a sink is not called while its query is idle",
-            context={"option": "idleTimeout"},
-        )
-    if options.on_finish == "close":
-        msg = "could not use option onFinish='close' with format('timely')"
-        raise InvalidOptionError(
-            msg,
-            hint="use spark_timely.start(…, on_finish='close'), or close the stream from the command line: a sink"
-            " does not see the end of its query",
-            context={"option": "onFinish"},
-        )
 
 
 def _as_tasks_know(ident: BatchId) -> BatchId:

@@ -1,14 +1,15 @@
 """Error types: what is raised, when, and how to react.
 
-Every message reads ``could not <attempt>: <what was found, name=value>`` and, after `` — hint: ``,
-what to do. It is one line, because Spark shows its users the last line of a traceback only.
+Every text reads ``[<condition>] could not <attempt>: <what was found, name=value>`` and, after `` — hint: ``,
+what to do. It is one line, because Spark shows its users the last line of a traceback only. The condition is made of
+the class's name; docs/reference/errors.md says of each what to do.
 
 Invariants
 ----------
 1. Everything that the library raises on purpose is a `TimelyError`.
 2. Every error survives pickling with message, hint and context, since errors cross from Spark's
    workers to its driver.
-3. ``str(error)`` is one line and needs no other line to be understood.
+3. ``str(error)`` is one line, begins with its condition, and needs no other line to be understood.
 4. A value of an error is declared once, in its class: it is a keyword of the constructor, an attribute, and in the
    context.
 """
@@ -16,9 +17,10 @@ Invariants
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Mapping
-from typing import Self, overload
+from typing import ClassVar, Self, overload
 
 from spark_timely.masking import mask_exception, masked, masked_value
 
@@ -59,10 +61,12 @@ __all__ = [
 ]
 
 _MAX_VALUE_CHARACTERS = 200
+# Of a long text the end is kept too: that is where libraries say their cause.
+_END_CHARACTERS = 80
 
 
 def shown(value: object, /) -> str:
-    """Render a value for a message: its ``repr`` without secrets, cut at 200 characters with the full length told.
+    """Render a value for a message: its ``repr`` without secrets, above 200 characters without its middle.
 
     Parameters
     ----------
@@ -78,8 +82,8 @@ def shown(value: object, /) -> str:
     --------
     >>> shown("orders")
     "'orders'"
-    >>> shown("x" * 300)[-18:]
-    '… (302 characters)'
+    >>> len(shown("x" * 300)), shown("x" * 300)[118:124], shown("x" * 300)[-16:]
+    (219, 'xx … x', ' (302 characters)')
     """
     try:
         text = repr(value)
@@ -88,7 +92,8 @@ def shown(value: object, /) -> str:
     text = masked(" ".join(text.splitlines()))
     if len(text) <= _MAX_VALUE_CHARACTERS:
         return text
-    return f"{text[:_MAX_VALUE_CHARACTERS]}… ({len(text)} characters)"
+    begin = text[: _MAX_VALUE_CHARACTERS - _END_CHARACTERS]
+    return f"{begin} … {text[-_END_CHARACTERS:]} ({len(text)} characters)"
 
 
 def described(error: BaseException, /) -> str:
@@ -166,20 +171,29 @@ class TimelyError(Exception):
         The hint alone.
     context : dict
         Values concerned, by name.
+    condition : str
+        Name of the class of errors, as Spark writes its own: ``TIMELY_LATE_DATA``.
+    sqlstate : str
+        Its SQLSTATE.
 
     Examples
     --------
-    >>> error = TimelyError("could not read log 'a': found nothing", hint="check the path", context={"path": "a"})
+    >>> error = LogMissingError("could not read log 'a': found nothing", hint="check the path", context={"path": "a"})
     >>> str(error)
-    "could not read log 'a': found nothing — hint: check the path"
-    >>> error.context["path"]
-    'a'
+    "[TIMELY_LOG_MISSING] could not read log 'a': found nothing — hint: check the path"
+    >>> error.context["path"], error.sqlstate
+    ('a', '42K03')
     """
+
+    condition: ClassVar[str] = "TIMELY_ERROR"
+    sqlstate: ClassVar[str] = "58000"
 
     _values: tuple[str, ...] = ()
 
     def __init_subclass__(cls) -> None:
-        """List the values that the class declares, its families' first."""
+        """Name the condition, and list the values that the class declares, its families' first."""
+        words = re.findall("[A-Z][a-z]+", cls.__name__.removeprefix("Timely").removesuffix("Error"))
+        cls.condition = "_".join(["TIMELY", *(word.upper() for word in words)])
         cls._values += tuple(name for name, value in vars(cls).items() if isinstance(value, _Value))
         _sign(cls)
 
@@ -211,8 +225,10 @@ class TimelyError(Exception):
         self.context.update({name: masked_value(value) for name, value in values.items()})
 
     def __str__(self) -> str:
-        """Render message and hint on one line."""
-        text = self.message if self.hint is None else f"{self.message} — hint: {self.hint}"
+        """Render condition, message and hint on one line."""
+        text = f"[{self.condition}] {self.message}"
+        if self.hint is not None:
+            text = f"{text} — hint: {self.hint}"
         lines = text.splitlines()
         return text if len(lines) == 1 else " ".join(line.strip() for line in lines)
 
@@ -250,6 +266,8 @@ class TimelyInternalError(TimelyError):
         Asks for a report if not given.
     """
 
+    sqlstate = "XX000"
+
     def __init__(
         self,
         message: str,
@@ -267,12 +285,16 @@ class TimelyInternalError(TimelyError):
 class InvalidUsageError(TimelyError, ValueError):
     """The caller broke a precondition; nothing was done. Correct the call."""
 
+    sqlstate = "22023"
+
 
 class InvalidOptionError(InvalidUsageError):
     """An option is unknown, missing, given twice, in conflict with another, or has a value that does not fit.
 
     The message names the option and, where one is near, the known name. Correct the option.
     """
+
+    sqlstate = "42616"
 
 
 class InvalidShapeError(InvalidUsageError):
@@ -300,6 +322,8 @@ class LateDataError(NotBeyondError):
     ``lateness``.
     """
 
+    sqlstate = "22000"
+
 
 class SinceViolationError(InvalidUsageError):
     """A read begins at a time that compaction has already merged with later ones.
@@ -314,12 +338,16 @@ class SinceViolationError(InvalidUsageError):
 class ClosedError(InvalidUsageError):
     """The log or the stream is complete: nothing can be appended any more. Write to another log."""
 
+    sqlstate = "55000"
+
 
 class SchemaMismatchError(InvalidUsageError):
     """Rows do not fit the schema of the log: a column is missing, unknown, of another type, or null.
 
     Nothing was written. The message names the column. Correct the rows, or add a new column with ``mergeSchema=true``.
     """
+
+    sqlstate = "42KDG"
 
 
 class ProtocolError(TimelyError):
@@ -328,6 +356,8 @@ class ProtocolError(TimelyError):
     Nothing was written: correct what the message names. On reading, the log was written by something that does not
     check: see what ``spark-timely verify LOG`` says.
     """
+
+    sqlstate = "22000"
 
 
 class UnheldCapabilityError(ProtocolError):
@@ -358,11 +388,15 @@ class CyclicSummaryError(ProtocolError):
     time, as the feedback of a loop does.
     """
 
+    sqlstate = "42P19"
+
     path = _Value("Ports along the cycle, the first one repeated at the end.")
 
 
 class MissingError(TimelyError, LookupError):
     """Something that was named does not exist. Check the name."""
+
+    sqlstate = "42704"
 
 
 class LogMissingError(MissingError):
@@ -370,6 +404,8 @@ class LogMissingError(MissingError):
 
     Check the path; to begin a log there, capture into it or call `create_log`.
     """
+
+    sqlstate = "42K03"
 
 
 class StreamMissingError(MissingError):
@@ -382,6 +418,8 @@ class LogFormatError(TimelyError):
     Upgrade the library, or rewrite the table without the feature that the message names.
     """
 
+    sqlstate = "0A000"
+
 
 class UpperMismatchError(TimelyError):
     """An append expected another upper than the stream has: somebody else was first.
@@ -389,6 +427,8 @@ class UpperMismatchError(TimelyError):
     This is normal where several write. Nothing was written; read the upper again, drop the updates
     that are not beyond it, and retry.
     """
+
+    sqlstate = "40001"
 
     expected = _Value("Upper that was expected.")
     current = _Value("Upper that was found.")
@@ -399,6 +439,8 @@ class OwnershipError(TimelyError):
 
     Choose another stream name, or stop the owner and take the stream over.
     """
+
+    sqlstate = "55006"
 
 
 class PlanMismatchError(OwnershipError):
@@ -420,12 +462,16 @@ class RolledBackError(TimelyError):
     ``docs/how-to/refused-after-restart.md`` how to continue without loss.
     """
 
+    sqlstate = "55000"
+
 
 class WaitTimeoutError(TimelyError, TimeoutError):
     """A log did not come as far as was waited for, in the time that was given. Nothing was done.
 
     Wait longer, or find out which stream holds the frontier back.
     """
+
+    sqlstate = "HYT00"
 
     frontier = _Value("How far it was.")
 
@@ -444,6 +490,8 @@ class StorageError(TimelyError):
     determinate : bool
         Whether the write surely did not happen.
     """
+
+    sqlstate = "58030"
 
     def __init__(
         self,
@@ -468,6 +516,8 @@ class DataLossError(StorageError):
     Restore the file. To read without it, set ``failOnDataLoss=false``.
     """
 
+    sqlstate = "XX001"
+
 
 class LogDamagedError(StorageError):
     """An entry of the table's log, or a checkpoint of it, is empty, cut or not what it should be: after a power cut.
@@ -476,12 +526,16 @@ class LogDamagedError(StorageError):
     ``spark-timely repair LOG`` says about it.
     """
 
+    sqlstate = "XX001"
+
 
 class CaptureFormatError(TimelyError):
     """Bytes or lines from outside are not what was declared: damaged, hostile, or of other types.
 
     Nothing of the event that the message names was taken. Correct the declared types, or the file.
     """
+
+    sqlstate = "22P03"
 
     event = _Value("Number of the event.")
     position = _Value("Position of the offending byte.")
@@ -493,6 +547,8 @@ class NegativeMultiplicityError(TimelyError):
     Correct what produces the changes. The context names the row.
     """
 
+    sqlstate = "22000"
+
     data = _Value("Row concerned.")
     diff = _Value("Its multiplicity.")
 
@@ -503,6 +559,8 @@ class MultiplicityOverflowError(TimelyError, OverflowError):
     Correct what produces the changes. The context names the row.
     """
 
+    sqlstate = "22003"
+
     data = _Value("Row concerned.")
     diff = _Value("Its multiplicity.")
 
@@ -512,6 +570,8 @@ class OperatorError(TimelyError):
 
     Correct the function; started again, the dataflow continues where its outputs are.
     """
+
+    sqlstate = "38000"
 
     operator = _Value("Name of the operator.")
     lower = _Value("Lower bound of the times, inclusive.")

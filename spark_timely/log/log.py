@@ -50,7 +50,7 @@ from spark_timely.log.machine.state import (
 )
 from spark_timely.log.reader import events_of, frontier_at, read_rows, snapshot_of
 from spark_timely.log.store.base import MemoryStore, MemoryTable
-from spark_timely.log.store.delta import DeltaStore, create_table
+from spark_timely.log.store.delta import NO_LOG_HINT, DeltaStore, create_table
 from spark_timely.log.store.storage import check_place, foreign_names, has_table, normal_path, open_storage, promised
 from spark_timely.log.streams import StreamStates
 from spark_timely.log.verify import VerifyReport, verify_log
@@ -1101,17 +1101,17 @@ def open_log(
     >>> open_log("/nowhere")
     Traceback (most recent call last):
     ...
-    spark_timely.errors.LogMissingError: could not open log '/nowhere': found no such path — hint: ...
+    spark_timely.errors.LogMissingError: could not open log '/nowhere': found nothing there — hint: ...
     """
     where = normal_path(path)
     storage_options = promised(storage_options, single_writer=single_writer, flush=flush)
     storage = open_storage(where, storage_options)
     if storage.local and not os.path.isdir(where):
-        found = "a file" if os.path.exists(where) else "no such path"
+        found = "a file" if os.path.exists(where) else "nothing there"
         msg = f"could not open log {where!r}: found {found}"
         raise LogMissingError(
             msg,
-            hint="check the path; create_log or a capture makes a new log",
+            hint=NO_LOG_HINT,
             context={"path": where},
         )
     store = DeltaStore(where, storage_options)

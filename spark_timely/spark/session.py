@@ -8,18 +8,22 @@ Invariants
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
+import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spark_timely.errors import InvalidUsageError, LogFormatError, LogMissingError, shown
 from spark_timely.log.store.storage import normal_path
+from spark_timely.spark.base.compat import is_remote
 from spark_timely.spark.base.schema import spark_schema
 
 if TYPE_CHECKING:
@@ -148,12 +152,22 @@ def _with_own(settings: dict[str, str], conf: dict[str, str]) -> dict[str, str]:
 def register(spark: SparkSession, /) -> None:
     """Make ``format("timely")`` known to a session, classic or Connect. Doing it again changes nothing.
 
-    Where the package is installed before Spark starts, Spark finds it by itself at the first use of any
-    Python data source; registering works in all cases.
+    Where the package is installed beside Spark, Spark finds the format by itself at its first use. Registering works in
+    all cases, looks whether Spark's Python can import this library, and makes what cannot work fail at ``load()`` and
+    ``start()`` (`spark_timely.spark.early`), not in the query.
 
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
+
+    Raises
+    ------
+    InvalidUsageError
+        If the Python that Spark starts on this machine cannot import this library.
+
+    Notes
+    -----
+    Cost: at the first call a start of Spark's Python, 0.1 s.
 
     Examples
     --------
@@ -163,8 +177,67 @@ def register(spark: SparkSession, /) -> None:
         spark.read.format("timely").load("/data/orders")
     """
     from spark_timely.datasource.source import TimelyDataSource
+    from spark_timely.spark.early import teach
+
+    sees = _SEES_ALL if is_remote(spark) else _seen_by(_python_of(spark))
+    if not sees.library and not _shipped(spark):
+        msg = f"could not register the format 'timely': found that Spark's Python, {sees.python!r}, has no spark_timely"
+        raise InvalidUsageError(
+            msg,
+            hint=f"set PYSPARK_PYTHON={sys.executable} before the session starts, or use spark_timely.session",
+            context={"python": sees.python},
+        )
+    # Spark warns of each registration of a format that it finds by itself.
+    if not sees.format:
+        spark.dataSource.register(TimelyDataSource)
+    teach(spark)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sees:
+    """What a Python that Spark starts finds without being told: this library, and its format for Spark."""
+
+    python: str
+    library: bool
+    format: bool
+
+
+_SEES_ALL: Final = _Sees("", library=True, format=False)
+# Spark takes the formats of all modules named so; one that cannot be imported hides all others.
+_LOOK: Final = """
+import pkgutil
+names = [module.name for module in pkgutil.iter_modules()]
+print("spark_timely" in names, [name for name in names if name.startswith("pyspark_")] == ["pyspark_timely"])
+"""
+
+
+def _python_of(spark: SparkSession) -> str:
+    """Return the Python that Spark starts for functions and data sources."""
+    return str(getattr(spark.sparkContext, "pythonExec", None) or os.environ.get("PYSPARK_PYTHON", "python3"))
+
+
+@functools.cache
+def _seen_by(python: str) -> _Sees:
+    try:
+        said = subprocess.run([python, "-c", _LOOK], capture_output=True, text=True, check=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError):
+        return _Sees(python, library=False, format=False)
+    library, found = (word == "True" for word in said.split())
+    return _Sees(python, library=library, format=found)
+
+
+def _shipped(spark: SparkSession) -> bool:
+    """Tell whether Spark's Python gets this library in another way, as by ``spark.submit.pyFiles``: asked of Spark."""
+    from pyspark.errors import PySparkException
+
+    from spark_timely.datasource.source import TimelyDataSource
 
     spark.dataSource.register(TimelyDataSource)
+    try:
+        spark.read.format("timely").load()
+    except PySparkException as error:
+        return "TimelyError" in str(error) or "TIMELY_" in str(error)
+    return True
 
 
 def stored(storage_options: Mapping[str, str] | None, /) -> dict[str, str]:
@@ -316,7 +389,7 @@ def table_path(spark: SparkSession, name: str, /) -> str:
         (detail,) = spark.sql(f"DESCRIBE DETAIL {name}").collect()
     except AnalysisException as error:
         said = str(error).strip().partition("\n")[0]
-        msg = f"could not look up table {name!r}: found {said!r:.300}"
+        msg = f"could not look up table {name!r}: found {shown(said)}"
         raise LogMissingError(
             msg, hint="check the name; the session needs Delta's SQL extension and catalog", context={"table": name}
         ) from error

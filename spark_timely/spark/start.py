@@ -31,11 +31,12 @@ from spark_timely.log.files.format import LogFormat
 from spark_timely.log.machine.state import CommitRequest
 from spark_timely.log.store.storage import check_place, normal_path, promised
 from spark_timely.masking import masked_logger
-from spark_timely.sink.columns import policy_of, roles_of
+from spark_timely.sink.columns import roles_of
 from spark_timely.sink.plan import check_owner, check_unbroken, find_log
 from spark_timely.spark.base.checkpoint import all_committed
+from spark_timely.spark.early import check_query
 from spark_timely.spark.idle import IdleWatch, check_idle_options
-from spark_timely.spark.session import changed_settings
+from spark_timely.spark.session import changed_settings, register
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.text import parse_duration
 
@@ -336,21 +337,19 @@ def start(
     if not df.isStreaming:
         msg = "could not start the capture: found a DataFrame that is not streaming"
         raise InvalidUsageError(msg, hint="read it with spark.readStream, or append rows with open_log(…).writer()")
-    # What does not fit is refused here and now, not by a query that fails in the background.
-    policy_of(parsed, roles_of(df.schema, parsed, form=None).form)
     writer = df.writeStream.option("checkpointLocation", checkpoint)
     if query_name is not None:
         writer = writer.queryName(query_name)
     if wanted:
         keywords: dict[str, Any] = dict(wanted)
         writer = writer.trigger(**keywords)
+    texts = {name: _text(value) for name, value in given.items()}
+    register(df.sparkSession)
     if through == "sink":
-        from spark_timely.spark.session import register
-
-        register(df.sparkSession)
-        texts = {name: _text(value) for name, value in given.items()}
         writer = writer.format("timely").options(**texts, path=path)
     else:
+        # Asked by the sink's own `start` in the other case.
+        check_query(df, parsed, {**texts, "path": path, "checkpointLocation": checkpoint}, gapless=False)
         writer = writer.foreachBatch(_Capture(path, checkpoint, given))
     # Looked at before the query plans anything.
     repeats = close == "once" and all_committed(checkpoint, storage_options=parsed.storage_options) is not True

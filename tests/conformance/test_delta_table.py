@@ -167,7 +167,7 @@ def test_create_is_one_commit_with_the_unclaimed_capabilities(path: Path) -> Non
 
 
 def test_open_of_no_log_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LogMissingError, match="found no such path"):
+    with pytest.raises(LogMissingError, match="found nothing there"):
         open_log(tmp_path / "none")
     (tmp_path / "empty").mkdir()
     with pytest.raises(LogMissingError, match="found no Delta table"):

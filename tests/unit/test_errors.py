@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import re
 from collections.abc import Callable
 
 import pytest
@@ -74,11 +75,25 @@ def test_built_in_families() -> None:
 
 def test_text_is_one_line_whatever_is_in_it() -> None:
     error = TimelyError("could not read:\n  found a\r\nb", hint="one\n two")
-    assert str(error) == "could not read: found a b — hint: one two"
+    assert str(error) == "[TIMELY_ERROR] could not read: found a b — hint: one two"
 
 
 def test_without_hint_there_is_none_in_the_text() -> None:
-    assert str(TimelyError("could not read")) == "could not read"
+    assert str(TimelyError("could not read")) == "[TIMELY_ERROR] could not read"
+
+
+def test_each_kind_has_a_condition_of_its_own() -> None:
+    conditions = {kind.condition: kind for kind in KINDS}
+    assert len(conditions) == len(KINDS)
+    assert conditions["TIMELY_LATE_DATA"] is errors.LateDataError
+    assert conditions["TIMELY_INTERNAL"] is errors.TimelyInternalError
+    assert conditions["TIMELY_ERROR"] is TimelyError
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_begins_with_the_condition(kind: type[TimelyError]) -> None:
+    assert str(example(kind)).startswith(f"[{kind.condition}] could not ")
+    assert re.fullmatch("[0-9A-Z]{5}", kind.sqlstate)
 
 
 def test_internal_error_asks_for_a_report() -> None:
@@ -102,11 +117,11 @@ def test_storage_error_is_indeterminate_unless_it_says_otherwise() -> None:
     [
         ("a\nb", r"'a\nb'"),
         ("z" * 198, "'" + "z" * 198 + "'"),
-        ("z" * 199, "'" + "z" * 199 + "… (201 characters)"),
-        ("ü" * 300, "'" + "ü" * 199 + "… (302 characters)"),
+        ("z" * 199, "'" + "z" * 119 + " … " + "z" * 79 + "' (201 characters)"),
+        ("ü" * 300 + ": the cause", "'" + "ü" * 119 + " … " + "ü" * 68 + ": the cause' (313 characters)"),
     ],
 )
-def test_shown_cuts_long_values_and_tells_their_length(value: str, text: str) -> None:
+def test_shown_cuts_the_middle_and_tells_the_length(value: str, text: str) -> None:
     assert shown(value) == text
 
 

@@ -89,7 +89,7 @@ from spark_timely.log.store.storage import (
     open_storage,
     plain,
 )
-from spark_timely.masking import masked, masked_logger
+from spark_timely.masking import masked_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -249,6 +249,10 @@ def add_action(file: DataFile, *, data_change: bool) -> AddAction:
 
 logger = masked_logger(__name__)
 
+NO_LOG_HINT = (
+    "check the path, or wait for the first micro-batch of the capture that makes the log; create_log makes one at once"
+)
+
 _REFUSED_FEATURES = {
     "columnMapping": "column mapping",
     "typeWidening": "type widening",
@@ -395,7 +399,7 @@ class DeltaStore:
                     msg = f"could not open log {self.path!r}: found no Delta table"
                     raise LogMissingError(
                         msg,
-                        hint="check the path; create_log or a capture makes a new log",
+                        hint=NO_LOG_HINT,
                         context={"path": self.path},
                     ) from error
                 except (DeltaError, OSError) as error:
@@ -493,7 +497,7 @@ class DeltaStore:
 
     def _features(self, found: str) -> LogFormatError:
         return LogFormatError(
-            f"could not open log {self.path!r}: found table features that cannot be read: {masked(found):.200}",
+            f"could not open log {self.path!r}: found table features that cannot be read: {shown(found)}",
             hint="rewrite the table without the feature: a log is a plain Delta table",
             context={"path": self.path},
         )

@@ -1,4 +1,4 @@
-"""What differs between versions of Spark: the only place that looks at it.
+"""What differs between versions and kinds of Spark: the only place that looks at it.
 
 Spark 4.2 gave Python sources admission control: a start offset and a read limit for `latestOffset`,
 default limits, Trigger.AvailableNow, and a report of the newest offset. Before, `latestOffset` has no
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["ADMISSION_CONTROL", "AvailableNow", "carrier_limit", "reads_all"]
+__all__ = ["ADMISSION_CONTROL", "AvailableNow", "carrier_limit", "is_remote", "reads_all"]
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as AvailableNow
 
@@ -50,3 +51,8 @@ def reads_all(limit: object, /) -> bool:
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
     return isinstance(limit, ReadAllAvailable)
+
+
+def is_remote(spark: SparkSession, /) -> bool:
+    """Tell whether a session is a client of Spark Connect."""
+    return ".connect." in type(spark).__module__

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import inspect
+import os
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from spark_timely.errors import TimelyError, TimelyInternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from types import ModuleType
 
+_T = TypeVar("_T", bound=type)
 
 # What Spark runs in the processes that plan, open and commit, and in which no code of a user runs.
 _PLANNERS = frozenset(
@@ -66,6 +73,55 @@ def settle_planner() -> None:
         pa.array(np.zeros(1)).to_numpy()
     finally:
         sys.meta_path.remove(hidden)
+
+
+def short_errors(kind: _T, /) -> _T:
+    """Make Spark show an error of ours as one line where a public method of the class raises it.
+
+    Decorates what Spark calls. Its processes send a traceback to the user, and leave frames out that the variable
+    ``SPARK_HIDE_TRACEBACK`` hides, as the setting ``spark.sql.execution.pyspark.udf.hideTraceback.enabled`` does. It is
+    set when an error leaves our code: the process sends that and ends, so no other function's frames are hidden.
+
+    Parameters
+    ----------
+    kind : type
+        Changed in place.
+    """
+    for name, method in list(vars(kind).items()):  # as many turns as methods
+        if inspect.isfunction(method) and not name.startswith("_"):
+            wrap = _short_generator if inspect.isgeneratorfunction(method) else _short
+            setattr(kind, name, wrap(method))
+    return kind
+
+
+def _short(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def short(*args: object, **keywords: object) -> object:
+        with _hidden_frames():
+            return method(*args, **keywords)
+
+    return short
+
+
+def _short_generator(method: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    @functools.wraps(method)
+    def short(*args: object, **keywords: object) -> Iterator[Any]:
+        with _hidden_frames():
+            yield from method(*args, **keywords)
+
+    return short
+
+
+@contextmanager
+def _hidden_frames() -> Iterator[None]:
+    try:
+        yield
+    except TimelyInternalError:
+        raise
+    except TimelyError:
+        if _in_task() or _plans():
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
 
 
 class _WithoutPandas(MetaPathFinder):

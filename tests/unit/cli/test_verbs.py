@@ -394,7 +394,7 @@ def test_every_verb_works_on_an_empty_log(run: Run, log_path: str, verb: str, mo
         (["advance", "LOG", "[1"], 2, "[1"),
         (["stats", "LOG", "--storage", "key"], 2, "KEY=VALUE"),
         (["stats", "LOG", "--storage", "key", "--storag", "x"], 2, "unrecognized arguments: --storag"),
-        (["stats", "/nowhere/at/all"], 3, "no such path"),
+        (["stats", "/nowhere/at/all"], 3, "nothing there"),
         (["advance", "LOG", "1"], 4, "forward"),
         (["advance", "LOG", "9", "--stream", "other"], 2, "'other'"),
     ],

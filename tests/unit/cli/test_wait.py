@@ -83,7 +83,7 @@ def test_json_tells_how_far_each_log_is(
         (["--cut", "/no such file"], 2, "which cannot be read"),
         (["--cut", "/dev"], 2, "which is no file"),
         (["--cut", "/dev/zero"], 2, "which is no file"),
-        (["/no such log", "--time", "1"], 3, "found no such path"),
+        (["/no such log", "--time", "1"], 3, "found nothing there"),
     ],
 )
 def test_errors_are_neither_yes_nor_no(

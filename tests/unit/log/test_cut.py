@@ -107,7 +107,7 @@ def test_log_that_was_made_anew_is_refused(tmp_path: Path) -> None:
     log = make(tmp_path / "a", 4)
     cut = spark_timely.cut([log])
     shutil.rmtree(log.path)
-    with pytest.raises(LogMissingError, match="found no such path"):
+    with pytest.raises(LogMissingError, match="found nothing there"):
         open_cut(cut)
     other = make(tmp_path / "a", 8)
     for use in (lambda: read(other, cut), lambda: open_cut(cut), lambda: spark_timely.wait(cut, timeout=0)):

@@ -1,0 +1,185 @@
+"""Refuse, when a query starts, what could not be captured in any micro-batch of it.
+
+Spark makes the sink only with the first micro-batch, in a thread of the query's own: what is refused there is found
+late, by whoever waits for the query. Asked here before: options, output mode, columns and their types, the log, the
+stream's owner, and what is missing before the next micro-batch.
+
+Invariants
+----------
+1. What is refused here would be refused by the first micro-batch with rows; what the sink would take passes.
+2. Nothing is written or created.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from spark_timely import errors
+from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
+from spark_timely.errors import ClosedError, InvalidOptionError, InvalidUsageError, TimelyError
+from spark_timely.sink.continuity import BatchId
+from spark_timely.sink.plan import make_plan
+from spark_timely.spark.base.checkpoint import (
+    checkpoint_state,
+    is_finished,
+    planned_offsets,
+    reachable,
+    require_checkpoint,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["answer", "batch_refused", "check_start", "question", "raise_answer", "sink_options"]
+
+_FIELD: Final = "refusal"
+# Stands for the id that a query gets when it starts: nobody owns a stream by it.
+_NEW: Final = "a new query"
+
+
+def sink_options(options: Mapping[str, object], /, *, output_mode: str = "append") -> SinkOptions:
+    """Read the options of the sink, and refuse what it cannot do.
+
+    Parameters
+    ----------
+    options : mapping
+        Names in any case, and values.
+    output_mode : str
+        Of the query.
+
+    Raises
+    ------
+    InvalidUsageError
+        If the output mode is not append.
+    InvalidOptionError
+        If options are unknown, missing or contradict each other, or are about what a sink does not see: the end of its
+        query, that nothing comes, rows of other tasks.
+    """
+    parsed = parse_options(SINK_OPTIONS, options)
+    if output_mode.lower() != "append":
+        msg = f"could not start the sink for log {parsed.path!r}: found output mode {output_mode!r}"
+        raise InvalidUsageError(
+            msg,
+            hint="use outputMode('append'), and aggregate after the replay, where times are complete: a log only grows",
+            context={"path": parsed.path},
+        )
+    if parsed.dialect == "cdcv2":
+        msg = "could not use option dialect='cdcv2' with format('timely')"
+        raise InvalidOptionError(
+            msg,
+            hint="use spark_timely.start(…, dialect='cdcv2', through='foreachBatch'), or spark_timely.capture in"
+            " foreachBatch: a task of a sink sees neither the rows of other tasks nor the log, so it cannot tell a"
+            " copy",
+            context={"option": "dialect"},
+        )
+    if parsed.idle_timeout is not None:
+        msg = "could not use option 'idleTimeout' with format('timely')"
+        raise InvalidOptionError(
+            msg,
+            hint="use spark_timely.start(…, idle_timeout='10 minutes'): a sink is not called while its query is idle",
+            context={"option": "idleTimeout"},
+        )
+    if parsed.on_finish == "close":
+        msg = "could not use option onFinish='close' with format('timely')"
+        raise InvalidOptionError(
+            msg,
+            hint="use spark_timely.start(…, on_finish='close'), or close the stream from the command line: a sink"
+            " does not see the end of its query",
+            context={"option": "onFinish"},
+        )
+    require_checkpoint(parsed.checkpoint_location)
+    return parsed
+
+
+def batch_refused() -> InvalidUsageError:
+    """Return the error for a batch write: it belongs to no micro-batch and could not be recognised when repeated."""
+    msg = "could not write a DataFrame with write.format('timely'): only streaming writes can be repeated safely"
+    return InvalidUsageError(
+        msg, hint="use writeStream.format('timely'), or Log.writer(...).append for rows that you have at hand"
+    )
+
+
+def check_start(schema: StructType, options: SinkOptions, /, *, gapless: bool) -> None:
+    """Refuse a query whose next micro-batch could not be captured.
+
+    Parameters
+    ----------
+    schema : pyspark.sql.types.StructType
+        Schema of the data.
+    options : SinkOptions
+        With the query's checkpoint.
+    gapless : bool
+        Whether each micro-batch of the query is written to the log, as a sink does.
+
+    Raises
+    ------
+    TimelyError
+        See `spark_timely.sink.plan.make_plan`.
+
+    Notes
+    -----
+    Cost: as planning a micro-batch. Where the checkpoint or the log cannot be reached from here, what they would say is
+    left to the first micro-batch.
+    """
+    ident, finished = _next_batch(options)
+    try:
+        make_plan(schema, options, ident, gapless=gapless, begun=False)
+    except ClosedError:
+        # A query that has used its input up may be run again: it does nothing.
+        if not finished:
+            raise
+
+
+def _next_batch(options: SinkOptions) -> tuple[BatchId, bool]:
+    """Return which micro-batch comes next, and whether the one before is done."""
+    location = require_checkpoint(options.checkpoint_location)
+    if not reachable(location):
+        return BatchId(None, None), False
+    storage = options.storage_options
+    known = checkpoint_state(location, storage_options=storage)
+    if known.query is None:
+        return BatchId(_NEW, None), False
+    if known.batch is None:
+        return BatchId(known.query, 0), False
+    if is_finished(location, known.batch, storage_options=storage):
+        return BatchId(known.query, known.batch + 1), True
+    planned = planned_offsets(location, known.batch, storage_options=storage)
+    return BatchId(known.query, known.batch, planned=planned), False
+
+
+def question(schema: StructType, output_mode: str, /, *, gapless: bool) -> str:
+    """Return the value of the option that asks elsewhere what `check_start` asks here."""
+    return json.dumps({"schema": schema.jsonValue(), "mode": output_mode, "gapless": gapless})
+
+
+def answer(asked: str, options: Mapping[str, str], /) -> StructType:
+    """Check a query where its sink will run, and put what is refused into columns: they reach the user as they are.
+
+    Parameters
+    ----------
+    asked : str
+        See `question`.
+    options : mapping
+        Of the sink.
+    """
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    refusal: dict[str, object] = {}
+    try:
+        facts = json.loads(asked)
+        mode, gapless = facts["mode"], facts["gapless"]
+        parsed = sink_options(options, output_mode=mode) if gapless else parse_options(SINK_OPTIONS, options)
+        check_start(StructType.fromJson(facts["schema"]), parsed, gapless=gapless)
+    except TimelyError as error:
+        refusal = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
+    return StructType([StructField(_FIELD, StringType(), metadata={_FIELD: json.dumps(refusal)})])
+
+
+def raise_answer(columns: StructType, /) -> None:
+    """Raise what `answer` put into its columns."""
+    refusal = json.loads(columns[_FIELD].metadata[_FIELD])
+    if refusal:
+        kind: type[TimelyError] = getattr(errors, refusal["kind"])
+        raise kind(refusal["message"], hint=refusal["hint"])

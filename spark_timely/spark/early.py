@@ -1,0 +1,269 @@
+"""Refuse what cannot work where the user calls it: at ``load()``, ``start()`` and ``toTable()``.
+
+Spark shows a Python data source the options of a read in a process of its own, their names in lower case, and those of
+a streaming write only with the first micro-batch. `teach` makes Spark's readers and writers, classic and Connect, note
+what they are given and ask here before they begin. Other formats pass untouched.
+
+Invariants
+----------
+1. What is refused here, the source or the sink would refuse too: both read options and logs by the same functions.
+2. A reader or writer behaves as before in all else: the original method is called with what was given.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.errors import AnalysisException
+
+from spark_timely.conf.options import CHECK_OPTION, SOURCE_OPTIONS, parse_options
+from spark_timely.datasource.source import table_options
+from spark_timely.errors import InvalidOptionError, InvalidUsageError, LogMissingError
+from spark_timely.log.store.storage import normal_path
+from spark_timely.sink.start import batch_refused, check_start, question, raise_answer, sink_options
+from spark_timely.spark.base.compat import is_remote
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_timely.conf.options import SinkOptions
+
+__all__ = ["check_query", "teach"]
+
+_FORMAT: Final = "timely"
+_NOTED: Final = "_timely_noted"
+_TAUGHT: Final = "_timely_taught"
+
+
+@dataclass(slots=True)
+class _Noted:
+    """What a reader or writer was given so far."""
+
+    frame: DataFrame | None = None
+    format: str | None = None
+    mode: str = "append"
+    columns: tuple[str, ...] = ()
+    options: dict[str, object] = field(default_factory=dict)
+
+    def give(self, name: str, value: object) -> None:
+        """Note an option as Spark passes it on: text; the later of two wins, whatever their case."""
+        for other in [other for other in self.options if other.lower() == name.lower()]:
+            del self.options[other]
+        if value is not None:
+            self.options[name] = str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_Check = Callable[[Any, _Noted, dict[str, Any]], None]
+
+
+def teach(spark: SparkSession, /) -> None:
+    """Make the readers and writers of a session's kind refuse early. Doing it again changes nothing.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        Classic or Connect.
+    """
+    for reader in (type(spark.read), type(spark.readStream)):
+        _teach_notes(reader)
+        _replace(reader, "load", _checked(_check_read))
+    _replace(type(spark), "sql", _with_hint)
+    frame = type(spark.range(0))
+    _teach_property(frame, "writeStream", {"start": _check_write, "toTable": _check_table})
+    _teach_property(frame, "write", {"save": _refuse_batch, "saveAsTable": _refuse_batch})
+
+
+def _teach_property(frame: type, name: str, checks: Mapping[str, _Check]) -> None:
+    """Teach the kind of writer that a property of DataFrames gives, when it gives the first."""
+    original = getattr(frame, name)
+    if not isinstance(original, property) or hasattr(original.fget, _TAUGHT):
+        return
+
+    def given(self: DataFrame) -> object:
+        writer = original.fget(self)  # type: ignore[misc]
+        _teach_notes(type(writer))
+        for method, check in checks.items():
+            _replace(type(writer), method, _checked(check))
+        _noted(writer).frame = self
+        return writer
+
+    setattr(given, _TAUGHT, True)
+    setattr(frame, name, property(given, doc=original.__doc__))
+
+
+def _with_hint(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method ``sql`` that says what to write where Spark reads no such format from a path."""
+
+    def sql(self: SparkSession, *args: Any, **keywords: Any) -> object:  # noqa: ANN401 - as Spark has it
+        try:
+            return original(self, *args, **keywords)
+        except AnalysisException as error:
+            if error.getCondition() != "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY" or "timely" not in str(error):
+                raise
+            msg = "could not read timely.`path`: found that Spark reads no Python data source by the path alone"
+            raise InvalidUsageError(
+                msg, hint="write CREATE TEMPORARY VIEW name USING timely OPTIONS (path '…'), and read from the name"
+            ) from None
+
+    return sql
+
+
+def check_query(df: DataFrame, options: SinkOptions, given: dict[str, object], /, *, gapless: bool) -> None:
+    """Refuse a query that could not capture its next micro-batch; through Connect, ask where it will run.
+
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame
+        What is to be captured.
+    options : SinkOptions
+    given : dict
+        The same options as text.
+    gapless : bool
+        Whether each micro-batch is written to the log, as a sink does.
+
+    Raises
+    ------
+    TimelyError
+        See `spark_timely.sink.start.check_start`.
+
+    Notes
+    -----
+    Cost: one cold open of the log, or through Connect one plan that Spark analyses.
+    """
+    if not is_remote(df.sparkSession):
+        check_start(df.schema, options, gapless=gapless)
+        return
+    ask = question(df.schema, "append", gapless=gapless)
+    texts = {name: str(value) for name, value in given.items()}
+    raise_answer(df.sparkSession.read.format(_FORMAT).options(**texts, **{CHECK_OPTION: ask}).load().schema)
+
+
+def _noted(thing: object) -> _Noted:
+    noted = vars(thing).get(_NOTED)
+    if noted is None:
+        noted = _Noted()
+        setattr(thing, _NOTED, noted)
+    return noted
+
+
+def _replace(kind: type, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    original = getattr(kind, name)
+    if not hasattr(original, _TAUGHT):
+        method = functools.wraps(original)(wrap(original))
+        setattr(method, _TAUGHT, True)
+        setattr(kind, name, method)
+
+
+def _teach_notes(kind: type) -> None:
+    for name in ("format", "option", "options", "outputMode", "partitionBy", "clusterBy"):
+        if hasattr(kind, name):
+            _replace(kind, name, _noting)
+
+
+def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method that notes what it is given, and then does what it did."""
+
+    def method(self: object, *args: Any, **keywords: Any) -> object:  # noqa: ANN401 - as Spark has it
+        answer = original(self, *args, **keywords)
+        _note(_noted(self), inspect.signature(original).bind(self, *args, **keywords).arguments)
+        return answer
+
+    return method
+
+
+def _note(noted: _Noted, arguments: dict[str, Any]) -> None:
+    """Note the arguments of a method of a reader or writer, by Spark's names for them."""
+    source = arguments.get("source", arguments.get("format"))
+    if source is not None:
+        noted.format = source
+    if arguments.get("outputMode") is not None:
+        noted.mode = arguments["outputMode"]
+    if "key" in arguments:
+        noted.give(arguments["key"], arguments.get("value"))
+    for name, value in arguments.get("options", {}).items():
+        noted.give(name, value)
+    columns = arguments.get("cols", arguments.get("partitionBy"))
+    if columns:
+        noted.columns = tuple(map(str, columns))
+    path = arguments.get("path")
+    if isinstance(path, str):
+        noted.give("path", path)
+
+
+def _checked(check: _Check) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        def method(self: object, *args: Any, **keywords: Any) -> object:  # noqa: ANN401 - as Spark has it
+            try:
+                arguments = signature.bind(self, *args, **keywords).arguments
+            except TypeError:
+                return original(self, *args, **keywords)  # which says what is wrong
+            noted = _Noted(**{name: getattr(_noted(self), name) for name in _Noted.__slots__})
+            noted.options = dict(noted.options)
+            _note(noted, arguments)
+            if str(noted.format).lower() == _FORMAT:
+                check(self, noted, arguments)
+            return original(self, *args, **keywords)
+
+        return method
+
+    return wrap
+
+
+def _check_read(reader: object, noted: _Noted, arguments: dict[str, Any]) -> None:
+    del reader
+    if CHECK_OPTION not in noted.options and not isinstance(arguments.get("path"), list):
+        parse_options(SOURCE_OPTIONS, noted.options)
+
+
+def _refuse_batch(writer: object, noted: _Noted, arguments: dict[str, Any]) -> None:
+    del writer, noted, arguments
+    raise batch_refused()
+
+
+def _check_write(writer: object, noted: _Noted, arguments: dict[str, Any]) -> None:
+    del writer, arguments
+    frame = noted.frame
+    if frame is None:
+        return
+    options = sink_options(noted.options, output_mode=noted.mode)
+    if noted.columns:
+        msg = f"could not start the sink for log {options.path!r}: found partitioning by {list(noted.columns)}"
+        raise InvalidUsageError(msg, hint="leave it out: a log's files are parted by time by themselves")
+    check_query(frame, options, noted.options, gapless=True)
+
+
+def _check_table(writer: Any, noted: _Noted, arguments: dict[str, Any]) -> None:  # noqa: ANN401 - two kinds
+    """Let a query write to the log of a table; refuse a table from which nobody could read it back."""
+    if noted.frame is None:
+        return
+    spark, name = noted.frame.sparkSession, arguments["tableName"]
+    attempt = f"could not start the sink for table {name!r}"
+    if not spark.catalog.tableExists(name):
+        msg = f"{attempt}: found no such table"
+        raise LogMissingError(
+            msg,
+            hint="start the query with start(path), which makes the log; then CREATE TABLE … USING timely OPTIONS (path"
+            " '…') gives it a name",
+            context={"table": name},
+        )
+    path = table_options(spark.table(name).schema).get("path")
+    if path is None:
+        msg = f"{attempt}: found a table that names no log"
+        raise LogMissingError(
+            msg,
+            hint="make it with CREATE TABLE … USING timely OPTIONS (path '…'), without naming columns",
+            context={"table": name},
+        )
+    given = noted.options.get("path")
+    if given is not None and normal_path(str(given)) != normal_path(path):
+        msg = f"{attempt}: found path={given!r}, the table's log is {path!r}"
+        raise InvalidOptionError(msg, hint="leave the path out", context={"option": "path"})
+    noted.give("path", path)
+    writer.option("path", path)
+    _check_write(writer, noted, arguments)
