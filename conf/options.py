@@ -516,7 +516,7 @@ def parse_options(table: OptionTable[ParsedT], given: Mapping[str, object], /) -
     >>> parse_options(SINK_OPTIONS, {"path": "log", "lateDate": "error"})
     Traceback (most recent call last):
     ...
-    spark_timely.errors.InvalidOptionError: could not read the options of the sink 'timely': found unknown option \
+    spark_timely.errors.InvalidOptionError: [TIMELY_INVALID_OPTION] could not read the options of the sink 'timely': found unknown option \
 'lateDate' — hint: did you mean 'lateData'?
     """
     attempt = f"could not read the options of {table.title}"

@@ -82,8 +82,8 @@ def shown(value: object, /) -> str:
     --------
     >>> shown("orders")
     "'orders'"
-    >>> len(shown("x" * 300)), shown("x" * 300)[118:124], shown("x" * 300)[-16:]
-    (219, 'xx … x', ' (302 characters)')
+    >>> shown("x" * 300)[118:125], shown("x" * 300)[-18:]
+    ('xx … xx', "' (302 characters)")
     """
     try:
         text = repr(value)

@@ -447,7 +447,7 @@ def late_error(
     >>> policy = Policy(TimeDomain(("long",)), FrontierPolicy.HOLD)
     >>> counts = StreamCounts.initial(5)
     >>> print(late_error(policy, counts, at=0, time=(3,), skewed=False, row={"t": 3}, stream="a"))
-    could not capture row {'t': 3} in stream 'a': found time 3 behind the frontier [5] — hint: \
+    [TIMELY_LATE_DATA] could not capture row {'t': 3} in stream 'a': found time 3 behind the frontier [5] — hint: \
 set lateData to 'deadLetter' to set late rows apart, or to 'advance' to move them to the frontier
     """
     domain = policy.domain

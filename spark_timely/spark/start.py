@@ -18,6 +18,7 @@ Invariants
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -53,6 +54,9 @@ Through = Literal["sink", "foreachBatch"]
 Ending = Literal["availableNow", "once"]
 
 _log = masked_logger("spark_timely.spark")
+
+# What an error of ours says, somewhere in Spark's report of it.
+_OURS = re.compile(r"\[TIMELY_\w+\] could not .*")
 
 # Every trigger without input is reported, not only the first within ten seconds.
 _REPORT_ALL = {"spark.sql.streaming.noDataProgressEventInterval": "0"}
@@ -136,7 +140,8 @@ class CaptureQuery:
         Raises
         ------
         pyspark.errors.StreamingQueryException
-            If the query failed. The stream stays open, and a restart continues.
+            If the query failed; where this library refused something, with its text alone. The stream stays open, and
+            a restart continues.
         OwnershipError
             If the stream to be closed, or advanced after an idle time, belongs to another query.
         RolledBackError
@@ -152,10 +157,19 @@ class CaptureQuery:
         stays open, with a warning in the log ``spark_timely.spark``, where Spark's last report and the
         checkpoint do not show that the input is used up.
         """
-        if timeout_s is None:
-            self.query.awaitTermination()
-        elif not self.query.awaitTermination(max(1, round(timeout_s))):
-            return False
+        from pyspark.errors import StreamingQueryException
+
+        try:
+            if timeout_s is None:
+                self.query.awaitTermination()
+            elif not self.query.awaitTermination(max(1, round(timeout_s))):
+                return False
+        except StreamingQueryException as error:
+            ours = _OURS.search(str(error))
+            if ours is None:
+                raise
+            # In front of it stand frames of Spark's, behind it the query's plan: both stay in `query.exception()`.
+            raise StreamingQueryException(ours[0]) from None
         if self._idle is not None:
             self._idle.stop()
             if not self._stopped and not self._close:

@@ -167,7 +167,7 @@ def test_log_put_back_while_the_query_was_stopped_is_refused(
             run(query(), tmp_path / "checkpoint")
         (line,) = [line for line in str(caught.value).splitlines() if line.startswith("spark_timely.errors.")]
         assert line.startswith(
-            "spark_timely.errors.DataLossError: could not continue from the checkpoint: found another"
+            "spark_timely.errors.DataLossError: [TIMELY_DATA_LOSS] could not continue from the checkpoint: found another"
         )
         assert "hint: put back the log that the query has seen" in line
     assert sorted(os.walk(log_path)) == files

@@ -120,7 +120,9 @@ def test_verbs_are_those_of_the_command_line(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize("name", [name for name in errors.__all__ if name.endswith("Error")])
 def test_error_has_its_condition_and_its_cure(reference: ModuleType, name: str) -> None:
     prose = reference._prose(getattr(errors, name))
-    assert f"# {name}\n\n{prose}\n" in (REFERENCE / "errors.md").read_text(encoding="utf-8")
+    kind = getattr(errors, name)
+    head = f"# {name}\n\n`{kind.condition}` · SQLSTATE {kind.sqlstate}"
+    assert f"{head}\n\n{prose}\n" in (REFERENCE / "errors.md").read_text(encoding="utf-8")
     assert len(re.findall(r"[.!](?:\s|$)", prose)) > 1, "a condition alone helps nobody"
 
 

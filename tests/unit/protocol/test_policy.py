@@ -198,7 +198,7 @@ def test_late_error_names_row_time_frontier_and_option() -> None:
     counts = StreamCounts.initial(60_000_000)
     error = late_error(policy, counts, at=0, time=(0,), skewed=False, row={"id": 7}, stream="a")
     assert str(error) == (
-        "could not capture row {'id': 7} in stream 'a': found time '1970-01-01T00:00Z' behind the"
+        "[TIMELY_LATE_DATA] could not capture row {'id': 7} in stream 'a': found time '1970-01-01T00:00Z' behind the"
         " frontier [\"1970-01-01T00:01Z\"] — hint: set lateData to 'deadLetter' to set late rows apart, or"
         " to 'advance' to move them to the frontier; a larger lateness keeps more times open"
     )

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from spark_timely import errors
 from spark_timely.log import Log
 from spark_timely.log.log import open_log
+from spark_timely.sink.start import check_start, sink_options
 from spark_timely.sink.writer import CaptureMessage, TimelyStreamWriter, make_stream_writer
 from spark_timely.spark.base.schema import spark_schema
 
@@ -69,12 +70,17 @@ class SinkDriver:
         `crash`: ``"before commit"`` or ``"after commit"`` of the log stops there, as a killed driver would.
         `sources`: offset of each source at the end of the micro-batch, for one that is not a repeated one.
         """
+        schema = spark_schema(tasks[0].schema) if schema is None else schema
+        early = self._refused_early(schema, overwrite=overwrite)
         batch = self.next_batch()
         offsets = self.checkpoint / "offsets" / str(batch)
         if not offsets.exists():
             # As Spark does: the wall clock makes each plan's entry another one.
             offsets.write_text("\n".join(["v1", json.dumps({"batchTimestampMs": time.time_ns()}), *sources]))
-        schema = spark_schema(tasks[0].schema) if schema is None else schema
+        if early is not None:
+            # What a query is refused for when it starts, its next micro-batch is refused for too.
+            with pytest.raises(type(early)):
+                self.writer(schema, overwrite=overwrite)
         prepared = pickle.dumps(self.writer(schema, overwrite=overwrite))
         messages: list[CaptureMessage | None] = []
         failure: BaseException | None = None
@@ -101,6 +107,15 @@ class SinkDriver:
             return batch
         (self.checkpoint / "commits" / str(batch)).write_text("v1\n{}")
         return batch
+
+    def _refused_early(self, schema: StructType, *, overwrite: bool) -> errors.TimelyError | None:
+        """Return what the query would be refused for if it started now."""
+        try:
+            options = sink_options(self.options, output_mode="complete" if overwrite else "append")
+            check_start(schema, options, gapless=True)
+        except errors.TimelyError as error:
+            return error
+        return None
 
     def writer(self, schema: StructType, *, overwrite: bool = False) -> TimelyStreamWriter:
         """Make a writer as a fresh process would: from pickled options."""
@@ -139,7 +154,7 @@ def refused(driver: SinkDriver, kind: type[errors.TimelyError], *texts: str) -> 
     text = str(found.value)
     for part in texts:
         assert part in text
-    assert text.startswith("could not ")
+    assert text.startswith(f"[{kind.condition}] could not ")
     assert " — hint: " in text
     assert "\n" not in text
     exists = (driver.log_path / "_delta_log").exists()

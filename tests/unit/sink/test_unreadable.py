@@ -86,7 +86,7 @@ def test_sink_refuses_and_changes_nothing(tmp_path: Path, fault: str) -> None:
     before = contents(driver.log_path)
     with pytest.raises(errors.TimelyError) as found:
         driver.run([rows([12])])
-    assert str(found.value).startswith("could not ")
+    assert found.value.message.startswith("could not ")
     assert FAULTS[fault][1] in str(found.value)
     assert contents(driver.log_path) == before
 
@@ -97,7 +97,7 @@ def test_source_refuses_and_changes_nothing(tmp_path: Path, fault: str) -> None:
     before = contents(driver.log_path)
     with pytest.raises(errors.TimelyError) as found:
         replay(str(driver.log_path))
-    assert str(found.value).startswith("could not ")
+    assert found.value.message.startswith("could not ")
     assert FAULTS[fault][1] in str(found.value)
     assert contents(driver.log_path) == before
 

@@ -340,7 +340,9 @@ def test_thread_ends_with_a_warning_after_a_takeover(
     watch.start()
     assert watch._thread is not None
     watch._thread.join(30)
-    assert "the idle timeout of query query-a has ended: could not advance stream 'main'" in caplog.text
+    assert (
+        "the idle timeout of query query-a has ended: [TIMELY_OWNERSHIP] could not advance stream 'main'" in caplog.text
+    )
 
 
 def test_timer_looks_while_the_query_lives_despite_failures(
