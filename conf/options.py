@@ -516,8 +516,8 @@ def parse_options(table: OptionTable[ParsedT], given: Mapping[str, object], /) -
     >>> parse_options(SINK_OPTIONS, {"path": "log", "lateDate": "error"})
     Traceback (most recent call last):
     ...
-    spark_timely.errors.InvalidOptionError: [TIMELY_INVALID_OPTION] could not read the options of the sink 'timely': found unknown option \
-'lateDate' — hint: did you mean 'lateData'?
+    spark_timely.errors.InvalidOptionError: [TIMELY_INVALID_OPTION] could not read the options of the sink \
+'timely': found unknown option 'lateDate' — hint: did you mean 'lateData'?
     """
     attempt = f"could not read the options of {table.title}"
     known = {option_key(option.name): (attribute, option) for attribute, option in table.options.items()}

@@ -148,7 +148,8 @@ def parse_type(text: str) -> Type:
     >>> parse_type("(string, u46)")
     Traceback (most recent call last):
     ...
-    spark_timely.errors.InvalidUsageError: [TIMELY_INVALID_USAGE] could not read type '(string, u46)': found 'u46' at character 10 — hint: ...
+    spark_timely.errors.InvalidUsageError: [TIMELY_INVALID_USAGE] could not read type '(string, u46)': found \
+'u46' at character 10 — hint: ...
     """
     return _Parser(text).whole()
 

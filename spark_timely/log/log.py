@@ -1101,7 +1101,8 @@ def open_log(
     >>> open_log("/nowhere")
     Traceback (most recent call last):
     ...
-    spark_timely.errors.LogMissingError: [TIMELY_LOG_MISSING] could not open log '/nowhere': found nothing there — hint: ...
+    spark_timely.errors.LogMissingError: [TIMELY_LOG_MISSING] could not open log '/nowhere': found nothing \
+there — hint: ...
     """
     where = normal_path(path)
     storage_options = promised(storage_options, single_writer=single_writer, flush=flush)

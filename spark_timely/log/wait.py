@@ -260,7 +260,8 @@ def wait(
     >>> wait(log, time=5, timeout=0)
     Traceback (most recent call last):
     ...
-    spark_timely.errors.WaitTimeoutError: [TIMELY_WAIT_TIMEOUT] could not wait for log ...: found frontier=[5] after 0 seconds — hint: ...
+    spark_timely.errors.WaitTimeoutError: [TIMELY_WAIT_TIMEOUT] could not wait for log ...: found frontier=[5] \
+after 0 seconds — hint: ...
     """
     from spark_timely.log.log import Log, open_log
 

@@ -71,7 +71,8 @@ def teach(spark: SparkSession, /) -> None:
     for reader in (type(spark.read), type(spark.readStream)):
         _teach_notes(reader)
         _replace(reader, "load", _checked(_check_read))
-    _replace(type(spark), "sql", _with_hint)
+    for name in ("sql", "table"):
+        _replace(type(spark), name, _with_hint)
     frame = type(spark.range(0))
     _teach_property(frame, "writeStream", {"start": _check_write, "toTable": _check_table})
     _teach_property(frame, "write", {"save": _refuse_batch, "saveAsTable": _refuse_batch})
@@ -95,21 +96,29 @@ def _teach_property(frame: type, name: str, checks: Mapping[str, _Check]) -> Non
     setattr(frame, name, property(given, doc=original.__doc__))
 
 
-def _with_hint(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the method ``sql`` that says what to write where Spark reads no such format from a path."""
+# What Spark says of a Python data source where it knows none, and what to write there.
+_ELSEWHERE: Final = {
+    "Unsupported data source type for direct query on files: timely": "could not read timely.`path`: found that Spark"
+    " reads no Python data source by the path alone",
+    "timely is not a valid Spark SQL Data Source": "could not read a table of format timely: found a catalog of another"
+    " library in place of Spark's own, such as Delta's, and Spark reads no Python data source through it",
+}
 
-    def sql(self: SparkSession, *args: Any, **keywords: Any) -> object:  # noqa: ANN401 - as Spark has it
+
+def _with_hint(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method that says what to write where Spark cannot read the format."""
+
+    def method(self: SparkSession, *args: Any, **keywords: Any) -> object:  # noqa: ANN401 - as Spark has it
         try:
             return original(self, *args, **keywords)
         except AnalysisException as error:
-            if error.getCondition() != "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY" or "timely" not in str(error):
+            msg = next((msg for text, msg in _ELSEWHERE.items() if text in str(error)), None)
+            if msg is None:
                 raise
-            msg = "could not read timely.`path`: found that Spark reads no Python data source by the path alone"
-            raise InvalidUsageError(
-                msg, hint="write CREATE TEMPORARY VIEW name USING timely OPTIONS (path '…'), and read from the name"
-            ) from None
+            hint = "write CREATE TEMPORARY VIEW name USING timely OPTIONS (path '…'), and read from the name"
+            raise InvalidUsageError(msg, hint=hint) from None
 
-    return sql
+    return method
 
 
 def check_query(df: DataFrame, options: SinkOptions, given: dict[str, object], /, *, gapless: bool) -> None:

@@ -71,7 +71,7 @@ class Place:
         self.reached = "await"
         query.awaitTermination()
 
-    def start(self, frame: DataFrame | None = None, **options: Any) -> None:  # noqa: ANN401 - wrong ones too
+    def start(self, frame: DataFrame | None = None, **options: Any) -> None:
         """Start a query by `spark_timely.start`, and wait for its end."""
         frame = self.source() if frame is None else frame
         given: dict[str, Any] = {"path": self.path(), "checkpoint": self.path("checkpoint"), "trigger": "availableNow"}
@@ -155,9 +155,7 @@ def misuses() -> Iterator[Misuse]:
         "of type long: found '2013-01-01'",
         "whole number",
     )
-    yield case(
-        "read: asOf of a stream log", "load", lambda at: (at.log(), at.read(asOf=1)), "asOf", "collection"
-    )
+    yield case("read: asOf of a stream log", "load", lambda at: (at.log(), at.read(asOf=1)), "asOf", "collection")
     yield case(
         "read: column that is not there",
         "load",
@@ -165,7 +163,7 @@ def misuses() -> Iterator[Misuse]:
         "'wort'",
     )
     yield case(
-        "read: condition that cannot be read", "load", lambda at: (at.log(), at.read(where="word === 'a'")), "where"
+        "read: condition that cannot be read", "load", lambda at: (at.log(), at.read(where="word === 'a'")), "condition"
     )
     yield case(
         "SQL: timely.`path`",
@@ -211,9 +209,7 @@ def misuses() -> Iterator[Misuse]:
         "'t', 'word'",
     )
     yield case("write: no frontier", "start", lambda at: at.write(timeColumn="t"), "frontier")
-    yield case(
-        "write: time column of text", "start", lambda at: at.write(timeColumn="word", frontier="hold"), "'word'"
-    )
+    yield case("write: time column of text", "start", lambda at: at.write(timeColumn="word", frontier="hold"), "'word'")
     yield case(
         "write: lateness without a unit",
         "start",

@@ -12,6 +12,8 @@ import pytest
 import spark_timely
 from tests.oracles import digest_model
 from tests.spark.connect import ConnectJobs
+from tests.spark.misuses import Shown, misuses
+from tests.spark.misuses import check as check_misuse
 from tests.spark.went_back import Case, cases_of, check
 
 pytestmark = [pytest.mark.spark, pytest.mark.connect, pytest.mark.timeout(900)]
@@ -45,10 +47,16 @@ def test_capture_and_replay_through_connect(jobs: ConnectJobs, tmp_path: Path) -
     assert log.verify().legal
 
 
+def test_misuses_through_connect_are_shown_as_in_classic(jobs: ConnectJobs, tmp_path: Path) -> None:
+    found = jobs.run("connect_misuses_job", tmp_path)
+    for misuse, shown in zip(misuses(), found["shown"], strict=True):
+        check_misuse(misuse, Shown(**shown))
+
+
 def test_captures_through_connect_give_the_same_log(jobs: ConnectJobs, tmp_path: Path) -> None:
     found = jobs.run("connect_capture_job", tmp_path)
     for through in ("sink", "foreachBatch"):
-        told = [line for line in found["errors"][through].splitlines() if "spark_timely.errors." in line]
+        told = [line for line in found["errors"][through].splitlines() if "[TIMELY_" in line]
         assert "found time 3 behind the frontier [5] — hint: set lateData to 'deadLetter'" in told[-1]
     logs = [spark_timely.open_log(tmp_path / through) for through in ("sink", "foreachBatch")]
     for log in logs:

@@ -173,7 +173,7 @@ def check(found: dict[str, Any], damages: Sequence[str]) -> None:
     assert found["ids"] == [0, 1, 2]
     for damage in damages:
         said = found[damage]["said"] or "nothing"
-        line = next((line for line in said.splitlines() if "spark_timely.errors.RolledBackError" in line), said)
+        line = next((line for line in said.splitlines() if "[TIMELY_ROLLED_BACK]" in line), said)
         assert DAMAGES[damage] in line, damage
         assert " — hint: " in line, damage
         assert found[damage]["unchanged"], damage

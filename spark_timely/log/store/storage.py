@@ -692,7 +692,8 @@ def checked_options(storage_options: Mapping[str, str] | None, /) -> dict[str, s
     >>> checked_options({"aws_region": 5})
     Traceback (most recent call last):
     ...
-    spark_timely.errors.InvalidOptionError: [TIMELY_INVALID_OPTION] could not use storage option 'aws_region': found type=int — hint: ...
+    spark_timely.errors.InvalidOptionError: [TIMELY_INVALID_OPTION] could not use storage option 'aws_region': \
+found type=int — hint: ...
     """
     found = dict(storage_options or {})
     if found:
@@ -788,8 +789,8 @@ def check_place(path: str, storage_options: Mapping[str, str] | None, /) -> None
     >>> check_place("/Volumes/main/raw/logs/a", None)
     Traceback (most recent call last):
     ...
-    spark_timely.errors.InvalidOptionError: [TIMELY_INVALID_OPTION] could not write to log '/Volumes/main/raw/logs/a': found a Databricks \
-volume, where two writers could overwrite each other's commits — hint: ...
+    spark_timely.errors.InvalidOptionError: [TIMELY_INVALID_OPTION] could not write to log '/Volumes/main/raw/logs/a': \
+found a Databricks volume, where two writers could overwrite each other's commits — hint: ...
     """
     if not _MOUNTS.match(path) or is_promised(storage_options):
         return

@@ -49,14 +49,16 @@ def test_errors_name_stream_seq_and_times_as_people_write_them() -> None:
     with pytest.raises(UnheldCapabilityError) as caught:
         check_messages(counts, [15706, 15000], stream="main", seq=7, domain=DATES)
     assert str(caught.value) == (
-        "[TIMELY_UNHELD_CAPABILITY] could not send a message at time='2011-01-26' in stream 'main' at seq=7: found capabilities "
+        "[TIMELY_UNHELD_CAPABILITY] "
+        "could not send a message at time='2011-01-26' in stream 'main' at seq=7: found capabilities "
         "held=['2013-01-01'] — hint: use a time at or after a held one: "
         "a dropped capability does not come back"
     )
     with pytest.raises(NegativeCountError) as negative:
         check_progress(counts, [15706], [-2], stream="main", seq=7, domain=DATES)
     assert str(negative.value) == (
-        "[TIMELY_NEGATIVE_COUNT] could not apply progress in stream 'main' at seq=7: found count=-1 after it at time='2013-01-01' "
+        "[TIMELY_NEGATIVE_COUNT] "
+        "could not apply progress in stream 'main' at seq=7: found count=-1 after it at time='2013-01-01' "
         "— hint: give up only capabilities that the stream holds, each once"
     )
     with pytest.raises(

@@ -1,0 +1,111 @@
+"""Logs as tables of Spark's catalog: made, read, written to, and dropped without loss."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import Row, SparkSession
+
+import spark_timely
+from spark_timely import Log
+from spark_timely.errors import InvalidUsageError
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+NAME = "timely_table"
+
+
+@pytest.fixture
+def spark(spark: SparkSession) -> SparkSession:
+    """Return a session with Spark's own catalog in place of Delta's."""
+    plain = spark.newSession()
+    plain.conf.set("spark.sql.catalog.spark_catalog", "builtin")
+    return plain
+
+
+@pytest.fixture
+def log(spark: SparkSession, tmp_path: Path) -> Iterator[Log]:
+    """Return a log with two closed times, and drop what a test made of it."""
+    schema = pa.schema([("t", pa.int64()), ("word", pa.string())])
+    log = spark_timely.create_log(tmp_path / "log", schema, times=("long",))
+    log.writer(owner="somebody").append(pa.table({"t": [1, 2], "word": ["a", "ü"]}), time="t", advance_to=3)
+    yield log
+    for kind in ("VIEW", "TABLE"):
+        spark.sql(f"DROP {kind} IF EXISTS {NAME}_{kind}")
+
+
+@pytest.mark.parametrize("place", ["OPTIONS (path '{}')", "LOCATION '{}'"])
+def test_table_reads_the_log_and_drop_leaves_it(spark: SparkSession, log: Log, place: str) -> None:
+    table = f"{NAME}_table"
+    spark.sql(f"CREATE TABLE {table} USING timely {place.format(log.path)} COMMENT 'of a log' TBLPROPERTIES ('a'='b')")
+    expected = [Row(t=1, word="a"), Row(t=2, word="ü")]
+    assert spark.sql(f"SELECT * FROM {table} ORDER BY t").collect() == expected
+    assert spark.table(table).where("word = 'ü'").count() == 1
+    columns = {row["col_name"]: row["data_type"] for row in spark.sql(f"DESCRIBE {table}").collect()}
+    assert (columns["t"], columns["word"]) == ("bigint", "string")
+    log.writer(owner="somebody").append(pa.table({"t": [3], "word": ["c"]}), time="t", advance_to=4)
+    assert spark.table(table).count() == 3
+    spark.sql(f"DROP TABLE {table}")
+    assert log.messages().num_rows == 3
+    assert log.verify().legal
+
+
+def test_table_keeps_the_options_that_it_was_made_with(spark: SparkSession, log: Log) -> None:
+    table = f"{NAME}_table"
+    spark.sql(f"CREATE TABLE {table} USING timely OPTIONS (path '{log.path}', includeTime 'true', where 't > 1')")
+    assert spark.table(table).columns == ["_time", "t", "word"]
+    assert [row["word"] for row in spark.table(table).collect()] == ["ü"]
+
+
+def test_table_in_deltas_catalog_is_refused_with_the_way_out(spark: SparkSession, log: Log) -> None:
+    spark.conf.set("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+    spark.sql(f"CREATE TABLE {NAME}_table USING timely OPTIONS (path '{log.path}')")
+    for read in (lambda: spark.table(f"{NAME}_table"), lambda: spark.sql(f"SELECT * FROM {NAME}_table")):
+        with pytest.raises(InvalidUsageError, match=r"catalog of another library.*CREATE TEMPORARY VIEW"):
+            read()
+    spark.sql(f"CREATE TEMPORARY VIEW {NAME}_view USING timely OPTIONS (path '{log.path}')")
+    assert spark.table(f"{NAME}_view").count() == 2
+
+
+def test_view_reads_the_log(spark: SparkSession, log: Log) -> None:
+    spark.sql(f"CREATE TEMPORARY VIEW {NAME}_view USING timely OPTIONS (path '{log.path}')")
+    assert spark.sql(f"SELECT count(*) AS n FROM {NAME}_view").collect() == [Row(n=2)]
+
+
+def test_stream_from_a_table_and_into_it(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+    table = f"{NAME}_table"
+    spark.sql(f"CREATE TABLE {table} USING timely OPTIONS (path '{log.path}')")
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"t": pa.array([7]), "word": ["z"]}), tmp_path / "in" / "0.parquet")
+    rows = spark.readStream.schema("t long, word string").parquet(str(tmp_path / "in"))
+    writer = rows.writeStream.format("timely").option("checkpointLocation", str(tmp_path / "in-checkpoint"))
+    writer.option("stream", "second").trigger(availableNow=True).toTable(table).awaitTermination()
+    assert spark_timely.open_log(log.path).messages(stream="second")["word"].to_pylist() == ["z"]
+    out = spark.readStream.table(table).writeStream.format("parquet").trigger(availableNow=True)
+    out.option("checkpointLocation", str(tmp_path / "out-checkpoint")).start(str(tmp_path / "out")).awaitTermination()
+    assert sorted(pq.read_table(tmp_path / "out")["word"].to_pylist()) == sorted(
+        row["word"] for row in spark.table(table).collect()
+    )
+
+
+def test_catalog_keeps_no_credential_of_a_table(spark: SparkSession, log: Log) -> None:
+    table = f"{NAME}_table"
+    spark.sql(
+        f"CREATE TABLE {table} USING timely OPTIONS (path '{log.path}', `storage.aws_secret_access_key` 'hidden-word')"
+    )
+    assert "hidden-word" not in str(spark.table(table).schema.jsonValue())
+    assert spark.table(table).count() == 2
+
+
+def test_log_that_a_table_names_twice_is_one(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+    table = f"{NAME}_table"
+    spark.sql(f"CREATE TABLE {table} USING timely OPTIONS (path '{log.path}')")
+    link = tmp_path / "link"
+    os.symlink(log.path, link)
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {table} USING timely OPTIONS (path '{link}')")
+    assert spark.table(table).count() == 2
