@@ -223,7 +223,8 @@ def _seen_by(python: str) -> _Sees:
     except (OSError, subprocess.SubprocessError):
         return _Sees(python, library=False, format=False)
     library, found = (word == "True" for word in said.split())
-    return _Sees(python, library=library, format=found)
+    # To look for formats Spark starts its Python through a command line, which a space in the path breaks.
+    return _Sees(python, library=library, format=found and not re.search(r"\s", python))
 
 
 def _shipped(spark: SparkSession) -> bool:

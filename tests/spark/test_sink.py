@@ -72,7 +72,7 @@ def test_late_row_fails_the_query_with_a_line_that_suffices(spark: SparkSession,
     with pytest.raises(Exception, match="found time 3") as found:
         capture_all(arrivals(spark, tmp_path / "in"), tmp_path, **BOUNDED)
     line = last_line(found.value)
-    assert "LateDataError: could not capture row {'t': 3, 'id': 101} in stream 'main': found time 3 behind" in line
+    assert "[TIMELY_LATE_DATA] could not capture row {'t': 3, 'id': 101} in stream 'main': found time 3 behind" in line
     assert "hint: set lateData to 'deadLetter'" in line
     log.refresh()
     assert log.version == version

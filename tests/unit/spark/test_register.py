@@ -1,0 +1,90 @@
+"""Registering: what Spark's Python can import is asked of that Python, once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql.datasource import DataSource
+
+from spark_timely.errors import InvalidUsageError
+from spark_timely.spark import session
+
+
+class Reader:
+    """Stands for Spark's reader, whose Python says what it cannot."""
+
+    def __init__(self, says: str) -> None:
+        self.says = says
+
+    def format(self, name: str) -> Reader:
+        """Take the name of the format."""
+        assert name == "timely"
+        return self
+
+    def load(self) -> None:
+        """Fail as Spark does."""
+        raise AnalysisException(self.says)
+
+
+class FakeSession:
+    """Stands for a session whose workers run a Python of their own."""
+
+    def __init__(self, python: Path, says: str = "") -> None:
+        self.sparkContext = self.dataSource = self
+        self.pythonExec = str(python)
+        self.read = Reader(says)
+        self.registered: list[type[DataSource]] = []
+
+    def register(self, source: type[DataSource]) -> None:
+        """Note the source."""
+        self.registered.append(source)
+
+
+def python(folder: Path, *arguments: str) -> Path:
+    """Return a Python that starts with these arguments."""
+    file = folder / "python"
+    file.write_text(f'#!/bin/sh\nexec "{sys.executable}" {" ".join(arguments)} "$@"\n')
+    file.chmod(0o755)
+    return file
+
+
+def register(spark: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register without changing Spark's own classes."""
+    monkeypatch.setattr("spark_timely.spark.early.teach", lambda _: None)
+    session.register(spark)  # type: ignore[arg-type]
+
+
+def test_python_without_the_library_is_named_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark = FakeSession(python(tmp_path, "-I", "-S"), "No module named 'spark_timely'")
+    with pytest.raises(InvalidUsageError, match="has no spark_timely — hint: set PYSPARK_PYTHON=") as caught:
+        register(spark, monkeypatch)
+    assert str(spark.pythonExec) in str(caught.value)
+    assert sys.executable in str(caught.value)
+
+
+def test_python_that_is_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidUsageError, match="has no spark_timely"):
+        register(FakeSession(tmp_path / "nowhere", "Cannot run program"), monkeypatch)
+
+
+def test_library_that_spark_ships_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark = FakeSession(python(tmp_path, "-I", "-S"), "[TIMELY_INVALID_OPTION] could not read the options")
+    register(spark, monkeypatch)
+    assert [source.name() for source in spark.registered][-1] == "timely"
+
+
+def test_format_that_spark_finds_is_not_registered_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark = FakeSession(python(tmp_path))
+    register(spark, monkeypatch)
+    assert spark.registered == []
+
+
+def test_python_with_a_space_in_its_path_needs_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Spark looks for formats by a command line that such a path breaks.
+    (tmp_path / "a b").mkdir()
+    spark = FakeSession(python(tmp_path / "a b"))
+    register(spark, monkeypatch)
+    assert [source.name() for source in spark.registered] == ["timely"]
