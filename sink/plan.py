@@ -533,6 +533,9 @@ def _closed(path: str, stream: str | None) -> ClosedError:
     what = f"log {path!r}" if stream is None else f"stream {stream!r} of log {path!r}"
     return ClosedError(
         f"could not capture into {what}: found it closed",
-        hint="capture into another log: nothing can follow a complete stream",
+        hint="capture into another log: nothing can follow a complete stream"
+        if stream is not None
+        else "capture into another log; one that waits for several streams is made with streams=2, or as many as there"
+        " will be",
         context={"path": path, "stream": stream},
     )

@@ -244,6 +244,7 @@ class _Task:
             skewed=bool(verdict.skewed[row]),
             row={name: plain_value(rows.column(name)[row]) for name in rows.column_names},
             stream=self.plan.options.stream,
+            joins=self.standing.base is not None,
         )
 
     def discard(self) -> None:

@@ -416,6 +416,7 @@ def late_error(
     skewed: bool,
     row: Mapping[str, object],
     stream: str,
+    joins: bool = False,
 ) -> LateDataError:
     """Return the error for a row that ``lateData=error`` refuses.
 
@@ -435,6 +436,8 @@ def late_error(
         Names and values of the row, to recognise it by.
     stream : str
         Name of the stream.
+    joins : bool
+        Whether the stream is new in a log that did not wait for it.
 
     Returns
     -------
@@ -469,6 +472,11 @@ set lateData to 'deadLetter' to set late rows apart, or to 'advance' to move the
             hint += "; a larger lateness keeps more times open"
         if policy.frontier is FrontierPolicy.SOURCE:
             hint += "; the query itself moves times back, as rounding down does: capture the time that the source gives"
+        if joins:
+            hint += (
+                "; the stream joins a log that did not wait for it: give streams=2, or as many as there will be, to the"
+                " query that makes the log"
+            )
     return LateDataError(
         f"could not capture row {text} in stream {stream!r}: {found}",
         hint=hint,

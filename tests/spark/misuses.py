@@ -278,6 +278,31 @@ def misuses() -> Iterator[Misuse]:
     )
     yield case("write: row that is late", "await", late_row, "found time 1 behind the frontier", "lateData")
     yield case(
+        "write: second stream of a log for one",
+        "await",
+        lambda at: (
+            at.log(),
+            at.write(at.source(t=pa.array([1]), word=["a"]), stream="other", timeColumn="t", frontier="hold"),
+        ),
+        "found time 1 behind the frontier [3]",
+        "streams=2",
+    )
+    yield case(
+        "start: second stream by foreachBatch",
+        "await",
+        lambda at: (
+            at.log(),
+            at.start(
+                at.source(t=pa.array([1]), word=["a"]),
+                through="foreachBatch",
+                stream="other",
+                time_column="t",
+                frontier="hold",
+            ),
+        ),
+        "streams=2",
+    )
+    yield case(
         "write: time that is null",
         "await",
         lambda at: at.write(

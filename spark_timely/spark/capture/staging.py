@@ -321,6 +321,7 @@ class Staged:
                 skewed=row_class is RowClass.SKEWED,
                 row=_row(rows, names),
                 stream=plan.options.stream,
+                joins=self.standing.base is not None,
             )
         if row_class is RowClass.NO_TIME:
             msg = f"could not read time column {', '.join(map(repr, roles.times))}: found null in row {row}"
