@@ -306,7 +306,7 @@ VERBS: tuple[Verb, ...] = (
         "tail",
         "newest rows; with -f also those that come",
         "Print the newest rows of a log, by the wall clock of their commits. With --follow also the rows that come, as"
-        " soon as they are committed, until the log is complete or Ctrl-C is pressed. With --json: one object per line.",
+        " soon as they are committed, until the log is complete or Ctrl-C is pressed. With --json: an object per line.",
         _tail_arguments,
     ),
     Verb(
@@ -403,7 +403,7 @@ VERBS: tuple[Verb, ...] = (
 
 
 def wrapped(text: str, width: int) -> str:
-    """Wrap the paragraphs of a help text; a list stays one.
+    r"""Wrap the paragraphs of a help text; a list stays one.
 
     Parameters
     ----------
@@ -435,6 +435,12 @@ class _Help(argparse.HelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return textwrap.indent(wrapped(text, width - len(indent)), indent)
 
+    def add_argument(self, action: argparse.Action) -> None:
+        """Make room for an argument; for verbs as much as they take, their indent included."""
+        super().add_argument(action)
+        if isinstance(action, argparse._SubParsersAction):
+            self._action_max_length += self._indent_increment
+
 
 class Parser(argparse.ArgumentParser):
     """A parser that raises instead of ending the process, so that the command line can be called from Python.
@@ -447,16 +453,17 @@ class Parser(argparse.ArgumentParser):
         self.verbs: Mapping[str, Parser] = {}
 
     def error(self, message: str) -> NoReturn:
-        raise self._error(message)
+        """Raise `InvalidUsageError`."""
+        self._refuse(message)
 
-    def _error(self, found: str, *, hint: str = "", unknown: bool = False) -> InvalidUsageError:
+    def _refuse(self, found: str, *, hint: str = "", unknown: bool = False) -> NoReturn:
         context = {}
         if unknown:
             brief = copy.copy(self)
             brief.description = brief.epilog = None
             context["help"] = brief.format_help()
         msg = f"could not read the command line: {found}"
-        return InvalidUsageError(msg, hint=f"{hint}see `{self.prog} --help`", context=context)
+        raise InvalidUsageError(msg, hint=f"{hint}see `{self.prog} --help`", context=context)
 
     def parse_known_args(  # type: ignore[override]  # its overloads are for other namespaces
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -466,7 +473,7 @@ class Parser(argparse.ArgumentParser):
         self._check_options(words)
         found, left = super().parse_known_args(words, namespace)
         if left:
-            raise self._error("unrecognized arguments: more words than the verb takes")
+            self._refuse("unrecognized arguments: more words than the verb takes")
         return found, left
 
     def _check_options(self, words: Iterable[str]) -> None:
@@ -485,7 +492,7 @@ class Parser(argparse.ArgumentParser):
                 hint = f"write {name} behind the verb; "
             elif near := _nearest(name, known):
                 hint = f"did you mean {near}? "
-            raise self._error(f"unrecognized arguments: {name}", hint=hint, unknown=True)
+            self._refuse(f"unrecognized arguments: {name}", hint=hint, unknown=True)
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is None or value in action.choices:
@@ -493,10 +500,10 @@ class Parser(argparse.ArgumentParser):
         near = _nearest(str(value), action.choices)
         hint = f"did you mean {near}? " if near else ""
         if action.metavar == "VERB":
-            raise self._error(f"found no verb {shown(value)}", hint=hint, unknown=True)
+            self._refuse(f"found no verb {shown(value)}", hint=hint, unknown=True)
         named = "/".join(action.option_strings) or action.metavar or action.dest
         choices = ", ".join(map(str, action.choices))
-        raise self._error(f"argument {named}: found {shown(value)}", hint=f"{hint}choose among {choices}; ")
+        self._refuse(f"argument {named}: found {shown(value)}", hint=f"{hint}choose among {choices}; ")
 
     def _print_message(self, message: str, file: Any = None) -> None:  # noqa: ANN401 - as argparse has it
         # Argparse passes over what standard output refuses.
@@ -528,7 +535,7 @@ def build_parser() -> Parser:
     >>> build_parser().parse_args(["--json", "frontier", "flights"]).json
     True
     """
-    common = argparse.ArgumentParser(add_help=False)
+    common = Parser(add_help=False)
     # No default: it would take the place of what was given before the verb.
     common.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="answer in JSON")
     common.add_argument(

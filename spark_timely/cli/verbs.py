@@ -121,16 +121,17 @@ def _ls(options: argparse.Namespace, console: Console) -> bool:
         path = f"{storage.uri}/{name}" if name else storage.uri
         try:
             log = open_log(path, storage_options=storage_options(options))
+            line, cells = _line_of(log), _cells_of(log)
         except LogMissingError:
             continue  # another table
         except TimelyError as error:
             problems.append(error)
             continue
         if console.json_mode:
-            console.answer(_line_of(log))
+            console.answer(line)
             console.flush()
         else:
-            rows.append([name or ".", *_cells_of(log)])
+            rows.append([name or ".", *cells])
     if rows:
         console.table(_LS_COLUMNS, rows)
     elif not console.json_mode and not problems:
@@ -303,7 +304,7 @@ def _tail(
 def _commits(
     log: Log, options: argparse.Namespace, positions: Mapping[str, int], most: int | None = None
 ) -> Iterator[Iterator[dict[str, object]]]:
-    """Yield the rows of each commit from some positions on, by the wall clock of the commits: the last `most` of each."""
+    """Yield the rows of each commit from some positions on, the last `most` of each, by the clock of the commits."""
     progress = log.progress() if options.events else None
     commits = list(log.events(options.stream, positions=positions))
     for state, messages in sorted(commits, key=lambda one: (one[0].at, one[0].stream, one[0].seq)):

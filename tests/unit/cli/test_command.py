@@ -88,7 +88,7 @@ def test_help_alone_is_that_of_all(run: Run) -> None:
     assert all(re.search(rf"^    {verb.name}  ", said[1], re.MULTILINE) for verb in VERBS)
 
 
-@pytest.mark.parametrize("columns", ["40", "60", "100", "200"])
+@pytest.mark.parametrize("columns", ["60", "100", "200"])
 @pytest.mark.parametrize("arguments", [["--help"], ["frontier", "--help"], ["export", "--help"]])
 def test_help_is_as_wide_as_the_terminal(
     run: Run, monkeypatch: pytest.MonkeyPatch, columns: str, arguments: list[str]
@@ -158,6 +158,7 @@ def test_mistyped_choice_gets_a_guess(run: Run) -> None:
 
 def test_values_may_look_like_options(run: Run, log_path: str) -> None:
     log = create_log(log_path, pa.schema([("v", pa.int64())]), minimum=(-9,))
+    log.writer(owner="test").advance(-8)
     assert run("advance", log.path, "-5", "--reason", "--not an option")[0] == 0
     assert run("frontier", log.path, "--passed", "-6")[:2] == (0, "-5\n")
     assert run("head", log.path, "-n5")[0] == 0
@@ -219,7 +220,8 @@ def test_module_is_the_program(log: Log) -> None:
 def test_full_disk_is_an_error_in_one_line(log: Log, arguments: list[str]) -> None:
     done = shell('"$@" >/dev/full', *(log.path if word == "LOG" else word for word in arguments))
     assert done.returncode == 3
-    assert "could not write the answer: found OSError(28, 'No space left on device') — hint: free space" in done.stderr
+    assert "could not write the answer: found OSError(28, 'No space left on device')" in done.stderr
+    assert "free space where standard output goes" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
