@@ -101,6 +101,8 @@ def _run(arguments: list[str]) -> int:
     from spark_timely.cli.parser import build_parser
     from spark_timely.masking import keep_secret
 
+    # The library of cloud stores writes lines of its own about what it tries; what comes of it is our error.
+    os.environ.setdefault("RUST_LOG", "off")
     keep_secret(_storage_words(arguments))  # before anything is refused
     try:
         options = build_parser().parse_args(arguments)
