@@ -22,7 +22,6 @@ import math
 import os
 import re
 import select
-import shutil
 import sys
 import unicodedata
 from typing import TYPE_CHECKING, Final, TextIO
@@ -135,6 +134,8 @@ class Console:
         asked = os.environ.get("COLUMNS", "")
         if asked.isascii() and asked.isdigit() and int(asked[:9]):
             return int(asked[:9])
+        import shutil
+
         return shutil.get_terminal_size((0, 0)).columns or None if self.out.isatty() else None
 
     def progress(self, what: str, total: int | None, *, unit: str) -> tqdm:

@@ -21,7 +21,6 @@ from typing import Any, Final, NoReturn, Protocol
 
 import spark_timely
 from spark_timely.cli.output import Console, unwritten
-from spark_timely.conf.kinds import parse_bytes
 from spark_timely.errors import InvalidUsageError, shown
 from spark_timely.time.text import Duration, parse_duration
 
@@ -78,6 +77,8 @@ def duration(text: str) -> Duration:
 
 
 def _size(text: str) -> int:
+    from spark_timely.conf import parse_bytes
+
     try:
         return parse_bytes(text)
     except ValueError as error:
@@ -321,6 +322,7 @@ VERBS: tuple[Verb, ...] = (
         "which times are complete",
         "Print the frontier: nothing will be added at a time that is not beyond it. Or ask whether a time is complete.",
         _frontier_arguments,
+        "spark_timely.cli.quick",
     ),
     Verb(
         "verify",

@@ -460,19 +460,20 @@ def _stream_facts(domain: TimeDomain, state: StreamState) -> dict[str, object]:
 # --- frontier -----------------------------------------------------------------------------------
 
 
-def _frontier(options: argparse.Namespace, console: Console) -> bool:
+def frontier(options: argparse.Namespace, console: Console) -> bool:
+    """Print how far a log is, or answer whether it is so far."""
     log = asked_log(options)
     domain = log.domain
-    frontier = _asked_frontier(log, options)
+    found = _asked_frontier(log, options)
     answer = True
     if options.passed is not None:
-        answer = not frontier.less_equal(domain.parse_time(options.passed))
+        answer = not found.less_equal(domain.parse_time(options.passed))
     elif options.complete:
-        answer = frontier.is_empty
+        answer = found.is_empty
     if console.json_mode:
-        console.answer(frontier_facts(domain, frontier) | {"answer": answer})
+        console.answer(frontier_facts(domain, found) | {"answer": answer})
     else:
-        console.line(frontier_text(domain, frontier))
+        console.line(frontier_text(domain, found))
     return answer
 
 
@@ -753,7 +754,6 @@ RUNS: Mapping[str, Run] = {
     "head": _head,
     "tail": _tail,
     "stats": _stats,
-    "frontier": _frontier,
     "verify": _verify,
     "advance": _advance,
     "close": _close,
