@@ -66,10 +66,16 @@ def test_help_and_errors_load_nothing_heavy(arguments: list[str]) -> None:
     assert not modules & {"spark_timely.cli.verbs", "spark_timely.cli.interop"}
 
 
-def test_frontier_loads_what_reads_a_log_alone(log: Log) -> None:
-    modules = loaded("frontier", log.path)
+def test_frontier_loads_delta_alone(log: Log) -> None:
+    modules = {name.partition(".")[0] for name in loaded("frontier", log.path)}
+    assert "deltalake" in modules
+    assert not modules & (HEAVY - {"deltalake"})
+
+
+def test_a_verb_loads_no_other_file_of_verbs(log: Log) -> None:
+    modules = loaded("stats", log.path)
     assert "spark_timely.cli.interop" not in modules
-    assert not {name.partition(".")[0] for name in modules} & {"tqdm", "pandas", "pyspark", "shtab", "numba"}
+    assert not {name.partition(".")[0] for name in modules} & {"tqdm", "pyspark", "shtab", "numba"}
 
 
 # --- help --------------------------------------------------------------------------------------
