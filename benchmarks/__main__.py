@@ -11,6 +11,7 @@ from pathlib import Path
 import spark_timely as st
 
 from . import (
+    cli_cases,
     dataflow_cases,
     exchange_cases,
     flat_cases,
@@ -46,6 +47,7 @@ def main() -> int:
     cases += progress_reach.run(scratch, wanted)
     cases += exchange_cases.run(scratch, wanted)
     cases += flat_cases.run(scratch, wanted)
+    cases += cli_cases.run(scratch, wanted)
     cases += history_cases.run(scratch, wanted)
     cases += memory_cases.run(scratch, wanted)
     if any(map(wanted, (*NAMES, *dataflow_cases.NAMES, *latency_cases.NAMES))):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_timely import errors
-from spark_timely.cli.command import build_parser
+from spark_timely.cli.parser import VERBS, build_parser, wrapped
 from spark_timely.conf import SINK_OPTIONS, SOURCE_OPTIONS, Option, OptionTable
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
@@ -58,7 +58,9 @@ def command_line() -> str:
     parser = build_parser()
     (verbs,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     summaries = {action.dest: action.help or "" for action in verbs._choices_actions}
-    common = {action.dest for action in _common(list(verbs.choices.values()))}
+    # The others are about the command line itself.
+    of_logs = [verbs.choices[verb.name] for verb in VERBS if verb.of_logs]
+    common = {action.dest for action in _common(of_logs)}
     lines = [
         "# Command line",
         "",
@@ -70,16 +72,22 @@ def command_line() -> str:
         "|---|---|",
         *(f"| [`{name}`](#{name}) | {_cell(summaries[name])} |" for name in verbs.choices),
         "",
-        "Every verb takes",
+        "Every verb about logs takes",
         "",
-        *_arguments(_common(list(verbs.choices.values()))),
+        *_arguments(_common(of_logs)),
         "",
         "```text",
-        (parser.epilog or "").strip(),
+        wrapped((parser.epilog or "").strip(), 118),
         "```",
         "",
-        "Errors are one line on standard error; with `--json` they are one JSON object there. An internal error ends"
-        " with 70 and a traceback.",
+        "`--json` may also be in front of the verb. `python -m spark_timely` is the same command line.",
+        "",
+        "Errors are one line on standard error; with `--json` they are one JSON object there. Where a verb or an option"
+        " is unknown, the short help follows. An internal error ends with 70 and a traceback; 141 means that the reader"
+        " of the answer, such as `head`, left before the end.",
+        "",
+        "Help and tables are as wide as the terminal, or as `COLUMNS` says. In a pipe without `COLUMNS`, a cell of a"
+        " table has at most 48 characters.",
     ]
     for name, verb in verbs.choices.items():
         own = [action for action in _shown(verb) if action.dest not in common]

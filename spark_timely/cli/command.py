@@ -7,92 +7,43 @@ Exit codes, for scripts:
   1  no: what was asked is false (`verify` found a violation or another hash, `frontier` has not passed,
      `wait` has waited as long as it may)
   2  the command line is wrong: unknown verb, option, stream, or a value that cannot be read
-  3  the log could not be read or written: no log there, newer format, lost file, storage failed
+  3  the log could not be read or written: no log there, newer format, lost file, storage failed; or there was no
+     room for the answer
   4  refused, and nothing was done: the log's state or another writer is against it, or the answer at a
      terminal was not yes
  70  a bug in spark-timely; the traceback is on standard error
 130  interrupted
+141  the reader of the answer, such as `head`, left before the end
 ===  ==========================================================================================
+
+Where standard output is closed (``>&-``) nobody wants the answer: the verb does what it does, and its exit code says
+the rest.
 
 Invariants
 ----------
 1. Every error that is raised on purpose is one line on standard error: ``spark-timely: could not …: …
-   — hint: …``; with ``--json`` it is one JSON object there, with ``error``, ``message``, ``hint``.
+   — hint: …``; with ``--json`` it is one JSON object there, with ``error``, ``message``, ``hint``. Without ``--json``
+   the short help follows where a verb or an option is unknown.
 2. No exit code but 1 means no, so that ``if spark-timely frontier LOG --passed TIME`` cannot mistake
    a failure for an answer.
+3. What is not needed is not loaded: ``--version`` loads nothing else, and a verb what it works with.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-import traceback
-from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
 import spark_timely
-from spark_timely.cli import verbs
-from spark_timely.cli.interop import EXPORT, IMPORT
-from spark_timely.cli.output import Console, to_json
-from spark_timely.errors import (
-    ClosedError,
-    DataLossError,
-    InvalidUsageError,
-    LogFormatError,
-    LogMissingError,
-    NotBeyondError,
-    SinceViolationError,
-    StorageError,
-    StreamMissingError,
-    TimelyError,
-    TimelyInternalError,
-    shown,
-)
-from spark_timely.masking import keep_secret, looks_secret, mask_exception
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from spark_timely.errors import TimelyError
 
 YES, NO, USAGE, STORAGE, REFUSED, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
 BROKEN_PIPE = 141
-
-# The first class that fits decides.
-_EXIT_CODES: tuple[tuple[type[TimelyError], int], ...] = (
-    (TimelyInternalError, INTERNAL),
-    (LogMissingError, STORAGE),
-    (LogFormatError, STORAGE),
-    (DataLossError, STORAGE),
-    (StorageError, STORAGE),
-    (ClosedError, REFUSED),
-    (NotBeyondError, REFUSED),
-    (SinceViolationError, REFUSED),
-    (InvalidUsageError, USAGE),
-    (StreamMissingError, USAGE),
-    (TimelyError, REFUSED),
-)
-
-_EPILOG = """\
-exit codes:
-  0  done; or yes                       3  the log could not be read or written
-  1  no: what was asked is false        4  refused: the log's state is against it
-  2  the command line is wrong        130  interrupted
-
-times are written as the log's type has them: 17, 2013-06-12, 2013-06-12T08:00Z; a date among timestamps is its
-midnight UTC; numbers for dates and timestamps only with their unit: days:15868, us:1371024000000000
-a frontier is a time or a JSON list of times: '["2013-06-12T08:00Z"]', '[[1, 2], [2, 1]]', '[]' (complete)
-durations have a unit: 30s, 10m, 12 hours
-"""
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser that raises instead of ending the process, so that `main` can be called from Python."""
-
-    def error(self, message: str) -> NoReturn:
-        what, unknown, given = message.partition("unrecognized arguments: ")
-        if unknown:
-            # Names alone: a mistyped option may hold a secret.
-            names = [word.partition("=")[0] for word in given.split() if word.startswith("-")]
-            message = f"{what}{unknown}{', '.join(names) or 'more words than the verb takes'}"
-        msg = f"could not read the command line: {message}"
-        raise InvalidUsageError(msg, hint=f"see `{self.prog} --help`")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -106,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 done or yes · 1 no · 2 usage · 3 log or storage · 4 refused · 70 our mistake · 130 interrupted.
+        0 done or yes · 1 no · 2 usage · 3 storage · 4 refused · 70 our mistake · 130 interrupted · 141 no reader.
 
     Notes
     -----
@@ -120,41 +71,97 @@ def main(argv: Sequence[str] | None = None) -> int:
     0
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    json_mode = "--json" in arguments
+    _open_closed_streams()
     try:
-        keep_secret(_storage_words(arguments))  # before anything is refused
-        options = build_parser().parse_args(arguments)
-        console = Console(sys.stdout, json_mode=options.json)
-        code: int = YES if options.run(options, console) else NO
-        sys.stdout.flush()
-    except SystemExit as stop:  # --help and --version have said all
-        return int(stop.code or 0)
-    except TimelyError as error:
-        _complain(error, json_mode=json_mode)
-        return next(code for kind, code in _EXIT_CODES if isinstance(error, kind))
+        code = _run(arguments)
+        _answered(sys.stdout.flush)
     except BrokenPipeError:
-        # The reader of our output, such as `head`, has had enough. Python would complain at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_answer()
         return BROKEN_PIPE
-    except OSError as error:
-        _complain(
-            StorageError(f"could not {arguments[0]}: found {shown(error)}", hint="check the path and its permissions"),
-            json_mode=json_mode,
-        )
-        return STORAGE
     except KeyboardInterrupt:
-        sys.stderr.write("spark-timely: interrupted\n")
+        _complain("spark-timely: interrupted")
         return INTERRUPTED
     except Exception as error:
-        # Python would end with 1, which means no.
-        mask_exception(error)
-        traceback.print_exc()
-        raise SystemExit(INTERNAL) from error
+        failed = _failed(error, arguments)
+        if failed is None:
+            # Python would end with 1, which means no.
+            raise SystemExit(INTERNAL) from error
+        return failed
     return code
+
+
+def _run(arguments: list[str]) -> int:
+    if arguments == ["--version"]:
+        # The parser answers it too, among other options; here it is as quick as Python is.
+        _answered(lambda: sys.stdout.write(f"spark-timely {spark_timely.__version__}\n"))
+        return YES
+    from importlib import import_module
+
+    from spark_timely.cli.output import Console
+    from spark_timely.cli.parser import build_parser
+    from spark_timely.masking import keep_secret
+
+    # The library of cloud stores writes lines of its own about what it tries; what comes of it is our error.
+    os.environ.setdefault("RUST_LOG", "off")
+    keep_secret(_storage_words(arguments))  # before anything is refused
+    try:
+        options = build_parser().parse_args(arguments)
+    except SystemExit as stop:  # --help and --version have said all
+        return int(stop.code or 0)
+    console = Console(sys.stdout, json_mode=options.json)
+    return YES if import_module(options.verb.module).RUNS[options.verb.name](options, console) else NO
+
+
+def _failed(error: Exception, arguments: list[str]) -> int | None:
+    """Say what went wrong, and return its exit code; None for a bug."""
+    from spark_timely import errors
+    from spark_timely.cli.output import to_json
+    from spark_timely.masking import mask_exception
+
+    if isinstance(error, OSError) and not isinstance(error, errors.TimelyError):
+        verb = next((word for word in arguments if not word.startswith("-")), "run")
+        error = errors.StorageError(
+            f"could not {verb}: found {errors.shown(error)}", hint="check the path and its permissions"
+        )
+    if not isinstance(error, errors.TimelyError):
+        import traceback
+
+        mask_exception(error)
+        traceback.print_exception(error)
+        return None
+    if "--json" in arguments:
+        _complain(to_json({"error": type(error).__name__, "message": error.message, "hint": error.hint}))
+    else:
+        short = error.context.get("help")
+        _complain(f"spark-timely: {error}" + (f"\n\n{str(short).rstrip()}" if short else ""))
+    _flush_or_drop()
+    return _exit_code(error)
+
+
+def _exit_code(error: TimelyError) -> int:
+    from spark_timely import errors
+
+    # The first class that fits decides.
+    codes: tuple[tuple[type[TimelyError], int], ...] = (
+        (errors.TimelyInternalError, INTERNAL),
+        (errors.LogMissingError, STORAGE),
+        (errors.LogFormatError, STORAGE),
+        (errors.DataLossError, STORAGE),
+        (errors.StorageError, STORAGE),
+        (errors.ClosedError, REFUSED),
+        (errors.NotBeyondError, REFUSED),
+        (errors.SinceViolationError, REFUSED),
+        (errors.InvalidUsageError, USAGE),
+        (errors.StreamMissingError, USAGE),
+        (errors.TimelyError, REFUSED),
+    )
+    return next(code for kind, code in codes if isinstance(error, kind))
 
 
 def _storage_words(arguments: Sequence[str]) -> dict[str, str]:
     """Return what looks like a storage option, in its place or not."""
+    from spark_timely.masking import looks_secret
+
     found: dict[str, str] = {}
     for before, word in zip(("", *arguments), arguments, strict=False):
         option, equals, given = word.partition("=")
@@ -167,60 +174,55 @@ def _storage_words(arguments: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all verbs.
-
-    Examples
-    --------
-    >>> build_parser().parse_args(["frontier", "flights", "--json"]).json
-    True
-    """
-    common = _Parser(add_help=False)
-    common.add_argument("--json", action="store_true", help="answer in JSON")
-    common.add_argument(
-        "--storage",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="storage option of a cloud URL; may be repeated",
-    )
-    common.add_argument(
-        "--single-writer",
-        action="store_true",
-        help="promise that nobody else writes to the log meanwhile: for logs on Databricks volumes",
-    )
-    parser = _Parser(
-        prog="spark-timely",
-        description="Look at a capture log, check it, wait for it, advance, close and compact it;"
-        " exchange captures with the real timely. Needs no Spark.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"spark-timely {spark_timely.__version__}")
-    subparsers = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in (*verbs.VERBS, IMPORT, EXPORT):
-        child = subparsers.add_parser(
-            verb.name,
-            parents=[common],
-            help=verb.summary,
-            description=verb.description,
-            epilog=_EPILOG,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        number = None if verb.log_needed else "?"
-        child.add_argument("log", metavar="LOG", nargs=number, help="path or URL of the log")
-        verb.arguments(child)
-        child.set_defaults(run=verb.run)
-    return parser
+# --- standard streams ---------------------------------------------------------------------------
 
 
-def _complain(error: TimelyError, *, json_mode: bool) -> None:
-    if json_mode:
-        text = to_json({"error": type(error).__name__, "message": error.message, "hint": error.hint})
-    else:
-        text = f"spark-timely: {error}"
-    # Standard error may have a narrow encoding as well.
+def _open_closed_streams() -> None:
+    """Let closed standard streams lead nowhere: else the next file that is opened would get their numbers."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - for the rest of the process
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def _answered(write: Callable[[], object]) -> None:
+    """Write a part of the answer."""
+    try:
+        write()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        from spark_timely.cli.output import unwritten
+
+        raise unwritten(error) from error
+
+
+def _flush_or_drop() -> None:
+    """Write what is left of the answer if that is possible; of an error that was said already no other is made."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_answer()
+
+
+def _drop_answer() -> None:
+    """Let what is left of the answer go nowhere: Python would write it at its end, fail again, and complain."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, sys.stdout.fileno())
+    except (OSError, ValueError):  # no file: nothing is written at the end
+        pass
+    finally:
+        os.close(null)
+
+
+def _complain(text: str) -> None:
+    # Standard error may have a narrow encoding as well, and no room.
     encoding = sys.stderr.encoding or "utf-8"
-    sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    try:
+        sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        sys.stderr.flush()
+    except OSError:
+        pass

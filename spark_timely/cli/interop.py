@@ -9,21 +9,13 @@ import os
 import re
 import threading
 import time as clock
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from spark_timely.cli.output import Console, count_text, printable, size_text
-from spark_timely.cli.verbs import (
-    Verb,
-    asked_log,
-    duration,
-    frontier_facts,
-    frontier_text,
-    storage_options,
-    whole_number,
-)
+from spark_timely.cli.parser import Run
+from spark_timely.cli.verbs import asked_log, frontier_facts, frontier_text, reach, storage_options
 from spark_timely.errors import (
     CaptureFormatError,
     InvalidOptionError,
@@ -43,48 +35,6 @@ from spark_timely.interop.sockets import Address, Producers, import_socket, is_a
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.wait import wait_until
-
-_TYPES = (
-    "types are written as in Rust: u64, (String, u64), {name: string, n: Option<u64>}, Vec<u8>, bytes,"
-    " enum{A, B(u64)}; times: u64, Product<u64, u64>, Duration, ()"
-)
-
-
-def _import_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "captures",
-        metavar="FILE",
-        nargs="+",
-        help="captures: files, or addresses: tcp-listen://HOST:PORT waits for a producer, tcp://HOST:PORT connects",
-    )
-    parser.add_argument("--time", metavar="TYPE", required=True, help="type of the times")
-    parser.add_argument("--record", metavar="TYPE", required=True, help=f"type of the records; {_TYPES}")
-    parser.add_argument(
-        "--stream",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="name of the stream, one for each FILE in turn; by default what the file is called",
-    )
-    parser.add_argument(
-        "--streams", metavar="N", type=_positive, help="how many captures a new log will get in all (as many as FILEs)"
-    )
-    parser.add_argument(
-        "--format",
-        choices=["timely", "jsonl", "cdcv2"],
-        default="timely",
-        help="of the files: timely's own, the same as lines of JSON, or lines of CDCv2 messages, which all together are"
-        " one stream of a collection log (timely)",
-    )
-    parser.add_argument(
-        "--wait",
-        metavar="DURATION",
-        type=duration,
-        help="how long to wait for more of a capture that is not closed (0s for files, 60s for addresses)",
-    )
-
-
-_positive = partial(whole_number, least=1)
 
 
 def _import(
@@ -256,6 +206,7 @@ class _Target:
         captures = len(options.captures) if self._kind == "stream" else 1
         self._streams = options.streams or captures
         self.log: Log | None
+        reach(options.log, self._storage)
         try:
             self.log = open_log(options.log, storage_options=self._storage)
         except LogMissingError:
@@ -389,26 +340,6 @@ def _print_imported(log: Log | None, types: CaptureTypes, results: list[Imported
     console.line(f"frontier of the log: {frontier_text(domain, frontier)}")
 
 
-def _export_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="DIR", help="where to write the captures")
-    parser.add_argument("--files", metavar="N", type=_positive, default=1, help="how many captures (1)")
-    parser.add_argument(
-        "--time", metavar="TYPE", help="type of the times; by default as imported, or as the log has them"
-    )
-    parser.add_argument("--record", metavar="TYPE", help=f"type of the records; {_TYPES}")
-    parser.add_argument("--stream", metavar="NAME", help="only this stream of the log")
-    parser.add_argument(
-        "--up-to", metavar="FRONTIER", help="only times not beyond this frontier; the captures end there"
-    )
-    parser.add_argument("--name", metavar="NAME", default="capture", help="what the files' names begin with (capture)")
-    parser.add_argument(
-        "--format",
-        choices=["timely", "jsonl", "cdcv2"],
-        help="of the files: timely's own, the same as lines of JSON, or for a collection log CDCv2 messages as lines of"
-        " JSON (what fits the log)",
-    )
-
-
 def _export(options: argparse.Namespace, console: Console) -> bool:
     log = asked_log(options)
     types = None
@@ -465,20 +396,4 @@ def _print_written(written: list[Exported], console: Console) -> bool:
     return True
 
 
-IMPORT = Verb(
-    "import",
-    "captures of the real timely into a log",
-    "Import captures that timely's EventWriter wrote, from files or sockets: one stream of the log for each. The"
-    " protocol is checked. What the log has already is not added again: an import can be repeated, and continues"
-    " where it was when files have grown.",
-    _import_arguments,
-    _import,
-)
-EXPORT = Verb(
-    "export",
-    "a log to captures that the real timely replays",
-    "Write a log, or part of it, to capture files that timely's EventReader replays: as many as are asked for,"
-    " balanced, each by itself a valid stream.",
-    _export_arguments,
-    _export,
-)
+RUNS: Mapping[str, Run] = {"import": _import, "export": _export}

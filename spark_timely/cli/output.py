@@ -7,6 +7,7 @@ Invariants
    that the library's options and this command line read back.
 3. No character is refused: what the terminal's encoding lacks is escaped, control characters that came
    out of data are escaped too (a log's strings may not move a cursor).
+4. What standard output refuses is an error of its own, `unwritten`: it says that the answer is lost, not the log.
 """
 
 from __future__ import annotations
@@ -18,21 +19,40 @@ import decimal
 import io
 import json
 import math
+import os
 import re
+import select
 import sys
 import unicodedata
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
-from tqdm import tqdm
-
+from spark_timely.errors import StorageError, shown
 from spark_timely.masking import masked, masked_value
-from spark_timely.time.text import moment_text, parse_moment
+from spark_timely.time.text import Duration, moment_text, parse_moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from tqdm import tqdm
+
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-CELL_WIDTH = 48
+CELL_WIDTH: Final = 48
+_LEAST_CELL_WIDTH: Final = 8
+_BETWEEN: Final = "  "
+
+
+def unwritten(error: OSError) -> StorageError:
+    """Return the error for an answer that standard output did not take.
+
+    Examples
+    --------
+    >>> unwritten(OSError(28, "No space left on device")).hint
+    'free space where standard output goes, then ask again: what the verb did is done'
+    """
+    return StorageError(
+        f"could not write the answer: found {shown(error)}",
+        hint="free space where standard output goes, then ask again: what the verb did is done",
+    )
 
 
 class Console:
@@ -64,14 +84,59 @@ class Console:
 
     def line(self, text: str = "") -> None:
         """Write one line of text, without secrets."""
-        self._write(masked(text))
+        self.write(masked(text) + "\n")
 
-    def _write(self, line: str) -> None:
-        self.out.write(line + "\n")
+    def write(self, text: str) -> None:
+        """Write a text as it is.
+
+        Raises
+        ------
+        BrokenPipeError
+            If the reader has left.
+        StorageError
+            If there is no room for it.
+        """
+        try:
+            self.out.write(text)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise unwritten(error) from error
+
+    def flush(self) -> None:
+        """Let the reader have what was written so far; raises as `write`."""
+        try:
+            self.out.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise unwritten(error) from error
+
+    def check_reader(self) -> None:
+        """Raise `BrokenPipeError` if the reader of a pipe has left: for a verb that has nothing to write for long."""
+        if not hasattr(select, "poll"):
+            return
+        try:
+            pipe = self.out.fileno()
+        except (OSError, ValueError):  # no file
+            return
+        watch = select.poll()
+        watch.register(pipe, 0)  # errors are reported always
+        if any(event & select.POLLERR for _, event in watch.poll(0)):
+            raise BrokenPipeError
 
     def answer(self, value: object, *, as_is: bool = False) -> None:
         """Write one JSON document on one line; without secrets, unless it is what a log holds."""
-        self.out.write(to_json(value if as_is else masked_value(plain_value(value))) + "\n")
+        self.write(to_json(value if as_is else masked_value(plain_value(value))) + "\n")
+
+    def columns(self) -> int | None:
+        """Return how many columns a line has: `COLUMNS`, else the terminal's; None where there is no terminal."""
+        asked = os.environ.get("COLUMNS", "")
+        if asked.isascii() and asked.isdigit() and int(asked[:9]):
+            return int(asked[:9])
+        import shutil
+
+        return shutil.get_terminal_size((0, 0)).columns or None if self.out.isatty() else None
 
     def progress(self, what: str, total: int | None, *, unit: str) -> tqdm:
         """Return a progress bar, which leaves nothing behind: on standard error where that is a terminal.
@@ -89,6 +154,8 @@ class Console:
         >>> with Console(io.StringIO(), json_mode=True).progress("import", 1000, unit="B") as bar:
         ...     bar.update(500)
         """
+        from tqdm import tqdm
+
         # None: where it is no terminal.
         disable = True if self.json_mode else None
         return tqdm(desc=what, total=total, unit=unit, unit_scale=True, leave=False, disable=disable, file=sys.stderr)
@@ -101,22 +168,93 @@ class Console:
             self.line(f"{pad(name, width)}  {printable(value)}".rstrip())
 
     def table(self, names: Sequence[str], rows: Iterable[Sequence[object]], *, as_is: bool = False) -> None:
-        """Write a table, numbers to the right; a cell above 48 characters is cut, and shows that it is.
+        """Write a table at once. See `Table`."""
+        Table(self, names, as_is=as_is).add(rows)
 
-        Without secrets, unless it is what a log holds.
+
+class Table:
+    """A table that may get rows little by little: numbers to the right, long cells cut.
+
+    Where the width of a line is known, the longest cells are cut until a row fits; elsewhere those above 48 characters
+    are. A cell shows that it was cut. Numbers are never cut.
+
+    Parameters
+    ----------
+    console : Console
+    names : sequence of str
+        Of the columns.
+    as_is : bool
+        Whether the cells are what a log holds, and may look like secrets.
+
+    Examples
+    --------
+    >>> import io
+    >>> out = io.StringIO()
+    >>> table = Table(Console(out, json_mode=False), ["stream", "rows"])
+    >>> table.add([["main", 12]])
+    >>> table.add([["b", 3]])
+    >>> print(out.getvalue(), end="")
+    stream  rows
+    main      12
+    b          3
+    """
+
+    def __init__(self, console: Console, names: Sequence[str], *, as_is: bool = False) -> None:
+        self._console = console
+        self._heads = [printable(name) for name in names]
+        self._as_is = as_is
+        self._widths: list[int] = []
+
+    def add(self, rows: Iterable[Sequence[object]]) -> None:
+        """Write rows, below the names of the columns if they are the first. A column may become wider, never narrower.
+
+        Parameters
+        ----------
+        rows : iterable of sequence
+            One value per column.
         """
-        safe = (lambda text: text) if as_is else masked
+        safe = (lambda text: text) if self._as_is else masked
         raw = [list(row) for row in rows]
         numeric = [
             bool(raw) and all(isinstance(row[i], (int, float)) or row[i] is None for row in raw)
-            for i in range(len(names))
+            for i in range(len(self._heads))
         ]
-        cells = [[cut(printable(safe(cell_text(value)))) for value in row] for row in raw]
-        heads = [cut(printable(name)) for name in names]
-        widths = [max([display_width(heads[i]), *(display_width(row[i]) for row in cells)]) for i in range(len(names))]
-        for row in [heads, *cells]:
-            padded = [pad(text, width, right=right) for text, width, right in zip(row, widths, numeric, strict=True)]
-            self._write("  ".join(padded).rstrip())
+        cells = [[printable(safe(cell_text(value))) for value in row] for row in raw]
+        if not self._widths:
+            cells.insert(0, self._heads)
+            self._widths = [0] * len(self._heads)
+        if not cells:
+            return
+        longest = [max(map(display_width, column)) for column in zip(*cells, strict=True)]
+        widths = [max(pair) for pair in zip(longest, self._widths, strict=True)]
+        most = self._most(widths, numeric)
+        cells = [[cut(text, width) for text, width in zip(row, most, strict=True)] for row in cells]
+        longest = [max(map(display_width, column)) for column in zip(*cells, strict=True)]
+        self._widths = [max(pair) for pair in zip(longest, self._widths, strict=True)]
+        for row in cells:
+            columns = zip(row, self._widths, numeric, strict=True)
+            self._console.write(_BETWEEN.join(pad(text, width, right=right) for text, width, right in columns).rstrip())
+            self._console.write("\n")
+
+    def _most(self, widths: list[int], numeric: list[bool]) -> list[int]:
+        """Return how wide each column may be."""
+        room = self._console.columns()
+        if room is None:
+            return [CELL_WIDTH] * len(widths)
+        room -= len(_BETWEEN) * (len(widths) - 1)
+        texts = [width for width, number in zip(widths, numeric, strict=True) if not number]
+        room -= sum(widths) - sum(texts)
+        # The widest that all texts may be: as many turns as columns of text.
+        most = max(widths, default=0)
+        for left, width in zip(range(len(texts), 0, -1), sorted(texts), strict=True):
+            most = room // left
+            if width > most:
+                break
+            room -= width
+        else:
+            most = max(widths, default=0)
+        most = max(most, _LEAST_CELL_WIDTH)
+        return [width if number else min(width, most) for width, number in zip(widths, numeric, strict=True)]
 
 
 def cell_text(value: object) -> str:
@@ -136,7 +274,8 @@ def cell_text(value: object) -> str:
 def plain_value(value: object) -> object:
     """Return `value` with everything JSON lacks written as text.
 
-    Moments are ISO 8601 (UTC as ``Z``), decimals and floats that are no number their name, bytes base64.
+    Moments are ISO 8601 (UTC as ``Z``), lengths of time have their units, decimals and floats that are no number their
+    name, bytes base64.
 
     Examples
     --------
@@ -154,7 +293,8 @@ def plain_value(value: object) -> object:
     if isinstance(value, (dt.date, dt.time)):
         return value.isoformat()
     if isinstance(value, dt.timedelta):
-        return f"{value / dt.timedelta(microseconds=1):.0f} microseconds"
+        sign = "-" if value < dt.timedelta() else ""
+        return sign + Duration(abs(value) // dt.timedelta(microseconds=1)).text
     if isinstance(value, decimal.Decimal):
         return str(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -198,10 +338,15 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
 
 
 def cut(text: str, width: int = CELL_WIDTH) -> str:
-    """Shorten `text` to about `width` characters, keeping its beginning and its end."""
-    if len(text) <= width:
+    """Shorten `text` to `width` columns of a terminal, keeping its beginning and, where there is room, its end."""
+    if display_width(text) <= width:
         return text
-    return f"{text[: width - 12]}\N{HORIZONTAL ELLIPSIS}{text[-11:]}"
+    end = text[-11:] if width >= 2 * 11 else ""
+    room = width - 1 - display_width(end)
+    start = text[: max(room, 0)]
+    while display_width(start) > room > 0:  # as many turns as wide characters, at most `width`
+        start = start[:-1]
+    return f"{start}\N{HORIZONTAL ELLIPSIS}{end}"
 
 
 def size_text(size_bytes: int) -> str:

@@ -1,7 +1,7 @@
-"""The verbs of the command line: what each takes, what it does, what it answers.
+"""The verbs about logs: what each does and answers. What each takes is in `spark_timely.cli.parser`.
 
 A verb returns whether the answer is yes; it raises what the library raises. Verbs read a log's
-bookkeeping, never its data, unless they are asked for rows (``head``) or for a check of all of them
+bookkeeping, never its data, unless they are asked for rows (``head``, ``tail``) or for a check of all of them
 (``verify``).
 """
 
@@ -10,19 +10,22 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime as dt
+import math
 import os
 import sys
 import time as clock
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import fs as pafs
 
-from spark_timely.cli.output import Console, count_text, printable, size_text
-from spark_timely.conf import parse_bytes
-from spark_timely.errors import InvalidOptionError, InvalidUsageError, TimelyError, shown
+from spark_timely.cli.output import Console, Table, count_text, printable, size_text
+from spark_timely.cli.parser import Run
+from spark_timely.errors import InvalidOptionError, InvalidUsageError, LogMissingError, TimelyError, shown
 from spark_timely.log import Log
 from spark_timely.log.cut import Cut, open_cut
 from spark_timely.log.files.index import FileIndex
@@ -30,42 +33,33 @@ from spark_timely.log.files.parquet import TARGET_FILE_BYTES
 from spark_timely.log.log import open_log
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.state import StreamState
-from spark_timely.log.store.storage import promised
-from spark_timely.log.wait import passes, wait_for
+from spark_timely.log.store.storage import FileStorage, open_storage, promised
+from spark_timely.log.wait import passes, wait_for, wait_until
 from spark_timely.masking import masked
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import consolidate_rows
 from spark_timely.time.domain import TimeDomain
-from spark_timely.time.text import Duration, moment_text, parse_duration
+from spark_timely.time.text import moment_text
 
-
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """A verb of the command line.
-
-    Parameters
-    ----------
-    name, summary, description : str
-        For the help.
-    arguments : callable
-        Adds the verb's own arguments to its parser.
-    run : callable
-        Does it, and returns whether the answer is yes.
-    log_needed : bool
-        Whether it is always about one log.
-    """
-
-    name: str
-    summary: str
-    description: str
-    arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace, Console], bool]
-    log_needed: bool = True
+# A cloud store that cannot be reached is no reason to wait for minutes, as is the habit of its client.
+_IMPATIENT: Final = {"max_retries": "2", "retry_timeout": "10s", "connect_timeout": "5s"}
 
 
 def asked_log(options: argparse.Namespace) -> Log:
     """Open the log that was named."""
+    reach(options.log, storage_options(options))
     return open_log(options.log, storage_options=storage_options(options))
+
+
+def reach(path: str, options: Mapping[str, str] | None) -> FileStorage:
+    """Return access to a folder; in a cloud store after one look, which does not wait long for an answer.
+
+    Later calls are as patient as ever: a store that has answered once may well be busy for a while.
+    """
+    storage = open_storage(path, {**_IMPATIENT, **(options or {})})
+    if not storage.local:
+        storage.names("_delta_log")
+    return storage
 
 
 def storage_options(options: argparse.Namespace) -> dict[str, str] | None:
@@ -106,55 +100,134 @@ def _moment(microseconds: int) -> dt.datetime:
     return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=microseconds)
 
 
-# --- head ---------------------------------------------------------------------------------------
+def _seconds(microseconds: int) -> str:
+    return moment_text(microseconds // 1_000_000 * 1_000_000, least="seconds")
 
 
-def _head_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-n", "--rows", type=whole_number, default=10, metavar="N", help="how many rows (10)")
-    parser.add_argument("--stream", metavar="NAME", help="only this stream")
-    parser.add_argument("--columns", metavar="A,B", help="only these columns of the payload")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--events", action="store_true", help="progress rows too, where they stand between the messages")
-    what.add_argument("--dead", action="store_true", help="dead letters instead of messages")
+# --- ls -----------------------------------------------------------------------------------------
+
+_LS_COLUMNS: Final = ("log", "kind", "streams", "frontier", "messages", "size", "newest commit")
 
 
-_MOST_DIGITS: Final = 18  # of 64 bits
+def _ls(options: argparse.Namespace, console: Console) -> bool:
+    storage = reach(options.folder, storage_options(options))
+    if storage.local and not os.path.isdir(storage.uri):
+        found = "a file" if os.path.exists(storage.uri) else "no such path"
+        msg = f"could not look for logs in {storage.uri!r}: found {found}"
+        raise LogMissingError(msg, hint="give a folder")
+    rows: list[list[object]] = []
+    problems: list[TimelyError] = []
+    for name in _tables(storage, "", options.depth):
+        path = f"{storage.uri}/{name}" if name else storage.uri
+        try:
+            log = open_log(path, storage_options=storage_options(options))
+            line, cells = _line_of(log), _cells_of(log)
+        except LogMissingError:
+            continue  # another table
+        except TimelyError as error:
+            problems.append(error)
+            continue
+        if console.json_mode:
+            console.answer(line)
+            console.flush()
+        else:
+            rows.append([name or ".", *cells])
+    if rows:
+        console.table(_LS_COLUMNS, rows)
+    elif not console.json_mode and not problems:
+        console.line("no logs here")
+    if problems:
+        first, *others = problems
+        if others:
+            first.locate(f"and {count_text(len(others), 'other log')} could not be opened either")
+        raise first
+    return True
 
 
-def whole_number(text: str, *, least: int = 0) -> int:
-    """Read a number of the command line."""
-    if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS or int(text) < least:
-        wanted = f"a whole number{f' from {least}' if least else ''} of at most {_MOST_DIGITS} digits"
-        msg = f"expected {wanted}, found {text!r:.40}"
-        raise argparse.ArgumentTypeError(msg)
-    return int(text)
+def _tables(storage: FileStorage, folder: str, depth: int) -> Iterator[str]:
+    """Yield the folders with a Delta table in them, in order; what is in a table is left alone."""
+    selector = pafs.FileSelector(storage.full(folder) if folder else _top(storage), allow_not_found=True)
+    try:
+        found = storage.filesystem.get_file_info(selector)
+    except PermissionError:
+        return  # somebody else's
+    folders = sorted(info.base_name for info in found if info.type == pafs.FileType.Directory)
+    if "_delta_log" in folders:
+        yield folder
+    elif depth:
+        for name in folders:
+            if not name.startswith((".", "_")):
+                yield from _tables(storage, f"{folder}/{name}" if folder else name, depth - 1)
+
+
+def _top(storage: FileStorage) -> str:
+    return storage.uri if storage.local else ""
+
+
+def _line_of(log: Log) -> dict[str, object]:
+    return {
+        "path": log.path,
+        "kind": log.kind,
+        "streams": list(log.streams()),
+        **frontier_facts(log.domain, log.frontier()),
+        "messages": _sizes(log.files()),
+        "at": _moment(_newest(log)),
+    }
+
+
+def _cells_of(log: Log) -> list[object]:
+    sizes = _sizes(log.files())
+    frontier = frontier_text(log.domain, log.frontier())
+    size = size_text(int(log.files().sizes.sum()))
+    return [log.kind, len(log.streams()), frontier, sizes["rows"], size, _seconds(_newest(log))]
+
+
+def _newest(log: Log) -> int:
+    """Return the wall clock of the newest commit, in microseconds; the one that made the log counts too."""
+    return max(state.at for state in log.ends().values())
+
+
+# --- head, tail ---------------------------------------------------------------------------------
 
 
 def _head(options: argparse.Namespace, console: Console) -> bool:
     log = asked_log(options)
-    if options.stream is not None:
-        _stream(log, options.stream)
-    payload = _chosen_columns(log, options.columns)
-    lead = ["_event", "_stream", "_seq"] if options.events else ["_stream", "_seq"]
-    lead += log.domain.columns
-    if log.kind == "collection":
-        lead.append("_diff")
-    if options.events:
-        lead += ["_delta", "_count"]
-    rows: list[dict[str, object]] = []
-    for row in _rows(log, options):
-        if len(rows) == options.rows:
-            break
-        rows.append({name: row.get(name) for name in [*lead, *payload]})
-    if console.json_mode:
-        for row in rows:
-            console.answer(row, as_is=True)
-    elif rows:
-        # Seconds, as a person would write them; the payload is shown as it is.
-        console.table([*lead, *payload], [list(row.values()) for row in rows], as_is=True)
-    else:
+    shape = _Rows(log, options, console)
+    rows = list(islice(_first_rows(log, options), options.rows))
+    if rows or options.rows == 0:
+        shape.show(rows)
+    elif not console.json_mode:
         console.line("no dead letters" if options.dead else "no messages yet")
     return True
+
+
+class _Rows:
+    """Shows rows of a log, as a table or as one JSON object each."""
+
+    def __init__(self, log: Log, options: argparse.Namespace, console: Console) -> None:
+        if options.stream is not None:
+            _stream(log, options.stream)
+        payload = _chosen_columns(log, options.columns)
+        lead = ["_event", "_stream", "_seq"] if options.events else ["_stream", "_seq"]
+        lead += log.domain.columns
+        if log.kind == "collection":
+            lead.append("_diff")
+        if options.events:
+            lead += ["_delta", "_count"]
+        self._names = [*lead, *payload]
+        self._console = console
+        # Seconds, as a person would write them; the payload is shown as it is.
+        self._table = Table(console, self._names, as_is=True)
+
+    def show(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Write rows, and let the reader have them."""
+        chosen = [{name: row.get(name) for name in self._names} for row in rows]
+        if self._console.json_mode:
+            for row in chosen:
+                self._console.answer(row, as_is=True)
+        else:
+            self._table.add([list(row.values()) for row in chosen])
+        self._console.flush()
 
 
 def _chosen_columns(log: Log, names: str | None) -> list[str]:
@@ -169,8 +242,8 @@ def _chosen_columns(log: Log, names: str | None) -> list[str]:
     return chosen
 
 
-def _rows(log: Log, options: argparse.Namespace) -> Iterator[dict[str, object]]:
-    """Yield rows in the order in which they were captured, at most as many as are asked for, by commit."""
+def _first_rows(log: Log, options: argparse.Namespace) -> Iterator[dict[str, object]]:
+    """Yield rows in the order in which they were captured, by commit."""
     if options.dead:
         dead = log.dead()
         if options.stream is not None:
@@ -179,12 +252,87 @@ def _rows(log: Log, options: argparse.Namespace) -> Iterator[dict[str, object]]:
         return
     progress = log.progress() if options.events else None
     for state, messages in log.events(options.stream):
-        for row in messages.slice(0, options.rows).to_pylist():
+        yield from _commit_rows(state, messages.slice(0, options.rows), progress)
+
+
+def _commit_rows(state: StreamState, messages: pa.Table, progress: pa.Table | None) -> Iterator[dict[str, object]]:
+    """Yield the rows of a commit: messages, then its own of all the progress."""
+    for batch in messages.to_batches(max_chunksize=1000):  # not all of a large commit as objects at once
+        for row in batch.to_pylist():
             yield {"_event": "message", "_stream": state.stream, "_seq": state.seq} | row
-        if progress is not None:
-            here = pc.and_(pc.equal(progress["_stream"], state.stream), pc.equal(progress["_seq"], state.seq))
-            for row in progress.filter(here).to_pylist():
-                yield {"_event": "progress"} | row
+    if progress is not None:
+        here = pc.and_(pc.equal(progress["_stream"], state.stream), pc.equal(progress["_seq"], state.seq))
+        for row in progress.filter(here).to_pylist():
+            yield {"_event": "progress"} | row
+
+
+def _tail(
+    options: argparse.Namespace,
+    console: Console,
+    *,
+    now: Callable[[], float] = clock.monotonic,
+    pause: Callable[[float], None] = clock.sleep,
+) -> bool:
+    log = asked_log(options)
+    shape = _Rows(log, options, console)
+    rows: list[dict[str, object]] = []
+    if options.rows:
+        for commit in _commits(log, options, _newest_positions(log, options), options.rows):
+            rows = [*rows, *commit][-options.rows :]
+    if rows or options.rows == 0 or options.follow:
+        shape.show(rows)
+    elif not console.json_mode:
+        console.line("no messages yet")
+    if not options.follow:
+        return True
+    positions = log.positions()
+
+    def look(_: float) -> bool:
+        nonlocal positions
+        if log.refresh():
+            for commit in _commits(log, options, positions):
+                while part := list(islice(commit, 1000)):
+                    shape.show(part)
+            positions = log.positions()
+        console.check_reader()
+        return log.frontier().is_empty if options.stream is None else _stream(log, options.stream).closed
+
+    # A look costs about a millisecond: less than that is as good as none.
+    return wait_until(look, timeout_s=math.inf, poll_s=max(options.poll.seconds, 0.001), now=now, pause=pause)
+
+
+def _commits(
+    log: Log, options: argparse.Namespace, positions: Mapping[str, int], most: int | None = None
+) -> Iterator[Iterator[dict[str, object]]]:
+    """Yield the rows of each commit from some positions on, the last `most` of each, by the clock of the commits."""
+    progress = log.progress() if options.events else None
+    commits = list(log.events(options.stream, positions=positions))
+    for state, messages in sorted(commits, key=lambda one: (one[0].at, one[0].stream, one[0].seq)):
+        first = 0 if most is None else max(0, messages.num_rows - most)
+        yield _commit_rows(state, messages.slice(first), progress)
+
+
+def _newest_positions(log: Log, options: argparse.Namespace) -> dict[str, int]:
+    """Return from which commit of each stream on there are as many rows as are asked for, the newest ones.
+
+    Notes
+    -----
+    Reads progress alone.
+    """
+    positions = log.positions()
+    progress = log.progress()
+    if options.stream is not None:
+        progress = progress.filter(pc.equal(progress["_stream"], options.stream))
+    commits = progress.group_by(["_stream", "_seq"]).aggregate([("_at", "max"), ("_rows", "max"), ("_count", "count")])
+    commits = commits.sort_by([("_at_max", "descending"), ("_stream", "descending"), ("_seq", "descending")])
+    rows = pc.fill_null(commits["_rows_max"], 0)
+    if options.events:
+        rows = pc.add(rows, commits["_count_count"])
+    so_far = np.cumsum(np.asarray(rows.to_numpy(), np.int64))
+    taken = commits.slice(0, int(np.searchsorted(so_far, options.rows)) + 1)
+    for stream, seq in zip(taken["_stream"].to_pylist(), taken["_seq"].to_pylist(), strict=True):
+        positions[stream] = min(positions[stream], seq)
+    return positions
 
 
 # --- stats --------------------------------------------------------------------------------------
@@ -220,7 +368,7 @@ def _stats(options: argparse.Namespace, console: Console) -> bool:
                     state.seq + 1,
                     state.batch,
                     state.owner,
-                    moment_text(state.at // 1_000_000 * 1_000_000, least="seconds"),
+                    _seconds(state.at),
                     state.reason,
                 ]
                 for state in streams.values()
@@ -312,27 +460,20 @@ def _stream_facts(domain: TimeDomain, state: StreamState) -> dict[str, object]:
 # --- frontier -----------------------------------------------------------------------------------
 
 
-def _frontier_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--stream", metavar="NAME", help="of this stream alone")
-    parser.add_argument("--at", metavar="MOMENT", help="as it was then: 2013-06-12T08:00Z, wall clock of the commits")
-    asked = parser.add_mutually_exclusive_group()
-    asked.add_argument("--passed", metavar="TIME", help="ask whether this time is complete: exit code 0 yes, 1 no")
-    asked.add_argument("--complete", action="store_true", help="ask whether nothing can follow: exit code 0 yes, 1 no")
-
-
-def _frontier(options: argparse.Namespace, console: Console) -> bool:
+def frontier(options: argparse.Namespace, console: Console) -> bool:
+    """Print how far a log is, or answer whether it is so far."""
     log = asked_log(options)
     domain = log.domain
-    frontier = _asked_frontier(log, options)
+    found = _asked_frontier(log, options)
     answer = True
     if options.passed is not None:
-        answer = not frontier.less_equal(domain.parse_time(options.passed))
+        answer = not found.less_equal(domain.parse_time(options.passed))
     elif options.complete:
-        answer = frontier.is_empty
+        answer = found.is_empty
     if console.json_mode:
-        console.answer(frontier_facts(domain, frontier) | {"answer": answer})
+        console.answer(frontier_facts(domain, found) | {"answer": answer})
     else:
-        console.line(frontier_text(domain, frontier))
+        console.line(frontier_text(domain, found))
     return answer
 
 
@@ -347,12 +488,6 @@ def _asked_frontier(log: Log, options: argparse.Namespace) -> Antichain:
 
 
 # --- verify -------------------------------------------------------------------------------------
-
-
-def _verify_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--expect", metavar="HASH", help="the canonical hash that it should have; its beginning will do"
-    )
 
 
 def _verify(options: argparse.Namespace, console: Console) -> bool:
@@ -411,18 +546,6 @@ def _hash(text: str | None) -> str | None:
 # --- advance, close, compact --------------------------------------------------------------------
 
 
-def _consent_arguments(parser: argparse.ArgumentParser, *, reason: str) -> None:
-    parser.add_argument("--reason", metavar="TEXT", default=reason, help="kept with the progress")
-    parser.add_argument("--yes", action="store_true", help="do not ask, as at a terminal")
-    parser.add_argument("--dry-run", action="store_true", help="show what would happen, and change nothing")
-
-
-def _advance_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("frontier", metavar="FRONTIER", help="where to: a time, or a JSON list of times")
-    parser.add_argument("--stream", metavar="NAME", default="main", help="which stream (main)")
-    _consent_arguments(parser, reason="advanced by hand")
-
-
 def _advance(options: argparse.Namespace, console: Console) -> bool:
     log = asked_log(options)
     _stream(log, options.stream)
@@ -435,11 +558,6 @@ def _advance(options: argparse.Namespace, console: Console) -> bool:
     after = log.advance(options.stream, options.frontier, reason=options.reason)
     _print_moves(log.domain, [after], log.frontier(), console)
     return True
-
-
-def _close_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--stream", metavar="NAME", help="only this stream; if not given the whole log")
-    _consent_arguments(parser, reason="closed by hand")
 
 
 def _close(options: argparse.Namespace, console: Console) -> bool:
@@ -521,22 +639,10 @@ def _print_moves(
         console.line("dry run: nothing was changed")
 
 
-def _compact_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--target-file-size", metavar="SIZE", type=_size, default=TARGET_FILE_BYTES, help="such as 64mb (128mb)"
-    )
-
-
-def _size(text: str) -> int:
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
 def _compact(options: argparse.Namespace, console: Console) -> bool:
     log = asked_log(options)
-    report = log.compact(target_file_size=options.target_file_size)
+    size = TARGET_FILE_BYTES if options.target_file_size is None else options.target_file_size
+    report = log.compact(target_file_size=size)
     problems = log.upkeep_problems()
     if console.json_mode:
         console.answer(dataclasses.asdict(report) | {"warnings": problems})
@@ -553,10 +659,6 @@ def _compact(options: argparse.Namespace, console: Console) -> bool:
 
 
 # --- repair -------------------------------------------------------------------------------------
-
-
-def _repair_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="do it; else it is only said what would be done")
 
 
 _REPAIRED = {
@@ -582,38 +684,6 @@ def _repair(options: argparse.Namespace, console: Console) -> bool:
     if report.steps and not report.applied and not console.json_mode:
         console.line("nothing was changed: stop who writes to the log, and give --yes to do it")
     return report.applied or not report.steps
-
-
-def _wait_arguments(parser: argparse.ArgumentParser) -> None:
-    asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument("--time", metavar="TIME", help="until this time is complete: the frontier has passed it")
-    asked.add_argument(
-        "--token",
-        metavar="FRONTIER",
-        help="until all times not beyond this frontier are complete: a JSON list of times; '[]' is the end of the log",
-    )
-    asked.add_argument(
-        "--cut", metavar="FILE", help="until the logs of a cut have come so far; JSON as str(cut) gives it, - reads it"
-    )
-    parser.add_argument(
-        "--timeout",
-        metavar="DURATION",
-        type=duration,
-        default=Duration(60_000_000),
-        help="such as 10m; 0 looks once (60s)",
-    )
-    parser.add_argument(
-        "--poll", metavar="DURATION", type=duration, default=Duration(1_000_000), help="between two looks (1s)"
-    )
-
-
-def duration(text: str) -> Duration:
-    """Read a duration of the command line."""
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        msg = f"found {shown(text)}: {error}"
-        raise argparse.ArgumentTypeError(msg) from error
 
 
 def _wait(
@@ -679,73 +749,15 @@ def _text(file: str) -> str:
         raise InvalidOptionError(msg, hint=_FILE_HINT) from error
 
 
-VERBS: tuple[Verb, ...] = (
-    Verb(
-        "head",
-        "first rows, stream by stream in the order captured",
-        "Print the first rows of a log, stream by stream in the order captured. With --json: one object per line.",
-        _head_arguments,
-        _head,
-    ),
-    Verb(
-        "stats",
-        "the log at a glance: frontier, sizes, streams",
-        "Print what a log is, how far it got, who owns its streams, and what is odd: missing numbers, repetitions with"
-        " other rows, overdue upkeep.",
-        lambda parser: None,
-        _stats,
-    ),
-    Verb(
-        "frontier",
-        "which times are complete",
-        "Print the frontier: nothing will be added at a time that is not beyond it. Or ask whether a time is complete.",
-        _frontier_arguments,
-        _frontier,
-    ),
-    Verb(
-        "verify",
-        "check the protocol and all rows; canonical hash",
-        "Check every stream against the capture protocol and every file against what the log says of it,"
-        " and print the canonical hash. Exit code 1 if the log is not sound, or has another hash.",
-        _verify_arguments,
-        _verify,
-    ),
-    Verb(
-        "advance",
-        "move a stream's frontier forward",
-        "Declare times of a stream complete, in the name of its owner. Rows that come at such times are late then.",
-        _advance_arguments,
-        _advance,
-    ),
-    Verb(
-        "close",
-        "declare a stream, or the whole log, complete",
-        "Give up all capabilities: nothing can be appended any more. This cannot be undone.",
-        _close_arguments,
-        _close,
-    ),
-    Verb(
-        "compact",
-        "merge small files; changes no answer",
-        "Merge small files into larger ones. Readers and writers may continue meanwhile.",
-        _compact_arguments,
-        _compact,
-    ),
-    Verb(
-        "repair",
-        "put whole entries in the place of damaged ones",
-        "Find entries of the table's log that a power cut left empty, cut or missing, and say what can be done and what"
-        " is lost. With --yes it is done. Exit code 1 if there is damage that was left as it is.",
-        _repair_arguments,
-        _repair,
-    ),
-    Verb(
-        "wait",
-        "wait until a time is complete; for job conditions",
-        "Wait until a log's frontier has passed a time or reached a token, or until the logs of a cut have come so far."
-        " Exit code 0 if it has; 1 if not within the timeout. A complete log has passed every time.",
-        _wait_arguments,
-        _wait,
-        log_needed=False,
-    ),
-)
+RUNS: Mapping[str, Run] = {
+    "ls": _ls,
+    "head": _head,
+    "tail": _tail,
+    "stats": _stats,
+    "verify": _verify,
+    "advance": _advance,
+    "close": _close,
+    "compact": _compact,
+    "repair": _repair,
+    "wait": _wait,
+}

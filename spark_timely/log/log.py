@@ -661,16 +661,26 @@ class Log:
         """Return the dead letters: rows that were late, with the reason, ordered by time."""
         return read_rows(self, self.dead_files(), self.format.dead_schema, stream=stream)
 
-    def events(self, stream: str | None = None) -> Iterator[tuple[StreamState, pa.Table]]:
+    def events(
+        self, stream: str | None = None, *, positions: Mapping[str, int] | None = None
+    ) -> Iterator[tuple[StreamState, pa.Table]]:
         """Return each commit, by stream and in the order of its commits: state after it, and its messages.
 
         Messages come before the progress of the same commit: they are judged by the state's `before`.
+
+        Parameters
+        ----------
+        stream : str, optional
+            Only commits of this stream.
+        positions : mapping of str to int, optional
+            By stream, `#open` too, the number of the first commit that is wanted, as an earlier `positions()` gave it;
+            0 for streams that are not named.
 
         Notes
         -----
         Holds the files of one commit in memory, and the last merged file that was read.
         """
-        return events_of(self, stream)
+        return events_of(self, stream, positions=positions)
 
     def snapshot(self, time: object) -> pa.Table:
         """Return the contents of a collection at a time: rows that count, and how often each.

@@ -31,13 +31,13 @@ from spark_timely.errors import (
 from spark_timely.log.files.parquet import read_file
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.history import History
-from spark_timely.log.machine.state import states_by_seq
+from spark_timely.log.machine.state import states_by_seq, stream_codes
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeType
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -113,10 +113,20 @@ def _range_of(
     return table if keep.all() else table.filter(pa.array(keep))
 
 
-def events_of(log: CaptureLog, stream: str | None = None) -> Iterator[tuple[StreamState, pa.Table]]:
+def events_of(
+    log: CaptureLog, stream: str | None = None, *, positions: Mapping[str, int] | None = None
+) -> Iterator[tuple[StreamState, pa.Table]]:
     """Return each commit, by stream and in the order of its commits: state after it, and its messages.
 
     Messages come before the progress of the same commit: they are judged by the state's `before`.
+
+    Parameters
+    ----------
+    log : CaptureLog
+    stream : str, optional
+        Only commits of this stream.
+    positions : mapping of str to int, optional
+        By stream, the number of the first commit that is wanted; 0 for streams that are not named.
 
     Notes
     -----
@@ -127,6 +137,10 @@ def events_of(log: CaptureLog, stream: str | None = None) -> Iterator[tuple[Stre
     rows = log.progress()
     if stream is not None:
         rows = rows.filter(pc.equal(rows["_stream"], stream))
+    if positions is not None:
+        names, codes = stream_codes(rows["_stream"])
+        first = np.array([positions.get(name, 0) for name in names], np.int64)
+        rows = rows.filter(pa.array(rows["_seq"].to_numpy() >= first[codes]))
     index = log.files()
     read: dict[str, pa.Table] = {}
     for state in states_by_seq(log.format, rows):

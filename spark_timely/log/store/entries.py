@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from spark_timely.errors import StorageError
-from spark_timely.log.store.storage import is_flushed, not_written
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -321,6 +320,9 @@ def put_file(storage: FileStorage, path: str, content: bytes, *, replace: bool, 
     StorageError
         If it could not be written, or flushed. Unless `determinate`, it has its name all the same.
     """
+    # Only where something is written: it loads pyarrow, which a look at an entry does not need.
+    from spark_timely.log.store.storage import is_flushed, not_written
+
     target = storage.full(path)
     name = f"_delta_log/_commit_{secrets.token_hex(8)}.json.tmp"
     whole = storage.full(name)

@@ -629,10 +629,58 @@ def plain(error: Exception) -> str:
     return shown(" ".join(_COLOUR.sub("", str(error)).split()))
 
 
+# What cloud stores say, in the order in which one may hold another; what that means, and what to do.
+_NO_CREDENTIALS = "no credentials"
+_CAUSES = (
+    (
+        "Unknown scheme",
+        "an unknown scheme",
+        "write s3://, gs:// or abfss:// with the bucket, or a local path",
+    ),
+    (
+        "URL scheme is not allowed",
+        "an endpoint without encryption",
+        "set the storage option allow_http=true, or give an https endpoint",
+    ),
+    (
+        "Failed to parse config",
+        "storage options that cannot be read",
+        "correct their values: numbers are digits, durations have a unit",
+    ),
+    (
+        # Asked last, where a machine may get some from its cloud.
+        r"loading credentials|token request|169\.254\.169\.254|/latest/api/token|/latest/meta-data",
+        _NO_CREDENTIALS,
+        "give them as storage options, or in the environment as the store's own tools take them",
+    ),
+    ("onnection refused", "that nobody answers", "check the endpoint and that the store runs"),
+    ("dns error|lookup address", "no host of that name", "check the endpoint, the bucket, the region and the network"),
+    ("timed? ?out|deadline", "no answer in time", "check the network and the endpoint, then try again"),
+    ("NoSuchBucket|BucketNotFound|ContainerNotFound", "no such bucket", "check its name, the region and the endpoint"),
+    ("40[13] |Forbidden|Unauthorized|AccessDenied", "access denied", "check the credentials and what they may do"),
+)
+_HOST_OF_URL = re.compile(r"https?://([^/\s]+)")
+_CHECK = "check the path, the permissions and the options of the storage, then try again"
+
+
 def _unreachable(uri: str, error: Exception) -> StorageError:
+    found, hint = plain(error), _CHECK
+    if _URL.match(uri):
+        text = _COLOUR.sub("", str(error))
+        asked = _HOST_OF_URL.search(text)
+        for sign, cause, cure in _CAUSES:
+            if re.search(sign, text):
+                # Not the tree: half of it is how often the client tried.
+                found, hint = (
+                    cause if asked is None or cause == _NO_CREDENTIALS else f"{cause}, host={asked[1]!r}",
+                    cure,
+                )
+                break
+        else:
+            found = shown(" ".join(text.split("\u21b3")[-1].split()))
     return StorageError(
-        f"could not look into log {uri!r}: found {plain(error)}",
-        hint="check the path, the permissions and the options of the storage, then try again",
+        f"could not look into log {uri!r}: found {found}",
+        hint=hint,
         context={"path": uri},
         determinate=True,
     )

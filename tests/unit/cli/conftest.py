@@ -12,6 +12,12 @@ from spark_timely.cli import main
 Run: TypeAlias = Callable[..., tuple[int, str, str]]
 
 
+@pytest.fixture(autouse=True)
+def _no_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test depend on the terminal of whoever runs it."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
     """Return what runs a command: its exit code, what it prints, and what it prints as errors."""

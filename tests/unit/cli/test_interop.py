@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from tqdm import tqdm
 
-from spark_timely.cli.command import build_parser
 from spark_timely.cli.interop import _import
 from spark_timely.cli.output import Console
+from spark_timely.cli.parser import build_parser
 from spark_timely.errors import TimelyError
 from spark_timely.interop.writer import capture_bytes
 from spark_timely.log.log import open_log

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from databricks.bundles.jobs import Job
 
-from spark_timely.cli.command import build_parser
+from spark_timely.cli.parser import build_parser
 from tests.modules import ROOT, bundle_job
 
 FOLDER = ROOT / "conf" / "databricks"

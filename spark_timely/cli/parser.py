@@ -1,0 +1,605 @@
+"""What the command line takes: the table of verbs, and the parser that is made of it.
+
+Invariants
+----------
+1. Nothing here loads numpy, pyarrow, deltalake or tqdm: help, completion and the errors of a command line come at once.
+   What a verb does is in a module that is loaded when it runs.
+2. A mistyped option is named without its value, which may be a secret.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NoReturn, Protocol
+
+import spark_timely
+from spark_timely.cli.output import Console, unwritten
+from spark_timely.errors import InvalidUsageError, shown
+from spark_timely.time.text import Duration, parse_duration
+
+_EPILOG = """\
+exit codes:
+  0    done; or: yes
+  1    no: what was asked is false
+  2    the command line is wrong
+  3    the log could not be read or written, or the answer not be written
+  4    refused: the log's state is against it
+  130  interrupted
+
+times are written as the log's type has them: 17, 2013-06-12, 2013-06-12T08:00Z; a date among timestamps is its \
+midnight UTC; numbers for dates and timestamps only with their unit: days:15868, us:1371024000000000
+a frontier is a time or a JSON list of times: '["2013-06-12T08:00Z"]', '[[1, 2], [2, 1]]', '[]' (complete)
+durations have a unit: 30s, 10m, 12 hours
+"""
+
+_TYPES = (
+    "types are written as in Rust: u64, (String, u64), {name: string, n: Option<u64>}, Vec<u8>, bytes,"
+    " enum{A, B(u64)}; times: u64, Product<u64, u64>, Duration, ()"
+)
+
+
+# --- what a verb takes --------------------------------------------------------------------------
+
+
+def _log_argument(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
+    parser.add_argument("log", metavar="LOG", nargs=None if needed else "?", help="path or URL of the log")
+
+
+_MOST_DIGITS: Final = 18  # of 64 bits
+
+
+def whole_number(text: str, *, least: int = 0) -> int:
+    """Read a number of the command line."""
+    if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS or int(text) < least:
+        wanted = f"a whole number{f' from {least}' if least else ''} of at most {_MOST_DIGITS} digits"
+        msg = f"expected {wanted}, found {text!r:.40}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+_positive = partial(whole_number, least=1)
+
+
+def duration(text: str) -> Duration:
+    """Read a duration of the command line."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        msg = f"found {shown(text)}: {error}"
+        raise argparse.ArgumentTypeError(msg) from error
+
+
+def _size(text: str) -> int:
+    from spark_timely.conf import parse_bytes
+
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _ls_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="FOLDER", nargs="?", default=".", help="path or URL of the folder (.)")
+    parser.add_argument("--depth", metavar="N", type=whole_number, default=3, help="how many folders deep to look (3)")
+
+
+def _rows_arguments(parser: argparse.ArgumentParser) -> None:
+    _log_argument(parser)
+    parser.add_argument("-n", "--rows", type=whole_number, default=10, metavar="N", help="how many rows (10)")
+    parser.add_argument("--stream", metavar="NAME", help="only this stream")
+    parser.add_argument("--columns", metavar="A,B", help="only these columns of the payload")
+
+
+def _head_arguments(parser: argparse.ArgumentParser) -> None:
+    _rows_arguments(parser)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--events", action="store_true", help="progress rows too, where they stand between the messages")
+    what.add_argument("--dead", action="store_true", help="dead letters instead of messages")
+
+
+def _tail_arguments(parser: argparse.ArgumentParser) -> None:
+    _rows_arguments(parser)
+    parser.add_argument(
+        "--events", action="store_true", help="progress rows too, each after the messages of its commit"
+    )
+    parser.add_argument("-f", "--follow", action="store_true", help="print what comes, until the log is complete")
+    parser.add_argument(
+        "--poll",
+        metavar="DURATION",
+        type=duration,
+        default=Duration(1_000_000),
+        help="with --follow: between two looks (1s)",
+    )
+
+
+def _frontier_arguments(parser: argparse.ArgumentParser) -> None:
+    _log_argument(parser)
+    parser.add_argument("--stream", metavar="NAME", help="of this stream alone")
+    parser.add_argument("--at", metavar="MOMENT", help="as it was then: 2013-06-12T08:00Z, wall clock of the commits")
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument("--passed", metavar="TIME", help="ask whether this time is complete: exit code 0 yes, 1 no")
+    asked.add_argument("--complete", action="store_true", help="ask whether nothing can follow: exit code 0 yes, 1 no")
+
+
+def _verify_arguments(parser: argparse.ArgumentParser) -> None:
+    _log_argument(parser)
+    parser.add_argument(
+        "--expect", metavar="HASH", help="the canonical hash that it should have; its beginning will do"
+    )
+
+
+def _consent_arguments(parser: argparse.ArgumentParser, *, reason: str) -> None:
+    parser.add_argument("--reason", metavar="TEXT", default=reason, help="kept with the progress")
+    parser.add_argument("--yes", action="store_true", help="do not ask, as at a terminal")
+    parser.add_argument("--dry-run", action="store_true", help="show what would happen, and change nothing")
+
+
+def _advance_arguments(parser: argparse.ArgumentParser) -> None:
+    _log_argument(parser)
+    parser.add_argument("frontier", metavar="FRONTIER", help="where to: a time, or a JSON list of times")
+    parser.add_argument("--stream", metavar="NAME", default="main", help="which stream (main)")
+    _consent_arguments(parser, reason="advanced by hand")
+
+
+def _close_arguments(parser: argparse.ArgumentParser) -> None:
+    _log_argument(parser)
+    parser.add_argument("--stream", metavar="NAME", help="only this stream; if not given the whole log")
+    _consent_arguments(parser, reason="closed by hand")
+
+
+def _compact_arguments(parser: argparse.ArgumentParser) -> None:
+    _log_argument(parser)
+    parser.add_argument("--target-file-size", metavar="SIZE", type=_size, help="such as 64mb (128mb)")
+
+
+def _repair_arguments(parser: argparse.ArgumentParser) -> None:
+    _log_argument(parser)
+    parser.add_argument("--yes", action="store_true", help="do it; else it is only said what would be done")
+
+
+def _wait_arguments(parser: argparse.ArgumentParser) -> None:
+    _log_argument(parser, needed=False)
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--time", metavar="TIME", help="until this time is complete: the frontier has passed it")
+    asked.add_argument(
+        "--token",
+        metavar="FRONTIER",
+        help="until all times not beyond this frontier are complete: a JSON list of times; '[]' is the end of the log",
+    )
+    asked.add_argument(
+        "--cut", metavar="FILE", help="until the logs of a cut have come so far; JSON as str(cut) gives it, - reads it"
+    )
+    parser.add_argument(
+        "--timeout",
+        metavar="DURATION",
+        type=duration,
+        default=Duration(60_000_000),
+        help="such as 10m; 0 looks once (60s)",
+    )
+    parser.add_argument(
+        "--poll", metavar="DURATION", type=duration, default=Duration(1_000_000), help="between two looks (1s)"
+    )
+
+
+def _import_arguments(parser: argparse.ArgumentParser) -> None:
+    _log_argument(parser)
+    parser.add_argument(
+        "captures",
+        metavar="FILE",
+        nargs="+",
+        help="captures: files, or addresses: tcp-listen://HOST:PORT waits for a producer, tcp://HOST:PORT connects",
+    )
+    parser.add_argument("--time", metavar="TYPE", required=True, help="type of the times")
+    parser.add_argument("--record", metavar="TYPE", required=True, help=f"type of the records; {_TYPES}")
+    parser.add_argument(
+        "--stream",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="name of the stream, one for each FILE in turn; by default what the file is called",
+    )
+    parser.add_argument(
+        "--streams", metavar="N", type=_positive, help="how many captures a new log will get in all (as many as FILEs)"
+    )
+    parser.add_argument(
+        "--format",
+        choices=["timely", "jsonl", "cdcv2"],
+        default="timely",
+        help="of the files: timely's own, the same as lines of JSON, or lines of CDCv2 messages, which all together are"
+        " one stream of a collection log (timely)",
+    )
+    parser.add_argument(
+        "--wait",
+        metavar="DURATION",
+        type=duration,
+        help="how long to wait for more of a capture that is not closed (0s for files, 60s for addresses)",
+    )
+
+
+def _export_arguments(parser: argparse.ArgumentParser) -> None:
+    _log_argument(parser)
+    parser.add_argument("folder", metavar="DIR", help="where to write the captures")
+    parser.add_argument("--files", metavar="N", type=_positive, default=1, help="how many captures (1)")
+    parser.add_argument(
+        "--time", metavar="TYPE", help="type of the times; by default as imported, or as the log has them"
+    )
+    parser.add_argument("--record", metavar="TYPE", help=f"type of the records; {_TYPES}")
+    parser.add_argument("--stream", metavar="NAME", help="only this stream of the log")
+    parser.add_argument(
+        "--up-to", metavar="FRONTIER", help="only times not beyond this frontier; the captures end there"
+    )
+    parser.add_argument("--name", metavar="NAME", default="capture", help="what the files' names begin with (capture)")
+    parser.add_argument(
+        "--format",
+        choices=["timely", "jsonl", "cdcv2"],
+        help="of the files: timely's own, the same as lines of JSON, or for a collection log CDCv2 messages as lines of"
+        " JSON (what fits the log)",
+    )
+
+
+def _completion_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=["bash", "zsh"], help="whose script")
+
+
+def _help_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "about", metavar="VERB", nargs="?", choices=[verb.name for verb in VERBS], help="which verb; all if not given"
+    )
+
+
+# --- the table ----------------------------------------------------------------------------------
+
+
+class Run(Protocol):
+    """What a verb does; returns whether the answer is yes."""
+
+    def __call__(self, options: argparse.Namespace, console: Console, /) -> bool:
+        """Do it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb of the command line.
+
+    Parameters
+    ----------
+    name, summary, description : str
+        For the help.
+    arguments : callable
+        Adds the verb's own arguments to its parser.
+    module : str
+        Has a mapping ``RUNS`` of the names of verbs to what they do. Loaded when the verb runs.
+    of_logs : bool
+        Whether it reads or writes logs, and takes the options for that.
+    """
+
+    name: str
+    summary: str
+    description: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    module: str = "spark_timely.cli.verbs"
+    of_logs: bool = True
+
+
+VERBS: tuple[Verb, ...] = (
+    Verb(
+        "ls",
+        "the logs in a folder, a line for each",
+        "Print the logs in a folder and the folders in it: how many streams each has, how far it is, how many messages"
+        " it holds, when its newest commit was made. With --json: one object per line. Other tables are left out. Exit"
+        " code 3 if a log cannot be read.",
+        _ls_arguments,
+    ),
+    Verb(
+        "head",
+        "first rows, stream by stream in the order captured",
+        "Print the first rows of a log, stream by stream in the order captured. With --json: one object per line.",
+        _head_arguments,
+    ),
+    Verb(
+        "tail",
+        "newest rows; with -f also those that come",
+        "Print the newest rows of a log, by the wall clock of their commits. With --follow also the rows that come, as"
+        " soon as they are committed, until the log is complete or Ctrl-C is pressed. With --json: an object per line.",
+        _tail_arguments,
+    ),
+    Verb(
+        "stats",
+        "the log at a glance: frontier, sizes, streams",
+        "Print what a log is, how far it got, who owns its streams, and what is odd: missing numbers, repetitions with"
+        " other rows, overdue upkeep.",
+        _log_argument,
+    ),
+    Verb(
+        "frontier",
+        "which times are complete",
+        "Print the frontier: nothing will be added at a time that is not beyond it. Or ask whether a time is complete.",
+        _frontier_arguments,
+        "spark_timely.cli.quick",
+    ),
+    Verb(
+        "verify",
+        "check the protocol and all rows; canonical hash",
+        "Check every stream against the capture protocol and every file against what the log says of it,"
+        " and print the canonical hash. Exit code 1 if the log is not sound, or has another hash.",
+        _verify_arguments,
+    ),
+    Verb(
+        "advance",
+        "move a stream's frontier forward",
+        "Declare times of a stream complete, in the name of its owner. Rows that come at such times are late then.",
+        _advance_arguments,
+    ),
+    Verb(
+        "close",
+        "declare a stream, or the whole log, complete",
+        "Give up all capabilities: nothing can be appended any more. This cannot be undone.",
+        _close_arguments,
+    ),
+    Verb(
+        "compact",
+        "merge small files; changes no answer",
+        "Merge small files into larger ones. Readers and writers may continue meanwhile.",
+        _compact_arguments,
+    ),
+    Verb(
+        "repair",
+        "put whole entries in the place of damaged ones",
+        "Find entries of the table's log that a power cut left empty, cut or missing, and say what can be done and what"
+        " is lost. With --yes it is done. Exit code 1 if there is damage that was left as it is.",
+        _repair_arguments,
+    ),
+    Verb(
+        "wait",
+        "wait until a time is complete; for job conditions",
+        "Wait until a log's frontier has passed a time or reached a token, or until the logs of a cut have come so far."
+        " Exit code 0 if it has; 1 if not within the timeout. A complete log has passed every time.",
+        _wait_arguments,
+    ),
+    Verb(
+        "import",
+        "captures of the real timely into a log",
+        "Import captures that timely's EventWriter wrote, from files or sockets: one stream of the log for each. The"
+        " protocol is checked. What the log has already is not added again: an import can be repeated, and continues"
+        " where it was when files have grown.",
+        _import_arguments,
+        "spark_timely.cli.interop",
+    ),
+    Verb(
+        "export",
+        "a log to captures that the real timely replays",
+        "Write a log, or part of it, to capture files that timely's EventReader replays: as many as are asked for,"
+        " balanced, each by itself a valid stream.",
+        _export_arguments,
+        "spark_timely.cli.interop",
+    ),
+    Verb(
+        "completion",
+        "a script that completes the command line in bash or zsh",
+        "Print a script for a shell, which completes verbs, options and paths. It needs the package shtab: pip install"
+        " 'spark-timely[cli]'. For bash, add this line to ~/.bashrc: eval \"$(spark-timely completion bash)\". For zsh,"
+        ' add to ~/.zshrc, after compinit: eval "$(spark-timely completion zsh)".',
+        _completion_arguments,
+        __name__,
+        of_logs=False,
+    ),
+    Verb(
+        "help",
+        "what a verb does and takes",
+        "Print the help of a verb, as VERB --help does; without a verb that of all.",
+        _help_arguments,
+        __name__,
+        of_logs=False,
+    ),
+)
+
+
+# --- the parser ---------------------------------------------------------------------------------
+
+
+def wrapped(text: str, width: int) -> str:
+    r"""Wrap the paragraphs of a help text; a list stays one.
+
+    Parameters
+    ----------
+    text : str
+        A paragraph on each line. Lines that begin with spaces are a list, of a word and what it means.
+    width : int
+        In characters.
+
+    Examples
+    --------
+    >>> print(wrapped("codes:\\n  0    done, or yes", 14))
+    codes:
+      0    done,
+           or yes
+    """
+    lines = []
+    for line in text.splitlines():
+        hanging = re.match(r" +\S+ +", line)
+        indent = " " * len(hanging[0]) if hanging else ""
+        # One word that is longer than a line stays whole: it may be a path or a command.
+        found = textwrap.wrap(line, max(width, 11), subsequent_indent=indent, break_long_words=False)
+        lines += found or [""]
+    return "\n".join(lines)
+
+
+class _Help(argparse.HelpFormatter):
+    """Wraps every text of a help to the width of the terminal, or to `COLUMNS`, and keeps lines apart that were."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return textwrap.indent(wrapped(text, width - len(indent)), indent)
+
+    def add_argument(self, action: argparse.Action) -> None:
+        """Make room for an argument; for verbs as much as they take, their indent included."""
+        super().add_argument(action)
+        if isinstance(action, argparse._SubParsersAction):
+            self._action_max_length += self._indent_increment
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises instead of ending the process, so that the command line can be called from Python.
+
+    Where an option or a verb is unknown, the error's context has the short help under ``help``.
+    """
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - as argparse takes them
+        super().__init__(**settings, formatter_class=_Help, allow_abbrev=False)
+        self.verbs: Mapping[str, Parser] = {}
+
+    def error(self, message: str) -> NoReturn:
+        """Raise `InvalidUsageError`."""
+        self._refuse(message)
+
+    def _refuse(self, found: str, *, hint: str = "", unknown: bool = False) -> NoReturn:
+        context = {}
+        if unknown:
+            brief = copy.copy(self)
+            brief.description = brief.epilog = None
+            context["help"] = brief.format_help()
+        msg = f"could not read the command line: {found}"
+        raise InvalidUsageError(msg, hint=f"{hint}see `{self.prog} --help`", context=context)
+
+    def parse_known_args(  # type: ignore[override]  # its overloads are for other namespaces
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse; refuse what is not known before what is missing, for the one may be the other, mistyped."""
+        words = list(sys.argv[1:] if args is None else args)
+        self._check_options(words)
+        found, left = super().parse_known_args(words, namespace)
+        if left:
+            self._refuse("unrecognized arguments: more words than the verb takes")
+        return found, left
+
+    def _check_options(self, words: Iterable[str]) -> None:
+        known = self._option_string_actions
+        for word in words:
+            # What begins like a number, or has a space, is a value; so it is for argparse.
+            if word == "--" or word in ("-h", "--help") or (self.verbs and not word.startswith("-")):
+                return
+            name = word.partition("=")[0]
+            if not re.match(r"--?[^\W\d]", name) or " " in name or name in known:
+                continue
+            if not name.startswith("--") and name[:2] in known:
+                continue  # with its value, such as -n5
+            hint = ""
+            if any(name in verb._option_string_actions for verb in self.verbs.values()):
+                hint = f"write {name} behind the verb; "
+            elif near := _nearest(name, known):
+                hint = f"did you mean {near}? "
+            self._refuse(f"unrecognized arguments: {name}", hint=hint, unknown=True)
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        near = _nearest(str(value), action.choices)
+        hint = f"did you mean {near}? " if near else ""
+        if action.metavar == "VERB":
+            self._refuse(f"found no verb {shown(value)}", hint=hint, unknown=True)
+        named = "/".join(action.option_strings) or action.metavar or action.dest
+        choices = ", ".join(map(str, action.choices))
+        self._refuse(f"argument {named}: found {shown(value)}", hint=f"{hint}choose among {choices}; ")
+
+    def _print_message(self, message: str, file: Any = None) -> None:  # noqa: ANN401 - as argparse has it
+        # Argparse passes over what standard output refuses.
+        try:
+            (file or sys.stdout).write(message)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise unwritten(error) from error
+
+
+def _nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return which of the known words is meant, as far as can be guessed."""
+    import difflib
+
+    words = list(known)
+    begun = [each for each in words if len(word.strip("-")) > 1 and each.startswith(word)]
+    near = begun if len(begun) == 1 else difflib.get_close_matches(word, words, n=1)
+    return near[0] if near else None
+
+
+def build_parser() -> Parser:
+    """Return the parser of all verbs.
+
+    Examples
+    --------
+    >>> build_parser().parse_args(["frontier", "flights", "--json"]).json
+    True
+    >>> build_parser().parse_args(["--json", "frontier", "flights"]).json
+    True
+    """
+    common = Parser(add_help=False)
+    # No default: it would take the place of what was given before the verb.
+    common.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="answer in JSON")
+    common.add_argument(
+        "--storage",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="storage option of a cloud URL; may be repeated",
+    )
+    common.add_argument(
+        "--single-writer",
+        action="store_true",
+        help="promise that nobody else writes to the log meanwhile: for logs on Databricks volumes",
+    )
+    parser = Parser(
+        prog="spark-timely",
+        description="Look at a capture log, check it, wait for it, advance, close and compact it;"
+        " exchange captures with the real timely. Needs no Spark.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("--version", action="version", version=f"spark-timely {spark_timely.__version__}")
+    parser.add_argument("--json", action="store_true", help="answer in JSON; also behind the verb")
+    subparsers = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    verbs: dict[str, Parser] = {}
+    for verb in VERBS:
+        verbs[verb.name] = child = subparsers.add_parser(
+            verb.name,
+            parents=[common] if verb.of_logs else [],
+            help=verb.summary,
+            description=verb.description,
+            epilog=_EPILOG if verb.of_logs else None,
+        )
+        verb.arguments(child)
+        child.set_defaults(verb=verb)
+    parser.verbs = verbs
+    return parser
+
+
+# --- verbs about the command line itself --------------------------------------------------------
+
+
+def _help(options: argparse.Namespace, console: Console) -> bool:
+    parser = build_parser()
+    console.write((parser.verbs[options.about] if options.about else parser).format_help())
+    return True
+
+
+def _completion(options: argparse.Namespace, console: Console) -> bool:
+    try:
+        import shtab
+    except ImportError as error:
+        msg = "could not make a script of completion: found no package shtab"
+        raise InvalidUsageError(msg, hint="run pip install 'spark-timely[cli]'") from error
+    parser = build_parser()
+    folder, file = shtab.DIRECTORY, shtab.FILE
+    paths = {"LOG": folder, "FOLDER": folder, "DIR": folder, "FILE": file}
+    for verb in parser.verbs.values():
+        for action in verb._actions:
+            if action.metavar in paths:
+                action.complete = paths[action.metavar]  # type: ignore[attr-defined]  # where shtab looks for it
+    console.write(shtab.complete(parser, shell=options.shell) + "\n")
+    return True
+
+
+RUNS: Mapping[str, Run] = {"completion": _completion, "help": _help}

@@ -1,0 +1,172 @@
+"""The frontier that delta-rs finds alone is that of the opened log, or there is none."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from spark_timely.log import Log
+from spark_timely.log.files.format import FORMAT_VERSION, METADATA_KEY
+from spark_timely.log.log import create_log, open_log
+from spark_timely.log.store import newest
+
+SCHEMA = pa.schema([("v", pa.int64())])
+
+
+def found(path: str) -> tuple[str, list[int]] | None:
+    """Return what would be found in a process in which nothing is loaded yet."""
+    return newest._found(path) if newest._is_whole(path) else None
+
+
+def same(path: str) -> None:
+    log = open_log(path)
+    elements = [element[0] for element in log.frontier().elements]
+    assert found(path) == (log.domain.types[0].value, elements)
+
+
+def test_constants_are_those_of_the_format() -> None:
+    assert (newest.FORMAT_VERSION, newest.METADATA_KEY) == (FORMAT_VERSION, METADATA_KEY)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_histories_have_the_frontier_of_the_opened_log(log_path: str, seed: int) -> None:
+    draw = random.Random(seed)
+    log = create_log(log_path, SCHEMA, minimum=(0,), streams=draw.randint(1, 3), merge_every=draw.choice([2, 5, None]))
+    same(log_path)
+    times: dict[str, int] = {}
+    for _ in range(25):
+        stream = draw.choice("abc")
+        if stream not in times:
+            if log.streams() and log.frontier().is_empty:
+                break
+            times[stream] = log.open_stream(stream, owner="me").counts.times.min()
+        state = log.stream(stream)
+        if state is None or state.closed:
+            continue
+        times[stream] = max(times[stream], state.frontier.elements[0][0]) + draw.randint(0, 3)
+        if draw.random() < 0.05:
+            log.close(stream)
+        elif draw.random() < 0.5:
+            rows = pa.table({"_time": [times[stream]], "v": [1]})
+            log.writer(stream, owner="me").append(rows, advance_to=times[stream] + 1)
+        else:
+            log.writer(stream, owner="me").advance(times[stream] + 1)
+        same(log_path)
+    log.compact()
+    same(log_path)
+    log.close()
+    assert found(log_path) == ("long", [])
+    same(log_path)
+
+
+@pytest.mark.parametrize(
+    ("type_", "at"),
+    [
+        ("short", 5),
+        ("int", 7),
+        ("date", dt.date(2013, 6, 12)),
+        ("timestamp", dt.datetime(2013, 6, 12, 8, tzinfo=dt.UTC)),
+    ],
+)
+def test_times_of_all_types_are_those_of_the_opened_log(log_path: str, type_: str, at: object) -> None:
+    log = create_log(log_path, SCHEMA, times=(type_,))
+    same(log_path)
+    log.writer(owner="me").advance(at)
+    same(log_path)
+
+
+@pytest.fixture
+def log(log_path: str) -> Log:
+    log = create_log(log_path, SCHEMA, minimum=(0,))
+    for time in range(3):
+        log.writer(owner="me").append(pa.table({"_time": [time], "v": [1]}), advance_to=time + 1)
+    return log
+
+
+def test_merges_by_others_change_nothing(log: Log) -> None:
+    DeltaTable(log.path).optimize.compact()
+    same(log.path)
+    DeltaTable(log.path).create_checkpoint()
+    same(log.path)
+
+
+def cut(log: Log) -> None:
+    entry = Path(log.path, "_delta_log", f"{log.version:020}.json")
+    entry.write_bytes(entry.read_bytes().splitlines(keepends=True)[0])
+
+
+def empty(log: Log) -> None:
+    Path(log.path, "_delta_log", f"{log.version - 1:020}.json").write_bytes(b"")
+
+
+def copied(log: Log) -> None:
+    folder = Path(log.path, "_delta_log")
+    shutil.copy(folder / f"{log.version:020}.json", folder / f"{log.version + 1:020}.json")
+
+
+def half_written(log: Log) -> None:
+    Path(log.path, "_delta_log", "_commit_0.json.tmp").write_bytes(b"")
+
+
+def of_a_newer_version(log: Log) -> None:
+    for entry in Path(log.path, "_delta_log").glob("*.json"):
+        newer = entry.read_text().replace('\\"version\\": 2', '\\"version\\": 3')
+        entry.write_text(newer.replace('\\\\\\"version\\\\\\": 2', '\\\\\\"version\\\\\\": 3'))
+
+
+@pytest.mark.parametrize("harm", [cut, empty, copied, half_written, of_a_newer_version])
+def test_what_is_not_plain_is_left_to_the_opened_log(log: Log, harm: Callable[[Log], None]) -> None:
+    assert found(log.path) == ("long", [3])
+    harm(log)
+    code = f"from spark_timely.log.store.newest import newest_frontier; print(newest_frontier({log.path!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "None\n"
+
+
+def test_lost_progress_and_other_tables_have_no_frontier(log: Log, tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "table", pa.table({"v": [1]}))
+    product = create_log(str(tmp_path / "product"), SCHEMA, times=("long", "long"), minimum=(0, 0))
+    for file in Path(log.path).glob("_event=progress/*"):
+        file.unlink()
+    paths = [str(tmp_path / "table"), product.path, log.path, "/nowhere", "s3://bucket/log", "", "file:/tmp", "a%20b"]
+    code = f"from spark_timely.log.store.newest import newest_frontier\nfor path in {paths!r}:\n    "
+    code += "print(newest_frontier(path)); import sys; sys.modules.pop('deltalake', None)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["None"] * len(paths)
+
+
+def test_process_with_delta_loaded_opens_the_log(log: Log) -> None:
+    # It may have been forked.
+    assert newest.newest_frontier(log.path) is None
+
+
+def test_answer_is_that_of_the_opened_log_in_each_form(log_path: str) -> None:
+    log = create_log(log_path, SCHEMA, times=("timestamp",))
+    log.writer(owner="me").advance("2013-06-12T08:00Z")
+    code = "import sys; from spark_timely.cli import main; sys.exit(main(sys.argv[1:]))"
+    quick = "from spark_timely.log.store import newest; newest.newest_frontier = lambda _: None; "
+    for words, wanted in (([], 0), (["--json"], 0), (["--complete"], 1), (["--complete", "--json"], 1)):
+        answers = []
+        for before in ("", quick):
+            done = subprocess.run(
+                [sys.executable, "-c", before + code, "frontier", log.path, *words],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
+            answers.append((done.returncode, done.stdout, done.stderr))
+        assert answers[0] == answers[1]
+        assert (answers[0][0], answers[0][2]) == (wanted, "")
+        if "--json" in words:
+            assert json.loads(answers[0][1])["frontier"] == ["2013-06-12T08:00:00Z"]
