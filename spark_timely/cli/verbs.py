@@ -112,7 +112,7 @@ _LS_COLUMNS: Final = ("log", "kind", "streams", "frontier", "messages", "size", 
 def _ls(options: argparse.Namespace, console: Console) -> bool:
     storage = reach(options.folder, storage_options(options))
     if storage.local and not os.path.isdir(storage.uri):
-        found = "a file" if os.path.exists(storage.uri) else "no such path"
+        found = "a file" if os.path.exists(storage.uri) else "nothing there"
         msg = f"could not look for logs in {storage.uri!r}: found {found}"
         raise LogMissingError(msg, hint="give a folder")
     rows: list[list[object]] = []

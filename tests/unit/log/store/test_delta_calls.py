@@ -55,7 +55,7 @@ def test_forked_process_is_told_to_be_spawned(tmp_path: Path, call: str) -> None
         "files": lambda: files.read("x"),
     }
     told = in_a_fork(calls[call])
-    assert told.startswith("InvalidUsageError: could not use log")
+    assert told.startswith("InvalidUsageError: [TIMELY_INVALID_USAGE] could not use log")
     assert "'spawn'" in told
     assert not (tmp_path / "other" / "_delta_log").is_dir() or not list((tmp_path / "other" / "_delta_log").iterdir())
 
@@ -64,7 +64,7 @@ def test_call_of_others_before_the_fork_is_told_too(tmp_path: Path, monkeypatch:
     log = create_log(tmp_path / "log", SCHEMA, minimum=(0,))
     open_log(log.path)
     monkeypatch.setattr(delta_calls, "_called_in", None)  # as if somebody else had called it
-    assert in_a_fork(lambda: open_log(log.path)).startswith("InvalidUsageError: could not use log")
+    assert in_a_fork(lambda: open_log(log.path)).startswith("InvalidUsageError: [TIMELY_INVALID_USAGE] could not use log")
 
 
 def test_panic_is_an_error_that_except_exception_sees() -> None:
