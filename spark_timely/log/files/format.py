@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +29,7 @@ from spark_timely.errors import (
     SchemaMismatchError,
     shown,
 )
+from spark_timely.log.arguments import check_schema
 from spark_timely.time.domain import TimeDomain
 
 if TYPE_CHECKING:
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 2
 METADATA_KEY = "timely.log"
 EVENTS = ("message", "progress", "dead", "since")
-KINDS = ("stream", "collection")
+LogKind: TypeAlias = Literal["stream", "collection"]
+"""What the messages of a log are: events, or updates of a collection."""
+KINDS: Final[tuple[LogKind, ...]] = ("stream", "collection")
 MAX_ARITY = 8
 STREAM_NAME = re.compile(r"[A-Za-z0-9_]+")
 _MAX_STREAM_NAME = 200
@@ -359,7 +363,7 @@ class LogFormat:
     """
 
     domain: TimeDomain
-    kind: str
+    kind: LogKind
     payload: pa.Schema
     version: int = FORMAT_VERSION
     merged: tuple[str, ...] = ()
@@ -370,9 +374,9 @@ class LogFormat:
         cls,
         schema: pa.Schema,
         *,
-        times: Sequence[str] = ("long",),
+        times: str | Sequence[str] = ("long",),
         minimum: object | None = None,
-        kind: str = "stream",
+        kind: LogKind = "stream",
     ) -> LogFormat:
         """Return the format for a payload, checked.
 
@@ -384,9 +388,13 @@ class LogFormat:
             If a payload column has a reserved name, a name or type that a Delta table cannot have, or
             the name of another one.
         """
+        check_schema("could not describe a log", "schema", schema)
         if kind not in KINDS:
             msg = f"could not describe a log: found kind={kind!r}"
             raise InvalidUsageError(msg, hint="give kind='stream' or kind='collection'")
+        if not isinstance(times, Iterable) or isinstance(times, bytes):
+            msg = f"could not describe a log: found times={shown(times)}"
+            raise InvalidUsageError(msg, hint="give the type of each time coordinate, such as times=('timestamp',)")
         types = (times,) if isinstance(times, str) else tuple(times)
         if len(types) > MAX_ARITY:
             msg = f"could not describe a log: found {len(types)} time coordinates"
@@ -653,7 +661,7 @@ class LogFormat:
         try:
             domain = TimeDomain.from_json(facts)
             nullable = dict(facts.get("nullable", {}))
-            kind = str(facts["kind"])
+            kind = KINDS[KINDS.index(facts["kind"])]
         except (InvalidUsageError, KeyError, TypeError, ValueError) as error:
             raise _unreadable_facts(path, text) from error
         bare = cls(domain, kind, pa.schema([]), version)
