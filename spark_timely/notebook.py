@@ -21,14 +21,18 @@ from spark_timely.masking import masked
 __all__ = ["Node", "bar", "counted", "facts_table", "graph", "page", "shown_in_notebook", "sized", "table", "text"]
 
 _FRAME: Final = "font-family:system-ui,sans-serif;font-size:13px;line-height:1.4;margin:4px 0;overflow-x:auto"
-_CELL: Final = "text-align:left;vertical-align:top;padding:2px 14px 2px 0;white-space:pre-wrap;background:transparent"
-_HEAD: Final = f"{_CELL};font-weight:600;border-bottom:1px solid currentColor"
+# Said of each cell: tables of notebooks have rules of their own.
+_CELL: Final = (
+    "text-align:left;vertical-align:baseline;padding:2px 14px 2px 0;white-space:pre-wrap;font-size:12px;"
+    "line-height:1.4;background:transparent;border:none"
+)
+_HEAD: Final = f"{_CELL};font-weight:600;border-bottom:1px solid"
 _TABLE: Final = "border-collapse:collapse;margin:4px 0;border:none;color:inherit"
 _MONO: Final = "font-family:ui-monospace,Menlo,Consolas,monospace;font-size:12px"
 # Of the text in a graph: its size, the width of a character, and the height of a line, in pixels.
 _FONT, _CHARACTER, _LINE = 11, 6.7, 15
-_PAD, _GAP_X, _GAP_Y = 8, 44, 14
-_WIDEST = 44
+_PAD, _GAP_X, _GAP_Y = 8, 34, 14
+_WIDEST = 38
 _MOST_NODES = 200
 
 
@@ -70,7 +74,7 @@ def shown_in_notebook(value: object, make: Callable[[], str], /) -> str:
 
     Examples
     --------
-    >>> "division by zero" in shown_in_notebook("a log", lambda: str(1 // 0))
+    >>> "ZeroDivisionError" in shown_in_notebook("a log", lambda: str(1 // 0))
     True
     """
     try:
@@ -264,7 +268,11 @@ def _middle(ranks: Sequence[float]) -> float:
 
 
 def _cut(line: str) -> str:
-    return line if len(line) <= _WIDEST else line[: _WIDEST - 1] + "…"
+    """Return as much of a line as fits: of a path its end, which says which log it is."""
+    if len(line) <= _WIDEST:
+        return line
+    is_path = "/" in line and " " not in line
+    return "…" + line[1 - _WIDEST :] if is_path else line[: _WIDEST - 1] + "…"
 
 
 def _width(node: Node) -> float:

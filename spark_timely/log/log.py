@@ -164,7 +164,13 @@ class Log:
             ("not yet opened", str(self.unclaimed)),
         ]
         streams = [
-            (name, domain.show_frontier(state.frontier), state.seq, state.owner, moment_text(state.at, least="seconds"))
+            (
+                name,
+                domain.show_frontier(state.frontier),
+                state.seq,
+                state.owner,
+                moment_text(state.at - state.at % 1_000_000, least="seconds"),
+            )
             for name, state in self.streams().items()  # as many turns as streams
         ]
         head = ("stream", "frontier", "newest commit", "owner", "committed at")

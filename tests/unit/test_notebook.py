@@ -76,6 +76,16 @@ def test_graph_of_any_size_is_shown(n_nodes: int) -> None:
     assert len(list(found.iter("svg"))) == (1 if 0 < n_nodes <= 200 else 0)
 
 
+def test_long_lines_are_cut_and_of_a_path_the_end_is_kept() -> None:
+    path, condition = "/f" * 50 + "/orders", "n > 1 AND " * 20
+    _, *lines = whole(graph([Node("a", (path, condition))])).iter("text")
+    # The whole line is there too, as what a mouse finds.
+    assert ["".join(line.itertext()) for line in lines] == [
+        f"{path}…{path[-37:]}",
+        f"{condition}{condition[:37]}…",
+    ]
+
+
 def test_graph_with_a_circle_ends() -> None:
     whole(graph([Node("a", inputs=("b",)), Node("b", inputs=("a",))]))
 
