@@ -227,7 +227,7 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, what: str) -> pa.ChunkedArra
         lists = pa.large_list(column.type.value_field)
         column = pa.chunked_array([lists_of_views(chunk) for chunk in column.chunks], lists)
     try:
-        fitted = column.cast(field.type, safe=True)
+        fitted = _dictionary_without_views(column).cast(field.type, safe=True)
         if _loses_bits(column.type, field.type) and _infinite(fitted) > _infinite(column):
             found = f"found numbers in column {field.name!r} that are infinite as {field.type}"
             msg = f"could not fit {what} to the log: {found}"
@@ -250,6 +250,18 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, what: str) -> pa.ChunkedArra
             hint=f"cast the column to {field.type}, as the log keeps it",
             context={"column": field.name},
         ) from error
+
+
+def _dictionary_without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return categories as polars gives them with values that Arrow can look up: it has no kernel for views."""
+    kind = column.type
+    if not pa.types.is_dictionary(kind):
+        return column
+    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(kind.value_type)
+    if plain is None:
+        return column
+    chunks = [pa.DictionaryArray.from_arrays(each.indices, each.dictionary.cast(plain)) for each in column.chunks]
+    return pa.chunked_array(chunks, pa.dictionary(kind.index_type, plain))
 
 
 def _infinite(values: pa.ChunkedArray) -> int:

@@ -57,11 +57,19 @@ def polars_types() -> pa.Table:
     return TABLE.set_column(2, "w", views)
 
 
+def categories() -> pa.Table:
+    """Return the rows with the text as a category, as polars exports one: Arrow has no values of views to look up."""
+    column = TABLE.column("w").combine_chunks().dictionary_encode()
+    views = pa.DictionaryArray.from_arrays(column.indices.cast(pa.uint32()), column.dictionary.cast(pa.string_view()))
+    return TABLE.set_column(2, "w", views)
+
+
 FORMS: dict[str, Callable[[], Any]] = {
     "table": lambda: TABLE,
     "batch": lambda: TABLE.to_batches()[0],
     "reader": lambda: TABLE.to_reader(),
     "C stream": lambda: Stream(polars_types()),
+    "C stream, categories": lambda: Stream(categories()),
     "C array": lambda: Batch(),
     "pandas": lambda: TABLE.to_pandas(),
     "pandas, filtered": lambda: pd.concat([TABLE.to_pandas(), TABLE.to_pandas()]).iloc[2:],
