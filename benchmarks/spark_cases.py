@@ -225,7 +225,7 @@ class SparkCases:
                 self._arrivals(),
                 path=str(log),
                 checkpoint=checkpoint,
-                trigger={"availableNow": True},
+                trigger="availableNow",
                 on_finish="close",
                 time_column="epoch",
                 frontier="bounded",

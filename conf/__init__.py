@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spark_timely.conf.given import SinkGiven
 from spark_timely.conf.kinds import Option, parse_bytes
 from spark_timely.conf.options import (
     SINK_OPTIONS,
@@ -19,6 +20,7 @@ __all__ = [
     "Option",
     "OptionTable",
     "Options",
+    "SinkGiven",
     "SinkOptions",
     "SourceOptions",
     "parse_bytes",

@@ -35,6 +35,7 @@ from spark_timely.errors import DataLossError, InvalidOptionError, InvalidUsageE
 from spark_timely.log.store.storage import FileStorage, open_storage
 from spark_timely.log.wait import Throttle
 from spark_timely.masking import masked_logger
+from spark_timely.spark.base.offsets import iso_of
 
 if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
@@ -109,6 +110,7 @@ class Clock:
         self._looks = Throttle(poll_s, now=now)
         self._alarm = alarm
         self._frontiers: dict[str, object] = {}
+        self._iso: dict[str, object] = {}
         self._failed, self._pause_s = 0, 0.0
         self._rung = 0
         self._pinned = False
@@ -139,6 +141,8 @@ class Clock:
         if self._alarm is not None and not self._pinned and (looked or self._alarm.local):
             self._rung = max(self._rung, self._alarm.rung())
         found = {**self.initial(), "run": self._run, "frontiers": dict(self._frontiers), "alarm": self._rung}
+        if self._iso:
+            found["iso"] = dict(self._iso)
         return dict(start) if found == dict(start) else found
 
     def rows(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> pa.RecordBatch:
@@ -168,7 +172,11 @@ class Clock:
         try:
             for log in self._logs:
                 log.refresh()
-            self._frontiers = {log.path: log.frontier().to_json() for log in self._logs}
+            frontiers = {log.path: log.frontier() for log in self._logs}
+            self._frontiers = {path: frontier.to_json() for path, frontier in frontiers.items()}
+            # For people alone.
+            texts = (iso_of({log.path: frontiers[log.path]}, log.domain) for log in self._logs)
+            self._iso = {path: text for each in texts for path, text in each.items()}
         except StorageError as error:
             self._failed += 1
             if isinstance(error, DataLossError) or first or at_once or self._failed >= _TRIES:

@@ -35,7 +35,7 @@ from spark_timely.log.machine.rollback import describe_other_commits, newest_com
 from spark_timely.log.wait import Throttle
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Admission, Limits, admit, cut_bytes, default_splits, may_hold
-from spark_timely.spark.base.offsets import Begin, Offset, Selection, read_offset
+from spark_timely.spark.base.offsets import Begin, Offset, Selection, iso_of, read_offset
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -607,8 +607,10 @@ class ReplayPlanner:
         files = self._catalog.files(offset.selection.streams, offset.selection.as_of)
         upper = lower.join(target)
         behind = may_hold(files.bounds, lower.times, upper.times) & (lower != upper)
+        texts = iso_of({"frontier": target}, self._domain)
         found: dict[str, object] = {
             "frontier": target.to_json(),
+            **({"iso": texts} if texts else {}),
             "behindFiles": int(np.count_nonzero(behind)),
             "behindBytes": int(files.bounds.sizes[behind].sum()),
             "behindRows": int(files.rows[behind].clip(min=0).sum()),

@@ -237,7 +237,7 @@ class Demo:
             worst=spark_timely.max("dep_delay"),
         )
         delays.capture(self.delays_log)
-        query = Query(lambda: flow.start(self.spark, trigger={"availableNow": True}, max_times_per_step=2000).query)
+        query = Query(lambda: flow.start(self.spark, trigger="availableNow", max_times_per_step=2000).query)
 
         def rows() -> int:
             return flow.progress()[0].done

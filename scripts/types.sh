@@ -15,10 +15,10 @@ for entry in spark_timely/*; do
 done
 for package in conf datasource sink; do ln -s "../../../$package" "$tree/spark_timely/$package"; done
 ln -s ../../pyspark_timely.py "$tree/pyspark_timely.py"
-ln -s ../../tests/typing/api.py "$tree/typed_api.py"
+for file in api wrong; do ln -s "../../tests/typing/$file.py" "$tree/typed_$file.py"; done
 
 set +e
 (cd "$tree" && MYPYPATH=. "$PYTHON_VENV" -m mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache \
-    -p spark_timely -m pyspark_timely -m typed_api "$@") |
-    sed -E 's#^spark_timely/(conf|datasource|sink)/#\1/#; s#^typed_api\.py#tests/typing/api.py#'
+    -p spark_timely -m pyspark_timely -m typed_api -m typed_wrong "$@") |
+    sed -E 's#^spark_timely/(conf|datasource|sink)/#\1/#; s#^typed_(api|wrong)\.py#tests/typing/\1.py#'
 exit "${PIPESTATUS[0]}"

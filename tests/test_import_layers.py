@@ -17,6 +17,7 @@ from tests.modules import ROOT, modules
 LEVELS = {
     "masking": 0,
     "errors": 1,
+    "notebook": 2,
     "time": 2,
     "conf": 3,
     "predicate": 4,

@@ -21,7 +21,7 @@ log.writer("main", owner="me").append(rows, advance_to=2)  # the row at time 2 w
 flow = spark_timely.Dataflow("delays", checkpoint="checkpoints/delays")
 late = flow.replay("log").filter("delay > 15")
 late.aggregate(by="origin", n=spark_timely.count(), worst=spark_timely.max("delay")).capture("delays")
-flow.start(spark_timely.session("dataflow"), trigger={"availableNow": True}).await_termination()
+flow.start(spark_timely.session("dataflow"), trigger="availableNow").await_termination()
 
 delays = spark_timely.open_log("delays")
 for row in sorted(delays.messages().to_pylist(), key=lambda row: row["origin"]):

@@ -25,7 +25,7 @@ log_of("weather", {"_time": [1], "airport": ["JFK"], "wind": [12]}, 3)  # at hou
 flow = spark_timely.Dataflow("windy", checkpoint="checkpoints/windy")
 pairs = flow.replay("flights").join(flow.replay("weather"), on="airport", how="left")
 pairs.capture("windy")
-flow.start(spark_timely.session("join"), trigger={"availableNow": True}).await_termination()
+flow.start(spark_timely.session("join"), trigger="availableNow").await_termination()
 
 for row in sorted(spark_timely.open_log("windy").messages().to_pylist(), key=lambda row: row["_time"]):
     print({name: row[name] for name in ("_time", "flight", "wind")})

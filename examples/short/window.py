@@ -20,7 +20,7 @@ log.writer("main", owner="me").append(pa.table({"_time": hours, "hour": hours}),
 flow = spark_timely.Dataflow("windows", checkpoint="checkpoints/windows")
 windows = flow.replay("log").delay(spark_timely.windows(4, every=2))  # [0, 4), [2, 6), [4, 8) …
 windows.aggregate(n=spark_timely.count()).capture("counts")
-flow.start(spark_timely.session("window"), trigger={"availableNow": True}).await_termination()
+flow.start(spark_timely.session("window"), trigger="availableNow").await_termination()
 
 for row in sorted(spark_timely.open_log("counts").messages().to_pylist(), key=lambda row: row["_time"]):
     print(f"windows that end at {row['_time']}: {row['n']} flights")

@@ -33,6 +33,7 @@ from spark_timely.interop.jsonl import JsonLines, Line, Lines
 from spark_timely.interop.reader import GrowingFile, Source
 from spark_timely.interop.sockets import Address, Producers, import_socket, is_address
 from spark_timely.log import Log
+from spark_timely.log.files.format import LogKind
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.wait import wait_until
 
@@ -202,7 +203,7 @@ class _Target:
         self._types = types
         self._storage = storage_options(options)
         self._lock = threading.Lock()
-        self._kind = "collection" if options.format == "cdcv2" else "stream"
+        self._kind: LogKind = "collection" if options.format == "cdcv2" else "stream"
         captures = len(options.captures) if self._kind == "stream" else 1
         self._streams = options.streams or captures
         self.log: Log | None

@@ -22,6 +22,7 @@ from spark_timely.time.arrays import BoolArray, IntArray
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from spark_timely.conf.given import DistanceLike
     from spark_timely.time.domain import TimeDomain
 
 __all__ = ["BoundDelay", "CeilTo", "Chain", "Delay", "Delays", "Shift", "ceil_to", "plus", "windows"]
@@ -271,7 +272,7 @@ def _shift(domain: TimeDomain, added: tuple[int, ...]) -> Shift:
     return Shift(added, tuple((kind.lo, kind.hi) for kind in domain.types), text)
 
 
-def plus(*steps: object) -> Delay:
+def plus(*steps: DistanceLike) -> Delay:
     """Return the delay that adds a step to a time: one per coordinate.
 
     Parameters
@@ -289,7 +290,7 @@ def plus(*steps: object) -> Delay:
     return _Plus(steps)
 
 
-def ceil_to(width: object, /) -> Delay:
+def ceil_to(width: DistanceLike, /) -> Delay:
     """Return the delay that raises a time to the next multiple of a span, counted from 0 or 1970-01-01 UTC.
 
     Multiples stay where they are: rows of the times (0, 10] move to 10. For windows that hold their
@@ -310,7 +311,7 @@ def ceil_to(width: object, /) -> Delay:
     return _CeilTo(width)
 
 
-def windows(size: object, /, *, every: object | None = None) -> Delays:
+def windows(size: DistanceLike, /, *, every: DistanceLike | None = None) -> Delays:
     """Return the delays that put a row at the end of each window that holds it.
 
     A window holds its beginning and not its end: of ``windows(10)`` the rows of the times [0, 10) move to

@@ -14,7 +14,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.acero as acero
@@ -66,7 +66,10 @@ if TYPE_CHECKING:
 
     from spark_timely.dataflow.delays import Delay, Delays
 
-__all__ = ["Probe", "Scope", "Stream", "types_of"]
+__all__ = ["Evaluation", "Probe", "Scope", "Stream", "types_of"]
+
+Evaluation: TypeAlias = Literal["arrow", "sql"]
+"""What runs a dataflow: see `Dataflow`."""
 
 
 class Scope:
@@ -88,7 +91,7 @@ class Scope:
     Stream('replay_1', ['v'])
     """
 
-    def __init__(self, name: str, *, evaluation: str = "arrow") -> None:
+    def __init__(self, name: str, *, evaluation: Evaluation = "arrow") -> None:
         if not isinstance(name, str) or not name.strip():
             msg = f"could not begin a dataflow: found name={shown(name)}"
             raise InvalidUsageError(msg, hint="give it a name, the same whenever it is started")
@@ -101,6 +104,10 @@ class Scope:
         self.storage: dict[str, dict[str, str]] = {}
         self._leaves: dict[str, Replay] = {}
         self._operators = 0
+
+    def __repr__(self) -> str:
+        """Return the name, and how many logs are read and written."""
+        return f"{type(self).__name__}({self.name!r}, inputs={len(self._leaves)}, outputs={len(self.sinks)})"
 
     def next_name(self, kind: str) -> str:
         """Return the name of a new operator."""
@@ -651,7 +658,7 @@ class Stream:
             raise InvalidUsageError(msg, hint="give at least one value, and each column once")
         return self._made(Aggregate(name, self.view.domain, pa.schema(fields), (self.view,), keys, dict(values)))
 
-    def join(self, other: Stream, /, *, on: str | Sequence[str], how: str = "inner") -> Stream:
+    def join(self, other: Stream, /, *, on: str | Sequence[str], how: Literal["inner", "left"] = "inner") -> Stream:
         """Pair the rows of two streams that have the same time and agree in some columns.
 
         A time is joined when it is complete on both sides.
@@ -983,6 +990,10 @@ class Probe:
         self._scope = scope
         self._view = view
         self._opened: dict[str, Log] = {}
+
+    def __repr__(self) -> str:
+        """Return the operator's name."""
+        return f"Probe({self._view.name!r})"
 
     @property
     def frontier(self) -> Antichain:

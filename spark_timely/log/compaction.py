@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.errors import InvalidUsageError, LogDamagedError, LogFormatError
+from spark_timely.log.arguments import check_whole, size_of
 from spark_timely.log.commit import discard
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES, read_file, write_data_files, write_progress_file
 from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
@@ -77,14 +78,17 @@ class CompactionReport:
     lost: int
 
 
-def compact(states: StreamStates, *, target_file_size: int = TARGET_FILE_BYTES, min_files: int = 2) -> CompactionReport:
+def compact(
+    states: StreamStates, *, target_file_size: int | str = TARGET_FILE_BYTES, min_files: int = 2
+) -> CompactionReport:
     """Merge small files of a log, messages ordered by time, and progress per stream.
 
     Parameters
     ----------
     states : StreamStates
-    target_file_size : int
-        Bytes of a file that is large enough; files are merged up to about this size.
+    target_file_size : int or str
+        Size of a file that is large enough, in bytes or as text such as ``"64mb"``; files are merged up to about this
+        size.
     min_files : int
         Fewest files that are worth a merge.
 
@@ -94,12 +98,9 @@ def compact(states: StreamStates, *, target_file_size: int = TARGET_FILE_BYTES, 
     Cost: reads and writes what it merges, one group of up to `target_file_size` bytes at a time.
     """
     store = states.store
-    if target_file_size < 1 or min_files < 2:
-        msg = f"could not compact log {store.path!r}: found target_file_size={target_file_size} min_files={min_files}"
-        raise InvalidUsageError(
-            msg,
-            hint="give target_file_size of at least 1 byte, and min_files of at least 2",
-        )
+    attempt = f"could not compact log {store.path!r}"
+    target = size_of(attempt, "target_file_size", target_file_size)
+    check_whole(attempt, "min_files", min_files, least=2)
     states.refresh()
     store.check_writable()
     if store.append_only:
@@ -109,8 +110,8 @@ def compact(states: StreamStates, *, target_file_size: int = TARGET_FILE_BYTES, 
     merged = rewritten = lost = 0
     for event in ("message", "dead"):
         index = states.files(event)
-        for group in _groups(index, target_file_size, min_files):
-            done = _merge_data(states, index.select(group), event, target_file_size)
+        for group in _groups(index, target, min_files):
+            done = _merge_data(states, index.select(group), event, target)
             merged, lost = merged + done, lost + (not done)
             rewritten += int(index.sizes[group].sum()) if done else 0
     index = states.files("progress")

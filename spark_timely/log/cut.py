@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -22,9 +22,8 @@ from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from spark_timely.log.log import Log
+    from spark_timely.time.domain import FrontierLike
 
 
 _VERSION: Final = 2
@@ -71,7 +70,7 @@ class CutLog:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Cut:
     """Several logs as of one frontier. Made by `cut`; ``str(cut)`` is JSON that `Cut.from_json` reads.
 
@@ -97,6 +96,11 @@ class Cut:
     domain: TimeDomain
     frontier: Antichain
     logs: tuple[CutLog, ...]
+
+    def __repr__(self) -> str:
+        """Return the frontier and the paths of the logs on one line."""
+        paths = [log.path for log in self.logs]
+        return f"Cut(frontier={self.domain.show_frontier(self.frontier)}, logs={shown(paths)})"
 
     def to_json(self) -> dict[str, object]:
         """Return plain JSON values; times as `TimeDomain.time_to_json`. No settings or credentials of a store."""
@@ -214,7 +218,7 @@ def cut(
     logs: Iterable[str | os.PathLike[str] | Log],
     /,
     *,
-    frontier: object | None = None,
+    frontier: FrontierLike | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Cut:
     """Return a consistent cut of several logs: all of them as of one frontier.
@@ -258,6 +262,9 @@ def cut(
     if isinstance(logs, (str, os.PathLike, Log)):
         msg = f"could not make a cut: found {shown(getattr(logs, 'path', logs))}, one log that is in no list"
         raise InvalidUsageError(msg, hint="give a list of logs")
+    if not isinstance(logs, Iterable) or isinstance(logs, bytes):
+        msg = f"could not make a cut: found logs={shown(logs)}"
+        raise InvalidUsageError(msg, hint="give a list of logs, or of their paths")
     opened: list[Log] = []
     for log in logs:  # as many turns as logs
         if isinstance(log, Log):

@@ -33,10 +33,11 @@ from spark_timely.errors import (
     TimelyError,
     shown,
 )
+from spark_timely.log.arguments import check_schema, check_text, check_whole, size_of
 from spark_timely.log.commit import add_columns, append, drop_unclaimed, open_stream
 from spark_timely.log.compaction import CompactionReport, compact, merge_progress_files, merge_small_files
-from spark_timely.log.files.format import LogFormat
-from spark_timely.log.files.parquet import TARGET_FILE_BYTES, check_file_options, write_progress_file
+from spark_timely.log.files.format import LogFormat, check_stream_name
+from spark_timely.log.files.parquet import TARGET_FILE_BYTES, check_codec, write_progress_file
 from spark_timely.log.machine.decide import closed_stream, missing_stream
 from spark_timely.log.machine.state import (
     OPEN_STREAM,
@@ -56,20 +57,23 @@ from spark_timely.log.streams import StreamStates
 from spark_timely.log.verify import VerifyReport, verify_log
 from spark_timely.log.writer import StreamWriter, downgrade_to
 from spark_timely.masking import masked_logger
+from spark_timely.notebook import counted, facts_table, page, shown_in_notebook, sized, table
 from spark_timely.protocol.note import Note
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.antichain import Antichain
+from spark_timely.time.text import moment_text
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from spark_timely.log.files.format import LogKind
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.machine.state import DataFile
     from spark_timely.log.store.base import Store
     from spark_timely.log.store.storage import Storage
-    from spark_timely.time.domain import TimeDomain
+    from spark_timely.time.domain import FrontierLike, TimeDomain, TimeLike, TimeTypeName
 
 
 logger = masked_logger(__name__)
@@ -113,12 +117,64 @@ class Log:
         merge_every: int | None = 100,
         auto_compact: bool = True,
     ) -> None:
+        _check_handle(f"could not open log {store.path!r}", clock, merge_every)
         self._states = StreamStates(store, keeps_rows=merge_every is not None)
         self._lock = self._states.lock
         self._clock = clock
         self.merge_every = merge_every
         self.auto_compact = auto_compact
         self._put_off: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        """Return the path, and of the streams and the frontier what this handle has read; reads nothing, never fails.
+
+        Examples
+        --------
+        >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), times="date", minimum="2013-01-01")
+        >>> log.frontier()
+        Antichain.of(15706)
+        >>> log
+        MemoryLog('memory', streams=0, frontier=2013-01-01)
+        """
+        try:
+            known = self._states.known()
+            facts = ""
+            if known is not None:
+                streams, frontier = known
+                facts = f", streams={streams}, frontier={self.domain.show_frontier(frontier)}"
+            return f"{type(self).__name__}({shown(self.path)}{facts})"
+        except Exception:  # noqa: BLE001 - of a store that is not there any more, or is about to change
+            return f"{type(self).__name__}(…)"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the log and its streams, as of the snapshot in use. Never fails."""
+        return shown_in_notebook(self, self._page)
+
+    def _page(self) -> str:
+        domain, found = self.domain, self.describe()
+        kinds = ", ".join(found["times"])
+        columns = ", ".join(f"{name} {kind}" for name, kind in found["columns"].items())
+        facts = [
+            ("frontier", domain.show_frontier(self.frontier())),
+            ("kind", f"{self.kind}, times of type {kinds}"),
+            ("columns", columns),
+            ("messages", counted(found["messages"])),
+            ("dead letters", counted(found["dead_letters"])),
+            ("files", f"{found['message_files']} of messages, {sized(found['bytes'])} in all"),
+            ("not yet opened", str(self.unclaimed)),
+        ]
+        streams = [
+            (
+                name,
+                domain.show_frontier(state.frontier),
+                state.seq,
+                state.owner,
+                moment_text(state.at - state.at % 1_000_000, least="seconds"),
+            )
+            for name, state in self.streams().items()  # as many turns as streams
+        ]
+        head = ("stream", "frontier", "newest commit", "owner", "committed at")
+        return page(f"Log {self.path}", facts_table(facts), table(head, streams))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (type(self), self.store, self.merge_every, self.auto_compact)
@@ -165,7 +221,7 @@ class Log:
         return self.store.format.domain
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> LogKind:
         """`stream`, or `collection` with a `_diff`."""
         return self.store.format.kind
 
@@ -245,6 +301,10 @@ class Log:
     def stream(self, name: str) -> StreamState | None:
         """Return the newest state of one stream, None if there is none of that name."""
         return None if name == OPEN_STREAM else self._states.newest().get(name)
+
+    def known_stream(self, name: str) -> StreamState | None:
+        """Return the state of one stream as it was read last, None if it was not; reads nothing."""
+        return None if name == OPEN_STREAM else self._states.known_states.get(name)
 
     def ends(self) -> MappingProxyType[str, StreamState]:
         """Return the newest state of each stream, `#open` included."""
@@ -370,7 +430,7 @@ class Log:
         name: str,
         *,
         owner: str,
-        at: object | None = None,
+        at: TimeLike | None = None,
         donor: str | None = None,
     ) -> StreamState:
         """Open a stream: claim a capability of `#open`, or copy one that a live stream holds.
@@ -404,6 +464,9 @@ class Log:
         StorageError
             If the log cannot be written.
         """
+        attempt = f"could not open a stream of log {self.path!r}"
+        check_text(attempt, "owner", owner)
+        check_text(attempt, "donor", donor, optional=True)
         time_ = None if at is None else self.domain.parse_time(at)
         with self._lock:
             return open_stream(self._states, name, owner=owner, at=time_, donor=donor, clock=self._now())
@@ -438,6 +501,9 @@ class Log:
         -----
         Cost: one small file and one commit of the table, whatever the history.
         """
+        if not isinstance(request, CommitRequest):
+            msg = f"could not commit to log {self.path!r}: found request={shown(request)}"
+            raise InvalidUsageError(msg, hint="give a CommitRequest; rows are appended by log.writer().append(rows)")
         with self._lock:
             outcome = append(self._states, request, clock=self._now())
         if outcome.committed:
@@ -450,10 +516,10 @@ class Log:
         stream: str = "main",
         *,
         owner: str | None = None,
-        at: object | None = None,
+        at: TimeLike | None = None,
         donor: str | None = None,
         takeover: bool = False,
-        target_file_size: int = TARGET_FILE_BYTES,
+        target_file_size: int | str = TARGET_FILE_BYTES,
         compression: str = "zstd",
     ) -> StreamWriter:
         """Open a stream, unless its owner has done so before, and return what appends to it.
@@ -468,18 +534,21 @@ class Log:
         takeover : bool
             Whether to take the stream over from another owner, which then cannot append any more. An owner that
             has lost a stream cannot take it back.
-        target_file_size : int
-            Bytes after which an append begins a new file.
+        target_file_size : int or str
+            Size after which an append begins a new file: bytes, or text such as ``"64mb"``.
         compression : str
             Codec of Parquet: zstd, snappy, gzip, brotli, lz4 or none.
 
         Raises
         ------
         InvalidUsageError
-            If the codec or the size is none.
+            If the codec or the size is none, or the name of the stream, of its owner or of the donor is no text.
         """
         # Before the stream is opened: what is refused claims no capability.
-        check_file_options(self.path, compression, target_file_size)
+        check_codec(self.path, compression)
+        size = size_of(f"could not write to log {self.path!r}", "target_file_size", target_file_size)
+        check_stream_name(stream)
+        check_text(f"could not write to log {self.path!r}", "owner", owner, optional=True)
         name = owner if owner is not None else f"producer-{uuid.uuid4()}"
         if takeover:
             self.refresh()
@@ -487,7 +556,7 @@ class Log:
             if state is not None and state.owner != name:
                 self._take_over(state, name)
         self.open_stream(stream, owner=name, at=at, donor=donor)
-        return StreamWriter(self, stream, name, target_file_size=target_file_size, compression=compression)
+        return StreamWriter(self, stream, name, target_file_size=size, compression=compression)
 
     def add_columns(self, columns: pa.Schema) -> None:
         """Add payload columns that may be null; messages that were written without them have nulls there.
@@ -503,6 +572,8 @@ class Log:
         ------
         SchemaMismatchError
             If a column is there with another type, or a log cannot have it. The log is as before.
+        InvalidUsageError
+            If `columns` is no schema.
         LogFormatError
             If the table has features that cannot be written.
         StorageError
@@ -516,6 +587,7 @@ class Log:
         >>> log.schema.names
         ['v', 'note']
         """
+        check_schema(f"could not add columns to log {self.path!r}", "columns", columns)
         with self._lock:
             add_columns(self.store, columns)
 
@@ -533,7 +605,7 @@ class Log:
         )
 
     def advance(
-        self, stream: str, frontier: object, *, reason: str = "advanced by hand", dry_run: bool = False
+        self, stream: str, frontier: FrontierLike, *, reason: str = "advanced by hand", dry_run: bool = False
     ) -> StreamState:
         """Advance a stream in the name of its owner, from outside.
 
@@ -556,6 +628,9 @@ class Log:
         NotBeyondError
             If the frontier is not beyond the stream's present one.
         """
+        attempt = f"could not advance a stream of log {self.path!r}"
+        check_text(attempt, "stream", stream)
+        check_text(attempt, "reason", reason)
         target = self.domain.parse_frontier(frontier)
         with self._lock:
             self.refresh()
@@ -611,6 +686,9 @@ class Log:
         list of StreamState
             Of the streams closed by this call.
         """
+        attempt = f"could not close a stream of log {self.path!r}"
+        check_text(attempt, "stream", stream, optional=True)
+        check_text(attempt, "reason", reason)
         self.refresh()
         nothing = Antichain.empty(self.domain.arity)
         if stream is not None:
@@ -633,9 +711,9 @@ class Log:
     def messages(
         self,
         *,
-        lower: object | None = None,
-        upper: object | None = None,
-        columns: Sequence[str] | None = None,
+        lower: FrontierLike | None = None,
+        upper: FrontierLike | None = None,
+        columns: str | Sequence[str] | None = None,
         stream: str | None = None,
     ) -> pa.Table:
         """Return the messages at times beyond `lower` and not beyond `upper`, ordered by time.
@@ -644,7 +722,7 @@ class Log:
         ----------
         lower, upper : frontier, optional
             Open on the side that is not given.
-        columns : sequence of str, optional
+        columns : str or sequence of str, optional
             Which columns; all of `format.data_columns` if not given.
         stream : str, optional
             Only messages of this stream.
@@ -682,7 +760,7 @@ class Log:
         """
         return events_of(self, stream, positions=positions)
 
-    def snapshot(self, time: object) -> pa.Table:
+    def snapshot(self, time: TimeLike) -> pa.Table:
         """Return the contents of a collection at a time: rows that count, and how often each.
 
         Parameters
@@ -783,8 +861,16 @@ class Log:
 
     # Upkeep --------------------------------------------------------------------------------------
 
-    def compact(self, *, target_file_size: int = TARGET_FILE_BYTES, min_files: int = 2) -> CompactionReport:
-        """Merge small files into larger ones; changes no answer. See `spark_timely.log.compaction`."""
+    def compact(self, *, target_file_size: int | str = TARGET_FILE_BYTES, min_files: int = 2) -> CompactionReport:
+        """Merge small files into larger ones; changes no answer. See `spark_timely.log.compaction`.
+
+        Parameters
+        ----------
+        target_file_size : int or str
+            Size of a file that is large enough: bytes, or text such as ``"64mb"``.
+        min_files : int
+            Fewest files that are worth a merge, 2 or more.
+        """
         with self._lock:
             report = compact(self._states, target_file_size=target_file_size, min_files=min_files)
             self.tidy()
@@ -856,9 +942,9 @@ class MemoryLog(Log):
         cls,
         schema: pa.Schema,
         *,
-        times: Sequence[str] = ("long",),
-        minimum: object | None = None,
-        kind: str = "stream",
+        times: TimeTypeName | Sequence[TimeTypeName] = ("long",),
+        minimum: TimeLike | None = None,
+        kind: LogKind = "stream",
         streams: int = 1,
         clock: Callable[[], float] = time.time,
         merge_every: int | None = 100,
@@ -889,6 +975,13 @@ def _reopened(log: type[Log], store: Store, merge_every: int | None, auto_compac
     return log(store, merge_every=merge_every, auto_compact=auto_compact)
 
 
+def _check_handle(attempt: str, clock: object, merge_every: object) -> None:
+    check_whole(attempt, "merge_every", merge_every, least=1, optional=True)
+    if not callable(clock):
+        msg = f"{attempt}: found clock={shown(clock)}"
+        raise InvalidUsageError(msg, hint="give a function that returns seconds since 1970, such as time.time")
+
+
 def _check_streams(streams: object, where: str) -> None:
     if isinstance(streams, bool) or not isinstance(streams, int) or not 1 <= streams <= _MOST_STREAMS:
         msg = f"could not create log {where!r}: found streams={streams!r}"
@@ -912,9 +1005,9 @@ def create_log(
     path: str | os.PathLike[str],
     schema: pa.Schema,
     *,
-    times: Sequence[str] = ("long",),
-    minimum: object | None = None,
-    kind: str = "stream",
+    times: TimeTypeName | Sequence[TimeTypeName] = ("long",),
+    minimum: TimeLike | None = None,
+    kind: LogKind = "stream",
     streams: int = 1,
     exist_ok: bool = False,
     storage_options: Mapping[str, str] | None = None,
@@ -932,7 +1025,7 @@ def create_log(
         Empty, or not there yet: a local directory or a cloud URL.
     schema : pyarrow.Schema
         Payload columns, without the time unless it is to be kept there too.
-    times : sequence of str
+    times : str or sequence of str
         Type of each time coordinate: `long`, `int`, `short`, `date` or `timestamp`. More than one makes
         a product order.
     minimum : time, optional
@@ -982,6 +1075,7 @@ def create_log(
     (Antichain.of(0), 1)
     """
     where = normal_path(path)
+    _check_handle(f"could not create log {where!r}", clock, merge_every)
     form = LogFormat.build(schema, times=times, minimum=minimum, kind=kind)
     _check_streams(streams, where)
     storage_options = promised(storage_options, single_writer=single_writer, flush=flush)

@@ -28,6 +28,7 @@ from spark_timely.errors import (
     TimelyError,
     shown,
 )
+from spark_timely.log.arguments import check_text, check_whole, names_of
 from spark_timely.log.files.parquet import read_file
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.history import History
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.machine.state import StreamState
     from spark_timely.log.streams import CaptureLog
+    from spark_timely.time.domain import FrontierLike, TimeLike
 
 
 def read_rows(
@@ -51,9 +53,9 @@ def read_rows(
     index: FileIndex,
     schema: pa.Schema,
     *,
-    lower: object | None = None,
-    upper: object | None = None,
-    columns: Sequence[str] | None = None,
+    lower: FrontierLike | None = None,
+    upper: FrontierLike | None = None,
+    columns: str | Sequence[str] | None = None,
     stream: str | None = None,
 ) -> pa.Table:
     """Return the rows of some files at times beyond `lower` and not beyond `upper`, ordered by time.
@@ -73,17 +75,20 @@ def read_rows(
     SchemaMismatchError
         If there is no such column.
     """
+    attempt = f"could not read log {log.path!r}"
+    check_text(attempt, "stream", stream, optional=True)
     low = None if lower is None else log.domain.parse_frontier(lower)
     high = None if upper is None else log.domain.parse_frontier(upper)
-    unknown = [c for c in columns or () if c not in schema.names]
+    chosen_columns = None if columns is None else names_of(attempt, "columns", columns)
+    unknown = [c for c in chosen_columns or () if c not in schema.names]
     if unknown:
-        msg = f"could not read log {log.path!r}: found no column {unknown[0]!r}"
+        msg = f"{attempt}: found no column {unknown[0]!r}"
         raise SchemaMismatchError(
             msg,
             hint=f"choose among its columns: {shown(schema.names)}",
             context={"column": unknown[0]},
         )
-    wanted = list(schema.names) if columns is None else list(dict.fromkeys(columns))
+    wanted = list(schema.names) if chosen_columns is None else list(dict.fromkeys(chosen_columns))
     needed = list(dict.fromkeys([*wanted, "_stream", "_seq", *log.domain.columns]))
     part = pa.schema([schema.field(n) for n in needed])
     chosen = index.may_hold_times(low, high)
@@ -132,6 +137,7 @@ def events_of(
     -----
     Holds the files of one commit in memory, and the last merged file that was read.
     """
+    check_text(f"could not read log {log.path!r}", "stream", stream, optional=True)
     if stream is not None and log.stream(stream) is None:
         raise missing_stream(log.path, stream, log.streams())
     rows = log.progress()
@@ -162,8 +168,11 @@ def frontier_at(
     log: CaptureLog, *, seq: int | None = None, timestamp: str | dt.datetime | None = None, stream: str | None = None
 ) -> Antichain:
     """Return the frontier as it was. See `spark_timely.log.log.Log.frontier_at`."""
+    attempt = f"could not look up a frontier of log {log.path!r}"
+    check_whole(attempt, "seq", seq, least=0, optional=True)
+    check_text(attempt, "stream", stream, optional=True)
     if (seq is None) == (timestamp is None):
-        msg = f"could not look up a frontier of log {log.path!r}: found seq={seq!r} timestamp={timestamp!r}"
+        msg = f"{attempt}: found seq={seq!r} timestamp={shown(timestamp)}"
         raise InvalidUsageError(
             msg,
             hint="give one of them",
@@ -244,7 +253,7 @@ def _exact_sums(
     return (carried << 32) | (low & 0xFFFFFFFF), fits
 
 
-def snapshot_of(log: CaptureLog, time: object) -> pa.Table:
+def snapshot_of(log: CaptureLog, time: TimeLike) -> pa.Table:
     """Return the contents of a collection at a closed time. See `spark_timely.log.log.Log.snapshot`."""
     if log.kind != "collection":
         msg = f"could not take a snapshot of log {log.path!r}: found kind={log.kind!r}"

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from spark_timely.errors import RolledBackError, TimelyInternalError
 from spark_timely.log.files.parquet import read_file
 from spark_timely.log.machine.state import (
+    OPEN_STREAM,
     StreamState,
     batch_state,
     distinct_rows,
@@ -258,6 +259,23 @@ class StreamStates:
                 self._states, self._states_at = states, at
             return self._states
 
+    @property
+    def known_states(self) -> Mapping[str, StreamState]:
+        """The states as they were read last; reads nothing."""
+        return self._states
+
+    def known(self) -> tuple[int, Antichain] | None:
+        """Return how many streams there are and the log's frontier, as was read last; None if nothing was read.
+
+        Reads nothing and waits for nobody.
+        """
+        states = self._states
+        if not states:
+            return None
+        total = self._total
+        counts = total[1] if total[0] is states else self._summed(states)
+        return len(states.keys() - {OPEN_STREAM}), counts.frontier
+
     def _read_states(self) -> dict[str, StreamState]:
         """Find the newest progress batch of each stream; read only files that can hold one.
 
@@ -342,12 +360,13 @@ class StreamStates:
         with self.lock:
             states = self.newest()
             if self._total[0] is not states:
-                parts = [state.counts for state in states.values()]  # as many as streams
-                times, counts = (
-                    np.concatenate(arrays) for arrays in zip(*((c.times, c.counts) for c in parts), strict=True)
-                )
-                self._total = states, StreamCounts.from_arrays(times, counts, self.store.format.domain.arity)
+                self._total = states, self._summed(states)
             return self._total[1]
+
+    def _summed(self, states: Mapping[str, StreamState]) -> StreamCounts:
+        parts = [state.counts for state in states.values()]  # as many as streams
+        times, counts = (np.concatenate(arrays) for arrays in zip(*((c.times, c.counts) for c in parts), strict=True))
+        return StreamCounts.from_arrays(times, counts, self.store.format.domain.arity)
 
     def progress(self) -> pa.Table:
         """Return all progress rows, sorted by stream, seq and time. See `spark_timely.log.log.Log.progress`."""

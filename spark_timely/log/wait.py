@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from spark_timely.log.log import Log
     from spark_timely.time.antichain import Antichain
-    from spark_timely.time.domain import TimeDomain
+    from spark_timely.time.domain import FrontierLike, TimeDomain, TimeLike
 
 
 # A look costs about a millisecond: less than that is as good as no pause.
@@ -29,7 +29,7 @@ _LEAST_POLL_S: Final = 1e-3
 
 
 def passes(
-    domain: TimeDomain, *, time: object | None = None, frontier: object | None = None
+    domain: TimeDomain, *, time: TimeLike | None = None, frontier: FrontierLike | None = None
 ) -> Callable[[Antichain], bool]:
     """Return a function that tells whether a log's frontier has come so far.
 
@@ -206,8 +206,8 @@ def wait(
     target: str | os.PathLike[str] | Log | Cut,
     /,
     *,
-    time: object | None = None,
-    frontier: object | None = None,
+    time: TimeLike | None = None,
+    frontier: FrontierLike | None = None,
     timeout: str | dt.timedelta | Literal[0] | None = "1 minute",
     poll: str | dt.timedelta = "1 second",
     storage_options: Mapping[str, str] | None = None,

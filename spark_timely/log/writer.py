@@ -1,4 +1,4 @@
-"""Append to a stream from any Python program, Arrow in.
+"""Append to a stream from any Python program: tables of Arrow and of what speaks Arrow, columns, rows.
 
 Invariants
 ----------
@@ -10,7 +10,7 @@ Invariants
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,12 +27,14 @@ from spark_timely.errors import (
     UpperMismatchError,
     shown,
 )
+from spark_timely.log.arguments import check_text, names_of
 from spark_timely.log.commit import discard_refused
 from spark_timely.log.files.format import conform
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES, message_table, write_data_files
 from spark_timely.log.machine.decide import closed_stream, missing_stream
 from spark_timely.log.machine.repetition import Repetition, judge_repetition
 from spark_timely.log.machine.state import CommitOutcome, CommitRequest, DataFile, StreamState
+from spark_timely.log.rows import RowsLike, table_of
 from spark_timely.protocol.note import MicroBatch, Note
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress
 from spark_timely.time.antichain import Antichain
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
     from spark_timely.log.files.format import LogFormat
     from spark_timely.log.streams import CaptureLog
+    from spark_timely.time.domain import FrontierLike
 
 
 def downgrade_to(counts: StreamCounts, frontier: Antichain) -> tuple[IntArray, npt.NDArray[np.int64]]:
@@ -61,6 +64,13 @@ def downgrade_to(counts: StreamCounts, frontier: Antichain) -> tuple[IntArray, n
     times = np.concatenate([counts.times, frontier.times.reshape(-1, counts.arity)])
     deltas = np.concatenate([-counts.counts, np.ones(len(frontier), np.int64)])
     return times, deltas
+
+
+class _Given(NamedTuple):
+    """Rows to be appended, and their time columns."""
+
+    table: pa.Table
+    names: tuple[str, ...]
 
 
 class StreamWriter:
@@ -99,6 +109,14 @@ class StreamWriter:
         # Of the newest commit that this writer knows: a log that has another id, or fewer commits, went back.
         self._log_id, self._seq = log.log_id, -1
 
+    def __repr__(self) -> str:
+        """Return log, stream and owner: nothing that would have to be read."""
+        return f"{type(self).__name__}({shown(self.log.path)}, stream={self.stream!r}, owner={shown(self.owner)})"
+
+    @property
+    def _attempt(self) -> str:
+        return f"could not append to stream {self.stream!r} of log {self.log.path!r}"
+
     @property
     def state(self) -> StreamState:
         """Newest state of the stream in the log's snapshot."""
@@ -114,11 +132,11 @@ class StreamWriter:
 
     def append(
         self,
-        rows: pa.Table | pa.RecordBatch,
+        rows: RowsLike,
         /,
         *,
-        time: str | Sequence[str] | None = None,
-        advance_to: object | None = None,
+        time_column: str | Sequence[str] | None = None,
+        advance_to: FrontierLike | None = None,
         progress: tuple[TimesLike, npt.ArrayLike] | None = None,
         batch: int | None = None,
         reason: str = "append",
@@ -127,10 +145,12 @@ class StreamWriter:
 
         Parameters
         ----------
-        rows : pyarrow.Table or RecordBatch
-            Payload columns by name, with the log's time columns (`_time` …) unless `time` is given; on
-            a collection log also `_diff`, 1 each if absent.
-        time : str or sequence of str, optional
+        rows : table, mapping or sequence of mapping
+            A table of pyarrow, pandas, polars, DuckDB or whatever else offers one through Arrow's C interface; a dict
+            of columns; or a list of rows, each a dict. Payload columns by name, with the log's time columns (`_time`
+            …) unless `time_column` is given; on a collection log also `_diff`, 1 each if absent. Columns are brought
+            into the log's types where that loses nothing.
+        time_column : str or sequence of str, optional
             Payload columns that are the times; they stay in the payload.
         advance_to : frontier, optional
             Frontier of the stream after the append: nothing follows at times not beyond it.
@@ -150,7 +170,7 @@ class StreamWriter:
         Raises
         ------
         SchemaMismatchError, InvalidUsageError
-            If columns do not fit, or a time is null or no time of the log.
+            If columns do not fit, a time is null or no time of the log, or an argument is of another type.
         UnheldCapabilityError, NegativeCountError
             If a message or the progress uses a time that the stream does not hold.
         RolledBackError
@@ -166,30 +186,32 @@ class StreamWriter:
         >>> [writer.append(rows, advance_to=4, batch=17).committed for _ in range(2)]
         [True, False]
         """
+        check_text(self._attempt, "reason", reason)
         if advance_to is not None and progress is not None:
-            msg = "could not append: found both advance_to and progress"
+            msg = f"{self._attempt}: found both advance_to and progress"
             raise InvalidUsageError(msg, hint="give one of them, or none")
         self.log.refresh()
+        given = self._given(rows, time_column)
         note = Note()
         if batch is not None:
-            note = self._keyed(batch, rows, time)
+            note = self._keyed(batch, given)
             if self._holds(batch, note, advance_to, progress):
                 self.log.flush()
                 return CommitOutcome(committed=False, state=self.state)
         state = self._writable()
-        table, times = self._messages(rows, time, state)
+        table, times = self._messages(given, state)
         if advance_to is not None:
             p_times, deltas = self._downgrade(state, self.log.domain.parse_frontier(advance_to))
         else:
             p_times, deltas = self._changes(progress)
         return self._commit(state, table, times, p_times, deltas, reason, batch=batch, note=note)
 
-    def _keyed(self, batch: int, rows: pa.Table | pa.RecordBatch, time: str | Sequence[str] | None) -> Note:
+    def _keyed(self, batch: int, given: _Given) -> Note:
         """Return what the log keeps of an append with a key: the digest of its rows."""
         if isinstance(batch, bool) or not isinstance(batch, int) or not 0 <= batch < 2**63:
-            msg = f"could not append to stream {self.stream!r} of log {self.log.path!r}: found batch={shown(batch)}"
+            msg = f"{self._attempt}: found batch={shown(batch)}"
             raise InvalidUsageError(msg, hint="give a whole number from 0 on, greater than that of the append before")
-        table, _ = self._messages(rows, time, self.state)
+        table, _ = self._messages(given, self.state)
         names = [(name, name) for name in table.schema.names if name not in ("_stream", "_seq")]
         return Note(batch=MicroBatch(digest=digest_of(table, names).text, n_input=table.num_rows))
 
@@ -222,6 +244,9 @@ class StreamWriter:
         """Return changes of counts that were given as arrays; none if there are none."""
         if progress is None:
             return _nothing(self.log.domain.arity)
+        if not isinstance(progress, list | tuple) or len(progress) != 2:
+            msg = f"{self._attempt}: found progress={shown(progress)}"
+            raise InvalidUsageError(msg, hint="give times and changes of their counts: progress=([3, 5], [-1, 1])")
         times = as_times(progress[0], self.log.domain.arity)
         return times, as_diffs(progress[1], len(times))
 
@@ -240,25 +265,25 @@ class StreamWriter:
 
     def compare_and_append(
         self,
-        rows: pa.Table | pa.RecordBatch,
+        rows: RowsLike,
         /,
         *,
-        expected: object,
-        upper: object,
-        time: str | Sequence[str] | None = None,
+        expected: FrontierLike,
+        upper: FrontierLike,
+        time_column: str | Sequence[str] | None = None,
         reason: str = "compare and append",
     ) -> CommitOutcome:
         """Append all messages of a range of times, if the stream's frontier is as expected.
 
         Parameters
         ----------
-        rows : pyarrow.Table or RecordBatch
+        rows : table, mapping or sequence of mapping
             As in `append`; times are beyond `expected` and not beyond `upper`.
         expected : frontier
             Frontier that the stream is believed to have.
         upper : frontier
             Frontier of the stream afterwards.
-        time : str or sequence of str, optional
+        time_column : str or sequence of str, optional
         reason : str
 
         Raises
@@ -268,16 +293,18 @@ class StreamWriter:
         NotBeyondError
             If `upper` is not beyond `expected`, or a row's time is beyond `upper`.
         """
+        check_text(self._attempt, "reason", reason)
         domain = self.log.domain
         want, after = domain.parse_frontier(expected), domain.parse_frontier(upper)
         self.log.refresh()
+        given = self._given(rows, time_column)
         state = self.state
         if state.frontier != want:
             raise self._moved(want, state.frontier)
         if state.closed:
             raise closed_stream(self.log.path, self.stream)
         p_times, deltas = self._downgrade(state, after)
-        table, times = self._messages(rows, time, state)
+        table, times = self._messages(given, state)
         late = after.beyond(times)
         if late.any():
             row = int(np.flatnonzero(late)[0])
@@ -340,7 +367,7 @@ class StreamWriter:
         p_times, deltas = self._downgrade(expected, self.log.domain.parse_frontier(upper))
         return self._request(expected, files, p_times, deltas, reason, note or Note(), plans=plans)
 
-    def advance(self, frontier: object, *, reason: str = "advance") -> CommitOutcome:
+    def advance(self, frontier: FrontierLike, *, reason: str = "advance") -> CommitOutcome:
         """Say that nothing follows at times not beyond a frontier.
 
         Raises
@@ -348,6 +375,7 @@ class StreamWriter:
         NotBeyondError
             If the frontier is not beyond the stream's present one.
         """
+        check_text(f"could not advance stream {self.stream!r} of log {self.log.path!r}", "reason", reason)
         self.log.refresh()
         state = self._writable()
         p_times, deltas = self._downgrade(state, self.log.domain.parse_frontier(frontier))
@@ -355,6 +383,7 @@ class StreamWriter:
 
     def close(self, *, reason: str = "close") -> StreamState:
         """Say that nothing follows at all. Does nothing on a closed stream."""
+        check_text(f"could not close stream {self.stream!r} of log {self.log.path!r}", "reason", reason)
         self.log.refresh()
         if self.state.closed:
             return self.state
@@ -402,22 +431,24 @@ class StreamWriter:
             )
         return downgrade_to(state.counts, frontier)
 
-    def _messages(
-        self, rows: pa.Table | pa.RecordBatch, time: str | Sequence[str] | None, state: StreamState
-    ) -> tuple[pa.Table, IntArray]:
-        """Return the rows as the log keeps them, and their times."""
-        log, form = self.log, self.log.format
-        table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
-        if time is None:
-            names: tuple[str, ...] = form.domain.columns
+    def _given(self, rows: RowsLike, time_column: str | Sequence[str] | None) -> _Given:
+        """Return rows as a table, with the names of their time columns; refuse what is neither."""
+        if time_column is None:
+            names = self.log.domain.columns
         else:
-            names = (time,) if isinstance(time, str) else tuple(time)
+            names = names_of(self._attempt, "time_column", time_column)
+        return _Given(table_of(rows, self.log.format, attempt=self._attempt), names)
+
+    def _messages(self, given: _Given, state: StreamState) -> tuple[pa.Table, IntArray]:
+        """Return the rows as the log keeps them, and their times."""
+        form = self.log.format
+        table, names = given
         absent = [n for n in names if n not in table.schema.names]
         if absent:
-            msg = f"could not append to stream {self.stream!r} of log {log.path!r}: found no time column {absent[0]!r}"
+            msg = f"{self._attempt}: found no time column {absent[0]!r}"
             raise SchemaMismatchError(
                 msg,
-                hint="give the rows the log's time columns, or name others with time=…",
+                hint="give the rows the log's time columns, or name others with time_column=…",
                 context={"column": absent[0]},
             )
         times = form.domain.from_columns(table, names)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from spark_timely.errors import TimelyError
     from spark_timely.log import Log
     from spark_timely.log.cut import Cut
+    from spark_timely.time.domain import TimeLike
 
 __all__ = ["consolidate", "refuse_maps", "snapshot", "snapshot_at"]
 
@@ -106,7 +107,7 @@ def _whole_of(halves: Column) -> Column:
 def snapshot(
     spark: SparkSession,
     log: str | os.PathLike[str] | Log,
-    time: object,
+    time: TimeLike,
     /,
     *,
     diffs: bool = False,

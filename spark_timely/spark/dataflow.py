@@ -20,15 +20,17 @@ from spark_timely.dataflow.engine.explain import OperatorMetrics, OutputProgress
 from spark_timely.dataflow.engine.outputs import TRIES, check_plans, drop_output, failure_of, passes
 from spark_timely.dataflow.engine.steps import Bounds, Engine, advance_all, rest_of
 from spark_timely.dataflow.logs import Sink, open_logs
-from spark_timely.dataflow.stream import Scope
+from spark_timely.dataflow.stream import Evaluation, Scope
 from spark_timely.dataflow.views import leaves_of, packed, unpacked
 from spark_timely.datasource.clock import Alarm
 from spark_timely.errors import InvalidUsageError, WaitTimeoutError, shown
 from spark_timely.log.log import open_log
 from spark_timely.log.store.storage import normal_path
 from spark_timely.log.wait import Throttle, wait_until
+from spark_timely.notebook import page, shown_in_notebook
 from spark_timely.protocol.note import OutputFailure
 from spark_timely.protocol.replay import Limits
+from spark_timely.spark.base.trigger import Trigger, ending_of, parse_trigger
 from spark_timely.spark.dataflow_tasks import SparkTasks, catalog_of
 from spark_timely.spark.session import register, stored
 from spark_timely.time.text import parse_duration
@@ -42,11 +44,9 @@ if TYPE_CHECKING:
     from spark_timely.log import Log
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.arrays import Time
+    from spark_timely.time.domain import TimeLike
 
 __all__ = ["Dataflow", "DataflowQuery"]
-
-# Triggers with which a query ends by itself.
-_ENDING: Final = ("availableNow", "once")
 
 # Of the inputs' files that a step takes by default, of each output: tasks hold their share in memory.
 _STEP_BYTES: Final = 512 << 20
@@ -73,11 +73,11 @@ class Dataflow(Scope):
         late = flow.replay("/data/flights").filter("arr_delay > 15")
         hours = late.aggregate(by="origin", n=spark_timely.count(), worst=spark_timely.max("arr_delay"))
         hours.capture("/data/delays")
-        query = flow.start(spark, trigger={"availableNow": True})
+        query = flow.start(spark, trigger="availableNow")
         query.await_termination()
     """
 
-    def __init__(self, name: str, *, checkpoint: str, evaluation: str = "arrow") -> None:
+    def __init__(self, name: str, *, checkpoint: str, evaluation: Evaluation = "arrow") -> None:
         super().__init__(name, evaluation=evaluation)
         if not isinstance(checkpoint, str) or not checkpoint.strip():
             msg = f"could not begin dataflow {name!r}: found checkpoint={shown(checkpoint)}"
@@ -85,12 +85,16 @@ class Dataflow(Scope):
         self.checkpoint = checkpoint
         self._watched: dict[str, tuple[Log, Callable[[], FileView]]] = {}
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the graph with its frontiers, read from the logs. Never fails."""
+        return shown_in_notebook(self, lambda: explain.html(self, f"Dataflow {self.name}"))
+
     def start(
         self,
         spark: SparkSession,
         /,
         *,
-        trigger: Mapping[str, object] | None = None,
+        trigger: Trigger | None = None,
         workers: int | None = None,
         max_times_per_step: int | None = None,
         max_bytes_per_step: int | None = None,
@@ -118,8 +122,9 @@ class Dataflow(Scope):
         ----------
         spark : pyspark.sql.SparkSession
             Classic or Connect.
-        trigger : mapping, optional
-            What ``DataStreamWriter.trigger`` takes; Spark's default if not given.
+        trigger : str, timedelta or mapping, optional
+            ``"availableNow"``, ``"once"``, an interval such as ``"10 seconds"``, or what
+            ``DataStreamWriter.trigger`` takes, as a mapping. Spark's default if not given.
         workers : int, optional
             Tasks per output and step at most, unless they would be too large; by bytes, at most 16, if not given.
         max_times_per_step, max_bytes_per_step : int, optional
@@ -144,7 +149,7 @@ class Dataflow(Scope):
         Raises
         ------
         InvalidUsageError
-            If nothing is captured, or a number does not fit.
+            If nothing is captured, or a number or the trigger does not fit.
         OwnershipError
             If an output belongs to another dataflow or query; `PlanMismatchError` if it was made by another plan.
         SchemaMismatchError
@@ -153,6 +158,7 @@ class Dataflow(Scope):
         if not self.sinks:
             msg = f"could not start dataflow {self.name!r}: found nothing that is captured"
             raise InvalidUsageError(msg, hint="capture at least one stream into a log")
+        wanted = parse_trigger(trigger, attempt=f"could not start dataflow {self.name!r}")
         numbers = {
             "workers": workers,
             "max_times_per_step": max_times_per_step,
@@ -194,7 +200,7 @@ class Dataflow(Scope):
         reader = reader.options(**stored(storage[first]))
         limits = Limits(times=max_times_per_step, size_bytes=max_bytes_per_step or _STEP_BYTES)
         parts = tuple(_Part(flow.name, tuple(flow.sinks), dict(flow.storage), flow.evaluation) for flow in flows)
-        lives = not any((trigger or {}).get(kind) for kind in _ENDING)
+        lives = ending_of(wanted) is None
         step = _MicroBatch(
             parts,
             limits,
@@ -203,14 +209,13 @@ class Dataflow(Scope):
             twice,
             run,
             lives,
-            _bounds(trigger),
+            _bounds(wanted),
             self.checkpoint,
             storage[first],
         )
         writer = reader.load(first).writeStream.foreachBatch(step).option("checkpointLocation", self.checkpoint)
-        if trigger:
-            keywords: dict[str, Any] = dict(trigger)
-            writer = writer.trigger(**keywords)
+        if wanted:
+            writer = writer.trigger(**wanted)
         return DataflowQuery(writer.start(), flows, spark, run=run, lives=lives)
 
     def explain(self) -> str:
@@ -316,15 +321,10 @@ class _MicroBatch:
                 return
 
 
-def _bounds(trigger: Mapping[str, object] | None) -> Bounds:
+def _bounds(trigger: Mapping[str, object]) -> Bounds:
     """Return how long a micro-batch may take: where the next one comes after an interval, as long as that at least."""
-    bounds, interval = Bounds(), (trigger or {}).get("processingTime")
-    if interval is None:
-        return bounds
-    try:
-        seconds = parse_duration(interval).seconds
-    except ValueError:  # Spark reads it in a way of its own
-        return Bounds(None, None)
+    bounds, interval = Bounds(), trigger.get("processingTime")
+    seconds = 0.0 if interval is None else parse_duration(interval).seconds
     return bounds if not seconds else Bounds(max(seconds, bounds.seconds or 0.0), None)
 
 
@@ -372,6 +372,29 @@ class DataflowQuery:
         self._flows = list(flows)
         opened = [open_logs(flow.sinks, flow.storage) for flow in flows]
         self._logs = {sink: logs[sink.path] for flow, logs in zip(flows, opened, strict=True) for sink in flow.sinks}
+
+    def __repr__(self) -> str:
+        """Return the dataflows, and how far their outputs are as was read last; asks nobody, never fails."""
+        names = ", ".join(repr(flow.name) for flow in self._flows)
+        uppers: dict[str, None] = {}
+        for sink, log in self._logs.items():  # one turn per output
+            state = log.known_stream(sink.stream)
+            if state is not None:
+                uppers[log.domain.show_frontier(state.frontier)] = None
+        known = f", uppers={', '.join(uppers)}" if uppers else ""
+        return f"{type(self).__name__}({names}, outputs={len(self._logs)}{known})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: whether the query runs, and each dataflow with its progress. Never fails."""
+        return shown_in_notebook(self, self._page)
+
+    def _page(self) -> str:
+        state = "runs" if self.is_active else "has ended"
+        flows = [
+            explain.html(flow, f"Dataflow {flow.name}", done={each.operator: each for each in flow.progress()})
+            for flow in self._flows
+        ]
+        return page(f"Query {self.id} {state}", *flows)
 
     @property
     def id(self) -> str:
@@ -426,7 +449,7 @@ class DataflowQuery:
         state = log.stream(sink.stream)
         return log.domain.minimum_frontier if state is None else state.frontier
 
-    def await_frontier(self, time: object, /, *, timeout_s: float = 60.0) -> Antichain:
+    def await_frontier(self, time: TimeLike, /, *, timeout_s: float = 60.0) -> Antichain:
         """Wait until a time is complete in all outputs.
 
         Parameters

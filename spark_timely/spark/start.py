@@ -22,22 +22,25 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 
+from spark_timely.conf.given import DurationLike, SinkGiven
 from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, TimelyError, shown
 from spark_timely.log.files.format import LogFormat
 from spark_timely.log.machine.state import CommitRequest
-from spark_timely.log.store.storage import check_place, normal_path, promised
+from spark_timely.log.store.storage import check_place, checked_options, normal_path, promised
 from spark_timely.masking import masked_logger
+from spark_timely.notebook import counted, facts_table, page, shown_in_notebook
 from spark_timely.sink.columns import roles_of
 from spark_timely.sink.plan import check_owner, check_unbroken, find_log
 from spark_timely.spark.base.checkpoint import all_committed
+from spark_timely.spark.base.trigger import Ending, Trigger, ending_of, parse_trigger
 from spark_timely.spark.early import check_query
 from spark_timely.spark.idle import IdleWatch, check_idle_options
-from spark_timely.spark.session import changed_settings, register
+from spark_timely.spark.session import changed_settings, register, stored
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.text import parse_duration
 
@@ -50,8 +53,6 @@ if TYPE_CHECKING:
 __all__ = ["CaptureQuery", "start"]
 
 Through = Literal["sink", "foreachBatch"]
-
-Ending = Literal["availableNow", "once"]
 
 _log = masked_logger("spark_timely.spark")
 
@@ -92,7 +93,7 @@ class CaptureQuery:
     --------
     ::
 
-        query = spark_timely.start(df, path=path, checkpoint=folder, trigger={"availableNow": True}, on_finish="close")
+        query = spark_timely.start(df, path=path, checkpoint=folder, trigger="availableNow", on_finish="close")
         query.await_termination()  # closes the stream once all of `df` is captured
     """
 
@@ -113,6 +114,37 @@ class CaptureQuery:
         self._stopped = False
         self._repeats = repeats
         self._idle = idle
+
+    def __repr__(self) -> str:
+        """Return the log, the stream and the checkpoint; asks nobody."""
+        options = self._options
+        return (
+            f"{type(self).__name__}({shown(options.path)}, stream={options.stream!r},"
+            f" checkpoint={shown(options.checkpoint_location)})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: whether the query runs, how far it and its stream are. Never fails."""
+        return shown_in_notebook(self, self._page)
+
+    def _page(self) -> str:
+        options, report = self._options, self.query.lastProgress
+        log = find_log(options.path, options.storage_options)
+        state = None if log is None else log.stream(options.stream)
+        facts: list[tuple[str, object]] = [
+            ("log", options.path),
+            ("stream", options.stream),
+            ("frontier", "" if log is None or state is None else log.domain.show_frontier(state.frontier)),
+            ("checkpoint", options.checkpoint_location),
+        ]
+        if report is not None:
+            facts += [
+                ("micro-batch", report["batchId"]),
+                ("rows in it", counted(report["numInputRows"])),
+                ("begun at", report["timestamp"]),
+                ("took", f"{report['durationMs'].get('triggerExecution', 0):,} ms"),
+            ]
+        return page(f"Capture {self.id} {'runs' if self.is_active else 'has ended'}", facts_table(facts))
 
     @property
     def id(self) -> str:
@@ -267,12 +299,13 @@ def start(
     *,
     path: str,
     checkpoint: str,
-    trigger: str | Mapping[str, object] | None = None,
+    trigger: Trigger | None = None,
     on_finish: Literal["hold", "close"] = "hold",
-    idle_timeout: str | timedelta | None = None,
+    idle_timeout: DurationLike | None = None,
     through: Through = "sink",
     query_name: str | None = None,
-    **options: object,
+    storage_options: Mapping[str, str] | None = None,
+    **options: Unpack[SinkGiven],
 ) -> CaptureQuery:
     """Start a query that captures a streaming DataFrame into a log.
 
@@ -284,7 +317,7 @@ def start(
         Where the log is; made at the first micro-batch.
     checkpoint : str
         The query's checkpoint location.
-    trigger : str or mapping, optional
+    trigger : str, timedelta or mapping, optional
         ``"availableNow"``, ``"once"``, an interval such as ``"10 seconds"``, or what
         ``DataStreamWriter.trigger`` takes, as a mapping. Spark's default if not given.
     on_finish : {"hold", "close"}
@@ -302,9 +335,11 @@ def start(
         writer. The log is the same.
     query_name : str, optional
         Name of the query.
-    **options
-        Options of the sink in snake_case or as Spark writes them: `stream`, `time_column`,
-        `frontier`, `lateness`, `late_data` and so on.
+    storage_options : mapping of str to str, optional
+        Credentials and settings for cloud URLs.
+    **options : SinkGiven
+        Options of the sink in snake_case, which editors and type checkers know, or as Spark writes them: `stream`,
+        `time_column`, `frontier`, `lateness`, `late_data` and so on.
 
     Returns
     -------
@@ -328,8 +363,9 @@ def start(
     >>> query.await_termination()  # doctest: +SKIP
     True
     """
-    wanted = _trigger(trigger)
-    given = {name: value for name, value in options.items() if value is not None}
+    wanted = parse_trigger(trigger, attempt="could not start the capture")
+    given: dict[str, object] = {name: value for name, value in options.items() if value is not None}
+    given |= stored(checked_options(storage_options))
     parsed = parse_options(
         SINK_OPTIONS, {"path": path, "checkpointLocation": checkpoint, "idleTimeout": idle_timeout, **given}
     )
@@ -351,14 +387,14 @@ def start(
     if not df.isStreaming:
         msg = "could not start the capture: found a DataFrame that is not streaming"
         raise InvalidUsageError(msg, hint="read it with spark.readStream, or append rows with open_log(…).writer()")
+    # Before Spark makes the writer: it refuses early then.
+    register(df.sparkSession)
     writer = df.writeStream.option("checkpointLocation", checkpoint)
     if query_name is not None:
         writer = writer.queryName(query_name)
     if wanted:
-        keywords: dict[str, Any] = dict(wanted)
-        writer = writer.trigger(**keywords)
+        writer = writer.trigger(**wanted)
     texts = {name: _text(value) for name, value in given.items()}
-    register(df.sparkSession)
     if through == "sink":
         writer = writer.format("timely").options(**texts, path=path)
     else:
@@ -381,8 +417,7 @@ def start(
 
 def _reports(close: Ending | None, trigger: Mapping[str, object], timeout_s: float | None) -> dict[str, str] | None:
     """Return the setting for how often triggers without input are reported, None for Spark's own."""
-    ends = bool(trigger.get("availableNow") or trigger.get("once"))
-    if close is not None or (timeout_s is not None and ends):
+    if close is not None or (timeout_s is not None and ending_of(trigger) is not None):
         return _REPORT_ALL
     return _REPORT_SOON if timeout_s is not None and timeout_s < _SHORT_S else None
 
@@ -409,16 +444,6 @@ class _Capture:
         capture(df, batch_id, path=self.path, checkpoint=self.checkpoint, **options)
 
 
-def _trigger(trigger: str | Mapping[str, object] | None) -> dict[str, object]:
-    if trigger is None:
-        return {}
-    if isinstance(trigger, Mapping):
-        return dict(trigger)
-    known = {"availablenow": "availableNow", "once": "once"}
-    name = known.get(trigger.replace("_", "").replace(" ", "").lower())
-    return {"processingTime": trigger} if name is None else {name: True}
-
-
 def _ending(on_finish: str, trigger: Mapping[str, object], options: SinkOptions) -> Ending | None:
     """Return how a query ends whose stream is to be closed, None if it is to stay open."""
     if on_finish not in ("hold", "close"):
@@ -433,10 +458,9 @@ def _ending(on_finish: str, trigger: Mapping[str, object], options: SinkOptions)
         if given:
             hint = f"leave on_finish out: {by_itself}; the end of the query's input does not say that it is complete"
             raise _refusal(option="onFinish", found=f"on_finish='close' with {found}", hint=hint)
-    if trigger.get("availableNow"):
-        return "availableNow"
-    if trigger.get("once"):
-        return "once"
+    ending = ending_of(trigger)
+    if ending is not None:
+        return ending
     raise _refusal(
         option="onFinish",
         found=f"on_finish='close' with trigger {shown(dict(trigger))}",

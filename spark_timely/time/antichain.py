@@ -14,11 +14,12 @@ Invariants
 from __future__ import annotations
 
 import json
+from operator import index
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_timely.errors import InvalidShapeError
+from spark_timely.errors import InvalidShapeError, InvalidUsageError, shown
 from spark_timely.time.arrays import (
     BoolArray,
     IntArray,
@@ -124,7 +125,7 @@ class Antichain:
                 msg,
                 hint="use Antichain.empty(arity) for the empty one",
             )
-        rows = [(t,) if isinstance(t, int | np.integer) else tuple(t) for t in times]
+        rows = [_coordinates(t) for t in times]
         arity = len(rows[0])
         if any(len(row) != arity for row in rows):
             msg = f"could not build an antichain: found times of several arities, times={rows!r:.200}"
@@ -132,7 +133,7 @@ class Antichain:
                 msg,
                 hint="give all times the same number of coordinates",
             )
-        return cls._trusted(tuple(minimal_elements(tuple(map(int, row)) for row in rows)), arity)
+        return cls._trusted(tuple(minimal_elements(rows)), arity)
 
     @classmethod
     def empty(cls, arity: int = 1) -> Antichain:
@@ -143,6 +144,9 @@ class Antichain:
         >>> Antichain.empty().is_empty
         True
         """
+        if isinstance(arity, bool) or not isinstance(arity, int) or arity < 0:
+            msg = f"could not build an antichain: found arity={shown(arity)}"
+            raise InvalidShapeError(msg, hint="give the number of coordinates of a time")
         return cls._trusted((), arity)
 
     @classmethod
@@ -376,7 +380,7 @@ class Antichain:
         return cls._trusted(tuple(minimal_elements(rows)), arity)
 
     def _row(self, time: int | Sequence[int]) -> tuple[int, ...]:
-        row = (int(time),) if isinstance(time, int | np.integer) else tuple(map(int, time))
+        row = _coordinates(time)
         if len(row) != self._arity:
             msg = f"could not compare time={row!r} with a frontier of arity={self._arity}"
             raise InvalidShapeError(
@@ -386,12 +390,27 @@ class Antichain:
         return row
 
     def _same_arity(self, other: Antichain) -> None:
+        if not isinstance(other, Antichain):
+            msg = f"could not compare antichains: found {shown(other)}"
+            raise InvalidUsageError(msg, hint="give an Antichain: Antichain.of(5), or the frontier of a log")
         if self._arity != other._arity:
             msg = f"could not compare antichains: found arity={self._arity} and arity={other._arity}"
             raise InvalidShapeError(
                 msg,
                 hint="give times with the same number of coordinates",
             )
+
+
+def _coordinates(time: int | Sequence[int]) -> tuple[int, ...]:
+    """Return the coordinates of one time."""
+    if type(time) is int:  # by far the most
+        return (time,)
+    try:
+        # By way of `index`, which takes no fractions; True is a 1.
+        return (int(time),) if isinstance(time, int | np.integer) else tuple(map(int, map(index, time)))
+    except TypeError as error:
+        msg = f"could not read a time: found {shown(time)}"
+        raise InvalidShapeError(msg, hint="give a whole number, or one for each coordinate") from error
 
 
 def _tuple_less_equal(left: tuple[int, ...], right: tuple[int, ...]) -> bool:

@@ -17,16 +17,17 @@ Invariants
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_timely.errors import InvalidShapeError, InvalidUsageError
+from spark_timely.errors import InvalidShapeError, InvalidUsageError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 
 # Times: int64, or uint64.
@@ -92,7 +93,10 @@ def as_times(times: TimesLike, arity: int | None = None) -> IntArray:
 
 
 def _from_sequence(times: TimesLike) -> IntArray:
-    values = list(times)  # type: ignore[arg-type]
+    if isinstance(times, str | bytes | Mapping) or not isinstance(times, Iterable):
+        msg = f"could not read times: found {shown(times)}"
+        raise InvalidShapeError(msg, hint="give a list or an array of whole numbers")
+    values = list(times)
     try:
         array = np.array(values, dtype=np.int64) if values else np.empty(0, dtype=np.int64)
     except OverflowError:
@@ -129,7 +133,11 @@ def as_diffs(diffs: npt.ArrayLike, n: int) -> DiffArray:
     >>> as_diffs([1, -1], 2).tolist()
     [1, -1]
     """
-    array = np.asarray(diffs)
+    try:
+        array = np.asarray(diffs)
+    except ValueError as error:
+        msg = f"could not read diffs: found {shown(diffs)}"
+        raise InvalidShapeError(msg, hint="give one whole number for each time") from error
     if array.size and not np.issubdtype(array.dtype, np.integer):
         msg = f"could not read diffs: expected whole numbers, found dtype={array.dtype!s}"
         raise InvalidShapeError(

@@ -18,7 +18,7 @@ import enum
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +39,22 @@ from spark_timely.time.text import (
 )
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Callable, Sequence
+    from typing import Any
 
+
+TimeTypeName: TypeAlias = Literal["long", "int", "short", "date", "timestamp"]
+"""Name of a `TimeType`."""
+
+TimeLike: TypeAlias = "int | str | dt.date | np.integer[Any] | IntArray | Sequence[int | str | dt.date]"
+"""One time, as `TimeDomain.parse_time` takes it."""
+
+FrontierLike: TypeAlias = "TimeLike | Antichain | Sequence[TimeLike] | Mapping[str, object]"
+"""A frontier, as `TimeDomain.parse_frontier` takes it."""
+
+# Elements of a frontier that are shown to people.
+_FEW = 8
 
 _UNITS_OF_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
@@ -794,6 +808,32 @@ class TimeDomain:
         '["1970-01-01"]'
         """
         return json.dumps([self.render_time(element) for element in frontier])
+
+    def show_frontier(self, frontier: Antichain) -> str:
+        """Return a frontier for people to look at, at most eight of its times: no JSON, not to be read again.
+
+        Never raises, whatever numbers it holds.
+
+        Examples
+        --------
+        >>> TimeDomain(("timestamp",)).show_frontier(Antichain.of(1_371_139_200_000_000))
+        '2013-06-13T16:00Z'
+        >>> TimeDomain(("long",)).show_frontier(Antichain.empty())
+        'complete'
+        >>> TimeDomain(("long", "date")).show_frontier(Antichain.of((1, 1), (2, 0)))
+        '{(1, 1970-01-02), (2, 1970-01-01)}'
+        """
+        if frontier.is_empty:
+            return "complete"
+        texts = [self._shown(element) for element in frontier.elements[:_FEW]]
+        if len(frontier) == 1:
+            return texts[0]
+        more = [f"… {len(frontier) - _FEW} more"] if len(frontier) > _FEW else []
+        return "{" + ", ".join(texts + more) + "}"
+
+    def _shown(self, time: Sequence[int]) -> str:
+        parts = [str(kind.render(x)) for kind, x in zip(self.types, time, strict=True)]
+        return parts[0] if self.arity == 1 else f"({', '.join(parts)})"
 
     def successor(self, time: int | Sequence[int]) -> tuple[int, ...] | None:
         """Return the next time of a total order, or None at the bound of the type.

@@ -140,8 +140,8 @@ def test_create_wants_streams(path: Path, streams: Any) -> None:
     [
         ({"compression": "x"}, "compression='x' — hint: choose"),
         ({"compression": 5}, "compression=5 — hint: choose"),
-        ({"target_file_size": "64mb"}, "target_file_size='64mb' — hint: give"),
-        ({"target_file_size": 0}, "target_file_size=0 — hint: give"),
+        ({"target_file_size": "64 stones"}, "target_file_size='64 stones' — hint: give a size such as"),
+        ({"target_file_size": 0}, "target_file_size=0 — hint: give target_file_size of at least 1 byte"),
     ],
 )
 def test_writer_refuses_its_options_before_it_opens_a_stream(path: Path, wrong: dict[str, Any], found: str) -> None:

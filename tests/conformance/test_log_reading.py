@@ -284,7 +284,7 @@ def test_empty_and_single_row_appends(maker: LogMaker) -> None:
 def test_times_may_come_from_payload_columns(maker: LogMaker) -> None:
     log = maker.create(pa.schema([("hour", pa.int64()), ("v", pa.int64())]))
     writer = log.writer(owner="me")
-    writer.append(pa.table({"v": [1, 2], "hour": [4, 3]}), time="hour", advance_to=5)
+    writer.append(pa.table({"v": [1, 2], "hour": [4, 3]}), time_column="hour", advance_to=5)
     assert log.messages(columns=["_time", "hour", "v"]).to_pylist() == [
         {"_time": 3, "hour": 3, "v": 2},
         {"_time": 4, "hour": 4, "v": 1},

@@ -16,6 +16,7 @@ from spark_timely.dataflow.fingerprint import plans_of
 from spark_timely.dataflow.views import Replay, View, leaves_of, ordered
 from spark_timely.errors import LogMissingError
 from spark_timely.log.log import open_log
+from spark_timely.notebook import Node, bar, counted, graph, page, table
 from spark_timely.protocol.note import OutputFailure, OutputNote
 from spark_timely.time.antichain import Antichain
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from spark_timely.dataflow.stream import Scope
     from spark_timely.log import Log
 
-__all__ = ["OperatorMetrics", "OutputProgress", "OutputState", "explain", "metrics", "outputs", "progress"]
+__all__ = ["OperatorMetrics", "OutputProgress", "OutputState", "explain", "html", "metrics", "outputs", "progress"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +159,10 @@ def outputs(scope: Scope, /) -> list[OutputState]:
     return found
 
 
-def explain(scope: Scope, /) -> str:
-    """Return the plan of a dataflow, operator by operator, with frontiers, uppers, what waits, and fingerprints."""
+def _fronts(scope: Scope) -> dict[View, Antichain]:
+    """Return the frontier of each operator, inputs first."""
     frontiers = _frontiers(scope, _inputs(scope))
     known: dict[View, Antichain] = {}
-    lines = []
     for sink in scope.sinks:  # one turn per output
         for view in ordered(sink.view):  # one turn per operator
             if view in known:
@@ -171,9 +171,50 @@ def explain(scope: Scope, /) -> str:
                 known[view] = frontiers[view.path]
             else:
                 known[view] = view.front_of([known[source] for source in view.inputs])
-            below = f" of {', '.join(source.name for source in view.inputs)}" if view.inputs else ""
-            frontier = view.domain.render_frontier(known[view])
-            lines.append(f"{view.name}{below}: {view.describe()}".rstrip(": ") + f" | frontier {frontier}")
+    return known
+
+
+def html(scope: Scope, /, title: str, *, done: Mapping[str, OutputProgress] | None = None) -> str:
+    """Return what a notebook shows of a dataflow: its graph with frontiers, and how far its outputs are.
+
+    Parameters
+    ----------
+    scope : Scope
+    title : str
+    done : mapping of str to OutputProgress, optional
+        By name of the capture, where that is to be shown.
+    """
+    nodes, writers = [], dict[str, list[str]]()
+    for sink in scope.sinks:
+        writers.setdefault(sink.path, []).append(sink.name)
+    for view, frontier in _fronts(scope).items():  # one turn per operator
+        said = [view.path] if isinstance(view, Replay) else [view.describe()] if view.describe() else []
+        before = writers.get(view.path, []) if isinstance(view, Replay) else [source.name for source in view.inputs]
+        lines = (*said, f"frontier {view.domain.show_frontier(frontier)}")
+        nodes.append(Node(view.name, lines, tuple(before), strong=isinstance(view, Replay)))
+    rows, head = [], ["output", "log", "stream", "upper", "waits", "held by"]
+    for state, sink in zip(outputs(scope), scope.sinks, strict=True):  # one turn per output
+        domain = sink.view.domain
+        upper, front = domain.show_frontier(state.upper), domain.show_frontier(state.frontier)
+        waits = "" if state.upper == state.frontier else f"{upper} to {front}"
+        if state.failure is not None:
+            waits = f"stopped: {state.failure.error}"
+        rows.append([sink.name, sink.path, sink.stream, upper, waits, ", ".join(state.held_by)])
+        nodes.append(Node(sink.name, (sink.path, f"upper {upper}"), (sink.view.name,), strong=True))
+        if done is not None and (found := done.get(sink.name)) is not None:
+            rows[-1] += [bar(found.done, found.total), f"{counted(found.done)} of {counted(found.total)}"]
+    if done is not None:
+        head += ["done", "rows of inputs"]
+    return page(title, graph(nodes), table(head, rows))
+
+
+def explain(scope: Scope, /) -> str:
+    """Return the plan of a dataflow, operator by operator, with frontiers, uppers, what waits, and fingerprints."""
+    lines = []
+    for view, front_of_view in _fronts(scope).items():  # one turn per operator
+        below = f" of {', '.join(source.name for source in view.inputs)}" if view.inputs else ""
+        frontier = view.domain.render_frontier(front_of_view)
+        lines.append(f"{view.name}{below}: {view.describe()}".rstrip(": ") + f" | frontier {frontier}")
     for state, sink in zip(outputs(scope), scope.sinks, strict=True):  # one turn per output
         domain = sink.view.domain
         upper, front = domain.render_frontier(state.upper), domain.render_frontier(state.frontier)

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +29,7 @@ from spark_timely.errors import (
     SchemaMismatchError,
     shown,
 )
+from spark_timely.log.arguments import check_schema
 from spark_timely.time.domain import TimeDomain
 
 if TYPE_CHECKING:
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 2
 METADATA_KEY = "timely.log"
 EVENTS = ("message", "progress", "dead", "since")
-KINDS = ("stream", "collection")
+LogKind: TypeAlias = Literal["stream", "collection"]
+"""What the messages of a log are: events, or updates of a collection."""
+KINDS: Final[tuple[LogKind, ...]] = ("stream", "collection")
 MAX_ARITY = 8
 STREAM_NAME = re.compile(r"[A-Za-z0-9_]+")
 _MAX_STREAM_NAME = 200
@@ -223,7 +227,7 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, what: str) -> pa.ChunkedArra
         lists = pa.large_list(column.type.value_field)
         column = pa.chunked_array([lists_of_views(chunk) for chunk in column.chunks], lists)
     try:
-        fitted = column.cast(field.type, safe=True)
+        fitted = _dictionary_without_views(column).cast(field.type, safe=True)
         if _loses_bits(column.type, field.type) and _infinite(fitted) > _infinite(column):
             found = f"found numbers in column {field.name!r} that are infinite as {field.type}"
             msg = f"could not fit {what} to the log: {found}"
@@ -246,6 +250,18 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, what: str) -> pa.ChunkedArra
             hint=f"cast the column to {field.type}, as the log keeps it",
             context={"column": field.name},
         ) from error
+
+
+def _dictionary_without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return categories as polars gives them with values that Arrow can look up: it has no kernel for views."""
+    kind = column.type
+    if not pa.types.is_dictionary(kind):
+        return column
+    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(kind.value_type)
+    if plain is None:
+        return column
+    chunks = [pa.DictionaryArray.from_arrays(each.indices, each.dictionary.cast(plain)) for each in column.chunks]
+    return pa.chunked_array(chunks, pa.dictionary(kind.index_type, plain))
 
 
 def _infinite(values: pa.ChunkedArray) -> int:
@@ -359,7 +375,7 @@ class LogFormat:
     """
 
     domain: TimeDomain
-    kind: str
+    kind: LogKind
     payload: pa.Schema
     version: int = FORMAT_VERSION
     merged: tuple[str, ...] = ()
@@ -370,9 +386,9 @@ class LogFormat:
         cls,
         schema: pa.Schema,
         *,
-        times: Sequence[str] = ("long",),
+        times: str | Sequence[str] = ("long",),
         minimum: object | None = None,
-        kind: str = "stream",
+        kind: LogKind = "stream",
     ) -> LogFormat:
         """Return the format for a payload, checked.
 
@@ -384,9 +400,13 @@ class LogFormat:
             If a payload column has a reserved name, a name or type that a Delta table cannot have, or
             the name of another one.
         """
+        check_schema("could not describe a log", "schema", schema)
         if kind not in KINDS:
             msg = f"could not describe a log: found kind={kind!r}"
             raise InvalidUsageError(msg, hint="give kind='stream' or kind='collection'")
+        if not isinstance(times, Iterable) or isinstance(times, bytes):
+            msg = f"could not describe a log: found times={shown(times)}"
+            raise InvalidUsageError(msg, hint="give the type of each time coordinate, such as times=('timestamp',)")
         types = (times,) if isinstance(times, str) else tuple(times)
         if len(types) > MAX_ARITY:
             msg = f"could not describe a log: found {len(types)} time coordinates"
@@ -653,7 +673,7 @@ class LogFormat:
         try:
             domain = TimeDomain.from_json(facts)
             nullable = dict(facts.get("nullable", {}))
-            kind = str(facts["kind"])
+            kind = KINDS[KINDS.index(facts["kind"])]
         except (InvalidUsageError, KeyError, TypeError, ValueError) as error:
             raise _unreadable_facts(path, text) from error
         bare = cls(domain, kind, pa.schema([]), version)

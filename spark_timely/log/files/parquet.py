@@ -109,8 +109,8 @@ def message_table(
     return pa.table({name: columns[name] for name in form.data_columns})
 
 
-def check_file_options(path: str, compression: object, target_file_size: object) -> None:
-    """Refuse a codec that Parquet files of a log cannot have, and a size that is none, before anything is written.
+def check_codec(path: str, compression: object) -> None:
+    """Refuse a codec that Parquet files of a log cannot have, before anything is written.
 
     Raises
     ------
@@ -119,9 +119,6 @@ def check_file_options(path: str, compression: object, target_file_size: object)
     if not isinstance(compression, str) or compression.lower() not in CODECS:
         msg = f"could not write to log {path!r}: found compression={compression!r}"
         raise InvalidUsageError(msg, hint=f"choose among {', '.join(CODECS)}")
-    if not isinstance(target_file_size, int | np.integer) or target_file_size < 1:
-        msg = f"could not write to log {path!r}: found target_file_size={target_file_size!r}"
-        raise InvalidUsageError(msg, hint="give a number of bytes of at least 1")
 
 
 def write_data_files(

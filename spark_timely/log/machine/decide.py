@@ -382,6 +382,7 @@ def decide_open(
         at=clock,
         reason=f"copy of {given.stream} at {given.seq}",
         note=Note(opening=Opening(given.stream, given.seq)),
+        domain=domain,
     )
     return StreamOpening(new, None, given)
 
@@ -417,6 +418,7 @@ def _claim(
         at=clock,
         reason=f"claim of {OPEN_STREAM} at {after.seq}",
         note=Note(opening=Opening(OPEN_STREAM, after.seq)),
+        domain=domain,
     )
     return StreamOpening(new, after, None)
 

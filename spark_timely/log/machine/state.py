@@ -27,6 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_timely.errors import shown
 from spark_timely.protocol.note import Note
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.arrays import IntArray, joined_bounds, minimal
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from spark_timely.log.files.format import LogFormat
     from spark_timely.time.antichain import Antichain
+    from spark_timely.time.domain import TimeDomain
 
 
 OPEN_STREAM = "#open"
@@ -75,7 +77,7 @@ class DataFile:
     bounds: IntArray | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StreamState:
     """What the newest commit of a stream says about the stream.
 
@@ -106,6 +108,8 @@ class StreamState:
         Why progress was made, for people.
     note : Note
         What the commit says to programs.
+    domain : TimeDomain or None
+        Types of the times, to show them.
     """
 
     stream: str
@@ -121,6 +125,14 @@ class StreamState:
     at: int
     reason: str
     note: Note
+    domain: TimeDomain | None = None
+
+    def __repr__(self) -> str:
+        """Return stream, number, frontier and owner on one line; times as people write them."""
+        at = self.frontier
+        frontier = at.to_json() if self.domain is None else self.domain.show_frontier(at)
+        batch = "" if self.batch is None else f", batch={self.batch}"
+        return f"StreamState({self.stream!r}, seq={self.seq}, frontier={frontier}, owner={shown(self.owner)}{batch})"
 
     @property
     def frontier(self) -> Antichain:
@@ -155,7 +167,9 @@ class StreamState:
 
     def _values(self) -> tuple[object, ...]:
         bounds = None if self.bounds is None else tuple(map(tuple, np.asarray(self.bounds).tolist()))
-        others = (getattr(self, item.name) for item in dataclasses.fields(self) if item.name != "bounds")
+        others = (
+            getattr(self, item.name) for item in dataclasses.fields(self) if item.name not in ("bounds", "domain")
+        )
         return (*others, bounds)
 
     def __eq__(self, other: object) -> bool:
@@ -282,6 +296,7 @@ def initial_state(
     at: int,
     reason: str,
     note: Note,
+    domain: TimeDomain | None = None,
 ) -> StreamState:
     """Return the state of a stream right after its opening commit."""
     return StreamState(
@@ -298,6 +313,7 @@ def initial_state(
         at=at,
         reason=reason,
         note=note,
+        domain=domain,
     )
 
 
@@ -404,6 +420,7 @@ def batch_state(form: LogFormat, rows: pa.Table) -> StreamState:
         at=rows.column("_at")[0].value if rows.column("_at")[0].is_valid else 0,
         reason=first["_reason"] or "",
         note=Note.parse(noted[0].as_py() if len(noted) else None),
+        domain=domain,
     )
 
 

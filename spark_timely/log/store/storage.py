@@ -733,7 +733,7 @@ def checked_options(storage_options: Mapping[str, str] | None, /) -> dict[str, s
     Raises
     ------
     InvalidOptionError
-        If a name or a value is no text.
+        If they are no mapping, or a name or a value is no text.
 
     Examples
     --------
@@ -743,6 +743,10 @@ def checked_options(storage_options: Mapping[str, str] | None, /) -> dict[str, s
     spark_timely.errors.InvalidOptionError: [TIMELY_INVALID_OPTION] could not use storage option 'aws_region': \
 found type=int — hint: ...
     """
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        # Not the value: it may be a secret.
+        msg = f"could not use storage options: found type={type(storage_options).__name__}"
+        raise InvalidOptionError(msg, hint="give a dict of texts, such as {'aws_region': 'eu-west-1'}")
     found = dict(storage_options or {})
     if found:
         keep_secret(found)

@@ -12,6 +12,8 @@ Invariants
 4. An offset that was resolved names commits that the log had when its position was reached, by identity: positions are
    numbers, which a log that was put back to an earlier state reaches again by other commits. While the position stays,
    they stay.
+5. Beside numbers that are dates or timestamps stands their text (`iso`), for people who read ``lastProgress`` or a
+   checkpoint. It is never read: what an earlier version wrote does not have it, and an edited text changes nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.time.antichain import Antichain
+from spark_timely.time.domain import TimeDomain, TimeType
+from spark_timely.time.text import moment_text
 
 if TYPE_CHECKING:
     from spark_timely.log.machine.rollback import Commits
@@ -35,6 +39,33 @@ if TYPE_CHECKING:
 OFFSET_VERSION: Final = 1
 
 Seqs = dict[str, int]
+
+
+_DATED: Final = frozenset({TimeType.DATE, TimeType.TIMESTAMP})
+
+
+def iso_of(frontiers: Mapping[str, Antichain | None], domain: TimeDomain | None, /) -> dict[str, object]:
+    """Return the texts of frontiers for people, by name; nothing where the times are numbers anyway.
+
+    Parameters
+    ----------
+    frontiers : mapping
+        Those that are None are left out.
+    domain : TimeDomain or None
+        Types of the times; None where they are not known.
+
+    Examples
+    --------
+    >>> iso_of({"frontier": Antichain.of(0)}, TimeDomain(("date",))), iso_of({"frontier": Antichain.of(0)}, None)
+    ({'frontier': ['1970-01-01']}, {})
+    """
+    if domain is None or not _DATED & set(domain.types):
+        return {}
+    return {
+        name: [domain.render_time(time) for time in frontier]
+        for name, frontier in frontiers.items()
+        if frontier is not None
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,15 +289,36 @@ class Offset:
         found: dict[str, object] = {"version": OFFSET_VERSION, **self.selection.to_json()}
         if self.begin is not None:
             found["begin"] = self.begin.to_json()
-            return found
+            return {**found, **self._iso()}
         if self.log_id is not None:
             found["log"] = self.log_id
         found["origin"] = _position_to_json(self.origin)
         word = "frontier" if self.selection.delivery == "complete" else "seqs"
         found[word] = _position_to_json(self.position)
+        found.update(self._iso())
         if self.commits:
             found["commits"] = {name: list(self.commits[name]) for name in sorted(self.commits)}
         return found
+
+    def _iso(self) -> dict[str, object]:
+        """Return what stands beside the numbers, for people."""
+        times, until = self.selection.times, self.selection.until
+        frontiers = {
+            "asOf": self.selection.as_of,
+            "upTo": None if until is None else until.value,
+            "begin": None if self.begin is None else self.begin.value,
+            "origin": self.origin,
+            "frontier": self.position,
+        }
+        antichains = {name: value if isinstance(value, Antichain) else None for name, value in frontiers.items()}
+        try:
+            found = iso_of(antichains, None if times is None else TimeDomain(tuple(TimeType(name) for name in times)))
+        except ValueError:  # types of another version: the numbers say it all
+            return {}
+        for name, bound in (("begin", self.begin), ("from", self.selection.start), ("until", until)):
+            if bound is not None and bound.kind == "timestamp" and isinstance(bound.value, int):
+                found[name] = moment_text(bound.value)
+        return {"iso": found} if found else {}
 
 
 def read_offset(found: object, arity: int, /) -> Offset:

@@ -19,18 +19,19 @@ import threading
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, Unpack
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from spark_timely.conf.given import SinkGiven
 from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
 from spark_timely.errors import (
     InvalidOptionError,
     InvalidUsageError,
 )
 from spark_timely.log.machine.state import CommitOutcome
-from spark_timely.log.store.storage import FileStorage, open_storage
+from spark_timely.log.store.storage import FileStorage, checked_options, open_storage
 from spark_timely.sink.columns import fingerprint
 from spark_timely.sink.commit import TaskReport, commit_reports, is_refusal
 from spark_timely.sink.continuity import BatchId
@@ -49,6 +50,7 @@ from spark_timely.spark.capture.staging import (
     tidy,
     write_files,
 )
+from spark_timely.spark.session import stored
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -67,7 +69,8 @@ def capture(
     checkpoint: str | None = None,
     app_id: str | None = None,
     step: int = 0,
-    **options: object,
+    storage_options: Mapping[str, str] | None = None,
+    **options: Unpack[SinkGiven],
 ) -> CommitOutcome:
     """Append one micro-batch to a log, exactly once; for use inside ``foreachBatch``.
 
@@ -90,9 +93,11 @@ def capture(
         Which capture into the same stream within the micro-batch, ascending from 0. Two captures of one
         micro-batch into one stream need different steps: with the same one the second is refused. With
         ``frontier="source"`` the last of them moves the frontier; give the others ``frontier="hold"``.
-    **options
-        Options of the sink in snake_case or as Spark writes them: `stream`, `time_column`,
-        `frontier`, `lateness`, `late_data` and so on. `target_file_size` has no effect: Spark writes one
+    storage_options : mapping of str to str, optional
+        Credentials and settings for cloud URLs.
+    **options : SinkGiven
+        Options of the sink in snake_case, which editors and type checkers know, or as Spark writes them: `stream`,
+        `time_column`, `frontier`, `lateness`, `late_data` and so on. `target_file_size` has no effect: Spark writes one
         file per task; repartition `df` for fewer or more.
 
     Returns
@@ -131,7 +136,7 @@ def capture(
     >>> query = stream.writeStream.foreachBatch(into_log).option(
     ...     "checkpointLocation", "/data/checkpoint").start()  # doctest: +SKIP
     """
-    parsed = _options(path, options)
+    parsed = _options(path, {**options, **stored(checked_options(storage_options))})
     parsed = replace(parsed, checkpoint_location=parsed.checkpoint_location if checkpoint is None else checkpoint)
     ident = _ident(df, batch_id, step, app_id, parsed)
     if parsed.dialect == "cdcv2":

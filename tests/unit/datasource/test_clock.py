@@ -142,3 +142,20 @@ def test_what_is_no_clock_is_refused() -> None:
         TimelyDataSource({"path": "log", "run": "a", "logs": "b"}).schema()
     with pytest.raises(InvalidUsageError, match="could not read a clock as a batch"):
         TimelyDataSource({"path": "log", "content": "clock"}).reader(None)  # type: ignore[arg-type]
+
+
+def test_clock_has_the_text_of_dates_beside_their_numbers() -> None:
+    log = MemoryLog.create(pa.schema([("v", pa.int64())]), times="date", minimum="2013-01-01")
+    now = ManualClock()
+    clock = Clock([log.another()], run="one", now=now)
+    first = offset(clock.latest(clock.initial()))
+    assert (first["frontiers"], first["iso"]) == ({"memory": [15706]}, {"memory": ["2013-01-01"]})
+    now.advance(1)
+    assert clock.latest(first) == first
+    log.writer(owner="me").advance("2013-06-13")
+    now.advance(1)
+    second = offset(clock.latest(first))
+    assert second["iso"] == {"memory": ["2013-06-13"]}
+    # What an earlier version wrote is a position too.
+    without = {name: value for name, value in first.items() if name != "iso"}
+    assert clock.rows(without, second).num_rows == clock.rows(first, second).num_rows == 1

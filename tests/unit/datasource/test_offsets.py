@@ -79,6 +79,64 @@ def test_offset_of_seqs_does_not_depend_on_their_order() -> None:
     assert json.dumps(one.to_json()) == json.dumps(other.to_json())
 
 
+DATED: dict[str, tuple[Offset, dict[str, object]]] = {
+    "a position": (
+        Offset(Selection(times=("timestamp",)), position=Antichain.of(1_371_139_200_000_000), origin=Antichain.of(0)),
+        {"origin": ["1970-01-01T00:00Z"], "frontier": ["2013-06-13T16:00Z"]},
+    ),
+    "the end": (
+        Offset(Selection(times=("date",)), position=Antichain.empty(), origin=Antichain.of(15706)),
+        {"origin": ["2013-01-01"], "frontier": []},
+    ),
+    "a product time": (
+        Offset(
+            Selection(times=("long", "date"), until=Bound("up_to", Antichain.of((7, 1)))),
+            position=Antichain.of((1, 1), (2, 0)),
+            origin=Antichain.of((0, 0)),
+        ),
+        {
+            "upTo": [[7, "1970-01-02"]],
+            "origin": [[0, "1970-01-01"]],
+            "frontier": [[1, "1970-01-02"], [2, "1970-01-01"]],
+        },
+    ),
+    "what is no date": (
+        Offset(Selection(times=("timestamp",)), position=Antichain.of(2**62), origin=Antichain.of(-(2**63))),
+        {"origin": ["us:-9223372036854775808"], "frontier": ["us:4611686018427387904"]},
+    ),
+    "a beginning": (
+        Offset(Selection(times=("date",), as_of=Antichain.of(1)), begin=Begin("as_of", Antichain.of(1))),
+        {"asOf": ["1970-01-02"], "begin": ["1970-01-02"]},
+    ),
+    "moments of the wall clock": (
+        Offset(
+            Selection("arrival", times=("long",), start=Begin("timestamp", 0), until=Bound("timestamp", 60_000_000)),
+            position={"main": 3},
+            origin={},
+        ),
+        {"from": "1970-01-01T00:00Z", "until": "1970-01-01T00:01Z"},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DATED)
+def test_offset_has_a_text_beside_its_numbers_for_people(what: str) -> None:
+    offset, text = DATED[what]
+    found = offset.to_json()
+    assert found["iso"] == text
+    arity = len(offset.selection.times or ())
+    without = {name: value for name, value in found.items() if name != "iso"}
+    edited = {**found, "iso": {"frontier": ["2099-01-01"], "origin": "?"}}
+    # What an earlier version wrote is the same offset, and the text is never believed.
+    assert read_offset(found, arity) == read_offset(without, arity) == read_offset(edited, arity) == offset
+
+
+@pytest.mark.parametrize("times", [None, ("long",), ("of another version",)])
+def test_offset_of_numbers_has_no_text_beside_them(times: tuple[str, ...] | None) -> None:
+    offset = Offset(Selection(times=times), position=Antichain.of(5), origin=Antichain.of(0))
+    assert "iso" not in offset.to_json()
+
+
 def test_offset_of_a_newer_version_is_refused() -> None:
     with pytest.raises(
         LogFormatError, match=r"version=2, known is 1 — hint: upgrade spark-timely, .*: a newer version wrote it"

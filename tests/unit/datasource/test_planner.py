@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -122,6 +123,32 @@ def test_offset_without_types_is_continued_and_gets_them() -> None:
     assert values([batch]) == [[2]]
     commits = {name: [state.seq, state.identity] for name, state in log.ends().items()}
     assert json.loads(batch.end) == {**old, "times": ["long"], "frontier": [3], "commits": commits}
+
+
+def test_offset_of_dates_has_their_text_and_one_without_continues() -> None:
+    log = MemoryLog.create(PAYLOAD, times="date", minimum="2013-01-01", clock=Wall())
+    writer = log.writer(owner="me")
+    writer.append({"_time": [date(2013, 6, 12)], "v": [1]}, advance_to="2013-06-13")
+    checkpoint = Checkpoint()
+    (batch,) = drive(log, checkpoint=checkpoint).available_now()
+    assert json.loads(batch.end)["iso"] == {"origin": ["2013-01-01"], "frontier": ["2013-06-13"]}
+    # As an earlier version wrote it: nothing new is no micro-batch, and what comes then is read.
+    old = json.loads(checkpoint.offsets[0])
+    del old["iso"]
+    checkpoint.offsets[0] = json.dumps(old)
+    assert drive(log, checkpoint=checkpoint).available_now() == []
+    writer.append({"_time": [date(2013, 6, 13)], "v": [2]}, advance_to="2013-06-15")
+    (batch,) = drive(log, checkpoint=checkpoint).available_now()
+    assert values([batch]) == [[2]]
+    assert json.loads(batch.end)["iso"]["frontier"] == ["2013-06-15"]
+    planner = ReplayPlanner(log.another(), make_options())
+    planner.latest(planner.initial())
+    assert planner.report()["iso"] == {"frontier": ["2013-06-15"]}
+    # A text that was edited says nothing: the last micro-batch is planned from its numbers.
+    edited = {**json.loads(checkpoint.offsets[1]), "iso": {"frontier": ["2099-01-01"]}}
+    checkpoint.offsets[1] = json.dumps(edited)
+    checkpoint.n_committed = 1
+    assert values(drive(log, checkpoint=checkpoint).available_now()) == [[2]]
 
 
 def test_last_batch_is_planned_again_from_its_offsets_alone() -> None:

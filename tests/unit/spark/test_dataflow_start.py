@@ -30,6 +30,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a limit that is no number": ({"max_times_per_step": "7"}, "max_times_per_step='7'"),
     "true for a number": ({"max_bytes_per_task": True}, "max_bytes_per_task=True"),
     "something else beside it": ({"beside": ["other"]}, "found 'other' beside it"),
+    "a trigger that is none": (
+        {"trigger": "sometimes"},
+        "start dataflow 'flow': found trigger='sometimes' — hint: give",
+    ),
+    "a number for a trigger": ({"trigger": 5}, "start dataflow 'flow': found trigger=5 — hint: give"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -175,3 +176,35 @@ def test_end_of_a_query_does_not_close_what_follows_its_sources(tmp_path: Path) 
     df: Any = None
     with pytest.raises(errors.InvalidOptionError, match="on_finish='close' with frontier='source' — hint: leave on_"):
         start(df, path=str(tmp_path / "log"), checkpoint=str(tmp_path / "c"), on_finish="close", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"trigger": "sometimes"}, "found trigger='sometimes' — hint: give 'availableNow', 'once'"),
+        ({"trigger": {"availableNow": False}}, "found trigger={'availableNow': False} — hint: give"),
+        ({"storage_options": "x"}, "could not use storage options: found type=str — hint: give a dict"),
+        ({"storage_options": {"region": 5}}, "could not use storage option 'region': found type=int"),
+        ({"lateData": "nonsense"}, "found lateData='nonsense' — hint: expected one of"),  # Spark's way of writing it
+        ({"late_data": "nonsense"}, "found lateData='nonsense' — hint: expected one of"),
+        ({"latenes": "3"}, "found unknown option 'latenes' — hint: did you mean 'lateness'?"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_touched(
+    tmp_path: Path, options: dict[str, Any], found: str
+) -> None:
+    df: Any = None
+    with pytest.raises(errors.InvalidOptionError) as caught:
+        start(df, path=str(tmp_path / "log"), checkpoint=str(tmp_path / "c"), **options)
+    assert found in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_storage_options_are_those_of_the_log(tmp_path: Path) -> None:
+    df: Any = SimpleNamespace(isStreaming=False)
+    place = {"path": "/Volumes/main/raw/log", "checkpoint": str(tmp_path)}
+    with pytest.raises(errors.InvalidOptionError, match="found a Databricks volume"):
+        start(df, **place)
+    # The promise of a single writer among them is heard: what is refused next is the DataFrame.
+    with pytest.raises(errors.InvalidUsageError, match="found a DataFrame that is not streaming"):
+        start(df, **place, storage_options={"allow_unsafe_rename": "true"})

@@ -64,7 +64,8 @@ def test_call_of_others_before_the_fork_is_told_too(tmp_path: Path, monkeypatch:
     log = create_log(tmp_path / "log", SCHEMA, minimum=(0,))
     open_log(log.path)
     monkeypatch.setattr(delta_calls, "_called_in", None)  # as if somebody else had called it
-    assert in_a_fork(lambda: open_log(log.path)).startswith("InvalidUsageError: [TIMELY_INVALID_USAGE] could not use log")
+    said = in_a_fork(lambda: open_log(log.path))
+    assert said.startswith("InvalidUsageError: [TIMELY_INVALID_USAGE] could not use log")
 
 
 def test_panic_is_an_error_that_except_exception_sees() -> None:

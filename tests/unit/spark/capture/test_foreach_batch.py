@@ -305,3 +305,10 @@ def test_second_capture_is_refused_unless_the_first_failed(tmp_path: Path, monke
     assert foreach_batch.capture(first, 0, **where).committed  # type: ignore[arg-type]
     assert len(seen) == 2
     assert open_log(where["path"]).messages()["t"].to_pylist() == [1, 2]
+
+
+def test_storage_options_of_a_capture_are_checked(tmp_path: Path) -> None:
+    options: Any = "x"
+    with pytest.raises(errors.InvalidOptionError, match="could not use storage options: found type=str — hint: give a"):
+        foreach_batch.capture(None, 0, path=str(tmp_path / "log"), app_id="a", storage_options=options)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())

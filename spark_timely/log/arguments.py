@@ -1,0 +1,102 @@
+"""Checks of what callers give to a log: a value of another type is refused before anything is done.
+
+Each function takes what is attempted (``could not …``) and the name of the argument, for the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+
+from spark_timely.conf.kinds import parse_bytes
+from spark_timely.errors import InvalidUsageError, shown
+
+
+def check_text(attempt: str, name: str, value: object, /, *, optional: bool = False) -> None:
+    """Refuse what is no text; raises `InvalidUsageError`.
+
+    Examples
+    --------
+    >>> check_text("could not append", "reason", 5)
+    Traceback (most recent call last):
+    ...
+    spark_timely.errors.InvalidUsageError: could not append: found reason=5 — hint: give a text as reason
+    """
+    if not isinstance(value, str) and not (optional and value is None):
+        raise _refusal(attempt, name, value, f"give a text as {name}")
+
+
+def check_whole(attempt: str, name: str, value: object, /, *, least: int, optional: bool = False) -> None:
+    """Refuse what is no whole number of `least` or more; raises `InvalidUsageError`.
+
+    Examples
+    --------
+    >>> check_whole("could not open log 'a'", "merge_every", 0, least=1)
+    Traceback (most recent call last):
+    ...
+    spark_timely.errors.InvalidUsageError: could not open log 'a': found merge_every=0 — hint: give a whole ...
+    """
+    if optional and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise _refusal(attempt, name, value, f"give a whole number of {least} or more")
+
+
+def check_schema(attempt: str, name: str, value: object, /) -> None:
+    """Refuse what is no Arrow schema; raises `InvalidUsageError`.
+
+    Examples
+    --------
+    >>> check_schema("could not create log 'a'", "schema", pa.schema([("v", pa.int64())]))
+    """
+    if not isinstance(value, pa.Schema):
+        raise _refusal(attempt, name, value, f"give a pyarrow.Schema as {name}: pa.schema([('v', pa.int64())])")
+
+
+def names_of(attempt: str, name: str, value: object, /) -> tuple[str, ...]:
+    """Return one name or several as a tuple.
+
+    Raises
+    ------
+    InvalidUsageError
+        If it is neither a text nor texts.
+
+    Examples
+    --------
+    >>> names_of("could not read", "columns", "v"), names_of("could not read", "columns", ["v", "w"])
+    (('v',), ('v', 'w'))
+    """
+    if isinstance(value, str):
+        return (value,)
+    names = tuple(value) if isinstance(value, Iterable) and not isinstance(value, bytes) else (None,)
+    if not all(isinstance(each, str) for each in names):  # a few
+        raise _refusal(attempt, name, value, f"give a name or a list of names as {name}")
+    return names
+
+
+def size_of(attempt: str, name: str, value: object, /) -> int:
+    """Return a size in bytes, given as a number or as text such as ``"128mb"``.
+
+    Raises
+    ------
+    InvalidUsageError
+        If it is none, or less than a byte.
+
+    Examples
+    --------
+    >>> size_of("could not compact", "target_file_size", "64kb")
+    65536
+    """
+    try:
+        size = parse_bytes(int(value) if isinstance(value, np.integer) else value)
+    except ValueError as error:
+        raise _refusal(attempt, name, value, str(error).replace("expected", "give", 1)) from error
+    if size < 1:
+        raise _refusal(attempt, name, value, f"give {name} of at least 1 byte")
+    return size
+
+
+def _refusal(attempt: str, name: str, value: object, hint: str) -> InvalidUsageError:
+    return InvalidUsageError(f"{attempt}: found {name}={shown(value)}", hint=hint, context={"argument": name})
