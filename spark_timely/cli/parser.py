@@ -416,7 +416,7 @@ def wrapped(text: str, width: int) -> str:
 
     Examples
     --------
-    >>> print(wrapped("codes:\\n  0    done, or yes", 14))
+    >>> print(wrapped("codes:\n  0    done, or yes", 14))
     codes:
       0    done,
            or yes

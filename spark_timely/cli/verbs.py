@@ -728,6 +728,8 @@ def _asked(options: argparse.Namespace) -> tuple[list[Log], Callable[[Antichain]
         msg = f"could not read the command line: found LOG {shown(options.log)} beside --cut"
         raise InvalidUsageError(msg, hint="leave LOG out: a cut names its logs")
     cut = Cut.from_json(_text(options.cut))
+    for entry in cut.logs:  # as many turns as logs
+        reach(entry.path, storage_options(options))
     return open_cut(cut, storage_options=storage_options(options)), cut.reached_by
 
 

@@ -282,12 +282,6 @@ _OPEN_TRIES = 3
 LOOKS_S = (0.1, 0.2, 0.4, 0.8, 1.6)
 
 
-def _table(found: object) -> pa.Table:
-    """Return a table of delta-rs as one of pyarrow."""
-    # Not pa.table: it loads pandas, to see whether it was given a frame, which takes longer than to open a log.
-    return pa.RecordBatchReader.from_stream(found).read_all()
-
-
 def _pause(seconds: float) -> None:
     time.sleep(seconds)
 
@@ -549,7 +543,7 @@ class DeltaStore:
         if "deletionVectors" in features:
             self._refuse_vectors(table)
         self.live = LiveFiles(self.format.domain.arity)
-        self.live.add(index_files(self.format, _table(table.get_add_actions())))
+        self.live.add(index_files(self.format, pa.table(table.get_add_actions())))
         self._mark = self._entry_mark()
 
     def _entry_mark(self) -> tuple[int, ...] | None:
@@ -600,7 +594,7 @@ class DeltaStore:
         )
 
     def _refuse_vectors(self, table: DeltaTable) -> None:
-        vectors = _table(table.deletion_vectors())
+        vectors = pa.table(table.deletion_vectors())
         if vectors.num_rows:
             msg = f"could not open log {self.path!r}: found deletion vectors on {vectors.num_rows} files"
             raise LogFormatError(

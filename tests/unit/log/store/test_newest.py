@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import random
 import shutil
 import subprocess
@@ -148,25 +147,3 @@ def test_lost_progress_and_other_tables_have_no_frontier(log: Log, tmp_path: Pat
 def test_process_with_delta_loaded_opens_the_log(log: Log) -> None:
     # It may have been forked.
     assert newest.newest_frontier(log.path) is None
-
-
-def test_answer_is_that_of_the_opened_log_in_each_form(log_path: str) -> None:
-    log = create_log(log_path, SCHEMA, times=("timestamp",))
-    log.writer(owner="me").advance("2013-06-12T08:00Z")
-    code = "import sys; from spark_timely.cli import main; sys.exit(main(sys.argv[1:]))"
-    quick = "from spark_timely.log.store import newest; newest.newest_frontier = lambda _: None; "
-    for words, wanted in (([], 0), (["--json"], 0), (["--complete"], 1), (["--complete", "--json"], 1)):
-        answers = []
-        for before in ("", quick):
-            done = subprocess.run(
-                [sys.executable, "-c", before + code, "frontier", log.path, *words],
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=60,
-            )
-            answers.append((done.returncode, done.stdout, done.stderr))
-        assert answers[0] == answers[1]
-        assert (answers[0][0], answers[0][2]) == (wanted, "")
-        if "--json" in words:
-            assert json.loads(answers[0][1])["frontier"] == ["2013-06-12T08:00:00Z"]
