@@ -31,6 +31,7 @@ from spark_timely.errors import (
     SchemaMismatchError,
     StorageError,
     TimelyError,
+    described,
     shown,
 )
 from spark_timely.log.arguments import check_schema, check_text, check_whole, size_of
@@ -903,7 +904,7 @@ class Log:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, the commit before it was not touched
             logger.warning("log %r: %s was put off: %s", self.path, what, error)
-            self._put_off[what] = f"{what} was put off: {shown(str(error))}"
+            self._put_off[what] = f"{what} was put off: {shown(described(error))}"
 
     def upkeep_problems(self) -> list[str]:
         """Return what is wrong with the upkeep of the log: what this handle could not do, and what nobody did.

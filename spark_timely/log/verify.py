@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_timely.canonical.state import CanonicalState
-from spark_timely.errors import DataLossError, ProtocolError
+from spark_timely.errors import DataLossError, ProtocolError, described
 from spark_timely.log.files.format import in_schema
 from spark_timely.log.files.parquet import corrupt, open_parquet
 from spark_timely.log.machine.state import OPEN_STREAM, StreamState, states_by_seq, stream_codes
@@ -133,7 +133,7 @@ def verify_log(log: CaptureLog) -> VerifyReport:
                 state.add(table, times, diffs)
                 tally.add(table["_stream"], np.asarray(table["_seq"].to_numpy(), np.int64), times)
         except DataLossError as error:
-            problems.append(str(error))
+            problems.append(described(error))
     dead = log.dead_files()
     for path in dead.paths.tolist():
         if not log.storage.exists(path):

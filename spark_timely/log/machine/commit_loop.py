@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from spark_timely.errors import LogFormatError, StorageError, shown
+from spark_timely.errors import LogFormatError, StorageError, described, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -181,7 +181,8 @@ def commit_loop(
         stored = error if isinstance(error, StorageError) else None
         if not tried or (stored is not None and not stored.determinate):
             raise
-        message = f"could not tell whether a commit to log {context['path']!r} happened: found {shown(str(error))}"
+        found = shown(described(error))
+        message = f"could not tell whether a commit to log {context['path']!r} happened: found {found}"
         raise StorageError(
             message if stored is None else stored.message,
             hint="read the log to see whether the commit happened",
