@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError
@@ -20,6 +20,7 @@ from spark_timely.sink.commit import TaskReport, commit_reports, delete_files, i
 from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.plan import CapturePlan, make_plan
 from spark_timely.spark.base.checkpoint import checkpoint_state, planned_offsets, require_checkpoint
+from spark_timely.spark.base.compat import StreamArrowWriter
 from spark_timely.spark.base.worker import settle_planner, settle_worker
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class CaptureMessage(WriterCommitMessage):
     report: TaskReport
 
 
-class TimelyStreamWriter(DataSourceStreamArrowWriter):
+class TimelyStreamWriter(StreamArrowWriter):
     """Write micro-batches to a log.
 
     Parameters
