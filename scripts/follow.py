@@ -4,7 +4,7 @@
 
 The lines ``pip install`` of a page run as they stand there, with the wheel in the place of the clone. Its blocks of
 Python run in one process, its commands as programs, in the order of the page, and what they print is compared with it.
-Lines that need a clone (``make demo``) are named and left out; any other line of a shell is a mistake of the page.
+Lines that need a clone (``make demo``) are named and left out; any other line of a shell fails.
 """
 
 from __future__ import annotations
