@@ -47,19 +47,22 @@ nice "$tools/bin/python" -m build --outdir "$dist" . >"$out/build.log" 2>&1 || {
 "$tools/bin/python" -m twine check --strict "$dist"/*
 wheel="$ROOT/$(echo "$dist"/*.whl)"
 
-# In one environment after the other what each extra adds, so that each is used with no package of a later one beside it.
-# The pages say themselves what to install: $@ beside it.
-try() { # extra, in the environment $venv
-    install_into "$venv" "spark-timely${1:+[$1]} @ file://$wheel"
+# One extra after the other into one environment, so that none is used beside a package that only a later one brings.
+try() { # what is tried, the extra, more arguments for pip
+    local tried="$1" extra="$2"
+    shift 2
+    install_into "$venv" "spark-timely${extra:+[$extra]} @ file://$wheel" "$@"
     "$venv/bin/python" -m pip check --disable-pip-version-check
-    (cd "$out" && nice "$ROOT/$venv/bin/python" "$ROOT/scripts/try_extra.py" "${2:-$1}")
+    (cd "$out" && nice "$ROOT/$venv/bin/python" "$ROOT/scripts/try_extra.py" "$tried")
 }
 venv="$out/venv"
 make_venv "$venv" "$PYTHON_VENV"
-try "" alone
+try alone ""
 nice "$PYTHON_VENV" scripts/follow.py --wheel "$wheel" --python "$venv/bin/python" README.md docs/tutorial/first-log.md docs/tutorial/flights.md
-try spark
-for extra in delta connect fast demo; do try "$extra"; done
+try spark spark
+for extra in connect fast demo; do try "$extra" "$extra"; done
+# Its JARs come from a Maven repository, which may have the pinned ones alone at hand.
+try delta delta "$(grep -i '^delta.spark==' constraints.txt)"
 
 say "$tag is built and checked: $dist"
 if [ "${TAG:-}" = 1 ]; then
