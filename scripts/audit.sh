@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Looks up the pinned packages among known vulnerabilities. Fails where there is one, and where no advisory service can be
-# reached: then nothing is known.
+# reached, or does not know a package: then nothing is known (`--strict`; without it that ends well).
 
 set -euo pipefail
 # shellcheck source=scripts/env.sh
@@ -18,7 +18,7 @@ mkdir -p build/release
 }
 log="build/release/audit.log"
 ended=0
-"$tools/bin/python" -m pip_audit --requirement constraints.txt --no-deps --disable-pip --progress-spinner off --timeout 15 "$@" \
+"$tools/bin/python" -m pip_audit --requirement constraints.txt --no-deps --disable-pip --strict --progress-spinner off --timeout 15 "$@" \
     >"$log" 2>&1 </dev/null || ended=$?
 cat "$log"
 # It ends with 1 for a vulnerability and for a service that does not answer alike.
