@@ -13,7 +13,7 @@ PYTEST := bash "$(ROOT)/scripts/pytest.sh"
 # More arguments for pytest: make test ARGS="-k frontier -x"
 ARGS ?=
 
-.PHONY: help setup env fmt lint types layers unit check test test-spark long fuzz golden-update mutants bench demo across-runs handover late-data docs changelog clean
+.PHONY: help setup env fmt lint types layers unit check test test-spark long fuzz golden-update mutants bench demo across-runs handover late-data docs changelog lane-base lane-spark lane-python lane-features lane-databricks audit release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' "$(ROOT)/Makefile" | column -t -s '|' 2>/dev/null || \
@@ -81,8 +81,29 @@ late-data: setup ## the same late rows in batches of other sizes: Spark's counts
 docs: env ## the documentation as a site in build/docs; renews its generated pages first
 	@bash "$(ROOT)/scripts/docs.sh"
 
-changelog: env ## put the entries of changelog.d into CHANGELOG.md, for a release: VERSION=0.2.0
-	@cd "$(ROOT)" && $(RUN) -m towncrier build --yes --version "$(VERSION)"
+changelog: env ## put the entries of changelog.d into CHANGELOG.md, for a release: first set __version__
+	@cd "$(ROOT)" && $(RUN) -m towncrier build --yes --version "$$($(RUN) -c 'import spark_timely; print(spark_timely.__version__)')"
+
+lane-base: env ## lane: without optional packages
+	@bash "$(ROOT)/scripts/lane.sh" base $(ARGS)
+
+lane-spark: setup ## lane: the newest pyspark 4.2.x
+	@bash "$(ROOT)/scripts/lane.sh" spark $(ARGS)
+
+lane-python: setup ## lane: Python 3.13, or another: VERSION=3.12
+	@VERSION="$(VERSION)" bash "$(ROOT)/scripts/lane.sh" python $(ARGS)
+
+lane-features: env ## lane: which features are found in pyspark 4.0 and 4.1
+	@bash "$(ROOT)/scripts/lane.sh" features $(ARGS)
+
+lane-databricks: env ## lane: the packages of Databricks' environment version 5
+	@bash "$(ROOT)/scripts/lane.sh" databricks $(ARGS)
+
+audit: env ## known vulnerabilities of the pinned packages; needs an advisory service
+	@bash "$(ROOT)/scripts/audit.sh" $(ARGS)
+
+release: setup ## build, install and use each extra, follow the pages; TAG=1 tags a clean tree
+	@TAG="$(TAG)" bash "$(ROOT)/scripts/release.sh"
 
 clean: ## remove what was built, the environment excepted
 	@rm -rf "$(ROOT)"/build "$(ROOT)"/spark-warehouse "$(ROOT)"/metastore_db "$(ROOT)"/derby.log "$(ROOT)"/.mypy_cache "$(ROOT)"/.ruff_cache

@@ -18,7 +18,7 @@ from spark_timely.datasource.clock import CLOCK_SCHEMA, check_clock_options
 from spark_timely.datasource.partitions import SPLIT_SCHEMA, restrict_layout
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log.files.format import METADATA_KEY
-from spark_timely.spark.base.compat import ADMISSION_CONTROL
+from spark_timely.spark.base.compat import ADMISSION_CONTROL, require_arrow_sink
 from spark_timely.spark.base.schema import arrow_schema, spark_schema
 from spark_timely.spark.base.worker import settle_planner, short_errors
 
@@ -147,6 +147,7 @@ class TimelyDataSource(DataSource):
         from spark_timely.sink.writer import make_stream_writer
 
         settle_planner()
+        require_arrow_sink()
         return make_stream_writer(self.options, schema, overwrite)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - as Spark has it

@@ -28,6 +28,7 @@ from spark_timely.spark.base.checkpoint import (
     reachable,
     require_checkpoint,
 )
+from spark_timely.spark.base.compat import require_arrow_sink
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -123,6 +124,8 @@ def check_start(schema: StructType, options: SinkOptions, /, *, gapless: bool) -
     Cost: as planning a micro-batch. Where the checkpoint or the log cannot be reached from here, what they would say is
     left to the first micro-batch.
     """
+    if gapless:
+        require_arrow_sink()
     ident, finished = _next_batch(options)
     try:
         make_plan(schema, options, ident, gapless=gapless, begun=False)

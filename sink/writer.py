@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_timely.errors import StorageError, TimelyError, TimelyInternalError
 from spark_timely.sink.commit import TaskReport, commit_reports, delete_files, is_refusal
@@ -20,6 +20,7 @@ from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.plan import CapturePlan, make_plan
 from spark_timely.sink.start import sink_options
 from spark_timely.spark.base.checkpoint import checkpoint_state, planned_offsets, require_checkpoint
+from spark_timely.spark.base.compat import StreamArrowWriter
 from spark_timely.spark.base.worker import settle_planner, settle_worker, short_errors
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class RefusalMessage(WriterCommitMessage):
 
 
 @short_errors
-class TimelyStreamWriter(DataSourceStreamArrowWriter):
+class TimelyStreamWriter(StreamArrowWriter):
     """Write micro-batches to a log.
 
     Parameters

@@ -129,7 +129,7 @@ def parse_predicate(text: str, types: Mapping[str, pa.DataType], /, *, what: str
     Raises
     ------
     InvalidUsageError
-        If the text is no condition, or has parts that are not known here; if sqlglot is not installed.
+        If the text is no condition, or has parts that are not known here.
     SchemaMismatchError
         If it names no column, or compares what cannot be compared.
 
@@ -153,12 +153,9 @@ def parse_predicate(text: str, types: Mapping[str, pa.DataType], /, *, what: str
 
 def _read(text: str, what: str) -> exp.Expr:
     """Let sqlglot read the text."""
-    try:
-        import sqlglot
-        from sqlglot.errors import ParseError, SqlglotError
-    except ImportError as error:
-        msg = f"could not {what}: found a condition as text, and no package sqlglot"
-        raise InvalidUsageError(msg, hint="run pip install 'spark-timely[sql]'") from error
+    import sqlglot  # here, not above: most processes read no condition
+    from sqlglot.errors import ParseError, SqlglotError
+
     if "\\" in text:
         raise _refused(text, what, "a backslash")
     try:

@@ -34,12 +34,16 @@ _COLUMNS = re.compile(r"[ \t]+$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is run at once: a block of Python or a command, what the page says that it prints, and where it says so."""
+    """What is run at once: a block of Python or a command, what the page says that it prints, and where it says so.
+
+    The code of a command calls the command line in the process of the page; the command itself is kept beside it.
+    """
 
     code: str
     printed: str
     span: tuple[int, int]
     has_place: bool
+    command: str | None = None
 
 
 def pages() -> list[Path]:
@@ -73,7 +77,8 @@ def _commands(text: str, offset: int) -> list[Step]:
         command, _, printed = text[begin:end].partition("\n")
         assert command.startswith(_COMMAND), command
         code = f"import shlex; from spark_timely.cli import main; main(shlex.split({command[len(_COMMAND) :]!r}))\n"
-        found.append(Step(code, printed, (offset + end - len(printed), offset + end), has_place=True))
+        span = (offset + end - len(printed), offset + end)
+        found.append(Step(code, printed, span, has_place=True, command=command.removeprefix("$ ")))
     return found
 
 
@@ -108,24 +113,26 @@ def _needs(name: str, extra: str) -> list[Requirement]:
     return [need for need in needs if need.marker is None or need.marker.evaluate({"extra": extra})]
 
 
-def run(parts: list[Step], folder: Path, *, without: list[str] | None = None) -> list[str]:
+def run(parts: list[Step], folder: Path, *, without: list[str] | None = None, python: Path | None = None) -> list[str]:
     """Run the steps of a page in a process of its own, in an empty folder, and return what each prints.
 
-    The modules `without` cannot be imported there.
+    The modules `without` cannot be imported there. With the `python` of another environment, commands are programs of
+    that environment.
     """
+    codes = [part.code if python is None or part.command is None else _program(part.command) for part in parts]
     script = folder / ".page.py"
     script.write_text(
         f"import sys; sys.modules.update(dict.fromkeys({without or []!r}))\n"
         "names = {'__name__': '__main__'}\n"
-        f"for number, code in enumerate({[part.code for part in parts]!r}):\n"
+        f"for number, code in enumerate({codes!r}):\n"
         "    exec(compile(code, f'step {number}', 'exec'), names)\n"
         f"    print({_MARK!r}, flush=True)\n",
         encoding="utf-8",
     )
     ended = subprocess.run(
-        [sys.executable, script.name],
+        [python or sys.executable, script.name],
         cwd=folder,
-        env={**os.environ, "JAVA_TOOL_OPTIONS": QUICK},
+        env=_environment(python),
         capture_output=True,
         encoding="utf-8",
         timeout=500,
@@ -133,6 +140,25 @@ def run(parts: list[Step], folder: Path, *, without: list[str] | None = None) ->
     )
     assert ended.returncode == 0, ended.stderr[-5000:]
     return [_tidy(printed) for printed in ended.stdout.split(f"{_MARK}\n")[:-1]]
+
+
+def _program(command: str) -> str:
+    """Return code that runs a command and prints what it prints; 1 is its no."""
+    return (
+        "import shlex, subprocess\n"
+        f"ended = subprocess.run(shlex.split({command!r}), stdout=subprocess.PIPE, encoding='utf-8')\n"
+        "assert ended.returncode in (0, 1), ended\n"
+        "print(ended.stdout, end='')\n"
+    )
+
+
+def _environment(python: Path | None) -> dict[str, str]:
+    """Return the variables of a page's process: with another Python, those of a shell in which that one is chosen."""
+    found = {**os.environ, "JAVA_TOOL_OPTIONS": QUICK}
+    if python is not None:
+        found = {name: value for name, value in found.items() if not name.startswith(("PYTHON", "PYSPARK", "VIRTUAL"))}
+        found["PATH"] = f"{python.parent}{os.pathsep}{found['PATH']}"
+    return found
 
 
 def _tidy(printed: str) -> str:

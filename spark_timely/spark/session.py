@@ -93,7 +93,8 @@ def session(
     master : str
         Where Spark runs.
     delta : bool
-        Whether Spark itself shall know Delta tables; needs the package ``delta-spark``.
+        Whether Spark itself shall know Delta tables; needs the package ``delta-spark``
+        (``pip install 'spark-timely[delta]'``).
     **conf : str
         Further settings; they win over the helper's (Java options are added to its own). Names with
         dots: ``**{"spark.ui.enabled": "false"}``.
@@ -133,7 +134,7 @@ def session(
         except ImportError as error:
             msg = "could not start a session for Delta tables: found no package delta-spark"
             raise InvalidUsageError(
-                msg, hint="install it with pip install 'spark-timely[spark]', or leave delta=True out"
+                msg, hint="install it with pip install 'spark-timely[delta]', or leave delta=True out"
             ) from error
         extra = [name for name in conf.get("spark.jars.packages", "").split(",") if name]
         if not conf.get("spark.jars"):

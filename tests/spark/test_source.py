@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from chispa import assert_df_equality
 
 import spark_timely
 from spark_timely.testing import assert_same_rows
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 PAYLOAD = pa.schema([pa.field("key", pa.int64(), nullable=False), ("word", pa.string())])
+# What a computation says of its order and of nulls is Spark's.
+LOOSE: dict[str, Any] = {"ignore_row_order": True, "ignore_nullable": True}
 
 
 def make_log(path: str, *, kind: str = "stream", streams: tuple[str, ...] = ("a", "b")) -> spark_timely.Log:
@@ -280,15 +283,15 @@ def test_contents_of_a_collection_and_their_changes(spark: SparkSession, log_pat
     ]
     for time, wanted in ((1, [(1, "x")]), (2, [(2, None)] * 2), (3, [(2, None)] * 3), (4, [(2, None)] * 2)):
         contents = spark_timely.snapshot(spark, log, time)
-        assert sorted(map(tuple, contents.collect())) == wanted
-        assert_same_rows(
-            spark_timely.snapshot(spark, log_path, time, diffs=True).toArrow(),
-            log.snapshot(time).select(["key", "word", "_diff"]),
+        assert_df_equality(contents, spark.createDataFrame(wanted, contents.schema), ignore_row_order=True)
+        assert_df_equality(
+            spark_timely.snapshot(spark, log_path, time, diffs=True),
+            spark.createDataFrame(log.snapshot(time).select(["_diff", "key", "word"])),
+            **LOOSE,
         )
-    updates = spark.read.format("timely").load(log_path)
-    assert [row.asDict() for row in spark_timely.consolidate(updates).collect()] == [
-        {"_diff": 2, "key": 2, "word": None}
-    ]
+    updates = spark_timely.consolidate(spark.read.format("timely").load(log_path))
+    wanted = spark.createDataFrame([(2, 2, None)], "_diff long, key long, word string")
+    assert_df_equality(updates, wanted, **LOOSE)
 
 
 def test_contents_that_are_negative_fail_the_query(spark: SparkSession, log_path: str) -> None:
@@ -312,8 +315,9 @@ def test_sums_of_diffs_are_exact_or_fail_the_query(spark: SparkSession, log_path
     before = spark.conf.get("spark.sql.ansi.enabled")
     spark.conf.set("spark.sql.ansi.enabled", ansi)
     try:
-        found = spark_timely.consolidate(spark.createDataFrame(fitting, "key long, _diff long")).collect()
-        assert sorted(map(tuple, found)) == [(1, most - 4), (2, -most - 1)]
+        found = spark_timely.consolidate(spark.createDataFrame(fitting, "key long, _diff long"))
+        sums = spark.createDataFrame([(1, most - 4), (2, -most - 1)], "key long, _diff long")
+        assert_df_equality(found, sums, **LOOSE)
         for total, rows in beyond.items():
             with pytest.raises(Exception, match=f"MultiplicityOverflowError: .*found diff={total} — hint"):
                 spark_timely.consolidate(spark.createDataFrame(rows, "key long, _diff long")).collect()
@@ -328,11 +332,13 @@ def test_consolidated_diffs_of_other_types(spark: SparkSession) -> None:
     rows = spark.createDataFrame(
         [("a", 1, 0.5), ("a", 2, 0.25), ("b", 3, None), ("c", None, 1.0)], "k string, n int, x double"
     )
-    assert {r["k"]: r["n"] for r in spark_timely.consolidate(rows.drop("x"), diff="n").collect()} == {"a": 3, "b": 3}
-    found = spark_timely.consolidate(rows.drop("n"), diff="x").collect()
-    assert {r["k"]: r["x"] for r in found} == {"a": 0.75, "c": 1.0}
-    quoted = spark.createDataFrame([("p", 1), ("p", 2)], "`a``b` string, `d``.e` long")
-    assert [tuple(row) for row in spark_timely.consolidate(quoted, diff="d`.e").collect()] == [("p", 3)]
+    whole = spark_timely.consolidate(rows.drop("x"), diff="n")
+    assert_df_equality(whole, spark.createDataFrame([("a", 3), ("b", 3)], "k string, n long"), **LOOSE)
+    broken = spark_timely.consolidate(rows.drop("n"), diff="x")
+    assert_df_equality(broken, spark.createDataFrame([("a", 0.75), ("c", 1.0)], "k string, x double"), **LOOSE)
+    names = "`a``b` string, `d``.e` long"
+    quoted = spark_timely.consolidate(spark.createDataFrame([("p", 1), ("p", 2)], names), diff="d`.e")
+    assert_df_equality(quoted, spark.createDataFrame([("p", 3)], names), ignore_nullable=True)
 
 
 ALL_TYPES = pa.schema(

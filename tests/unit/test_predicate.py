@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import sys
 from collections.abc import Callable
 from datetime import date
 from typing import Any
@@ -260,9 +259,3 @@ def test_long_chains_are_no_deep_ones() -> None:
 def test_columns_of_a_condition_are_named_as_in_the_rows() -> None:
     found = parse_predicate("N > 1 AND `mixed case` > 0 OR n = 0", TYPES, what="filter")
     assert found.columns == ("n", "Mixed Case")
-
-
-def test_a_condition_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sqlglot", None)
-    with pytest.raises(InvalidUsageError, match=r"no package sqlglot — hint: run pip install 'spark-timely\[sql\]'"):
-        parse_predicate("n = 1", TYPES, what="filter")

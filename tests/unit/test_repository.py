@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -63,8 +64,11 @@ def test_files_that_are_tested_first_exist() -> None:
     assert all((ROOT / "tests" / name).is_file() for name in LONGEST_FILES)
 
 
-def test_version_of_the_package_is_that_of_the_project() -> None:
-    assert spark_timely.__version__ == PROJECT["project"]["version"]
+def test_version_stands_in_one_place() -> None:
+    assert "version" not in PROJECT["project"]
+    assert PROJECT["project"]["dynamic"] == ["version"]
+    assert PROJECT["tool"]["setuptools"]["dynamic"] == {"version": {"attr": "spark_timely.__version__"}}
+    assert metadata.version("spark-timely") == spark_timely.__version__
 
 
 def test_every_package_is_installed_under_its_name() -> None:
@@ -154,10 +158,14 @@ def test_hooks_run_what_ci_runs() -> None:
         "scripts/docs.sh",
         "scripts/env.sh",
         "scripts/setup.sh",
+        "scripts/audit.sh",
+        "scripts/lane.sh",
         "scripts/pytest.sh",
+        "scripts/release.sh",
         "scripts/run.sh",
         "scripts/test.sh",
         "scripts/types.sh",
+        "scripts/venv.sh",
         ".ci/run",
     ],
 )

@@ -2,21 +2,37 @@
 
 Spark 4.2 gave Python sources admission control: a start offset and a read limit for `latestOffset`,
 default limits, Trigger.AvailableNow, and a report of the newest offset. Before, `latestOffset` has no
-arguments and the rest does not exist. Features are detected, versions never compared.
+arguments and the rest does not exist. Spark 4.1 gave Python sinks rows as Arrow batches; before, there is no sink here.
+Features are detected, versions never compared: Databricks' packages have features of later versions.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["ADMISSION_CONTROL", "AvailableNow", "carrier_limit", "is_remote", "reads_all"]
+import pyspark
+
+from spark_timely.errors import InvalidUsageError
+
+__all__ = [
+    "ADMISSION_CONTROL",
+    "ARROW_SINK",
+    "AvailableNow",
+    "StreamArrowWriter",
+    "carrier_limit",
+    "is_remote",
+    "reads_all",
+    "require_arrow_sink",
+]
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as StreamArrowWriter
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as AvailableNow
 
     ADMISSION_CONTROL: bool
+    ARROW_SINK: bool
 else:
     try:
         from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as AvailableNow
@@ -28,6 +44,37 @@ else:
             """Stands for the interface that this Spark does not have."""
 
         ADMISSION_CONTROL = False
+
+    try:
+        from pyspark.sql.datasource import DataSourceStreamArrowWriter as StreamArrowWriter
+
+        ARROW_SINK = True
+    except ImportError:
+
+        class StreamArrowWriter:
+            """Stands for the base of sinks that this Spark does not have."""
+
+        ARROW_SINK = False
+
+
+def require_arrow_sink() -> None:
+    """Refuse a streaming write where Spark gives a sink no Arrow batches.
+
+    Raises
+    ------
+    InvalidUsageError
+        If Spark is older than 4.1, or a package of Databricks that has no such sink.
+    """
+    if not ARROW_SINK:
+        msg = (
+            "could not start the sink: found a pyspark without DataSourceStreamArrowWriter,"
+            f" version={pyspark.__version__!r}"
+        )
+        raise InvalidUsageError(
+            msg,
+            hint="use Spark 4.1 or later, on Databricks environment version 5 or Databricks Runtime 18 or later",
+            context={"version": pyspark.__version__},
+        )
 
 
 def carrier_limit(*, limited: bool) -> ReadLimit:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from databricks.bundles.jobs import Job
+from packaging.requirements import Requirement
 
 from spark_timely.cli.parser import build_parser
 from tests.modules import ROOT, bundle_job
@@ -120,3 +122,28 @@ def test_bundle_builds_its_wheel_within_itself() -> None:
     for job in jobs().values():
         assert job["environments"][0]["spec"]["dependencies"] == ["./dist/*.whl"]
     assert (Path(FOLDER) / variables()["wheel"] / "pyproject.toml").resolve() == ROOT / "pyproject.toml"
+
+
+def environment_versions() -> dict[str, dict[str, str]]:
+    """Return the rows of the guide's table of environment versions, by version."""
+    guide = (ROOT / "docs" / "how-to" / "databricks.md").read_text(encoding="utf-8")
+    lines = re.search(r"^\| environment version .*\n(?:\|.*\n)+", guide, re.MULTILINE)[0].splitlines()  # type: ignore[index]
+    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {row[0]: dict(zip(head, row, strict=True)) for row in rows}
+
+
+def test_jobs_run_where_the_sink_can_be_loaded() -> None:
+    known = environment_versions()
+    assert known["3"]["sink"].startswith("no")
+    for job in jobs().values():
+        for environment in job["environments"]:
+            assert known[environment["spec"]["environment_version"]]["sink"] == "yes"
+
+
+def test_ranges_of_packages_meet_those_of_databricks() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needs = [*project["dependencies"], *project["optional-dependencies"]["spark"]]
+    ranges = {need.name: need.specifier for need in map(Requirement, needs)}
+    # Of environment version 5, and the newest that Databricks Connect 18.2 takes.
+    for name, version in (("pyarrow", "21.0.0"), ("pyarrow", "24.0.0"), ("numpy", "2.1.3"), ("pandas", "2.2.3")):
+        assert version in ranges[name], name
