@@ -64,16 +64,6 @@ class Arrivals:
         self._catalog = catalog
         self._layout = layout
         self._recent = RecentProgress(log)
-        self._version: int | None = None
-        self._known: History | None = None
-
-    @property
-    def history(self) -> History:
-        """All of the log's progress as of its present snapshot: to say where a query begins or ends."""
-        if self._known is None or self._version != self._log.version:
-            self._known = History(self._log.progress(), self._log.domain)
-            self._version = self._log.version
-        return self._known
 
     def _since(self, position: Seqs, selection: Selection) -> History:
         """Return the progress from a position on, with the moments of commits where the query speaks of such."""
@@ -95,7 +85,9 @@ class Arrivals:
             return self._reached(streams, pinned)
         found: Seqs = {}
         if begin.kind in ("version", "timestamp"):
-            found = _chosen(self.history.before(begin.kind, int(str(begin.value))), streams)
+            # Asked once in a run: the answer is written down in the first offset.
+            history = History(self._log.progress(), self._log.domain)
+            found = _chosen(history.before(begin.kind, int(str(begin.value))), streams)
         if begin.kind == "version":
             # What a stream was opened with is part of where it begins, as is what `#open` gave up for it. A
             # stream that has not come so far begins where it is: what it will hold is not known. Until it has

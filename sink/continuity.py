@@ -214,9 +214,9 @@ def find_break(
     if newest is not None and number <= newest:
         # The log has the number: whether it is the same micro-batch is another question.
         return None
-    if entry is not None and not mine and _is_before(state, entry.commits[0].seq):
+    if entry is not None and not mine and (state is not None or entry.commits[0].seq > 1):
         # The takeover is not in the log any more. What was captured before it may be lost too, and nobody repeats that;
-        # what its former owner has captured since would come twice.
+        # what its former owner has captured since would come twice, and may have numbers of commits that are gone.
         taken = entry.commits[0]
         now = "with no such stream" if state is None else f"at seq={state.seq} and owned by {state.owner!r}"
         return Finding(
@@ -237,14 +237,6 @@ def find_break(
         what = "no micro-batch of this query in it" if newest is None else f"micro-batch {newest[0]} as its newest"
         return Finding(f"found {what}", _way_back(newest), None if newest is None else newest[0])
     return None
-
-
-def _is_before(state: StreamState | None, seq: int) -> bool:
-    """Return whether a stream that the query does not own lacks what came before the query's commit of this number."""
-    if state is None:
-        return seq > 1
-    # Commits under numbers that were there before may be other ones now.
-    return state.owner is not None or seq > state.seq + 1
 
 
 def _other_log(place: Place, entry: LogEntry, newest: tuple[int, int] | None) -> Finding:

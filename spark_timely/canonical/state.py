@@ -377,8 +377,6 @@ def trace_hash(
 
 def _summed(times: IntArray, sums: Words, counts: DiffArray) -> tuple[IntArray, Words, DiffArray]:
     """Sum hashes and counts of equal times, modulo 2**64; times come out sorted."""
-    if times.shape[0] == 0:
-        return times.copy(), sums.copy(), counts.copy()
     if is_sorted(times):
         starts = run_starts(times)
         return times[starts], np.add.reduceat(sums, starts, axis=0), np.add.reduceat(counts, starts)

@@ -103,6 +103,15 @@ def smuggle(log: MemoryLog, adds: Sequence[DataFile], removes: Sequence[DataFile
     log.store.refresh()
 
 
+FROM_NOWHERE = {
+    "a stream from nowhere": None,
+    "a stream from one that is not there": Opening("y", 0),
+    "a stream from a commit to come": Opening("main", 4),
+    "a stream from a claim to come": Opening("#open", 9),
+    "a stream from a claim for another": Opening("#open", 1),
+}
+
+
 def illegal(what: str) -> MemoryLog:
     log = MemoryLog.create(VALUES, minimum=(0,), merge_every=None)
     writer = log.writer(owner="me")
@@ -134,8 +143,8 @@ def illegal(what: str) -> MemoryLog:
     elif what == "progress at an unheld time":
         after = next_state(state, StreamCounts.initial(1), n_rows=0, bounds=None, note=Note())
         smuggle(log, [write_progress_file(log.storage, batch_rows(log.format, after), "main", 4, log.domain)])
-    elif what == "a stream from nowhere":
-        new = replace(state, stream="x", seq=0, n_rows=0, bounds=None, note=Note())
+    elif what in FROM_NOWHERE:
+        new = replace(state, stream="x", seq=0, n_rows=0, bounds=None, note=Note(opening=FROM_NOWHERE[what]))
         smuggle(log, [write_progress_file(log.storage, batch_rows(log.format, new), "x", 0, log.domain)])
     elif what == "a copy that its donor did not allow":
         new = replace(
@@ -162,7 +171,7 @@ def illegal(what: str) -> MemoryLog:
         ("a message file twice", "found 4 messages, its progress says 2"),
         ("a commit lost", r"lacks commits \[2\] of 4"),
         ("progress at an unheld time", "raise the count of time=1"),
-        ("a stream from nowhere", "opened by nobody"),
+        *((what, "stream 'x' was opened by nobody") for what in FROM_NOWHERE),
         ("a copy that its donor did not allow", "times that its donor does not hold"),
     ],
 )

@@ -164,7 +164,7 @@ def _unknown_fields(found: pa.DataType, wanted: pa.DataType, name: str) -> list[
             *_unknown_fields(found.key_type, wanted.key_type, f"{name}.key"),
             *_unknown_fields(found.item_type, wanted.item_type, f"{name}.value"),
         ]
-    if pa.types.is_list(found) and pa.types.is_list(wanted):
+    if _is_any_list(found) and _is_any_list(wanted):
         return _unknown_fields(found.value_type, wanted.value_type, f"{name}.element")
     return []
 

@@ -181,8 +181,8 @@ def commit_loop(
         stored = error if isinstance(error, StorageError) else None
         if not tried or (stored is not None and not stored.determinate):
             raise
-        found = shown(described(error))
-        message = f"could not tell whether a commit to log {context['path']!r} happened: found {found}"
+        said = shown(described(error))
+        message = f"could not tell whether a commit to log {context['path']!r} happened: found {said}"
         raise StorageError(
             message if stored is None else stored.message,
             hint="read the log to see whether the commit happened",

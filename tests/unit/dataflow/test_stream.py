@@ -221,9 +221,15 @@ def later(rows: pa.Table) -> pa.Table:
     return rows.set_column(0, "_time", pc.subtract(rows["_time"], 1)) if rows.num_rows else rows
 
 
+def forgotten(rows: pa.Table) -> pa.Table:
+    """Lose the time of the row of time 2."""
+    return rows.set_column(0, "_time", pc.if_else(pc.equal(rows["_time"], 2), None, rows["_time"]))
+
+
 FAILURES = {
     "an exception": (lambda rows: rows.select(["k"]) if not rows.num_rows else 1 / 0, "ZeroDivisionError"),
     "another time": (later, "time _time=0 for a row of _time=1"),
+    "no time": (forgotten, "time _time=None for a row of _time=2"),
     "fewer rows": (lambda rows: rows.slice(1) if rows.num_rows else rows, "3 rows for 4"),
     "other columns": (lambda rows: rows.select(["k"] if rows.num_rows else ["n"]), "column 'n' missing"),
 }

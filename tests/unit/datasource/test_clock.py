@@ -11,7 +11,7 @@ import pytest
 from spark_timely.conf.options import SOURCE_OPTIONS, parse_options
 from spark_timely.datasource.clock import Alarm, Clock, check_clock_options
 from spark_timely.datasource.source import TimelyDataSource
-from spark_timely.errors import InvalidOptionError, InvalidUsageError, StorageError
+from spark_timely.errors import DataLossError, InvalidOptionError, InvalidUsageError, StorageError
 from spark_timely.log import MemoryLog
 from spark_timely.testing import ManualClock
 
@@ -83,12 +83,13 @@ class Shaky(MemoryLog):
     """A log that cannot be looked at for some looks."""
 
     fails = 0
+    error: type[StorageError] = StorageError
 
     def refresh(self) -> bool:
         if self.fails:
             self.fails -= 1
             msg = "could not reach the log"
-            raise StorageError(msg)
+            raise self.error(msg)
         return super().refresh()
 
 
@@ -118,6 +119,20 @@ def test_logs_unreadable_for_a_moment_are_as_they_were() -> None:
     now.advance(100)
     with pytest.raises(StorageError, match="could not reach the log"):
         clock.latest(first)
+
+
+@pytest.mark.parametrize("look", ["the first", "for the end", "that finds data lost"])
+def test_look_that_fails_is_told_at_once(look: str) -> None:
+    log = Shaky.create(pa.schema([("v", pa.int64())]), minimum=(0,))
+    assert isinstance(log, Shaky)
+    now = ManualClock()
+    clock = Clock([log], run="one", now=now)
+    if look != "the first":
+        clock.latest(clock.initial())
+    now.advance(1)
+    log.fails, log.error = 1, DataLossError if look == "that finds data lost" else StorageError
+    with pytest.raises(StorageError, match="could not reach the log"):
+        clock.prepare_available_now() if look == "for the end" else clock.latest(clock.initial())
 
 
 def test_clock_stands_still_after_available_now() -> None:

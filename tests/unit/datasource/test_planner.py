@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import date
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import spark_timely
@@ -335,6 +337,13 @@ def test_lag_is_reported() -> None:
     assert batch.report == {"seqs": {"#open": 2, "main": 3}, "behindCommits": 0}
 
 
+def test_rows_at_open_times_are_no_lag() -> None:
+    log = make_log()
+    put(log, [1, 9], 6)
+    (batch,) = drive(log).available_now()
+    assert batch.report == {"frontier": [6], "behindFiles": 0, "behindBytes": 0, "behindRows": 0}
+
+
 def test_frontier_moves_without_messages_are_delivered() -> None:
     log = make_log()
     driver = drive(log)
@@ -566,6 +575,19 @@ def test_exact_times_are_kept_of_the_last_files_only(monkeypatch: pytest.MonkeyP
     again = kept.exact(kept.index().paths[-2])
     assert kept.exact(kept.index().paths[-2]) is again
     assert kept._n_kept == sum(counts.rows.shape[0] for counts in kept._counts.values()) == 16
+
+
+@pytest.mark.parametrize("found", [[5, 3, 5, 4, 3, 5], [7], []])
+def test_exact_times_of_a_file_whose_footer_lacks_them(found: list[int]) -> None:
+    log = make_log()
+    put(log, [0], 1)
+    (path,) = log.files().paths
+    content = pa.BufferOutputStream()
+    pq.write_table(pa.table({"_time": pa.array(found, pa.int64())}), content)
+    log.storage.delete(path)
+    log.storage.write(path, content.getvalue())
+    counts = catalog.Catalog(log).exact(path)
+    assert dict(zip(counts.times[:, 0].tolist(), counts.rows.tolist(), strict=True)) == Counter(found)
 
 
 @pytest.mark.parametrize(("limit", "sizes"), [(1, [1] * 6), (3, [3, 3]), (4, [4, 2])])

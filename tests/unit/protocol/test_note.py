@@ -105,6 +105,16 @@ def test_failures_are_kept_by_run() -> None:
     assert isinstance(note.failures[0].error, OperatorError)
 
 
+@pytest.mark.parametrize("ends", [(None, None), ("[0]", "[]")])
+def test_failure_has_the_times_of_its_error_if_it_has_any(ends: tuple[str | None, str | None]) -> None:
+    error = OperatorError("could not", operator="map_1", lower=ends[0], upper=ends[1])
+    failure = OutputFailure.of("out", error, "run")
+    (noted,) = (Note.parse(Note(output=OutputNote().failed(failure)).text()).output or OutputNote()).failures
+    again = noted.error
+    assert isinstance(again, OperatorError)
+    assert (noted.lower, noted.upper) == (again.lower, again.upper) == ends
+
+
 def test_runs_that_were_dropped_are_kept_each_once() -> None:
     note = OutputNote()
     for run in ("a", "b", "a", "c", "c"):

@@ -357,6 +357,17 @@ def test_new_owner_does_not_join_the_former_on_a_restored_log(tmp_path: Path) ->
     assert ids(driver) == [0, 1, 1]
 
 
+def test_stream_that_another_opened_on_a_restored_log_is_not_joined(tmp_path: Path) -> None:
+    driver = driver_of(tmp_path, takeover="true")
+    create_log(driver.log_path, pa.schema({"t": pa.int64(), "id": pa.int64()}), times="long")
+    copy_log(driver)
+    run(driver, "bounded", 0, crash="after commit")
+    restore_copy(driver)
+    SinkDriver(tmp_path, query="query-b", checkpoint="other", **POLICIES["bounded"]).run([data("bounded", 0)])
+    with refused(driver, errors.RolledBackError, "an earlier state, at seq=1 and owned by 'query-b'"):
+        run(driver, "bounded", 0)
+
+
 def test_takeover_begins_at_0(tmp_path: Path) -> None:
     run(driver_of(tmp_path), "bounded", 0)
     other = SinkDriver(tmp_path, query="query-b", checkpoint="other", takeover="true", **POLICIES["bounded"])

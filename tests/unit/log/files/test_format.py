@@ -194,6 +194,30 @@ def test_stream_names() -> None:
         check_stream_name("ünïcode")
 
 
+KEPT = pa.struct([("id", pa.int64())])
+NOTED = pa.struct([("id", pa.int64()), ("note", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("found", "kept", "unknown"),
+    [
+        (NOTED, KEPT, ["c.note"]),
+        (pa.struct([("s", NOTED)]), pa.struct([("s", KEPT)]), ["c.s.note"]),
+        (pa.list_(NOTED), pa.list_(KEPT), ["c.element.note"]),
+        (pa.large_list(NOTED), pa.list_(KEPT), ["c.element.note"]),  # as other engines write lists
+        (pa.list_(NOTED, 3), pa.list_(KEPT), ["c.element.note"]),
+        (pa.map_(NOTED, NOTED), pa.map_(KEPT, KEPT), ["c.key.note", "c.value.note"]),
+        # Of another type than the log's: whoever reads the values is refused.
+        (pa.list_(NOTED), KEPT, []),
+        (NOTED, pa.list_(KEPT), []),
+        (pa.map_(NOTED, NOTED), KEPT, []),
+    ],
+)
+def test_unknown_fields_are_named_at_any_depth(found: pa.DataType, kept: pa.DataType, unknown: list[str]) -> None:
+    form = LogFormat.build(pa.schema([("c", kept)]))
+    assert list(form.unknown_columns(pa.schema([("c", found)]))) == unknown
+
+
 @pytest.mark.parametrize("least", [0, 7])
 def test_least_time_without_a_list_is_a_time_too(least: int) -> None:
     # 0 was taken for none, and the log began at the least of its type.
