@@ -61,6 +61,6 @@ WRONG: list[tuple[Any, str]] = [
 def test_trigger_that_is_none_is_refused_with_a_hint(given: Any, text: str) -> None:
     with pytest.raises(InvalidOptionError) as caught:
         parse_trigger(given, attempt="could not start dataflow 'a'")
-    assert str(caught.value).startswith("could not start dataflow 'a': found trigger=")
+    assert caught.value.message.startswith("could not start dataflow 'a': found trigger=")
     assert text in str(caught.value)
     assert caught.value.context == {"option": "trigger"}
