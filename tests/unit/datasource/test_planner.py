@@ -130,7 +130,7 @@ def test_offset_without_types_is_continued_and_gets_them() -> None:
 def test_offset_of_dates_has_their_text_and_one_without_continues() -> None:
     log = MemoryLog.create(PAYLOAD, times="date", minimum="2013-01-01", clock=Wall())
     writer = log.writer(owner="me")
-    writer.append({"_time": [date(2013, 6, 12)], "v": [1]}, advance_to="2013-06-13")
+    writer.append({"_time": pa.array([15868], pa.date32()), "v": [1]}, advance_to="2013-06-13")
     checkpoint = Checkpoint()
     (batch,) = drive(log, checkpoint=checkpoint).available_now()
     assert json.loads(batch.end)["iso"] == {"origin": ["2013-01-01"], "frontier": ["2013-06-13"]}
@@ -139,7 +139,7 @@ def test_offset_of_dates_has_their_text_and_one_without_continues() -> None:
     del old["iso"]
     checkpoint.offsets[0] = json.dumps(old)
     assert drive(log, checkpoint=checkpoint).available_now() == []
-    writer.append({"_time": [date(2013, 6, 13)], "v": [2]}, advance_to="2013-06-15")
+    writer.append({"_time": pa.array([15869], pa.date32()), "v": [2]}, advance_to="2013-06-15")
     (batch,) = drive(log, checkpoint=checkpoint).available_now()
     assert values([batch]) == [[2]]
     assert json.loads(batch.end)["iso"]["frontier"] == ["2013-06-15"]

@@ -215,7 +215,7 @@ def _refused(rows: Any, text: str, kind: type[TimelyError]) -> None:
     with pytest.raises(kind) as caught:
         into.append(rows, advance_to=5)
     assert text in str(caught.value)
-    assert str(caught.value).startswith("could not ")
+    assert caught.value.message.startswith("could not ")
     assert caught.value.hint
     assert type(caught.value) is kind
     assert into.log.version == before
