@@ -64,7 +64,7 @@ case "$lane" in
         # It refuses to be installed beside a later pyspark; the tests' session asks for it.
         install_into "$venv" --no-deps -c constraints.txt delta-spark importlib_metadata zipp chispa prettytable wcwidth
         "$venv/bin/python" scripts/try_extra.py spark
-        run_tests "${@:-tests/spark/test_sink.py}" tests/spark/test_source.py tests/spark/test_foreach_batch.py
+        run_tests tests/spark/test_sink.py tests/spark/test_source.py tests/spark/test_foreach_batch.py "$@"
         ;;
     python)
         version="${VERSION:-3.13}"
