@@ -382,7 +382,7 @@ class _Group:
 
 def _grouped(steps: Sequence[Step]) -> list[_Group]:
     """Join ranges that overlap; of several coordinates only those that are equal: their hull may be large."""
-    if steps[0][1].arity > 1 or any(lo.is_empty for _, lo, _, _ in steps):
+    if steps[0][1].arity > 1:
         equal: dict[tuple[Antichain, Antichain], _Group] = {}
         for step in steps:
             if step[1:3] in equal:

@@ -22,11 +22,7 @@ def check_text(attempt: str, name: str, value: object, /, *, optional: bool = Fa
     >>> check_text("could not append", "reason", 5)
     Traceback (most recent call last):
     ...
-<<<<<<< HEAD
     spark_timely.errors.InvalidUsageError: [TIMELY_INVALID_USAGE] could not append: found reason=5 — hint: ...
-=======
-    spark_timely.errors.InvalidUsageError: ...could not append: found reason=5 — hint: give a text as reason
->>>>>>> h/api
     """
     if not isinstance(value, str) and not (optional and value is None):
         raise _refusal(attempt, name, value, f"give a text as {name}")
@@ -40,11 +36,7 @@ def check_whole(attempt: str, name: str, value: object, /, *, least: int, option
     >>> check_whole("could not open log 'a'", "merge_every", 0, least=1)
     Traceback (most recent call last):
     ...
-<<<<<<< HEAD
     spark_timely.errors.InvalidUsageError: [TIMELY_INVALID_USAGE] could not open log 'a': found ...
-=======
-    spark_timely.errors.InvalidUsageError: ...could not open log 'a': found merge_every=0 — hint: give a whole ...
->>>>>>> h/api
     """
     if optional and value is None:
         return

@@ -259,6 +259,26 @@ def test_progress_of_handles_that_commit_once_is_merged(path: Path) -> None:
     assert log.verify().messages == 30
 
 
+@pytest.mark.usefixtures("_soon")
+def test_checkpoint_is_not_read_again_to_open(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delta-rs has read all of it: it may be large."""
+    log = filled(path)
+    for time in range(10, 20):
+        log.advance("main", time)
+    assert (path / "_delta_log" / "_last_checkpoint").exists()
+    names: list[str] = []
+    read = FileStorage.read
+
+    def noted(self: FileStorage, name: str) -> pa.Buffer:
+        names.append(name)
+        return read(self, name)
+
+    monkeypatch.setattr(FileStorage, "read", noted)
+    assert open_log(path).version == log.version
+    assert any(name.startswith("_delta_log/") for name in names)
+    assert not any(".checkpoint." in name for name in names)
+
+
 def test_compact_writes_a_checkpoint_and_deletes_old_entries(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = filled(path)
     monkeypatch.setattr(delta_upkeep, "KEEP_VERSIONS", 2)

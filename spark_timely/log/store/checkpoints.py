@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -88,7 +89,8 @@ def read_checkpoints(storage: Storage) -> Checkpoints:
     for version, names in parts.items():  # a few
         wrong = {name: why for name in names if (why := _wrong(storage, name)) is not None}
         broken |= wrong
-        if not wrong and any(len(names) >= _wanted(name) for name in names):
+        # Two writers may have cut it into other numbers of parts.
+        if not wrong and any(there >= wanted for wanted, there in Counter(map(_wanted, names)).items()):
             whole.append(version)
     named = _named(storage)
     lost = named if named is not None and named not in (*whole, *others) else None

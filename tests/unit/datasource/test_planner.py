@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from datetime import date
 from typing import Any
 
 import pyarrow as pa

@@ -357,7 +357,7 @@ def test_new_owner_does_not_join_the_former_on_a_restored_log(tmp_path: Path) ->
     assert ids(driver) == [0, 1, 1]
 
 
-def test_stream_that_another_opened_on_a_restored_log_is_not_joined(tmp_path: Path) -> None:
+def test_stream_another_opened_on_a_restored_log_is_not_joined(tmp_path: Path) -> None:
     driver = driver_of(tmp_path, takeover="true")
     create_log(driver.log_path, pa.schema({"t": pa.int64(), "id": pa.int64()}), times="long")
     copy_log(driver)
