@@ -126,7 +126,7 @@ def test_offset_without_types_is_continued_and_gets_them() -> None:
     assert json.loads(batch.end) == {**old, "times": ["long"], "frontier": [3], "commits": commits}
 
 
-def test_offset_of_dates_has_their_text_and_one_without_continues() -> None:
+def test_offset_of_dates_has_their_text_which_nobody_needs() -> None:
     log = MemoryLog.create(PAYLOAD, times="date", minimum="2013-01-01", clock=Wall())
     writer = log.writer(owner="me")
     writer.append({"_time": pa.array([15868], pa.date32()), "v": [1]}, advance_to="2013-06-13")
