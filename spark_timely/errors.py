@@ -119,7 +119,7 @@ def described(error: BaseException, /) -> str:
         text = str(error)
     except Exception:  # noqa: BLE001 - of a user's class
         text = "its text cannot be shown"
-    return f"{type(error).__name__}: {text}"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 class _Value:

@@ -391,7 +391,7 @@ def test_any_failure_of_upkeep_leaves_the_commit_as_it_is(path: Path, monkeypatc
 
     monkeypatch.setattr(DeltaStore, "tidy", fail)
     assert log.writer(owner="me").append(rows(9), advance_to=10).committed
-    assert log.upkeep_problems() == ["tidying the table's log was put off: ''"]
+    assert log.upkeep_problems() == ["tidying the table's log was put off: 'MemoryError'"]
 
 
 # Features and properties ----------------------------------------------------------------------------
