@@ -17,6 +17,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 cd "$ROOT"
 find_java || true
+# Spark's workers are those of the lane's environment.
+unset PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON
 
 lane="${1:-}"
 [ $# -eq 0 ] || shift
