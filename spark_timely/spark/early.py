@@ -47,7 +47,7 @@ class _Noted:
     format: str | None = None
     mode: str = "append"
     columns: tuple[str, ...] = ()
-    options: dict[str, object] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict, repr=False)  # credentials are never shown
 
     def give(self, name: str, value: object) -> None:
         """Note an option as Spark passes it on: text; the later of two wins, whatever their case."""
