@@ -212,10 +212,13 @@ def test_mutant_child_zeros_summaries_kept_is_found() -> None:
     # What the outside may still send counts among what the scope may still produce (000.24). The scope
     # checks itself for that when it begins; so the mistake begins with the first turn.
     moves_of: dict[int, list[tuple[int, int, bool, Time, int]]] = {}
+    kept: list[Subgraph] = []  # no later one gets the id of one that is gone
     turns: set[int] = set()
     pull = Subgraph.pull_internal_progress
 
     def look(self: Subgraph) -> list[tuple[int, int, bool, Time, int]]:
+        if id(self) not in moves_of:
+            kept.append(self)
         moves = moves_of.setdefault(id(self), [])
         moves += [(*location, time, diff) for location, time, diff in self._tracker.drain_pushed()]
         self._tracker.drain_output()
