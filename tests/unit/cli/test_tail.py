@@ -191,20 +191,30 @@ def test_tail_counts_each_commit_once_over_a_merge(log: Log, capsys: pytest.Capt
 @pytest.mark.parametrize("line", ['"$@" | head -1', '"$@"'])
 def test_tail_ends_with_its_reader_or_at_an_interrupt(log: Log, line: str) -> None:
     words = ["tail", "-f", log.path, "--poll", "10ms", "-n", "1"]
-    # In a group of its own, as a shell would start it at a terminal.
-    process = subprocess.Popen(
-        ["bash", "-c", f"set -o pipefail; {line}", "bash", sys.executable, "-m", "spark_timely", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    # A test run in the background of a script ignores the signal, and what it starts would inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        # In a group of its own, as a shell would start it at a terminal.
+        process = subprocess.Popen(
+            ["bash", "-c", f"set -o pipefail; {line}", "bash", sys.executable, "-m", "spark_timely", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert process.stdout is not None
-    assert process.stdout.readline() == "_stream  _seq  _time  v\n"
-    if "head" not in line:
-        assert process.stdout.readline() == "b           2      3  3\n"
-        os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    with process:
+        try:
+            assert process.stdout.readline() == "_stream  _seq  _time  v\n"
+            if "head" not in line:
+                assert process.stdout.readline() == "b           2      3  3\n"
+                os.killpg(process.pid, signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
     if "head" in line:
         assert (process.returncode, err) == (141, "")
     else:
