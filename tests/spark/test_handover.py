@@ -126,7 +126,7 @@ def test_query_without_completeness_is_refused_by_name(spark: SparkSession, tmp_
         ("state", log.dropDuplicates(["id"]), "found stateful operators in the query: dedupe"),
     ]
     for name, df, text in cases:
-        with pytest.raises(Exception, match=r"spark_timely\.errors\.InvalidUsageError: could not tell") as found:
+        with pytest.raises(Exception, match=r"\[TIMELY_INVALID_USAGE\] could not tell") as found:
             hand_over(df, tmp_path, name)
         assert text in str(found.value)
         assert not list((tmp_path / name).rglob("*"))
