@@ -43,7 +43,7 @@ def consolidate(df: DataFrame, /, *, diff: str = _DIFF) -> DataFrame:
     -------
     pyspark.sql.DataFrame
         Same columns in the same order. Sums of integers are exact; one beyond 64 bits fails the query with
-        `MultiplicityOverflowError` in its text.
+        `TIMELY_MULTIPLICITY_OVERFLOW` in its text.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def _whole_of(halves: Column) -> Column:
     low = halves.getField("low").bitwiseAND(functions.lit(_LOW))
     high = halves.getField("high") + functions.shiftright(halves.getField("low"), 32)
     message = functions.concat(
-        functions.lit(f"{MultiplicityOverflowError.__name__}: could not consolidate a DataFrame: found diff="),
+        functions.lit(f"[{MultiplicityOverflowError.condition}] could not consolidate a DataFrame: found diff="),
         (high.cast("decimal(38,0)") * functions.lit(2**32) + low).cast("string"),
         functions.lit(" — hint: a sum of diffs has at most 64 bits; correct what was captured"),
     )
@@ -128,7 +128,7 @@ def snapshot(
     Returns
     -------
     pyspark.sql.DataFrame
-        A row contained fewer than zero times fails the query with `NegativeMultiplicityError` in its text.
+        A row contained fewer than zero times fails the query with `TIMELY_NEGATIVE_MULTIPLICITY` in its text.
 
     Raises
     ------
@@ -221,7 +221,7 @@ def _contents(updates: DataFrame, what: str, *, diffs: bool) -> DataFrame:
 
     diff = functions.col(_DIFF)
     message = functions.concat(
-        functions.lit(f"{NegativeMultiplicityError.__name__}: could not take a snapshot of {what}: "),
+        functions.lit(f"[{NegativeMultiplicityError.condition}] could not take a snapshot of {what}: "),
         functions.lit("found a row with diff="),
         diff.cast("string"),
         functions.lit(" — hint: verify the capture: it retracts a row that it never added"),

@@ -52,7 +52,7 @@ _USER_ERRORS: Final = (AnalysisException, ArithmeticException, NumberFormatExcep
 
 # An operator's own error, as the text of a job's failure repeats it.
 _REPEATED: Final = re.compile(
-    r"OperatorError: (?P<message>could not run operator '(?P<operator>[^']*)' at times from (?P<lower>\[.*?\]) to "
+    r"\[TIMELY_OPERATOR\] (?P<message>could not run operator '(?P<operator>[^']*)' at times from (?P<lower>\[.*?\]) to "
     r"(?P<upper>\[.*?\]): .*?)(?: — hint: (?P<hint>.*))?$",
     re.MULTILINE,
 )

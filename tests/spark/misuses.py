@@ -46,7 +46,7 @@ class Place:
         """Make a log of long times with two rows; its stream `main` is another's."""
         log = st.create_log(self.path(), pa.schema([("t", pa.int64()), ("word", pa.string())]), times=("long",))
         writer = log.writer(owner=owner or "somebody")
-        writer.append(pa.table({"t": pa.array([1, 2]), "word": ["a", "b"]}), time="t", advance_to=3)
+        writer.append(pa.table({"t": pa.array([1, 2]), "word": ["a", "b"]}), time_column="t", advance_to=3)
         if closed:
             writer.close()
         return log

@@ -383,7 +383,7 @@ def test_query_continues_without_a_failed_or_dropped_dataflow(spark: SparkSessio
         for name in ("good", "other"):
             st.wait(str(tmp_path / name), time=4, timeout="2 minutes")
         assert [(each.output, each.operator) for each in query.failures()] == [("capture_3", "map_2")]
-        assert "stopped: could not run operator 'map_2'" in query.explain()
+        assert "stopped: [TIMELY_OPERATOR] could not run operator 'map_2'" in query.explain()
         flights.write(6)
         for name in ("good", "other"):
             st.wait(str(tmp_path / name), time=5, timeout="2 minutes")
@@ -423,7 +423,7 @@ def test_job_that_failed_is_run_again_although_no_input_moves(spark: SparkSessio
         wait_until(lambda: bool(query.failures()), deadline_s=120, what="the failure", report=query.explain)
         with pytest.raises(WaitTimeoutError, match=r"found outputs at frontier=\[0\]") as caught:
             query.await_frontier(3, timeout_s=0.1)
-        assert any("tried again: could not run operator 'capture_" in note for note in caught.value.__notes__)
+        assert any("tried again: [TIMELY_OPERATOR] could not run operator 'capture_" in note for note in caught.value.__notes__)
         away.rename(tmp_path / "lost" / file)
         assert query.await_frontier(3, timeout_s=120).to_json() == [4]
         assert query.failures() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-def spark(spark: SparkSession) -> SparkSession:
-    """Return a session with Spark's own catalog in place of Delta's."""
-    plain = spark.newSession()
-    plain.conf.set("spark.sql.catalog.spark_catalog", "builtin")
-    return plain
+def spark(spark: SparkSession) -> Iterator[SparkSession]:
+    """Return the session with Spark's own catalog in place of Delta's."""
+    before = spark.conf.get("spark.sql.catalog.spark_catalog")
+    spark.conf.set("spark.sql.catalog.spark_catalog", "builtin")
+    yield spark
+    spark.conf.set("spark.sql.catalog.spark_catalog", str(before))
 
 
 @pytest.mark.parametrize("misuse", list(misuses()), ids=lambda misuse: misuse.name)

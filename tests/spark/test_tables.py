@@ -21,11 +21,12 @@ NAME = "timely_table"
 
 
 @pytest.fixture
-def spark(spark: SparkSession) -> SparkSession:
-    """Return a session with Spark's own catalog in place of Delta's."""
-    plain = spark.newSession()
-    plain.conf.set("spark.sql.catalog.spark_catalog", "builtin")
-    return plain
+def spark(spark: SparkSession) -> Iterator[SparkSession]:
+    """Return the session with Spark's own catalog in place of Delta's."""
+    before = spark.conf.get("spark.sql.catalog.spark_catalog")
+    spark.conf.set("spark.sql.catalog.spark_catalog", "builtin")
+    yield spark
+    spark.conf.set("spark.sql.catalog.spark_catalog", str(before))
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def log(spark: SparkSession, tmp_path: Path) -> Iterator[Log]:
     """Return a log with two closed times, and drop what a test made of it."""
     schema = pa.schema([("t", pa.int64()), ("word", pa.string())])
     log = spark_timely.create_log(tmp_path / "log", schema, times=("long",))
-    log.writer(owner="somebody").append(pa.table({"t": [1, 2], "word": ["a", "ü"]}), time="t", advance_to=3)
+    log.writer(owner="somebody").append(pa.table({"t": [1, 2], "word": ["a", "ü"]}), time_column="t", advance_to=3)
     yield log
     for kind in ("VIEW", "TABLE"):
         spark.sql(f"DROP {kind} IF EXISTS {NAME}_{kind}")
@@ -48,7 +49,7 @@ def test_table_reads_the_log_and_drop_leaves_it(spark: SparkSession, log: Log, p
     assert spark.table(table).where("word = 'ü'").count() == 1
     columns = {row["col_name"]: row["data_type"] for row in spark.sql(f"DESCRIBE {table}").collect()}
     assert (columns["t"], columns["word"]) == ("bigint", "string")
-    log.writer(owner="somebody").append(pa.table({"t": [3], "word": ["c"]}), time="t", advance_to=4)
+    log.writer(owner="somebody").append(pa.table({"t": [3], "word": ["c"]}), time_column="t", advance_to=4)
     assert spark.table(table).count() == 3
     spark.sql(f"DROP TABLE {table}")
     assert log.messages().num_rows == 3
