@@ -423,7 +423,9 @@ def test_job_that_failed_is_run_again_although_no_input_moves(spark: SparkSessio
         wait_until(lambda: bool(query.failures()), deadline_s=120, what="the failure", report=query.explain)
         with pytest.raises(WaitTimeoutError, match=r"found outputs at frontier=\[0\]") as caught:
             query.await_frontier(3, timeout_s=0.1)
-        assert any("tried again: [TIMELY_OPERATOR] could not run operator 'capture_" in note for note in caught.value.__notes__)
+        assert any(
+            "tried again: [TIMELY_OPERATOR] could not run operator 'capture_" in note for note in caught.value.__notes__
+        )
         away.rename(tmp_path / "lost" / file)
         assert query.await_frontier(3, timeout_s=120).to_json() == [4]
         assert query.failures() == []
