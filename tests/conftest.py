@@ -153,3 +153,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     spark_timely.register(session)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def own_catalog(spark: SparkSession) -> Iterator[None]:
+    """Put Spark's own catalog in place of Delta's, which reads no tables of Python sources."""
+    before = spark.conf.get("spark.sql.catalog.spark_catalog")
+    spark.conf.set("spark.sql.catalog.spark_catalog", "builtin")
+    yield
+    spark.conf.set("spark.sql.catalog.spark_catalog", str(before))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,16 +9,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark.misuses import Misuse, check, misuses, shown_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def spark(spark: SparkSession) -> Iterator[SparkSession]:
-    """Return the session with Spark's own catalog in place of Delta's."""
-    before = spark.conf.get("spark.sql.catalog.spark_catalog")
-    spark.conf.set("spark.sql.catalog.spark_catalog", "builtin")
-    yield spark
-    spark.conf.set("spark.sql.catalog.spark_catalog", str(before))
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.usefixtures("own_catalog")]
 
 
 @pytest.mark.parametrize("misuse", list(misuses()), ids=lambda misuse: misuse.name)

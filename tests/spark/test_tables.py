@@ -15,18 +15,9 @@ import spark_timely
 from spark_timely import Log
 from spark_timely.errors import InvalidUsageError
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.usefixtures("own_catalog")]
 
 NAME = "timely_table"
-
-
-@pytest.fixture
-def spark(spark: SparkSession) -> Iterator[SparkSession]:
-    """Return the session with Spark's own catalog in place of Delta's."""
-    before = spark.conf.get("spark.sql.catalog.spark_catalog")
-    spark.conf.set("spark.sql.catalog.spark_catalog", "builtin")
-    yield spark
-    spark.conf.set("spark.sql.catalog.spark_catalog", str(before))
 
 
 @pytest.fixture
