@@ -29,6 +29,7 @@ from spark_timely.spark.base.schema import spark_schema
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import DataSource
 
     from spark_timely.log.store.storage import FileStorage
 
@@ -168,7 +169,7 @@ def register(spark: SparkSession, /) -> None:
 
     Notes
     -----
-    Cost: at the first call a start of Spark's Python, 0.1 s.
+    Cost: at the first call for a session a start of Spark's Python, 0.1 s; later one question to the session.
 
     Examples
     --------
@@ -180,7 +181,22 @@ def register(spark: SparkSession, /) -> None:
     from spark_timely.datasource.source import TimelyDataSource
     from spark_timely.spark.early import teach
 
+    if spark.conf.get(_REGISTERED, None) != _YES:
+        _register(spark, TimelyDataSource)
+        spark.conf.set(_REGISTERED, _YES)
+    teach(spark)
+
+
+# Kept by the session itself, which keeps the formats too: several objects of Python stand for one session.
+_REGISTERED: Final = "spark.timely.registered"
+_YES: Final = "true"
+
+
+def _register(spark: SparkSession, source: type[DataSource]) -> None:
     sees = _SEES_ALL if is_remote(spark) else _seen_by(_python_of(spark))
+    # Spark warns of each registration of a format that it knows or finds by itself.
+    if not sees.format:
+        spark.dataSource.register(source)
     if not sees.library and not _shipped(spark):
         msg = f"could not register the format 'timely': found that Spark's Python, {sees.python!r}, has no spark_timely"
         raise InvalidUsageError(
@@ -188,10 +204,6 @@ def register(spark: SparkSession, /) -> None:
             hint=f"set PYSPARK_PYTHON={sys.executable} before the session starts, or use spark_timely.session",
             context={"python": sees.python},
         )
-    # Spark warns of each registration of a format that it finds by itself.
-    if not sees.format:
-        spark.dataSource.register(TimelyDataSource)
-    teach(spark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +218,10 @@ class _Sees:
 _SEES_ALL: Final = _Sees("", library=True, format=False)
 # Spark takes the formats of all modules named so; one that cannot be imported hides all others.
 _LOOK: Final = """
-import pkgutil
+import importlib.util, pkgutil
+library = importlib.util.find_spec("spark_timely") is not None
 names = [module.name for module in pkgutil.iter_modules()]
-print("spark_timely" in names, [name for name in names if name.startswith("pyspark_")] == ["pyspark_timely"])
+print(library, [name for name in names if name.startswith("pyspark_")] == ["pyspark_timely"])
 """
 
 
@@ -229,14 +242,14 @@ def _seen_by(python: str) -> _Sees:
 
 
 def _shipped(spark: SparkSession) -> bool:
-    """Tell whether Spark's Python gets this library in another way, as by ``spark.submit.pyFiles``: asked of Spark."""
+    """Tell whether Spark's Python gets this library in another way, as by ``spark.submit.pyFiles``: asked of Spark.
+
+    Any word of ours in its answer tells that it does; that there is no such log is such a word.
+    """
     from pyspark.errors import PySparkException
 
-    from spark_timely.datasource.source import TimelyDataSource
-
-    spark.dataSource.register(TimelyDataSource)
     try:
-        spark.read.format("timely").load()
+        spark.read.format("timely").load("asked-by-register")
     except PySparkException as error:
         return "TimelyError" in str(error) or "TIMELY_" in str(error)
     return True

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-import shtab
 
 from spark_timely.cli import main
 from spark_timely.cli.parser import VERBS, build_parser, wrapped
@@ -185,6 +184,7 @@ def test_json_may_be_on_either_side_of_the_verb(run: Run, log: Log, *, json_firs
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_completion_knows_all_verbs_and_options(run: Run, shell: str) -> None:
+    shtab = pytest.importorskip("shtab")
     code, out, err = run("completion", shell)
     assert (code, err) == (0, "")
     for verb in VERBS:
@@ -194,6 +194,7 @@ def test_completion_knows_all_verbs_and_options(run: Run, shell: str) -> None:
 
 
 def test_completion_in_bash_completes(run: Run) -> None:
+    pytest.importorskip("shtab")
     script = run("completion", "bash")[1]
     asked = "COMP_WORDS=(spark-timely fr); COMP_CWORD=1; _shtab_spark_timely; echo ${COMPREPLY[@]}\n"
     asked += "COMP_WORDS=(spark-timely close x --dr); COMP_CWORD=3; _shtab_spark_timely; echo ${COMPREPLY[@]}\n"

@@ -6,6 +6,8 @@ import inspect
 from datetime import timedelta
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import pytest
+
 import spark_timely
 from spark_timely.conf.given import DistanceLike, DurationLike, NamesLike, SinkGiven, SizeLike
 from spark_timely.conf.kinds import Option
@@ -43,6 +45,7 @@ def test_every_option_is_typed_as_the_table_has_it() -> None:
 
 
 def test_other_options_are_parameters_of_start() -> None:
+    pytest.importorskip("pyspark")
     start, capture = (inspect.signature(function).parameters for function in (spark_timely.start, spark_timely.capture))
     assert {PARAMETERS[name] for name in SINK_OPTIONS.options if name in PARAMETERS} <= set(start)
     assert not set(SinkGiven.__annotations__) & (set(start) | set(capture))

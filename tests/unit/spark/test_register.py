@@ -24,9 +24,16 @@ class Reader:
         assert name == "timely"
         return self
 
-    def load(self) -> None:
+    def load(self, path: str) -> None:
         """Fail as Spark does."""
+        assert not Path(path).exists()
         raise AnalysisException(self.says)
+
+
+class Conf(dict[str, str]):
+    """Stands for the settings of a session."""
+
+    set = dict.__setitem__
 
 
 class FakeSession:
@@ -34,6 +41,7 @@ class FakeSession:
 
     def __init__(self, python: Path, says: str = "") -> None:
         self.sparkContext = self.dataSource = self
+        self.conf = Conf()
         self.pythonExec = str(python)
         self.read = Reader(says)
         self.registered: list[type[DataSource]] = []
@@ -73,7 +81,9 @@ def test_python_that_is_not_there_is_refused(tmp_path: Path, monkeypatch: pytest
 def test_library_that_spark_ships_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spark = FakeSession(python(tmp_path, "-I", "-S"), "[TIMELY_INVALID_OPTION] could not read the options")
     register(spark, monkeypatch)
-    assert [source.name() for source in spark.registered][-1] == "timely"
+    assert [source.name() for source in spark.registered] == ["timely"]
+    register(spark, monkeypatch)
+    assert len(spark.registered) == 1, "Spark warns of a second registration"
 
 
 def test_format_that_spark_finds_is_not_registered_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,5 +96,24 @@ def test_python_with_a_space_in_its_path_needs_registration(tmp_path: Path, monk
     # Spark looks for formats by a command line that such a path breaks.
     (tmp_path / "a b").mkdir()
     spark = FakeSession(python(tmp_path / "a b"))
+    register(spark, monkeypatch)
+    assert [source.name() for source in spark.registered] == ["timely"]
+    register(spark, monkeypatch)
+    assert len(spark.registered) == 1, "Spark warns of a second registration"
+
+
+def test_editable_installation_is_found_as_library_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Spark looks through folders, which know nothing of modules that a hook finds.
+    hook = """
+import importlib.machinery, sys
+class Hook:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return importlib.machinery.ModuleSpec(name, None) if name == "spark_timely" else None
+sys.path = [folder for folder in sys.path if folder.startswith(sys.base_prefix)]
+sys.meta_path.append(Hook)
+"""
+    monkeypatch.setattr(session, "_LOOK", hook + session._LOOK)
+    spark = FakeSession(python(tmp_path))
     register(spark, monkeypatch)
     assert [source.name() for source in spark.registered] == ["timely"]
