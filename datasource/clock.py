@@ -250,7 +250,7 @@ class Alarm:
     @property
     def _storage(self) -> FileStorage:
         if self._opened is None:
-            self._opened = open_storage(self._location, self._options)
+            self._opened = open_storage(self._location, self._options, literal=True)
         return self._opened
 
     def set(self, after_s: float, /) -> bool:

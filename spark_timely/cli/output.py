@@ -307,8 +307,9 @@ def plain_value(value: object) -> object:
 
 
 def to_json(value: object) -> str:
-    """Return one line of JSON; non-ASCII text stays readable."""
-    return json.dumps(plain_value(value), ensure_ascii=False, allow_nan=False)
+    """Return one line of JSON; non-ASCII text stays readable, what would control a terminal does not get there."""
+    text = json.dumps(plain_value(value), ensure_ascii=False, allow_nan=False)
+    return CONTROL.sub(lambda found: json.dumps(found.group())[1:-1], text)
 
 
 def printable(text: str) -> str:

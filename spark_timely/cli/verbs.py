@@ -248,7 +248,7 @@ def _first_rows(log: Log, options: argparse.Namespace) -> Iterator[dict[str, obj
         dead = log.dead()
         if options.stream is not None:
             dead = dead.filter(pc.equal(dead["_stream"], options.stream))
-        yield from dead.slice(0, options.rows).to_pylist()
+        yield from _as_python(dead.slice(0, options.rows))
         return
     progress = log.progress() if options.events else None
     for state, messages in log.events(options.stream):
@@ -258,12 +258,42 @@ def _first_rows(log: Log, options: argparse.Namespace) -> Iterator[dict[str, obj
 def _commit_rows(state: StreamState, messages: pa.Table, progress: pa.Table | None) -> Iterator[dict[str, object]]:
     """Yield the rows of a commit: messages, then its own of all the progress."""
     for batch in messages.to_batches(max_chunksize=1000):  # not all of a large commit as objects at once
-        for row in batch.to_pylist():
+        for row in _as_python(batch):
             yield {"_event": "message", "_stream": state.stream, "_seq": state.seq} | row
     if progress is not None:
         here = pc.and_(pc.equal(progress["_stream"], state.stream), pc.equal(progress["_seq"], state.seq))
         for row in progress.filter(here).to_pylist():
             yield {"_event": "progress"} | row
+
+
+def _as_python(rows: pa.Table | pa.RecordBatch) -> list[dict[str, object]]:
+    """Return rows as dicts; the texts of a column where one is no UTF-8, which Spark writes, as bytes."""
+    try:
+        return list(rows.to_pylist())
+    except UnicodeDecodeError:
+        columns = [column.cast(_with_bytes(column.type)) if _is_damaged(column) else column for column in rows.columns]
+        return list(pa.table(columns, names=rows.schema.names).to_pylist())
+
+
+def _is_damaged(column: pa.Array | pa.ChunkedArray) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return True
+    return False
+
+
+def _with_bytes(kind: pa.DataType) -> pa.DataType:
+    """Return a type with bytes in place of texts."""
+    if pa.types.is_string(kind):
+        return pa.binary()
+    if pa.types.is_list(kind):
+        return pa.list_(_with_bytes(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_with_bytes(kind.key_type), _with_bytes(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([kind.field(i).with_type(_with_bytes(kind.field(i).type)) for i in range(kind.num_fields)])
+    return kind
 
 
 def _tail(

@@ -1,22 +1,27 @@
 """Rows as programs have them, brought into one Arrow table: what `StreamWriter.append` takes.
 
 Whatever offers its columns through Arrow's C interface is taken without a copy: tables, batches and readers of pyarrow,
-polars, DuckDB, pandas. Plain Python values go through Arrow's own conversion. There is no loop over rows here.
+polars, DuckDB, pandas. Plain Python values go through Arrow's own conversion, after a look at their kinds: loops of C,
+but for moments and for what holds maps.
 
 Invariants
 ----------
 1. Nothing is guessed: types are those that Arrow finds in the values. What does not fit the log is refused afterwards,
    by `spark_timely.log.files.format.conform`. Of plain numbers whole ones may also stand for fractions.
-2. pandas is not imported: it is there already if the rows are one of its DataFrames.
+2. No value changes: plain values of several kinds in one place, which Arrow would bring to one, are refused, as are
+   moments with digits that Arrow would cut, and tables whose texts or numbers of categories are damaged.
+3. pandas is not imported: it is there already if the rows are one of its DataFrames.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
-from collections.abc import Mapping, Sequence
-from itertools import chain
-from operator import methodcaller
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from decimal import Decimal
+from itertools import chain, repeat
+from operator import attrgetter, methodcaller
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -85,7 +90,7 @@ def table_of(rows: object, form: LogFormat, /, *, attempt: str) -> pa.Table:
 
     Notes
     -----
-    Cost: none for what is Arrow already; else one conversion of each column.
+    Cost: for what is Arrow already, that its texts are looked through; else one conversion of each column.
 
     Examples
     --------
@@ -97,13 +102,13 @@ def table_of(rows: object, form: LogFormat, /, *, attempt: str) -> pa.Table:
     ['_time', 'v']
     """
     if isinstance(rows, pa.Table):
-        return rows
+        return _read(attempt, lambda: _whole(rows))
     if isinstance(rows, pa.RecordBatch):
-        return pa.Table.from_batches([rows])
+        return _read(attempt, lambda: _whole(pa.Table.from_batches([rows])))
     if _is_pandas(rows):
         return _read(attempt, lambda: _from_pandas(rows))
     if hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__"):
-        return _read(attempt, lambda: pa.table(rows))
+        return _read(attempt, lambda: _whole(pa.table(rows)))
     if isinstance(rows, Mapping):
         return _from_columns(rows, form, attempt)
     if isinstance(rows, list | tuple):
@@ -118,16 +123,30 @@ def _is_pandas(rows: object) -> bool:
 
 def _from_pandas(frame: Any) -> pa.Table:  # noqa: ANN401 - of pandas, which may not be imported
     named = any(name is not None for name in frame.index.names)
+    for name in frame.select_dtypes(object):  # one turn per column of Python values
+        _check_kinds(frame[name].dropna().tolist(), f"column {name!r}")
     return pa.Table.from_pandas(frame, preserve_index=named).replace_schema_metadata(None)
 
 
-def _read(attempt: str, read: Any) -> pa.Table:  # noqa: ANN401 - a function of whatever was given
-    """Return what is read, with the library's own error in place of Arrow's."""
+def _whole(table: pa.Table) -> pa.Table:
+    """Return a table, which others made, after a look at what nobody could read back: texts, categories, offsets."""
+    table.validate(full=True)
+    return table
+
+
+def _read(attempt: str, read: Callable[[], pa.Table]) -> pa.Table:
+    """Return what is read, with the library's own error in place of Arrow's, or of whose rows these are."""
     try:
         return read()
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        msg = f"{attempt}: found rows that Arrow cannot read: {shown(str(error))}"
+    except Exception as error:
+        msg = f"{attempt}: found rows that Arrow cannot read: {_said(error)}"
         raise SchemaMismatchError(msg, hint="give each column values of one type, under a name of its own") from error
+
+
+def _said(error: Exception) -> str:
+    """Return what an error says; of one that came through C with a traceback its last line."""
+    lines = str(error).strip().splitlines()
+    return shown(lines[-1] if len(lines) > 1 and "Traceback" in str(error) else str(error))
 
 
 def _from_columns(columns: Mapping[Any, Any], form: LogFormat, attempt: str) -> pa.Table:
@@ -145,17 +164,19 @@ def _from_columns(columns: Mapping[Any, Any], form: LogFormat, attempt: str) -> 
 
 
 def _column(name: str, values: Any, form: LogFormat, attempt: str) -> pa.Array | pa.ChunkedArray:  # noqa: ANN401
-    if isinstance(values, pa.Array | pa.ChunkedArray):
-        return values
     try:
+        if isinstance(values, pa.Array | pa.ChunkedArray):
+            return _checked(values)
+        if str(getattr(values, "dtype", "")) == "object":  # of pandas, where NaN is no value, or numpy
+            _check_kinds((values.dropna() if hasattr(values, "dropna") else values).tolist())
         if hasattr(values, "__arrow_c_stream__"):
-            return pa.chunked_array(values)
+            return _checked(pa.chunked_array(values))
         if hasattr(values, "__arrow_c_array__"):
-            return pa.array(values)
+            return _checked(pa.array(values))
         if isinstance(values, list | tuple | range) or (hasattr(values, "__array__") and np.ndim(values) == 1):
             return _converted(values, _wanted(name, form))
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        msg = f"{attempt}: found values in column {name!r} that Arrow cannot read: {shown(str(error))}"
+    except Exception as error:
+        msg = f"{attempt}: found values in column {name!r} that Arrow cannot read: {_said(error)}"
         raise SchemaMismatchError(msg, hint="give the column values of one type", context={"column": name}) from error
     msg = f"{attempt}: found {name}={shown(values)}, which is no column"
     raise InvalidUsageError(msg, hint="give each column a list or an array with one value per row")
@@ -166,14 +187,137 @@ def _wanted(name: str, form: LogFormat) -> pa.DataType | None:
     return None if index < 0 else form.payload.field(index).type
 
 
-def _converted(values: Any, wanted: pa.DataType | None) -> pa.Array | pa.ChunkedArray:  # noqa: ANN401
+def _checked(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    values.validate(full=True)
+    return values
+
+
+def _converted(values: Any, wanted: pa.DataType | None, where: str = "") -> pa.Array | pa.ChunkedArray:  # noqa: ANN401
     """Return plain values as Arrow finds them."""
     if wanted is not None and _has_map(wanted):
-        return pa.array(values, wanted)  # Python has no values that are maps alone
-    found = pa.array(values)
-    if wanted is not None and _stands_for(found.type, wanted) and not hasattr(values, "dtype"):
-        return pa.array(values, wanted)
-    return found
+        return _nested(list(values), wanted, where)  # Python has no values that are maps alone
+    if not hasattr(values, "dtype"):
+        _check_kinds(values, where)
+        found = pa.array(values)
+        if wanted is not None and _stands_for(found.type, wanted):
+            return pa.array(values, wanted)
+        return found
+    return pa.array(values)
+
+
+_KEY_AND_VALUE: Final = 2
+
+
+def _nested(values: list[Any], wanted: pa.DataType, where: str) -> pa.Array:
+    """Return values that hold maps: what is in them as Arrow finds it, with no more said than where the maps are."""
+    if not _has_map(wanted):
+        return pa.array(_converted(values, wanted, where))
+    null = pa.array([value is None for value in values], pa.bool_())
+    present = [value for value in values if value is not None]
+    if pa.types.is_struct(wanted):
+        _only(present, dict, where)
+        names = list(dict.fromkeys(chain(wanted.names, *present)))
+        columns = [
+            _nested(list(map(_get, values, repeat(name))), _field_type(wanted, name), f"{where}.{name}".lstrip("."))
+            for name in names
+        ]
+        return pa.StructArray.from_arrays(columns, names, mask=null)
+    maps = pa.types.is_map(wanted)
+    _only(present, (dict, list, tuple) if maps else (list, tuple), where)
+    lengths = np.array([0 if value is None else len(value) for value in values], dtype=np.int64)
+    # A null is marked where it begins.
+    begins_null = np.append(null.to_numpy(zero_copy_only=False), False)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32(), mask=begins_null)
+    if not maps:
+        inner = _nested(list(chain.from_iterable(present)), wanted.value_type, f"{where}[]")
+        return pa.ListArray.from_arrays(offsets, inner)
+    pairs = list(chain.from_iterable(value.items() if isinstance(value, dict) else value for value in present))
+    _only(pairs, (list, tuple), f"{where}[]")
+    odd = next((pair for pair in pairs if len(pair) != _KEY_AND_VALUE), None)
+    if odd is not None:
+        msg = f"{shown(odd)} for a key and its value{_at(where)}"
+        raise ValueError(msg)
+    keys, items = ([pair[i] for pair in pairs] for i in range(2))
+    found = (_nested(keys, wanted.key_type, f"{where}[keys]"), _nested(items, wanted.item_type, f"{where}[values]"))
+    return pa.MapArray.from_arrays(offsets, *found)
+
+
+def _field_type(wanted: pa.DataType, name: str) -> pa.DataType:
+    index = wanted.get_field_index(name)
+    return pa.null() if index < 0 else wanted.field(index).type
+
+
+def _get(value: Mapping[str, Any] | None, name: str) -> Any:  # noqa: ANN401
+    return None if value is None else value.get(name)
+
+
+def _only(values: Iterable[object], kinds: type | tuple[type, ...], where: str) -> None:
+    other = next((value for value in values if not isinstance(value, kinds)), None)
+    if other is not None:
+        msg = f"{shown(other)}{_at(where)}"
+        raise ValueError(msg)
+
+
+# Kinds of plain values, the more special ones first: a truth value is a number to Python, a moment a day.
+_KINDS: Final[Sequence[tuple[str, tuple[type, ...]]]] = (
+    ("truth values", (bool, np.bool_)),
+    ("numbers", (int, float, np.integer, np.floating, Decimal)),
+    ("texts", (str,)),
+    ("bytes", (bytes, bytearray, memoryview)),
+    ("moments", (dt.datetime,)),
+    ("days", (dt.date,)),
+    ("times of day", (dt.time,)),
+    ("durations", (dt.timedelta, np.timedelta64)),
+    ("moments of numpy", (np.datetime64,)),
+    ("lists", (list, tuple, np.ndarray)),
+    ("dicts", (dict,)),
+)
+# Of Python and pandas, for a value that is missing.
+_MISSING: Final = ("NoneType", "NaTType", "NAType")
+
+
+def _at(where: str) -> str:
+    return f" in {where}" if where else ""
+
+
+def _check_kinds(values: Collection[Any], where: str = "") -> None:
+    """Refuse what Arrow would bring to one type in silence (invariant 2). Loops of C over values.
+
+    Raises
+    ------
+    ValueError
+        With what was found.
+    """
+    types = set(map(type, values))
+    missing = {each for each in types if each.__name__ in _MISSING}
+    kinds = {_kind(each) for each in types - missing}
+    if len(kinds) > 1:
+        msg = f"{' and '.join(sorted(kinds))} together{_at(where)}"
+        raise ValueError(msg)
+    kind = next(iter(kinds), "")
+    if kind == "moments":
+        present = [value for value in values if type(value) not in missing]
+        zones = set(map(_has_zone, present))
+        if len(zones) > 1:
+            msg = f"moments with a zone and without{_at(where)}"
+            raise ValueError(msg)
+        if any(map(attrgetter("nanosecond"), [value for value in present if hasattr(value, "nanosecond")])):
+            msg = f"moments with nanoseconds{_at(where)}"
+            raise ValueError(msg)
+    elif kind == "lists":
+        _check_kinds(list(chain.from_iterable(value for value in values if type(value) not in missing)), f"{where}[]")
+    elif kind == "dicts":
+        present = [value for value in values if type(value) not in missing]
+        for name in dict.fromkeys(chain.from_iterable(present)):  # one turn per field
+            _check_kinds(list(map(methodcaller("get", name), present)), f"{where}.{name}".lstrip("."))
+
+
+def _kind(type_: type) -> str:
+    return next((name for name, types in _KINDS if issubclass(type_, types)), type_.__name__)
+
+
+def _has_zone(moment: dt.datetime) -> bool:
+    return moment.tzinfo is not None
 
 
 def _has_map(kind: pa.DataType) -> bool:
@@ -181,7 +325,14 @@ def _has_map(kind: pa.DataType) -> bool:
 
 
 def _stands_for(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether plain whole numbers are given where the log has fractions."""
+    """Whether values are what the log has, but for plain whole numbers where it has fractions, at any depth."""
+    if found.equals(wanted) or pa.types.is_null(found):
+        return True
+    if pa.types.is_list(found) and pa.types.is_list(wanted):
+        return _stands_for(found.value_type, wanted.value_type)
+    if pa.types.is_struct(found) and pa.types.is_struct(wanted):
+        same = found.names == wanted.names
+        return same and all(_stands_for(found.field(i).type, wanted.field(i).type) for i in range(found.num_fields))
     return pa.types.is_integer(found) and (pa.types.is_floating(wanted) or pa.types.is_decimal(wanted))
 
 

@@ -6,7 +6,8 @@ what they are given and ask here before they begin. Other formats pass untouched
 
 Invariants
 ----------
-1. What is refused here, the source or the sink would refuse too: both read options and logs by the same functions.
+1. What is refused here, the source or the sink would refuse at the next row: all read options and logs by the same
+   functions.
 2. A reader or writer behaves as before in all else: the original method is called with what was given.
 """
 
@@ -53,8 +54,14 @@ class _Noted:
         """Note an option as Spark passes it on: text; the later of two wins, whatever their case."""
         for other in [other for other in self.options if other.lower() == name.lower()]:
             del self.options[other]
-        if value is not None:
-            self.options[name] = str(value).lower() if isinstance(value, bool) else str(value)
+        self.options[name] = str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
+
+    def check(self) -> None:
+        """Refuse an option of no value, with which Spark itself fails later, and says nothing of use."""
+        name = next((name for name, value in self.options.items() if value is None), None)
+        if name is not None:
+            msg = f"could not use the format 'timely': found {name}=None"
+            raise InvalidOptionError(msg, hint="leave the option out", context={"option": name})
 
 
 _Check = Callable[[Any, _Noted, dict[str, Any]], None]
@@ -168,7 +175,7 @@ def _replace(kind: type, name: str, wrap: Callable[[Callable[..., Any]], Callabl
 
 
 def _teach_notes(kind: type) -> None:
-    for name in ("format", "option", "options", "outputMode", "partitionBy", "clusterBy"):
+    for name in ("format", "option", "options", "outputMode", "partitionBy", "clusterBy", "foreach", "foreachBatch"):
         if hasattr(kind, name):
             _replace(kind, name, _noting)
 
@@ -187,6 +194,8 @@ def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
 def _note(noted: _Noted, arguments: dict[str, Any]) -> None:
     """Note the arguments of a method of a reader or writer, by Spark's names for them."""
     source = arguments.get("source", arguments.get("format"))
+    if "f" in arguments or "func" in arguments:
+        source = "a function"  # of foreach and foreachBatch, which take the place of any format
     if source is not None:
         noted.format = source
     if arguments.get("outputMode") is not None:
@@ -216,6 +225,7 @@ def _checked(check: _Check) -> Callable[[Callable[..., Any]], Callable[..., Any]
             noted.options = dict(noted.options)
             _note(noted, arguments)
             if str(noted.format).lower() == _FORMAT:
+                noted.check()
                 check(self, noted, arguments)
             return original(self, *args, **keywords)
 

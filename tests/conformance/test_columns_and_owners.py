@@ -37,6 +37,18 @@ def contents(log: Log) -> list[tuple[int, int, str | None]]:
 # Columns --------------------------------------------------------------------------------------------
 
 
+def test_columns_with_odd_names_are_columns(maker: LogMaker) -> None:
+    # Some of these end a line for Python's texts, none for JSON.
+    names = ["a\u2028b", "\x85", "\x1c\x1d\x1e", "\x0b\x0c", "日本", "a.b", "`", "'\"\\", "%20", "A", "é"]
+    log = maker.create(pa.schema([(name, pa.int64()) for name in names]))
+    log.writer(owner="a").append({"_time": [1], **{name: [index] for index, name in enumerate(names)}}, advance_to=2)
+    log.add_columns(pa.schema([("c\u2029", pa.string())]))
+    read = maker.another(log)
+    expected = {name: index for index, name in enumerate(names)} | {"c\u2029": None}
+    assert read.messages(columns=[*names, "c\u2029"]).to_pylist() == [expected]
+    assert read.verify().legal
+
+
 def test_rows_before_and_without_a_new_column_have_nulls_there(maker: LogMaker) -> None:
     log = maker.create(streams=2)
     first, second = log.writer("a", owner="a"), maker.another(log).writer("b", owner="b")

@@ -132,6 +132,10 @@ def misuses() -> Iterator[Misuse]:
         "read: misspelled", "load", lambda at: (at.log(), at.read(startingFrontierr="latest")), "'startingFrontierr'",
         "did you mean 'startingFrontier'?",
     )  # fmt: skip
+    yield case(
+        "read: None", "load", lambda at: (at.log(), at.read(maxRowsPerTrigger=None)), "maxRowsPerTrigger=None",
+        "leave the option out",
+    )  # fmt: skip
     yield case("read: workers=0", "load", lambda at: (at.log(), at.read(workers=0)), "workers='0'", "at least 1")
     yield case("read: workers=many", "load", lambda at: (at.log(), at.read(workers="many")), "a whole number")
     yield case("read: delivery=all", "load", lambda at: (at.log(), at.read(delivery="all")), "'complete', 'arrival'")

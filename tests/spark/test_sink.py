@@ -243,3 +243,32 @@ def test_start_called_wrongly_is_refused_at_once(
 def test_start_of_a_batch_dataframe_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(errors.InvalidUsageError, match="not streaming"):
         spark_timely.start(spark.range(3), path=str(tmp_path / "log"), checkpoint=str(tmp_path / "c"))
+
+
+@pytest.mark.parametrize("place", ["a b", "ü", "a%20b", "~"])
+def test_checkpoint_is_where_spark_has_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Spark decodes no URL and knows no home; a second run that looked elsewhere would be another query."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    log, checkpoint = str(tmp_path / "log"), (tmp_path / "of query" / place)
+    put(tmp_path / "in", 0, [1, 2])
+    given = checkpoint.as_uri() if place != "~" else f"{tmp_path}/of query/~"
+    for index in (1, 2):
+        writer = arrivals(spark, tmp_path / "in").writeStream.format("timely")
+        writer = writer.options(path=log, timeColumn="t", frontier="bounded", checkpointLocation=given)
+        writer.trigger(availableNow=True).start().awaitTermination()
+        put(tmp_path / "in", index, [3])
+    assert spark_timely.open_log(log).messages().num_rows == 3
+    found = [folder for folder, _, files in os.walk(tmp_path) if "timely-logs" in files]
+    assert len(found) == 1
+    assert "metadata" in os.listdir(found[0])
+
+
+def test_function_after_the_format_takes_its_place(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "in", 0, [1, 2])
+    seen: list[int] = []
+    writer = arrivals(spark, tmp_path / "in").writeStream.format("timely")
+    writer = writer.foreachBatch(lambda rows, _: seen.append(rows.count()))
+    writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start().awaitTermination()
+    assert seen == [2]

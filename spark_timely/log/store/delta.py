@@ -178,7 +178,7 @@ def _put(storage: FileStorage, form: LogFormat, first: Sequence[DataFile]) -> Cr
 def _first_entry(path: str, form: LogFormat, first: Sequence[DataFile]) -> bytes:
     with delta_call(path), scratch_table() as folder:
         _create(str(folder), form, first, SCRATCH_OPTIONS)
-        actions = [json.loads(line) for line in (folder / entry_path(0)).read_text(encoding="utf-8").splitlines()]
+        actions = [json.loads(line) for line in (folder / entry_path(0)).read_bytes().splitlines()]
     for action in actions:  # a few
         if "commitInfo" in action:
             action["commitInfo"].get("operationParameters", {})["location"] = path

@@ -107,8 +107,15 @@ _warned: set[str] = set()
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def normal_path(path: str | os.PathLike[str]) -> str:
+def normal_path(path: str | os.PathLike[str], *, literal: bool = False) -> str:
     """Return a path as the library uses it: absolute for local files and volumes, unchanged for other URLs.
+
+    Parameters
+    ----------
+    path : str or path
+    literal : bool
+        Whether ``%20`` and ``~`` are part of a name, in a `file:` URL too: so Spark reads its own paths, such as a
+        checkpoint's.
 
     Raises
     ------
@@ -136,7 +143,7 @@ def normal_path(path: str | os.PathLike[str]) -> str:
         msg = f"could not use path {text!r}: found the character NUL in it"
         raise InvalidUsageError(msg, hint="give the path without it: no file system allows it", context={"path": text})
     if text[:5].lower() == "file:":
-        text = _path_of_file_url(text)
+        text = _path_of_file_url(text, literal=literal)
     if _VOLUME.match(text):
         text = text[5:]  # Spark's name of a path that every process sees
     if one := _ONE_SLASH.match(text):
@@ -155,8 +162,8 @@ def normal_path(path: str | os.PathLike[str]) -> str:
                 context={"path": text},
             )
         return text.rstrip("/")
-    where = os.path.abspath(os.path.expanduser(text))
-    odd = _DECODED.search(where)
+    where = os.path.abspath(text if literal else os.path.expanduser(text))
+    odd = None if literal else _DECODED.search(where)
     if odd:
         msg = f"could not use path {where!r}: found {odd[0]!r} in it"
         raise InvalidUsageError(
@@ -167,7 +174,7 @@ def normal_path(path: str | os.PathLike[str]) -> str:
     return where
 
 
-def _path_of_file_url(url: str) -> str:
+def _path_of_file_url(url: str, *, literal: bool) -> str:
     """Return the path of a `file:` URL; `#` and `?` are part of it, as they are for Spark."""
     path = url[5:]
     if path.startswith("//"):
@@ -187,7 +194,7 @@ def _path_of_file_url(url: str) -> str:
         msg = f"could not use path {url!r}: found nothing behind the scheme"
         raise InvalidUsageError(msg, hint="write file:///… and the path", context={"path": url})
     # Two slashes at the start of a path may mean something else to a system.
-    return re.sub("^/+", "/", unquote(path))
+    return re.sub("^/+", "/", path if literal else unquote(path))
 
 
 class Storage(Protocol):
@@ -570,15 +577,17 @@ class _MemoryFile:
             self._storage.write(self._path, b"".join(self._parts))
 
 
-def open_storage(path: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> FileStorage:
-    """Return access to the files of the log at a path or URL.
+def open_storage(
+    path: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None, *, literal: bool = False
+) -> FileStorage:
+    """Return access to the files of the log at a path or URL, or of a checkpoint, whose path is `literal`.
 
     Examples
     --------
     >>> open_storage("/tmp/log").local
     True
     """
-    return FileStorage(normal_path(path), storage_options)
+    return FileStorage(normal_path(path, literal=literal), storage_options)
 
 
 def _upwards(folder: str) -> Iterator[str]:

@@ -128,7 +128,7 @@ def planned_offsets(
     """
     if not reachable(location):
         return None
-    storage = open_storage(location, storage_options)
+    storage = open_storage(location, storage_options, literal=True)
     content = _offsets_of(storage, batch)
     if content is None:
         return None
@@ -151,7 +151,7 @@ def is_finished(location: str, batch: int, /, *, storage_options: Mapping[str, s
     if not reachable(location):
         return False
     try:
-        return open_storage(location, storage_options).exists(f"commits/{batch}")
+        return open_storage(location, storage_options, literal=True).exists(f"commits/{batch}")
     except (StorageError, OSError):
         return False
 
@@ -244,7 +244,7 @@ def checkpoint_state(
     if not reachable(location):
         return CheckpointState(None, None)
     try:
-        storage = open_storage(location, storage_options)
+        storage = open_storage(location, storage_options, literal=True)
         found = storage.names()
         if _GATE in found:
             _wait_at_gate(storage, location, now, pause)
@@ -306,7 +306,7 @@ def gate(location: str, /, *, storage_options: Mapping[str, str] | None = None) 
     ...     print(free, os.listdir(folder))
     True ['timely-gate']
     """
-    storage = open_storage(location, storage_options)
+    storage = open_storage(location, storage_options, literal=True)
     storage.write(_GATE, b"")
     try:
         planned = _greatest(storage.names("offsets"))
@@ -338,7 +338,7 @@ def all_committed(location: str, /, *, storage_options: Mapping[str, str] | None
     if not reachable(location):
         return None
     try:
-        storage = open_storage(location, storage_options)
+        storage = open_storage(location, storage_options, literal=True)
         planned = _greatest(storage.names("offsets"))
         return planned is None or storage.exists(f"commits/{planned}")
     except (StorageError, OSError):
@@ -518,7 +518,7 @@ def read_entries(
     """
     if not reachable(location):
         return ()
-    return _entries(open_storage(location, storage_options), location, query)
+    return _entries(open_storage(location, storage_options, literal=True), location, query)
 
 
 def _entries(storage: FileStorage, location: str, query: str) -> tuple[LogEntry, ...]:
@@ -576,7 +576,7 @@ def write_entry(
         if not reachable(location):
             msg = f"could not reach checkpoint {location!r}: found a file system that Python does not read"
             raise StorageError(msg, determinate=True)
-        storage = open_storage(location, storage_options)
+        storage = open_storage(location, storage_options, literal=True)
         with _writing:
             entries = _entries(storage, location, query)
             old = find_entry(entries, path, stream, log_id)

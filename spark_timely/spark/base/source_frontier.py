@@ -162,7 +162,7 @@ def _read(
 ) -> tuple[FileStorage, str]:
     """Return the checkpoint and the text of a micro-batch's offsets."""
     try:
-        storage = open_storage(checkpoint, storage_options)
+        storage = open_storage(checkpoint, storage_options, literal=True)
         return storage, bytes(storage.read(f"offsets/{batch_id}")).decode()
     except (TimelyError, OSError, UnicodeDecodeError) as error:
         msg = f"{attempt}: found no readable 'offsets/{batch_id}' in checkpoint {checkpoint!r}"

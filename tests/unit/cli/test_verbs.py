@@ -113,6 +113,20 @@ def test_stats_of_a_log_tells_frontier_sizes_and_streams(run: Run, log: Log) -> 
         assert word in text
 
 
+def test_text_that_is_no_utf8_is_shown_as_bytes(run: Run, tmp_path: Path) -> None:
+    # Spark writes such texts: cast(unhex('FF') AS STRING).
+    damaged = pa.array([b"\xff", b"a"]).view(pa.string())
+    nested = pa.StructArray.from_arrays([pa.ListArray.from_arrays([0, 1, 2], damaged)], ["x"])
+    driver = SinkDriver(tmp_path, **BOUNDED)
+    driver.run([pa.table({"t": [9, 9], "w": damaged, "ok": ["b", "c"], "n": nested})])
+    code, out, err = run("head", str(driver.log_path), "--json")
+    first, second = (json.loads(line) for line in out.splitlines())
+    assert (code, err) == (0, "")
+    assert (first["ok"], first["w"]) == ("b", plain_value(b"\xff"))
+    assert (second["w"], second["n"]) == (plain_value(b"a"), {"x": [plain_value(b"a")]})
+    assert run("head", str(driver.log_path))[0] == 0
+
+
 def test_stats_count_missing_and_differing_micro_batches(run: Run, tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     driver.run([rows([9])])
@@ -543,6 +557,12 @@ def test_long_cells_are_cut_and_show_it() -> None:
 def test_values_that_json_lacks_are_written_as_text(value: object, plain: object) -> None:
     assert plain_value(value) == plain
     assert json.loads(to_json(value)) == plain
+
+
+def test_json_controls_no_terminal() -> None:
+    text = "a\x1b\x7f\x9b2J\u202e\u2028é"
+    assert to_json({"v": text}) == r'{"v": "a\u001b\u007f\u009b2J\u202e\u2028é"}'
+    assert json.loads(to_json(text)) == text
 
 
 @pytest.mark.parametrize("columns", ["30", "200"])

@@ -133,9 +133,11 @@ def test_no_rows_are_rows_too() -> None:
 
 
 def test_whole_numbers_stand_for_fractions_and_narrow_ones() -> None:
-    into = writer(pa.schema([("f", pa.float64()), ("s", pa.int16()), ("d", pa.decimal128(9, 2))]))
-    into.append([{"_time": 1, "f": 1, "s": 2, "d": 3}])
-    into.append({"_time": [1], "f": [1.5], "s": [2], "d": [3]})
+    lists = pa.list_(pa.struct([("x", pa.float64())]))
+    into = writer(pa.schema([("f", pa.float64()), ("s", pa.int16()), ("d", pa.decimal128(9, 2)), ("l", lists)]))
+    into.append([{"_time": 1, "f": 1, "s": 2, "d": 3, "l": [{"x": 1}, {"x": None}]}])
+    into.append({"_time": [1], "f": [1.5], "s": [2], "d": [3], "l": [[{"x": 1.5}]]})
+    assert messages(into, "l") == [{"l": [{"x": 1.0}, {"x": None}]}, {"l": [{"x": 1.5}]}]
     assert messages(into, "f") == [{"f": 1.0}, {"f": 1.5}]
 
 
@@ -144,6 +146,91 @@ def test_maps_and_structs_come_from_python_values() -> None:
     rows = [{"_time": 1, "m": [("a", 1)], "s": {"x": 2}}]
     into.append(rows)
     assert messages(into, "m", "s") == [{"m": [("a", 1)], "s": {"x": 2}}]
+
+
+def test_maps_in_any_place_come_from_python_values() -> None:
+    numbers = pa.map_(pa.string(), pa.int64())
+    kinds = {
+        "inner": pa.struct([("m", numbers), ("x", pa.float64())]),
+        "lists": pa.list_(numbers),
+        "maps": pa.map_(pa.string(), pa.struct([("a", pa.list_(pa.float64()))])),
+    }
+    into = writer(pa.schema(list(kinds.items())))
+    rows = [
+        {
+            "_time": 1,
+            "inner": {"m": {"a": 1}, "x": 2},
+            "lists": [{"b": None}, None, {}],
+            "maps": {"k": {"a": [1, None]}},
+        },
+        {"_time": 2, "inner": None, "lists": None, "maps": None},
+        {"_time": 3, "inner": {"m": None, "x": None}, "lists": [], "maps": [("k", None)]},
+    ]
+    into.append(rows)
+    assert messages(into, *kinds) == [
+        {"inner": {"m": [("a", 1)], "x": 2.0}, "lists": [[("b", None)], None, []], "maps": [("k", {"a": [1.0, None]})]},
+        {"inner": None, "lists": None, "maps": None},
+        {"inner": {"m": None, "x": None}, "lists": [], "maps": [("k", None)]},
+    ]
+
+
+DAY, MOMENT, ZONED = dt.date(2020, 1, 1), dt.datetime(2020, 1, 1, 23, 59), dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+TEXT_TO = {name: pa.map_(pa.string(), kind) for name, kind in {"int": pa.int64(), "day": pa.date32()}.items()}
+CHANGED: dict[str, tuple[pa.DataType, list[Any], str]] = {
+    "truth among numbers": (pa.float64(), [0.5, True], "numbers and truth values together"),
+    "truth in a list": (pa.list_(pa.int64()), [[1], [True]], "numbers and truth values together in []"),
+    "truth in a struct": (pa.struct([("a", pa.int64())]), [{"a": 1}, {"a": True}], "truth values together in a"),
+    "a moment among days": (pa.date32(), [DAY, MOMENT], "days and moments together"),
+    "zones": (pa.timestamp("us", "UTC"), [ZONED, None, MOMENT], "moments with a zone and without"),
+    "nanoseconds": (pa.timestamp("us", "UTC"), [pd.Timestamp(1, tz="UTC")], "moments with nanoseconds"),
+    "a fraction in a map": (TEXT_TO["int"], [{"a": 1.5}], "column 'v' of type=map<string, double>"),
+    "a moment in a map": (TEXT_TO["day"], [{"a": MOMENT}], "column 'v' of type=map<string, timestamp"),
+    "a field that a struct lacks": (
+        pa.struct([("m", TEXT_TO["int"])]), [{"m": {"a": 1}, "x": 1}], "column 'v' of type=struct<m",
+    ),
+    "more than a pair": (TEXT_TO["int"], [[("a", 1, 2)]], "('a', 1, 2) for a key and its value"),
+    "a number for a map": (TEXT_TO["int"], [5], "'5'"),
+    "a text for pairs": (TEXT_TO["int"], [["ab"]], "'ab'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CHANGED)
+@pytest.mark.parametrize("form", [list, lambda values: pd.Series(values, dtype=object)], ids=["list", "pandas"])
+def test_value_that_would_be_changed_is_refused(what: str, form: Callable[[Any], Any]) -> None:
+    kind, values, text = CHANGED[what]
+    into = writer(pa.schema([("v", kind)]))
+    with pytest.raises(SchemaMismatchError) as caught:
+        into.append({"_time": [1] * len(values), "v": form(values)})
+    if form is list:
+        assert text in str(caught.value)
+    assert messages(into, "v") == []
+
+
+def test_damaged_texts_and_categories_are_refused() -> None:
+    text = pa.array([b"\xff"]).view(pa.string())
+    category = pa.DictionaryArray.from_arrays(pa.array([7]), pa.array(["a"]), safe=False)
+    for column in (text, category):
+        for rows in (pa.table({"_time": [1], "v": column}), {"_time": [1], "v": column}):
+            into = writer(pa.schema([("v", pa.string())]))
+            with pytest.raises(SchemaMismatchError, match=r"that Arrow cannot read: .*(UTF8|out of bounds)"):
+                into.append(rows)
+            assert messages(into, "v") == []
+
+
+def test_rows_whose_owner_fails_are_a_schema_mismatch() -> None:
+    class Broken:
+        def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+            raise RuntimeError(requested_schema or "no connection")
+
+    def batches() -> Any:
+        yield TABLE.to_batches()[0]
+        raise OSError("gone")
+
+    _refused(Broken(), "no connection", SchemaMismatchError)
+    reader = pa.RecordBatchReader.from_batches(TABLE.schema, batches())
+    _refused(reader, "gone", SchemaMismatchError)
+    with pytest.raises(SchemaMismatchError, match=r"^(?!.*Traceback)"):
+        writer().append(pa.RecordBatchReader.from_batches(TABLE.schema, batches()))
 
 
 MISMATCHED: dict[str, tuple[Any, str]] = {
