@@ -18,6 +18,7 @@ from spark_timely.datasource.clock import CLOCK_SCHEMA, check_clock_options
 from spark_timely.datasource.partitions import SPLIT_SCHEMA, restrict_layout
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log.files.format import METADATA_KEY
+from spark_timely.log.store.storage import normal_path
 from spark_timely.spark.base.compat import ADMISSION_CONTROL, require_arrow_sink
 from spark_timely.spark.base.schema import arrow_schema, spark_schema
 from spark_timely.spark.base.worker import settle_planner, short_errors
@@ -46,8 +47,16 @@ def _of_table(given: Mapping[str, str]) -> dict[str, str] | None:
 def _note_table(schema: StructType, options: Mapping[str, str]) -> None:
     """Keep a table's options with its first column: Spark's catalog keeps them, and gives a Python source none.
 
-    Credentials stay out: a catalog shows what it has.
+    Raises
+    ------
+    InvalidOptionError
+        If there are credentials among them: a catalog keeps and shows what it has, also in Hive's files.
     """
+    secret = next((name for name in options if name.lower().startswith("storage.")), None)
+    if secret is not None:
+        msg = f"could not make a table of format timely: found option {secret!r}"
+        hint = "give credentials to the session or the environment, or make a temporary view: a catalog shows options"
+        raise InvalidOptionError(msg, hint=hint, context={"option": secret})
     if schema.fields:
         names = {option_key(option.name): option.name for option in SOURCE_OPTIONS.options.values()}
         kept = {names[option_key(name)]: value for name, value in options.items() if option_key(name) in names}
@@ -67,6 +76,29 @@ def table_options(schema: StructType | None, /) -> dict[str, str]:
             kept: dict[str, str] = json.loads(column.metadata[_TABLE_KEY])
             return kept
     return {}
+
+
+# The columns of a table stand in its catalog.
+_OF_COLUMNS: Final = ("content", "columns", "includeTime", "includeMetadata")
+
+
+def _check_of_table(table: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """Refuse options of a read that a table cannot follow: another log, or other columns than its own."""
+    if not table:
+        return
+    asked = {option_key(name): value for name, value in given.items()}
+    log = asked.get("path")
+    if log is not None and normal_path(log) != normal_path(table["path"]):
+        msg = f"could not read a table of format timely: found path={shown(log)}, the table's log is {table['path']!r}"
+        raise InvalidOptionError(msg, hint="leave the path out, or use load(path)", context={"option": "path"})
+    for name in _OF_COLUMNS:  # a few
+        wanted = asked.get(option_key(name))
+        if wanted is not None and wanted.lower() != table.get(name, "").lower():
+            msg = (
+                f"could not read a table of format timely: found {name}={shown(wanted)} beside the table's own columns"
+            )
+            hint = f"use load({table['path']!r}) in place of the table, or make a table with this option"
+            raise InvalidOptionError(msg, hint=hint, context={"option": name})
 
 
 @short_errors
@@ -167,7 +199,10 @@ class TimelyDataSource(DataSource):
     def _source_options(self, schema: StructType | None = None) -> SourceOptions:
         given: Mapping[str, str] | None = _of_table(self.options)
         if given is None:
-            given = {**table_options(schema), **self.options}
+            table = table_options(schema)
+            _check_of_table(table, self.options)
+            asked = set(map(option_key, self.options))
+            given = {**{name: value for name, value in table.items() if option_key(name) not in asked}, **self.options}
         if schema is not None and not given:
             msg = "could not read a table of format timely: found no path with its columns"
             raise InvalidOptionError(

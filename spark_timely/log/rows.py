@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from itertools import chain, repeat
@@ -60,6 +61,10 @@ _HINT = (
     "give a table of Arrow, pandas, polars or DuckDB, a dict of columns such as {'v': [1, 2]}, or a list of rows such"
     " as [{'v': 1}, {'v': 2}]"
 )
+
+
+# Readers that gave their rows: given again, as after an error, they would pass for no rows at all.
+_used_up: weakref.WeakSet[pa.RecordBatchReader] = weakref.WeakSet()
 
 
 def table_of(rows: object, form: LogFormat, /, *, attempt: str) -> pa.Table:
@@ -107,6 +112,11 @@ def table_of(rows: object, form: LogFormat, /, *, attempt: str) -> pa.Table:
         return _read(attempt, lambda: _whole(pa.Table.from_batches([rows])))
     if _is_pandas(rows):
         return _read(attempt, lambda: _from_pandas(rows))
+    if isinstance(rows, pa.RecordBatchReader):
+        if rows in _used_up:
+            msg = f"{attempt}: found a reader whose rows were taken before"
+            raise InvalidUsageError(msg, hint="make another reader, or give a table: a reader gives its rows once")
+        _used_up.add(rows)
     if hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__"):
         return _read(attempt, lambda: _whole(pa.table(rows)))
     if isinstance(rows, Mapping):

@@ -452,7 +452,8 @@ class StreamWriter:
                 context={"column": absent[0]},
             )
         times = form.domain.from_columns(table, names)
-        own = set(form.domain.columns) | ({"_diff"} if form.kind == "collection" else set())
+        # A time column beside the one that was named is a column that the log does not know.
+        own = set(form.domain.columns).intersection(names) | ({"_diff"} if form.kind == "collection" else set())
         diffs = None
         if form.kind == "collection" and "_diff" in table.schema.names:
             diffs = _diffs(table.column("_diff"))

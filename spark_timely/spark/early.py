@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +25,7 @@ from pyspark.errors import AnalysisException
 
 from spark_timely.conf.options import CHECK_OPTION, SOURCE_OPTIONS, parse_options
 from spark_timely.datasource.source import table_options
-from spark_timely.errors import InvalidOptionError, InvalidUsageError, LogMissingError
+from spark_timely.errors import InvalidOptionError, InvalidUsageError, LogMissingError, shown
 from spark_timely.log.store.storage import normal_path
 from spark_timely.sink.start import batch_refused, check_start, question, raise_answer, sink_options
 from spark_timely.spark.base.compat import is_remote
@@ -48,6 +50,8 @@ class _Noted:
     format: str | None = None
     mode: str = "append"
     columns: tuple[str, ...] = ()
+    continuous: bool = False
+    table_path: str | None = None  # of the table that the writer went into before, no word of the user's
     options: dict[str, object] = field(default_factory=dict, repr=False)  # credentials are never shown
 
     def give(self, name: str, value: object) -> None:
@@ -56,8 +60,11 @@ class _Noted:
             del self.options[other]
         self.options[name] = str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
 
-    def check(self) -> None:
-        """Refuse an option of no value, with which Spark itself fails later, and says nothing of use."""
+    def check(self, path: object) -> None:
+        """Refuse an option of no value and a path that is no text: Spark itself fails with them, in other words."""
+        if isinstance(path, os.PathLike):
+            msg = f"could not use the format 'timely': found path={shown(path)}"
+            raise InvalidOptionError(msg, hint="give Spark a text: str(path)", context={"option": "path"})
         name = next((name for name, value in self.options.items() if value is None), None)
         if name is not None:
             msg = f"could not use the format 'timely': found {name}=None"
@@ -116,6 +123,7 @@ def _with_hint(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return the method that says what to write where Spark cannot read the format."""
 
     def method(self: SparkSession, *args: Any, **keywords: Any) -> object:  # noqa: ANN401 - as Spark has it
+        _refuse_move(self, next(iter(args), None))
         try:
             return original(self, *args, **keywords)
         except AnalysisException as error:
@@ -126,6 +134,32 @@ def _with_hint(original: Callable[..., Any]) -> Callable[..., Any]:
             raise InvalidUsageError(msg, hint=hint) from None
 
     return method
+
+
+# Spark tells a Python source nothing of where a table is: it would go on with the log that its columns name.
+_MOVE: Final = re.compile(r"\s*ALTER\s+TABLE\s+(?P<table>\S+)\s+SET\s+LOCATION\b", re.IGNORECASE)
+
+
+def _refuse_move(spark: SparkSession, text: object) -> None:
+    move = _MOVE.match(text) if isinstance(text, str) else None
+    if (
+        move is not None
+        and spark.catalog.tableExists(move["table"])
+        and table_options(spark.table(move["table"]).schema)
+    ):
+        msg = f"could not move table {move['table']!r}: found SET LOCATION for a table of format timely"
+        raise InvalidUsageError(msg, hint="drop the table, which leaves its log, and create it again")
+
+
+def _location_of(spark: SparkSession, name: str) -> str | None:
+    """Return where the catalog says that a table is, as ALTER TABLE may have changed it; None where it does not say."""
+    table = spark.catalog.getTable(name)
+    if not table.namespace or re.search(r"[`'*|\\]", ".".join([*table.namespace, table.name])):
+        return None
+    namespace = ".".join(f"`{part}`" for part in table.namespace)
+    rows = spark.sql(f"SHOW TABLE EXTENDED IN {namespace} LIKE '{table.name}'").collect()
+    found = re.search(r"^Location: (.+)$", rows[0]["information"], re.MULTILINE) if rows else None
+    return found[1] if found else None
 
 
 def check_query(df: DataFrame, options: SinkOptions, given: dict[str, object], /, *, gapless: bool) -> None:
@@ -175,7 +209,17 @@ def _replace(kind: type, name: str, wrap: Callable[[Callable[..., Any]], Callabl
 
 
 def _teach_notes(kind: type) -> None:
-    for name in ("format", "option", "options", "outputMode", "partitionBy", "clusterBy", "foreach", "foreachBatch"):
+    for name in (
+        "format",
+        "option",
+        "options",
+        "outputMode",
+        "partitionBy",
+        "clusterBy",
+        "trigger",
+        "foreach",
+        "foreachBatch",
+    ):
         if hasattr(kind, name):
             _replace(kind, name, _noting)
 
@@ -204,6 +248,8 @@ def _note(noted: _Noted, arguments: dict[str, Any]) -> None:
         noted.give(arguments["key"], arguments.get("value"))
     for name, value in arguments.get("options", {}).items():
         noted.give(name, value)
+    if "continuous" in arguments:
+        noted.continuous = arguments["continuous"] is not None
     columns = arguments.get("cols", arguments.get("partitionBy"))
     if columns:
         noted.columns = tuple(map(str, columns))
@@ -225,7 +271,7 @@ def _checked(check: _Check) -> Callable[[Callable[..., Any]], Callable[..., Any]
             noted.options = dict(noted.options)
             _note(noted, arguments)
             if str(noted.format).lower() == _FORMAT:
-                noted.check()
+                noted.check(arguments.get("path"))
                 check(self, noted, arguments)
             return original(self, *args, **keywords)
 
@@ -254,6 +300,9 @@ def _check_write(writer: object, noted: _Noted, arguments: dict[str, Any]) -> No
     if noted.columns:
         msg = f"could not start the sink for log {options.path!r}: found partitioning by {list(noted.columns)}"
         raise InvalidUsageError(msg, hint="leave it out: a log's files are parted by time by themselves")
+    if noted.continuous:
+        msg = f"could not start the sink for log {options.path!r}: found a continuous trigger"
+        raise InvalidUsageError(msg, hint="use processingTime or availableNow: Spark runs no Python sink continuously")
     check_query(frame, options, noted.options, gapless=True)
 
 
@@ -279,10 +328,17 @@ def _check_table(writer: Any, noted: _Noted, arguments: dict[str, Any]) -> None:
             hint="make it with CREATE TABLE … USING timely OPTIONS (path '…'), without naming columns",
             context={"table": name},
         )
+    location = _location_of(spark, name)
+    if location is not None and normal_path(location) != normal_path(path):
+        msg = f"{attempt}: found it at {location!r}, its columns name the log {path!r}"
+        raise InvalidUsageError(
+            msg, hint="drop the table, which leaves both logs, and create it again: it was moved by SET LOCATION"
+        )
     given = noted.options.get("path")
-    if given is not None and normal_path(str(given)) != normal_path(path):
+    if given not in (None, noted.table_path) and normal_path(str(given)) != normal_path(path):
         msg = f"{attempt}: found path={given!r}, the table's log is {path!r}"
         raise InvalidOptionError(msg, hint="leave the path out", context={"option": "path"})
     noted.give("path", path)
     writer.option("path", path)
+    _noted(writer).table_path = path
     _check_write(writer, noted, arguments)

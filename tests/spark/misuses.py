@@ -136,6 +136,22 @@ def misuses() -> Iterator[Misuse]:
         "read: None", "load", lambda at: (at.log(), at.read(maxRowsPerTrigger=None)), "maxRowsPerTrigger=None",
         "leave the option out",
     )  # fmt: skip
+    yield case(
+        "read: a path object", "load",
+        lambda at: (at.log(), at.spark.readStream.format("timely").load(at.folder)),  # type: ignore[arg-type]
+        "found path=", "str(path)",
+    )  # fmt: skip
+    yield case(
+        "write: continuous", "start",
+        lambda at: at.source().writeStream.format("timely").trigger(continuous="1 second").options(
+            checkpointLocation=at.path("checkpoint"), timeColumn="t", frontier="bounded"
+        ).start(at.path()),
+        "found a continuous trigger",
+    )  # fmt: skip
+    yield case(
+        "write: a struct of no fields", "start", lambda at: at.write(at.source("t long, s struct<>"), **late),
+        "column 's'", "a struct of no fields",
+    )  # fmt: skip
     yield case("read: workers=0", "load", lambda at: (at.log(), at.read(workers=0)), "workers='0'", "at least 1")
     yield case("read: workers=many", "load", lambda at: (at.log(), at.read(workers="many")), "a whole number")
     yield case("read: delivery=all", "load", lambda at: (at.log(), at.read(delivery="all")), "'complete', 'arrival'")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import Row, SparkSession
 
 import spark_timely
@@ -86,12 +87,53 @@ def test_stream_from_a_table_and_into_it(spark: SparkSession, log: Log, tmp_path
 
 
 def test_catalog_keeps_no_credential_of_a_table(spark: SparkSession, log: Log) -> None:
+    table, options = f"{NAME}_table", f"(path '{log.path}', `storage.aws_secret_access_key` 'hidden-word')"
+    with pytest.raises(AnalysisException, match=r"found option 'storage.aws_secret_access_key' — hint: give") as caught:
+        spark.sql(f"CREATE TABLE {table} USING timely OPTIONS {options}")
+    assert "hidden-word" not in str(caught.value)
+    assert not spark.catalog.tableExists(table)
+    spark.sql(f"CREATE TEMPORARY VIEW {NAME}_view USING timely OPTIONS {options}")
+    assert spark.table(f"{NAME}_view").count() == 2
+
+
+def test_option_that_a_table_cannot_follow_is_refused(spark: SparkSession, log: Log, tmp_path: Path) -> None:
     table = f"{NAME}_table"
-    spark.sql(
-        f"CREATE TABLE {table} USING timely OPTIONS (path '{log.path}', `storage.aws_secret_access_key` 'hidden-word')"
-    )
-    assert "hidden-word" not in str(spark.table(table).schema.jsonValue())
-    assert spark.table(table).count() == 2
+    spark.sql(f"CREATE TABLE {table} USING timely OPTIONS (path '{log.path}', includeTime 'true')")
+    assert spark.read.options(includeTime="TRUE", upTo="2", path=f"{log.path}/").table(table).count() == 1
+    for name, value in {"includeMetadata": "true", "columns": "word", "path": str(tmp_path / "other")}.items():
+        with pytest.raises(AnalysisException, match=f"could not read a table of format timely: found {name}="):
+            spark.read.option(name, value).table(table).count()
+
+
+def test_table_is_not_moved_to_another_log(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+    table, (other, incoming) = f"{NAME}_table", (tmp_path / "other", tmp_path / "in")
+    incoming.mkdir()
+    spark.sql(f"CREATE TABLE {table} USING timely OPTIONS (path '{log.path}')")
+    move = f"alter\n table {table} SET  location '{other}'"
+    with pytest.raises(
+        InvalidUsageError, match="found SET LOCATION for a table of format timely — hint: drop the table"
+    ):
+        spark.sql(move)
+    # As another program does it.
+    spark._jsparkSession.sql(move)  # type: ignore[attr-defined]
+    writer = spark.readStream.schema("t long, word string").parquet(str(incoming)).writeStream.format("timely")
+    writer = writer.options(checkpointLocation=str(tmp_path / "checkpoint"), timeColumn="t", frontier="bounded")
+    with pytest.raises(InvalidUsageError, match=r"found it at '.*other', its columns name the log '.*log'"):
+        writer.toTable(table)
+
+
+def test_one_writer_goes_into_one_table_after_another(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    table, rows = f"{NAME}_table", spark.readStream.schema("t long, word string").parquet(str(tmp_path / "in"))
+    other = spark_timely.create_log(tmp_path / "other", log.schema, times=("long",))
+    writer = rows.writeStream.format("timely").options(stream="second", timeColumn="t", frontier="bounded")
+    writer = writer.trigger(availableNow=True)
+    for path in (log.path, other.path):
+        spark.sql(f"DROP TABLE IF EXISTS {table}")
+        spark.sql(f"CREATE TABLE {table} USING timely OPTIONS (path '{path}')")
+        writer.option("checkpointLocation", f"{tmp_path}/checkpoint of {Path(path).name}").toTable(
+            table
+        ).awaitTermination()
 
 
 def test_log_that_a_table_names_twice_is_one(spark: SparkSession, log: Log, tmp_path: Path) -> None:

@@ -103,6 +103,16 @@ def canonical_type(type_: pa.DataType, column: str = "column") -> pa.DataType:
     if pa.types.is_map(type_):
         return pa.map_(canonical_type(type_.key_type, column), canonical_type(type_.item_type, column))
     if pa.types.is_struct(type_):
+        names = [name.lower() for name in type_.names]
+        if not names or len(set(names)) < len(names):
+            found = (
+                f"fields={shown(type_.names)}, some twice (case does not count)" if names else "a struct of no fields"
+            )
+            msg = f"could not keep column {column!r} in a log: found {found}"
+            hint = (
+                "rename fields" if names else "leave the column out, or give it a field: a Delta table has no such type"
+            )
+            raise SchemaMismatchError(msg, hint=hint, context={"column": column})
         return pa.struct([pa.field(f.name, canonical_type(f.type, f"{column}.{f.name}")) for f in type_])
     if _is_any_list(type_):
         return pa.list_(pa.field("element", canonical_type(type_.value_type, column)))

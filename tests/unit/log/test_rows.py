@@ -15,7 +15,13 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from spark_timely.errors import InvalidShapeError, InvalidUsageError, SchemaMismatchError, TimelyError
+from spark_timely.errors import (
+    InvalidShapeError,
+    InvalidUsageError,
+    SchemaMismatchError,
+    TimelyError,
+    UnheldCapabilityError,
+)
 from spark_timely.log import MemoryLog
 from spark_timely.log.writer import StreamWriter
 
@@ -124,6 +130,23 @@ def test_times_come_from_a_payload_column_by_its_name() -> None:
     into.append([{"hour": moment}], time_column="hour")
     into.append(pd.DataFrame({"hour": [pd.Timestamp(moment)]}), time_column=["hour"])
     assert messages(into, "hour") == [{"hour": moment}] * 2
+
+
+def test_time_column_beside_the_one_that_is_named_is_refused() -> None:
+    into = writer(pa.schema([("t", pa.int64())]))
+    with pytest.raises(SchemaMismatchError, match="unknown column '_time'"):
+        into.append({"t": [1], "_time": [2]}, time_column="t")
+
+
+def test_reader_that_was_read_before_is_refused() -> None:
+    into = writer()
+    into.append([], advance_to=4)
+    reader = TABLE.to_reader()
+    with pytest.raises(UnheldCapabilityError):
+        into.append(reader, advance_to=9, batch=1)
+    with pytest.raises(InvalidUsageError, match="found a reader whose rows were taken before"):
+        into.append(reader, advance_to=9, batch=1)
+    assert into.frontier.to_json() == [4]
 
 
 def test_no_rows_are_rows_too() -> None:
