@@ -136,7 +136,7 @@ def _with_hint(original: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-# Spark tells a Python source nothing of where a table is: it would go on with the log that its columns name.
+# Spark tells a Python source nothing of where a table is: it stays with the log that its columns name.
 _MOVE: Final = re.compile(r"\s*ALTER\s+TABLE\s+(?P<table>\S+)\s+SET\s+LOCATION\b", re.IGNORECASE)
 
 
