@@ -97,7 +97,7 @@ def test_whole_times_are_cut_into_ranges_that_follow_each_other(log: Log, worker
     view = Scope("flow").replay(log).aggregate(n=count()).view
     files = catalog_of(log)
     lo, hi = Antichain.of(2), Antichain.of(27)
-    upper, tasks = cut_range(view, lambda _: files(), lo, hi, output=0, seq=1, limits=Limits(), workers=workers)
+    upper, _, tasks = cut_range(view, lambda _: files(), lo, hi, output=0, seq=1, limits=Limits(), workers=workers)
     assert upper == hi
     assert len(tasks) == workers
     assert [tasks[0].lower, *(task.upper for task in tasks)] == [*(task.lower for task in tasks), hi]
@@ -108,7 +108,7 @@ def test_whole_times_are_cut_into_ranges_that_follow_each_other(log: Log, worker
 def test_rows_are_cut_by_bytes_and_each_part_is_read_once(log: Log, workers: int) -> None:
     view = Scope("flow").replay(log).view
     files = catalog_of(log)
-    _, tasks = cut_range(
+    _, _, tasks = cut_range(
         view, lambda _: files(), Antichain.of(0), Antichain.of(30), output=0, seq=1, limits=Limits(), workers=workers
     )
     assert len(tasks) == workers
@@ -136,7 +136,7 @@ def test_files_of_a_log_read_by_two_paths_are_those_of_either(log: Log, rowwise:
     both = rows.concat(rows.delay(plus(5)))
     view = (both if rowwise else both.aggregate(n=count())).view
     ends = Antichain.of(5), Antichain.of(6)
-    _, tasks = cut_range(view, lambda _: Two(), *ends, output=0, seq=1, limits=Limits(), workers=1)  # type: ignore[arg-type, return-value]
+    _, _, tasks = cut_range(view, lambda _: Two(), *ends, output=0, seq=1, limits=Limits(), workers=1)  # type: ignore[arg-type, return-value]
     assert [[share.path for share in task.shares[log.path]] for task in tasks] == [["early", "late"]]
 
 
@@ -152,7 +152,7 @@ def test_range_within_a_limit_of_bytes_opens_no_file(log: Log) -> None:
 
     hi = Antichain.of(30)
     limits = Limits(size_bytes=int(files.bounds.sizes.sum()))
-    upper, tasks = cut_range(
+    upper, size, tasks = cut_range(
         view,
         lambda _: Closed(),
         Antichain.of(0),
@@ -162,7 +162,7 @@ def test_range_within_a_limit_of_bytes_opens_no_file(log: Log) -> None:
         limits=limits,
         workers=1,  # type: ignore[arg-type, return-value]
     )
-    assert (upper, len(tasks)) == (hi, 1)
+    assert (upper, size, len(tasks)) == (hi, limits.size_bytes, 1)
     smaller = Limits(size_bytes=limits.size_bytes - 1)  # type: ignore[operator]
     with pytest.raises(AssertionError):
         cut_range(view, lambda _: Closed(), Antichain.of(0), hi, output=0, seq=1, limits=smaller, workers=1)  # type: ignore[arg-type, return-value]
@@ -183,7 +183,7 @@ def test_tasks_too_large_become_more_or_are_joined_by_key(log: Log, n_times: int
     view = Scope("flow").replay(log).filter("n > 0").aggregate(by="n", m=count()).view
     workers = 3 if n_times == 1 else 1
     ends = Antichain.of(0), Antichain.of(30)
-    _, tasks = cut_range(view, lambda _: Large(), *ends, output=0, seq=1, limits=Limits(), workers=workers)
+    _, _, tasks = cut_range(view, lambda _: Large(), *ends, output=0, seq=1, limits=Limits(), workers=workers)
     assert [task.piece for task in tasks] == pieces
     covered: dict[str, int] = {}
     for task in tasks:

@@ -1,4 +1,4 @@
-"""Dataflows take turns: news is seen between the steps of a backlog, and a call always comes back."""
+"""Dataflows take turns: news is seen between the jobs of a backlog, and a call always comes back."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ SCHEMA = pa.schema([("n", pa.int64())])
 
 
 class Query:
-    """A dataflow of thirty steps and a small one beside it; something happens before each step of the large one."""
+    """A dataflow of thirty steps and a small one beside it; something happens before each job of the large one."""
 
-    def __init__(self, folder: Path, log: Log) -> None:
+    def __init__(self, folder: Path, log: Log, most_together: int = 1) -> None:
         self.folder, self.clock = folder, ManualClock()
         self.news = create_log(str(folder / "news"), SCHEMA, minimum=(0,))
         self.writer = self.news.writer(owner="test")
@@ -40,6 +40,7 @@ class Query:
                 scope.storage,
                 files_of=catalog_of,
                 limits=Limits(times=1 if name == "large" else None),
+                most_together=most_together,
                 now=self.clock,
             )
             for name, scope in scopes.items()
