@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from hypothesis import strategies as s
 from spark_timely.canonical.row_hash import digest_of
 from spark_timely.dataflow.aggregates import count, sum_of
 from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES
-from spark_timely.dataflow.engine.steps import Engine
+from spark_timely.dataflow.engine.steps import Engine, RunTasks
+from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.stream import Scope
 from spark_timely.log.log import open_log
 from spark_timely.protocol.note import Note
@@ -33,6 +34,7 @@ from spark_timely.testing import ManualClock
 from tests.oracles.dataflow_model import Spec
 from tests.property.test_dataflow import Commit, KilledError, World, built, killed_at, runner, stories
 from tests.support import examples
+from tests.unit.spark.test_dataflow_tasks import Tasks
 
 
 @dataclass
@@ -103,9 +105,16 @@ def same_commits(one: Side, other: Side) -> None:
         assert commits_of(other.folder / path.name) == commits_of(path), path.name
 
 
-def work_of(rng: random.Random, clock: ManualClock) -> Callable[[], None]:
-    """Return what lets a job take a moment or a while, so that the next one has more or fewer steps."""
-    return lambda: clock.advance(rng.choice([0.1, 0.1, 1.0, 3.0]))
+def anywhere(rng: random.Random, clock: ManualClock, storage: dict[str, dict[str, str]]) -> RunTasks:
+    """Return what runs jobs here or as pickled copies, in a moment or a while: so the next has more or fewer steps."""
+    here, job = Tasks(storage), runner(storage)
+
+    def run(outputs: Sequence[OutputPlan], tasks: Sequence[Task]) -> Sequence[TaskResult]:
+        clock.advance(rng.choice([0.1, 0.1, 1.0, 3.0]))
+        found: Sequence[TaskResult] = rng.choice([here, job])(outputs, tasks)
+        return found
+
+    return run
 
 
 @pytest.mark.timeout(7200)  # the long lane draws many more
@@ -144,22 +153,22 @@ def test_commits_of_steps_together_are_those_one_by_one(
             alone.advance(runner(storage))
             turn = rng.choice(["advance", "race", "kill", "late race"])
             made, storage = other.engine(most_together)
-            work = work_of(rng, other.clock)
+            run = anywhere(rng, other.clock, storage)
             if turn == "race":
                 rival, others = other.engine(rng.choice([1, most_together]))
                 made.advance(runner(storage, lambda rival=rival, others=others: rival.advance(runner(others))))  # type: ignore[misc]
             elif turn == "late race":
                 rival, others = other.engine(rng.choice([1, most_together]))
                 raced_at(made, rng.randrange(6), lambda rival=rival, others=others: rival.advance(runner(others)))  # type: ignore[misc]
-                made.advance(runner(storage, work))
+                made.advance(run)
             elif turn == "kill":
                 killed_at(made, rng.randrange(6))
                 try:
-                    made.advance(runner(storage, work))
+                    made.advance(run)
                 except KilledError:
                     killed = True
-                    made, storage = other.engine(most_together)
-            made.advance(runner(storage, work))
+                    made, _ = other.engine(most_together)
+            made.advance(run)
             same_commits(one, other)
         one.engine(1)[0].advance(runner(storage))
         other.engine(most_together)[0].advance(runner(storage))

@@ -496,7 +496,7 @@ class Engine:
         return done
 
     def _plan(self, ready: Sequence[Ready], most: int) -> tuple[list[_Planned], list[OutputPlan], list[Task]]:
-        """Plan the next steps of each output, each as if the one before it were there: the first of all, the second …
+        """Plan the next steps of each output, each as if the one before it were there: of all the first, then the second.
 
         Returns
         -------
