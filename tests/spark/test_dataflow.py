@@ -15,6 +15,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import spark_timely as st
+from spark_timely.dataflow.engine.steps import MOST_TOGETHER
 from spark_timely.errors import InvalidUsageError, OperatorError, PlanMismatchError, WaitTimeoutError
 from spark_timely.predicate import parse_predicate
 from tests.faults.harness import wait_until
@@ -449,20 +450,20 @@ def test_news_is_answered_during_a_long_backlog(spark: SparkSession, tmp_path: P
     )
     try:
         st.wait(str(tmp_path / "large"), time=33, timeout="4 minutes")  # more than a micro-batch, and no log moved
-        large.append(pa.table({"_time": range(34, 54), "n": range(34, 54)}), advance_to=54)
+        large.append(pa.table({"_time": range(34, 234), "n": range(34, 234)}), advance_to=234)
         for time in range(3):
-            st.wait(str(tmp_path / "large"), time=35 + 5 * time, timeout="2 minutes", poll="20 ms")
+            st.wait(str(tmp_path / "large"), time=35 + 50 * time, timeout="2 minutes", poll="20 ms")
             small.append(pa.table({"_time": [time], "n": [time]}), advance_to=time + 1)
             st.wait(str(tmp_path / "small"), time=time, timeout="2 minutes", poll="20 ms")
-        st.wait(str(tmp_path / "large"), time=53, timeout="4 minutes")
+        st.wait(str(tmp_path / "large"), time=233, timeout="4 minutes")
         assert query.is_active
     finally:
         query.stop()
     asked, answered, steps = (at_of(tmp_path / name) for name in ("small in", "small", "large"))
     pairs = zip(asked.values(), answered.values(), strict=True)
     between = [sum(start < at < end for at in steps.values()) for start, end in pairs]
-    assert max(between) <= 2, between
-    assert len(steps) == 54
+    assert max(between) <= 2 * MOST_TOGETHER, between
+    assert len(steps) == 234
 
 
 def at_of(path: Path) -> dict[int, datetime]:

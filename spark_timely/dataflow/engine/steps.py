@@ -77,7 +77,7 @@ _LOOK_SHARE: Final = 10
 MOST_TOGETHER: Final = 20
 """Steps of an output that a job has at most."""
 
-# How long a job should take at most: news waits for it, in a query that lives; in one that ends the others' turns alone.
+# How long a job should take at most: news waits for it in a query that lives, and only others' turns in one that ends.
 _JOB_S: Final = 1.0
 _PINNED_JOB_S: Final = 2.0
 
@@ -496,11 +496,12 @@ class Engine:
         return done
 
     def _plan(self, ready: Sequence[Ready], most: int) -> tuple[list[_Planned], list[OutputPlan], list[Task]]:
-        """Plan the next steps of each output, each as if the one before it were there: of all the first, then the second.
+        """Plan the next steps of each output, each as if the one before it were there, and cut them into tasks.
 
         Returns
         -------
         steps : list of _Planned
+            The first of all outputs, then the second.
         outputs : list of OutputPlan
             Of each step.
         tasks : list of Task

@@ -87,6 +87,20 @@ def test_news_during_a_backlog_is_answered_after_two_steps(tmp_path: Path, log: 
     assert query.frontier("small") == Antichain.of(4)
 
 
+@pytest.mark.parametrize("first", ["large", "small"])
+def test_news_waits_for_a_job_of_several_steps(tmp_path: Path, log: Log, first: str) -> None:
+    query = Query(tmp_path, log, most_together=20)
+    if first == "small":
+        query.engines.reverse()
+    query.before = lambda job: query.tell(job - 1) if job <= 3 else None
+    query.advance(lives=True)
+    while rest_of(query.engines) == 0.0:
+        query.advance(lives=True)
+    # Of the large one 1, 2, 4, 8 and 12 steps, which with those of the small one are thirty; and then the last three.
+    assert query.jobs == [*["large", "small"] * 3, "large", "large", "large"]
+    assert (query.frontier("large"), query.frontier("small")) == (Antichain.of(30), Antichain.of(3))
+
+
 def test_query_that_ends_takes_inputs_as_they_are_at_its_start(tmp_path: Path, log: Log) -> None:
     query = Query(tmp_path, log)
     query.tell(0)
