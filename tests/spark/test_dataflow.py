@@ -437,6 +437,23 @@ def test_job_that_failed_is_run_again_although_no_input_moves(spark: SparkSessio
     assert st.open_log(str(tmp_path / "bad")).messages().num_rows == sum(time < 4 for time, *_ in lost.rows)
 
 
+def test_query_of_small_steps_stops_before_its_backlog_is_done(spark: SparkSession, tmp_path: Path) -> None:
+    """All steps run where they are planned, where no job of Spark is cancelled."""
+    log = st.create_log(str(tmp_path / "in"), pa.schema([("n", pa.int64())]), minimum=(0,))
+    log.writer(owner="test").append(pa.table({"_time": range(3000), "n": range(3000)}), advance_to=3000)
+    flow = st.Dataflow("flow", checkpoint=str(tmp_path / "checkpoint"))
+    flow.replay(log).filter("n >= 0").capture(str(tmp_path / "out"))
+    query = flow.start(spark, trigger=NOW, max_times_per_step=1, workers=1)
+    try:
+        st.wait(str(tmp_path / "out"), time=3, timeout="2 minutes")
+    finally:
+        query.stop()
+    assert query.await_termination(60)
+    (done,) = st.open_log(str(tmp_path / "out")).frontier().to_json()
+    assert 4 <= done < 3000
+    assert query.failures() == []
+
+
 def test_news_is_answered_during_a_long_backlog(spark: SparkSession, tmp_path: Path) -> None:
     schema = pa.schema([("n", pa.int64())])
     logs = {name: st.create_log(str(tmp_path / f"{name} in"), schema, minimum=(0,)) for name in ("large", "small")}
