@@ -167,7 +167,7 @@ def test_what_fails_here_leaves_no_file_and_is_tried_by_spark(
     assert len(content(tmp_path / "good")) == 40
 
 
-def test_rows_that_need_more_memory_than_their_files_are_left_to_spark(tmp_path: Path) -> None:
+def test_rows_that_need_much_memory_are_left_to_spark(tmp_path: Path) -> None:
     """A megabyte of file may be millions of equal rows, and a join of two thousand rows millions of pairs."""
     logs = [create_log(str(tmp_path / name), SCHEMA, minimum=(0,)) for name in ("equal", "pairs")]
     for log, n in zip(logs, (1_200_000, 1_200), strict=True):

@@ -239,7 +239,7 @@ def test_jobs_have_more_steps_as_long_as_they_are_quick(tmp_path: Path, log: Log
     assert open_log(str(tmp_path / "out")).stream("main").seq == 30  # type: ignore[union-attr]
 
 
-def test_steps_of_a_job_take_a_second_together_while_news_may_come(tmp_path: Path, log: Log) -> None:
+def test_steps_of_a_job_take_a_second_while_news_may_come(tmp_path: Path, log: Log) -> None:
     scope, made, clock = made_of(tmp_path, log)
     # From the tenth job on the same work takes four times as long.
     jobs = Jobs(scope, clock, lambda job: 0.3 if job < 8 else 1.2)
