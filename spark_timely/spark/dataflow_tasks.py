@@ -206,27 +206,29 @@ class SparkTasks:
         self._storage_options = {path: dict(options) for path, options in storage_options.items()}
         self._driver_bytes = max_bytes_in_driver
         self._now = now
-        self._job_at = now()
+        # Since when jobs run here; None while the last one was Spark's.
+        self._here_since: float | None = None
 
     def __call__(self, outputs: Sequence[OutputPlan], tasks: Sequence[Task]) -> list[TaskResult]:
         """Run the job; return the results in the order of the tasks."""
         here = self._run_here(outputs, tasks) if self._fits_here(outputs, tasks) else None
         if here is not None:
             return here
-        found = self._run_in_spark(outputs, tasks)
-        self._job_at = self._now()
-        return found
+        self._here_since = None
+        return self._run_in_spark(outputs, tasks)
 
     def _fits_here(self, outputs: Sequence[OutputPlan], tasks: Sequence[Task]) -> bool:
         return (
             sum(task.size_bytes for task in tasks) < self._driver_bytes
-            and self._now() - self._job_at < _DRIVER_S
+            and (self._here_since is None or self._now() - self._here_since < _DRIVER_S)
             and all(task.piece is None and outputs[task.output].evaluation == "arrow" for task in tasks)
             and not any(calls_functions(outputs[number].view) for number in {task.output for task in tasks})
         )
 
     def _run_here(self, outputs: Sequence[OutputPlan], tasks: Sequence[Task]) -> list[TaskResult] | None:
         """Run tasks in this process; return None where that cannot be done, so that Spark must do it (invariant 1)."""
+        if self._here_since is None:
+            self._here_since = self._now()
         with ThreadPoolExecutor(_DRIVER_THREADS) as threads:
             futures = [
                 threads.submit(

@@ -114,11 +114,11 @@ def test_once_a_second_a_job_tells_whether_the_query_was_stopped(tmp_path: Path,
     made = engine(scope, limits=Limits(times=1), workers=1, most_together=1)
     made.begin()
     jobs = []
-    for _ in range(9):
+    for _ in range(10):
         made.step(tasks)
         clock.advance(0.3)
         jobs.append(len(tasks.jobs))
-    assert jobs == [0, 0, 0, 0, 1, 1, 1, 1, 2]
+    assert jobs == [0, 0, 0, 0, 1, 1, 1, 1, 1, 2]
 
 
 def test_error_of_an_operator_is_the_same_here_and_in_a_job(tmp_path: Path, log: Log) -> None:
