@@ -60,6 +60,10 @@ _DRIVER_THREADS: Final = 2
 _ROOM_BYTES: Final = 64 << 20
 _ROOM_ROWS: Final = 1 << 20
 
+# A task of Spark costs 0.02 s beside its work: below these bytes together, neighbours share one, but for a few.
+_PARTITION_BYTES: Final = 4 << 20
+_LEAST_PARTITIONS: Final = 4
+
 # How long tasks run there before one job is Spark's again (invariant 3).
 _DRIVER_S: Final = 1.0
 
@@ -268,12 +272,12 @@ class SparkTasks:
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             settle_worker()
             for batch in batches:
-                for number in batch.column(0).to_pylist():  # one turn per task, mostly one
+                for number in batch.column(0).to_pylist():  # one turn per task: mostly one, of small steps some
                     result = run_one(todo[number], plans[todo[number].output], options)
                     yield pa.RecordBatch.from_pylist([{"task": number, "result": pickle.dumps(result)}])
 
         n = len(todo)
-        found = self._spark.range(0, n, 1, n).mapInArrow(work, _RESULTS).collect()
+        found = self._spark.range(0, n, 1, partitions_of(todo)).mapInArrow(work, _RESULTS).collect()
         results = {int(row["task"]): pickle.loads(bytes(row["result"])) for row in found}
         if len(found) != n or len(results) != n:
             msg = f"a job of {n} tasks gave {len(found)} results, invariant 1 of dataflow.tasks"
@@ -325,6 +329,20 @@ class SparkTasks:
             raise TimelyInternalError(msg)
         empty = TaskResult(times=np.empty((0, todo[0].lower.arity), dtype=np.int64))
         return [results.get((first, bucket), empty) for first, bucket in buckets_of(todo)]
+
+
+def partitions_of(tasks: Sequence[Task], /) -> int:
+    """Return in how many of Spark's tasks to run tasks: neighbours together where they are small.
+
+    Examples
+    --------
+    >>> from spark_timely.time.antichain import Antichain
+    >>> ends = Antichain.of(0), Antichain.of(1)
+    >>> [partitions_of([Task(0, 1, *ends, {}, size)] * 20) for size in (10_000, 1 << 20, 1 << 26)]
+    [4, 5, 20]
+    """
+    size = sum(task.size_bytes for task in tasks)
+    return min(len(tasks), max(_LEAST_PARTITIONS, -(-size // _PARTITION_BYTES)))
 
 
 def pieces_of(tasks: Sequence[Task], /) -> dict[int, list[int]]:

@@ -100,9 +100,23 @@ def files_of(path: Path) -> tuple[set[str], set[str]]:
     return on_disk, {entry["add"]["path"].replace("%3D", "=") for entry in entries if "add" in entry}
 
 
-def same_commits(one: Side, other: Side) -> None:
+def same_commits(one: Side, other: Side, *, disturbed: bool) -> None:
+    """Compare all commits; of what reads a spool the rows alone after a kill or a race, as of any number of steps.
+
+    How far it goes in a step depends on how far the spool is when it is looked at.
+    """
     for path in one.outputs():
-        assert commits_of(other.folder / path.name) == commits_of(path), path.name
+        mine = other.folder / path.name
+        if path.name == "again" and disturbed:
+            assert rows_of(mine) == rows_of(path)
+        else:
+            assert commits_of(mine) == commits_of(path), path.name
+
+
+def rows_of(path: Path) -> tuple[object, str]:
+    log = open_log(str(path))
+    rows = log.messages().drop_columns(["_stream", "_seq"])
+    return log.frontier(), digest_of(rows, [(name, name) for name in rows.schema.names]).text
 
 
 def anywhere(rng: random.Random, clock: ManualClock, storage: dict[str, dict[str, str]]) -> RunTasks:
@@ -144,7 +158,7 @@ def test_commits_of_steps_together_are_those_one_by_one(
         world.shuffle_bytes = shuffle_bytes
         one = Side(world, Path(folder) / "one by one", limits, spooled, ManualClock())
         other = Side(world, Path(folder) / "together", limits, spooled, ManualClock())
-        killed = False
+        killed = disturbed = False
         for number, commit in enumerate(history):
             world.write(commit)
             if rng.random() < 0.3 and number + 1 < len(history):
@@ -152,6 +166,7 @@ def test_commits_of_steps_together_are_those_one_by_one(
             alone, storage = one.engine(1)
             alone.advance(runner(storage))
             turn = rng.choice(["advance", "race", "kill", "late race"])
+            disturbed |= turn != "advance"
             made, storage = other.engine(most_together)
             run = anywhere(rng, other.clock, storage)
             if turn == "race":
@@ -169,10 +184,10 @@ def test_commits_of_steps_together_are_those_one_by_one(
                     killed = True
                     made, _ = other.engine(most_together)
             made.advance(run)
-            same_commits(one, other)
+            same_commits(one, other, disturbed=disturbed)
         one.engine(1)[0].advance(runner(storage))
         other.engine(most_together)[0].advance(runner(storage))
-        same_commits(one, other)
+        same_commits(one, other, disturbed=disturbed)
         for path in other.outputs():
             if killed:
                 DeltaTable(str(path)).vacuum(
