@@ -17,6 +17,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 import spark_timely as st
+from spark_timely.dataflow.engine.steps import MOST_TOGETHER, Engine
+from spark_timely.protocol.replay import Limits
+from spark_timely.spark.dataflow_tasks import SparkTasks, catalog_of
 
 from .data import LATENESS, N_EPOCHS, N_FILES, N_KEYS, SEED
 from .report import Case, alternate, seconds
@@ -36,11 +39,12 @@ NAMES = (
     "dataflow_aggregate_vs_stateful_rocksdb",
     "dataflow_join_vs_stream_stream_join",
     "empty_micro_batch_vs_spark",
+    "dataflow_100_steps_together_vs_one_by_one",
     "dataflow_memory_of_a_worker_plain",
     "dataflow_bytes_read_per_byte_plain",
     "dataflow_memory_of_a_worker_hopping",
     "dataflow_bytes_read_per_byte_hopping",
-    "news_during_backlog_steps",
+    "news_during_backlog_seconds",
     "news_during_backlog_vs_alone",
 )
 STORES = {
@@ -54,7 +58,9 @@ NOW = {"availableNow": True}
 WARM, MEASURED = 5, 12
 DEADLINE_S = 60
 # Steps of the backlog, and after how many of them a small dataflow beside it gets news.
-BACKLOG, NEWS_AFTER = 30, (3, 8, 13, 18, 23)
+BACKLOG, NEWS_AFTER = 60, (3, 8, 13, 18, 23)
+# Steps, and rows of each, that are taken together or one by one.
+SMALL_STEPS, SMALL_ROWS = 100, 1000
 
 
 class DataflowCases:
@@ -68,10 +74,11 @@ class DataflowCases:
     def run(self, wanted: Callable[[str], bool]) -> list[Case]:
         """Run the cases whose names are wanted, in a fixed order."""
         todo: dict[str, Callable[[], Case]] = {
-            NAMES[0]: lambda: self.aggregate("default", 6.0),
-            NAMES[1]: lambda: self.aggregate("rocksdb", 12.0),
+            NAMES[0]: lambda: self.aggregate("default", 12.0),
+            NAMES[1]: lambda: self.aggregate("rocksdb", 22.0),
             NAMES[2]: self.join,
             NAMES[3]: self.empty_micro_batch,
+            NAMES[4]: self.steps_together,
         }
         cases = [measure() for name, measure in todo.items() if wanted(name)]
         for kind in ("plain", "hopping"):
@@ -234,7 +241,7 @@ class DataflowCases:
             "empty_micro_batch_vs_spark",
             "median duration of a micro-batch of one row: a dataflow's, read, counted and appended to a log; peer: "
             "foreachBatch that counts and appends to a Delta table; both running continuously",
-            1.0,
+            0.2,
             higher_is_better=False,
             settings=dict(PEER_SETTINGS),
         )
@@ -300,19 +307,60 @@ class DataflowCases:
         shutil.rmtree(folder)
         return took
 
+    # -- small steps
+
+    def steps_together(self) -> Case:
+        """Compare many small steps, of which several share a job, with a job each."""
+        case = Case(
+            "dataflow_100_steps_together_vs_one_by_one",
+            f"{SMALL_STEPS} steps of {SMALL_ROWS} rows each (count and sum per time and key), a commit each, by jobs "
+            "of up to twenty steps; peer: by a job each; both as jobs of Spark, without the start of a query",
+            1.7,
+            settings={"rows": SMALL_STEPS * SMALL_ROWS},
+        )
+        alternate(case, lambda: self._small_steps(MOST_TOGETHER), lambda: self._small_steps(1), self.base.repeats)
+        return case
+
+    def _small_steps(self, most_together: int) -> float:
+        folder = self._folder("steps")
+        rng = np.random.default_rng(SEED)
+        times = np.arange(SMALL_STEPS).repeat(SMALL_ROWS)
+        rows = pa.table({"_time": times, "key": rng.integers(0, 50, len(times)), "value": rng.random(len(times))})
+        schema = pa.schema([("key", pa.int64()), ("value", pa.float64())])
+        log = st.create_log(str(folder / "in"), schema, minimum=(0,))
+        log.writer(owner="bench").append(rows, advance_to=SMALL_STEPS)
+        flow = self._groups(folder / "in", folder)
+        engine = Engine(
+            flow.name,
+            flow.sinks,
+            flow.storage,
+            files_of=catalog_of,
+            limits=Limits(times=1, size_bytes=512 << 20),
+            most_together=most_together,
+        )
+        tasks = SparkTasks(self.spark, flow.storage, max_bytes_in_driver=0)
+        took = seconds(lambda: engine.advance(tasks))
+        out = st.open_log(str(folder / "out"))
+        made = out.messages()
+        found = (len(set(made["_seq"].to_pylist())), sum(made["n"].to_pylist()), out.frontier().to_json())
+        if found != (SMALL_STEPS, len(times), [SMALL_STEPS]):
+            message = f"small steps: expected {SMALL_STEPS} commits of {len(times)} rows; found {found}"
+            raise AssertionError(message)
+        shutil.rmtree(folder)
+        return took
+
     # -- news during a backlog
 
     def news(self) -> list[Case]:
-        """Say after how many steps of a backlog, and after what time, a small dataflow beside it answers news."""
+        """Say after what time a small dataflow beside a backlog answers news."""
         what = (
             f"a dataflow that has {BACKLOG} steps to do (count and sum per time and key of all events), and a small one"
             f" beside it whose input gets a row {len(NEWS_AFTER)} times meanwhile; "
         )
-        steps = Case(
-            "news_during_backlog_steps",
-            f"{what}steps of the one between the news and the answer of the other, the most of a run; peer: one step",
-            2.0,
-            unit="steps",
+        longest = Case(
+            "news_during_backlog_seconds",
+            f"{what}seconds from the news to the answer, the most of a run; peer: one second, which a job should take",
+            2.5,
             higher_is_better=False,
         )
         latency = Case(
@@ -324,14 +372,14 @@ class DataflowCases:
         for number in range(1 + self.base.repeats):
             most, during, alone = self._news()
             if number:  # the first run pays for loading classes
-                steps.ours.append(most)
-                steps.peer.append(1.0)
+                longest.ours.append(most)
+                longest.peer.append(1.0)
                 latency.ours.append(during)
                 latency.peer.append(alone)
-        return [steps, latency]
+        return [longest, latency]
 
     def _news(self) -> tuple[float, float, float]:
-        """Return the most steps, and the seconds during the backlog and after it."""
+        """Return the longest wait during the backlog, and the median waits during it and after it, in seconds."""
         events_log, _ = self.base.captured()
         folder = self._folder("news")
         log = st.create_log(str(folder / "in"), pa.schema([("v", pa.int64())]), minimum=(0,))
@@ -361,10 +409,9 @@ class DataflowCases:
         if during[-1][1] >= steps[-1]:
             message = "news: the backlog was done before the last answer; give more rows"
             raise AssertionError(message)
-        most = max(sum(start < at < end for at in steps) for start, end in during)
-        took = [statistics.median(end - start for start, end in each) for each in (during, alone)]
+        waits = [[end - start for start, end in each] for each in (during, alone)]
         shutil.rmtree(folder)
-        return float(most), took[0], took[1]
+        return max(waits[0]), statistics.median(waits[0]), statistics.median(waits[1])
 
     # -- costs, for information
 

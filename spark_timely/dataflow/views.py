@@ -57,6 +57,7 @@ __all__ = [
     "Step",
     "View",
     "Watch",
+    "calls_functions",
     "check_flat_mapped",
     "check_mapped",
     "check_notified",
@@ -442,6 +443,19 @@ def function_name(function: object) -> str:
     """Return the name of a function, for people."""
     name: str = getattr(function, "__name__", type(function).__name__)
     return name
+
+
+def calls_functions(view: View) -> bool:
+    """Whether a view, or one below it, calls a function of the user: what that needs and does is not known here.
+
+    Examples
+    --------
+    >>> from spark_timely.testing import stream_of
+    >>> rows = stream_of({"_time": [1], "n": [2]})
+    >>> calls_functions(rows.filter("n > 1").view), calls_functions(rows.map(lambda rows: rows).view)
+    (False, True)
+    """
+    return any(hasattr(each, "function") for each in ordered(view))
 
 
 ROW = "_row"

@@ -31,7 +31,7 @@ from spark_timely.notebook import page, shown_in_notebook
 from spark_timely.protocol.note import OutputFailure
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.base.trigger import Trigger, ending_of, parse_trigger
-from spark_timely.spark.dataflow_tasks import SparkTasks, catalog_of
+from spark_timely.spark.dataflow_tasks import DRIVER_BYTES, SparkTasks, catalog_of
 from spark_timely.spark.session import register, stored
 from spark_timely.time.text import parse_duration
 
@@ -99,6 +99,7 @@ class Dataflow(Scope):
         max_times_per_step: int | None = None,
         max_bytes_per_step: int | None = None,
         max_bytes_per_task: int | None = None,
+        max_bytes_in_driver: int | None = None,
         beside: Sequence[Dataflow] = (),
         twice: bool = False,
     ) -> DataflowQuery:
@@ -115,7 +116,10 @@ class Dataflow(Scope):
         minute, whether or not an input moves. With ``availableNow`` and ``once`` it is tried six times in a row, and
         then ends the query.
 
-        With these two triggers the inputs are taken as they are at the start. Else news is seen between steps, and a
+        Up to twenty steps of an output are computed together, in one job, as long as jobs take no more than about a
+        second: each has a commit of its own, the same as if it were alone.
+
+        With these two triggers the inputs are taken as they are at the start. Else news is seen between jobs, and a
         micro-batch ends after thirty steps or ten seconds, or the trigger's interval; the next one follows at once.
 
         Parameters
@@ -129,14 +133,18 @@ class Dataflow(Scope):
             Tasks per output and step at most, unless they would be too large; by bytes, at most 16, if not given.
         max_times_per_step, max_bytes_per_step : int, optional
             How much of an output's waiting times one step takes: one commit each. 512 MiB of the inputs' files unless
-            given.
+            given; several steps in one job stay below that together.
         max_bytes_per_task : int, optional
             There are as many tasks of whole times as keep them below. One that is not, such as one giant time, is cut
             by rows and put together by key, where its operators allow that: an aggregate over operators that go row
             by row. 128 MiB unless given.
+        max_bytes_in_driver : int, optional
+            A job whose input is smaller, and that calls no function of yours, runs in the process that plans it: the
+            driver, or the server of Spark Connect. 1 MiB unless given. 0 leaves all work to the executors, for logs
+            whose files the driver may not write, or a driver that should do no more than plan.
         beside : sequence of Dataflow
-            Other dataflows for the same query, which spares a query each. They take their steps in turn, and look at
-            their inputs before each: news for one waits for a step of each of the others, however much those have to
+            Other dataflows for the same query, which spares a query each. They run their jobs in turn, and look at
+            their inputs before each: news for one waits for a job of each of the others, however much those have to
             do. What fails in one does not concern the others.
         twice : bool
             A test mode: compute everything twice, with rows and files in another order, and refuse functions that
@@ -164,11 +172,13 @@ class Dataflow(Scope):
             "max_times_per_step": max_times_per_step,
             "max_bytes_per_step": max_bytes_per_step,
             "max_bytes_per_task": max_bytes_per_task,
+            "max_bytes_in_driver": max_bytes_in_driver,
         }
         for what, number in numbers.items():
-            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+            least = 0 if what == "max_bytes_in_driver" else 1
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
                 msg = f"could not start dataflow {self.name!r}: found {what}={shown(number)}"
-                raise InvalidUsageError(msg, hint="give whole numbers from 1 on")
+                raise InvalidUsageError(msg, hint=f"give whole numbers from {least} on")
         flows = [self, *beside]
         for flow in beside:
             if not isinstance(flow, Dataflow) or not flow.sinks:
@@ -212,6 +222,7 @@ class Dataflow(Scope):
             _bounds(wanted),
             self.checkpoint,
             storage[first],
+            DRIVER_BYTES if max_bytes_in_driver is None else max_bytes_in_driver,
         )
         writer = reader.load(first).writeStream.foreachBatch(step).option("checkpointLocation", self.checkpoint)
         if wanted:
@@ -285,6 +296,7 @@ class _MicroBatch:
     bounds: Bounds
     checkpoint: str
     clock_options: dict[str, str] = field(repr=False)
+    driver_bytes: int
     engines: list[Engine] = field(default_factory=list, repr=False)
     alarm: Alarm | None = field(default=None, repr=False)
 
@@ -312,7 +324,7 @@ class _MicroBatch:
                 for part in self.parts
             ]
         storage = {path: options for part in self.parts for path, options in part.storage.items()}
-        tasks = SparkTasks(df.sparkSession, storage, self.workers)
+        tasks = SparkTasks(df.sparkSession, storage, self.workers, max_bytes_in_driver=self.driver_bytes)
         rest: float | None = 0.0
         while rest == 0.0:  # one turn, unless the clock cannot be asked for another micro-batch
             advance_all(self.engines, tasks, lives=self.lives, bounds=self.bounds)

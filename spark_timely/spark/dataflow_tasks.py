@@ -1,13 +1,25 @@
 """Run a dataflow's tasks in Spark's executors: each gets its part of the plan, and reads the log's files itself.
 
 This is the usual evaluation, by pyarrow; `dataflow_sql` is the other one. Files are opened and read as the source
-``timely`` reads them in its own tasks.
+``timely`` reads them in its own tasks. A job that is small enough runs in the process that plans it, in two threads:
+a job of Spark would cost more than the work.
+
+Invariants
+----------
+1. Where a task runs changes no row, no number and no error: whatever goes wrong here is thrown away, and a job of Spark
+   has the last word.
+2. What runs here is none of the user's code, and holds little in memory: see `Room`.
+3. A stopped query notices it within about a second: Spark tells it to whoever runs a job, so once a second one is run.
 """
 
 from __future__ import annotations
 
+import logging
 import pickle
+import time as monotonic
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -16,11 +28,12 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from spark_timely.dataflow.engine.shuffle import final_aggregate, partial_aggregate
 from spark_timely.dataflow.engine.tasks import OutputPlan, ReadRange, Share, Task, TaskResult, run_task
-from spark_timely.dataflow.views import Names, Replay
+from spark_timely.dataflow.views import Concat, Join, Names, Replay, View, calls_functions, ordered
 from spark_timely.datasource.catalog import Catalog, FileView
 from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split
 from spark_timely.datasource.reader import read_split
 from spark_timely.errors import TimelyInternalError
+from spark_timely.log.commit import discard
 from spark_timely.log.store.storage import open_storage
 from spark_timely.protocol.replay import default_splits
 from spark_timely.spark.base.worker import settle_worker
@@ -34,6 +47,25 @@ if TYPE_CHECKING:
 
 
 StorageOptions = Mapping[str, Mapping[str, str]]
+
+_log = logging.getLogger("spark_timely.dataflow")
+
+DRIVER_BYTES: Final = 1 << 20
+"""Bytes of input below which a job runs where it is planned."""
+
+_DRIVER_THREADS: Final = 2
+
+# What one task may hold there: bytes of rows that it reads, and rows that any of its operators may make of them. A file
+# of repeated values decodes to a thousand times its size, and a join makes a million rows of two thousand.
+_ROOM_BYTES: Final = 64 << 20
+_ROOM_ROWS: Final = 1 << 20
+
+# A task of Spark costs 0.02 s beside its work: below these bytes together, neighbours share one, but for a few.
+_PARTITION_BYTES: Final = 4 << 20
+_LEAST_PARTITIONS: Final = 4
+
+# How long tasks run there before one job is Spark's again (invariant 3).
+_DRIVER_S: Final = 1.0
 
 # Not as text: Spark would parse it for each job, 10 ms of 100.
 _RESULTS: Final = StructType([StructField("task", LongType()), StructField("result", BinaryType())])
@@ -51,8 +83,10 @@ def catalog_of(log: Log, /) -> Callable[[], FileView]:
     return lambda: catalog.files(None, None)
 
 
-def run_one(task: Task, output: OutputPlan, storage_options: StorageOptions, /) -> TaskResult:
-    """Run one task in this process.
+def run_one(
+    task: Task, output: OutputPlan, storage_options: StorageOptions, /, *, room: Room | None = None
+) -> TaskResult:
+    """Run one task in this process; several threads may do so at once.
 
     Parameters
     ----------
@@ -62,17 +96,66 @@ def run_one(task: Task, output: OutputPlan, storage_options: StorageOptions, /) 
         Of the task.
     storage_options : mapping
         By path of the log.
+    room : Room, optional
+        How much it may hold in memory; as much as it needs unless given.
     """
-    return run_task(task, output, reader_of(storage_options))
+    return run_task(task, output, reader_of(storage_options, room))
 
 
-def reader_of(storage_options: StorageOptions, /) -> ReadRange:
+class RoomError(Exception):
+    """A task needs more memory than it may have where it is planned; nothing of it was written."""
+
+
+class Room:
+    """How much a task may hold in memory in the process that plans it: 64 MiB of rows read, a million rows of a view.
+
+    The rows of a view are those that there can be at most: of a join each row with each. Aggregates, filters and
+    delays make no more rows than they get, so that with rows of usual width a task holds some hundred megabytes at
+    most. Rows are read in batches of 100,000, and the bound is looked at after each.
+
+    Parameters
+    ----------
+    view : View
+        That the task computes.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._views = ordered(view)
+        self._rows: Counter[View] = Counter()
+        self._size = 0
+
+    def take(self, leaf: Replay, rows: pa.RecordBatch) -> None:
+        """Take room for rows of a log; raise `RoomError` if there is none left."""
+        self._rows[leaf] += rows.num_rows
+        self._size += rows.nbytes
+        most = self.most_rows()
+        if self._size > _ROOM_BYTES or most > _ROOM_ROWS:
+            msg = f"{self._size} bytes were read, which may become {most} rows"
+            raise RoomError(msg)
+
+    def most_rows(self) -> int:
+        """Return how many rows any of the views may have, of what was read so far."""
+        rows: dict[View, int] = {}
+        for view in self._views:  # one turn per operator
+            below = [rows[source] for source in view.inputs]
+            if isinstance(view, Join):
+                rows[view] = below[0] * (below[1] + 1)
+            elif isinstance(view, Concat):
+                rows[view] = sum(below)
+            else:
+                rows[view] = max(below, default=self._rows[view])
+        return max(rows.values())
+
+
+def reader_of(storage_options: StorageOptions, room: Room | None = None, /) -> ReadRange:
     """Return what reads ranges of logs.
 
     Parameters
     ----------
     storage_options : mapping
         By path of the log.
+    room : Room, optional
+        Where memory is limited.
     """
 
     def read(leaf: Replay, shares: Sequence[Share], lo: Antichain, hi: Antichain, columns: Names) -> pa.Table:
@@ -82,16 +165,22 @@ def reader_of(storage_options: StorageOptions, /) -> ReadRange:
         pieces = tuple(FilePiece(share.path, share.start, share.stop) for share in shares)
         split = Split(0, 1, leaf.path, pieces, lower=lo.elements, upper=hi.elements)
         storage = open_storage(leaf.path, storage_options.get(leaf.path) or None)
-        return pa.Table.from_batches(read_split(split, ReplayLayout(schema, leaf.domain), storage=storage), schema)
+        batches = []
+        for batch in read_split(split, ReplayLayout(schema, leaf.domain), storage=storage):
+            if room is not None:
+                room.take(leaf, batch)
+            batches.append(batch)
+        return pa.Table.from_batches(batches, schema)
 
     return read
 
 
 class SparkTasks:
-    """Runs the tasks of a step as one Spark job: one row per task, the task list in the closure of `mapInArrow`.
+    """Runs the tasks of a job, in Spark: one row per task, the task list in the closure of `mapInArrow`; or here.
 
     Rows of logs cross the JVM in neither direction; what comes back are names and statistics of files. Pieces that are
-    computed by key are a job of their own, whose shuffle moves groups, packed by bucket.
+    computed by key are a job of their own, whose shuffle moves groups, packed by bucket. What is small and has no
+    function of the user runs in this process.
 
     Parameters
     ----------
@@ -101,15 +190,70 @@ class SparkTasks:
         By path of the log.
     workers : int, optional
         Partitions of what is shuffled; by bytes if not given.
+    max_bytes_in_driver : int
+        Bytes of input below which a job runs in this process; 0 is for none.
+    now : callable
+        A clock in seconds that never goes back.
     """
 
-    def __init__(self, spark: SparkSession, storage_options: StorageOptions, workers: int | None = None) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        storage_options: StorageOptions,
+        workers: int | None = None,
+        *,
+        max_bytes_in_driver: int = DRIVER_BYTES,
+        now: Callable[[], float] = monotonic.monotonic,
+    ) -> None:
         self._spark = spark
         self._workers = workers
         self._storage_options = {path: dict(options) for path, options in storage_options.items()}
+        self._driver_bytes = max_bytes_in_driver
+        self._now = now
+        # Since when jobs run here; None while the last one was Spark's.
+        self._here_since: float | None = None
 
     def __call__(self, outputs: Sequence[OutputPlan], tasks: Sequence[Task]) -> list[TaskResult]:
         """Run the job; return the results in the order of the tasks."""
+        here = self._run_here(outputs, tasks) if self._fits_here(outputs, tasks) else None
+        if here is not None:
+            return here
+        self._here_since = None
+        return self._run_in_spark(outputs, tasks)
+
+    def _fits_here(self, outputs: Sequence[OutputPlan], tasks: Sequence[Task]) -> bool:
+        return (
+            sum(task.size_bytes for task in tasks) < self._driver_bytes
+            and (self._here_since is None or self._now() - self._here_since < _DRIVER_S)
+            and all(task.piece is None and outputs[task.output].evaluation == "arrow" for task in tasks)
+            and not any(calls_functions(outputs[number].view) for number in {task.output for task in tasks})
+        )
+
+    def _run_here(self, outputs: Sequence[OutputPlan], tasks: Sequence[Task]) -> list[TaskResult] | None:
+        """Run tasks in this process; return None where that cannot be done, so that Spark must do it (invariant 1)."""
+        if self._here_since is None:
+            self._here_since = self._now()
+        with ThreadPoolExecutor(_DRIVER_THREADS) as threads:
+            futures = [
+                threads.submit(
+                    run_one, task, outputs[task.output], self._storage_options, room=Room(outputs[task.output].view)
+                )
+                for task in tasks
+            ]
+            wait(futures, return_when=FIRST_EXCEPTION)
+            threads.shutdown(cancel_futures=True)
+        errors = [future.exception() for future in futures if not future.cancelled()]
+        failed = next((error for error in errors if error is not None), None)
+        if failed is None:
+            return [future.result() for future in futures]
+        level = logging.DEBUG if isinstance(failed, RoomError) else logging.WARNING
+        _log.log(level, "a job of %d tasks is left to Spark: %s", len(tasks), failed)
+        for task, future in zip(tasks, futures, strict=True):  # one turn per task
+            if not future.cancelled() and future.exception() is None:
+                discard(outputs[task.output].storage, future.result().files)
+        return None
+
+    def _run_in_spark(self, outputs: Sequence[OutputPlan], tasks: Sequence[Task]) -> list[TaskResult]:
         found: dict[int, TaskResult] = {}
         kinds = [
             "sql" if outputs[task.output].evaluation == "sql" else "whole" if task.piece is None else "shuffled"
@@ -128,12 +272,12 @@ class SparkTasks:
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             settle_worker()
             for batch in batches:
-                for number in batch.column(0).to_pylist():  # one turn per task, mostly one
+                for number in batch.column(0).to_pylist():  # one turn per task: mostly one, of small steps some
                     result = run_one(todo[number], plans[todo[number].output], options)
                     yield pa.RecordBatch.from_pylist([{"task": number, "result": pickle.dumps(result)}])
 
         n = len(todo)
-        found = self._spark.range(0, n, 1, n).mapInArrow(work, _RESULTS).collect()
+        found = self._spark.range(0, n, 1, partitions_of(todo)).mapInArrow(work, _RESULTS).collect()
         results = {int(row["task"]): pickle.loads(bytes(row["result"])) for row in found}
         if len(found) != n or len(results) != n:
             msg = f"a job of {n} tasks gave {len(found)} results, invariant 1 of dataflow.tasks"
@@ -185,6 +329,20 @@ class SparkTasks:
             raise TimelyInternalError(msg)
         empty = TaskResult(times=np.empty((0, todo[0].lower.arity), dtype=np.int64))
         return [results.get((first, bucket), empty) for first, bucket in buckets_of(todo)]
+
+
+def partitions_of(tasks: Sequence[Task], /) -> int:
+    """Return in how many of Spark's tasks to run tasks: neighbours together where they are small.
+
+    Examples
+    --------
+    >>> from spark_timely.time.antichain import Antichain
+    >>> ends = Antichain.of(0), Antichain.of(1)
+    >>> [partitions_of([Task(0, 1, *ends, {}, size)] * 20) for size in (10_000, 1 << 20, 1 << 26)]
+    [4, 5, 20]
+    """
+    size = sum(task.size_bytes for task in tasks)
+    return min(len(tasks), max(_LEAST_PARTITIONS, -(-size // _PARTITION_BYTES)))
 
 
 def pieces_of(tasks: Sequence[Task], /) -> dict[int, list[int]]:

@@ -37,6 +37,7 @@ from spark_timely.dataflow.views import Aggregate, leaves_of
 from spark_timely.errors import TimelyError
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
+from spark_timely.log.machine.state import StreamState
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import buckets_of, catalog_of, pieces_of, reader_of, run_one
 from spark_timely.testing import ManualClock
@@ -203,7 +204,7 @@ def killed_at(engine: Engine, nth: int) -> None:
     """Let an engine die before its nth append."""
     append, left = engine._append, [nth]
 
-    def dying(*args: Any) -> bool:
+    def dying(*args: Any) -> StreamState | None:
         left[0] -= 1
         if left[0] < 0:
             raise KilledError

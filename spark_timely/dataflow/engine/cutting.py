@@ -164,7 +164,7 @@ def cut_range(
     workers: int | None,
     whole: bool = False,
     shuffle_bytes: int = SHUFFLE_BYTES,
-) -> tuple[Antichain, list[Task]]:
+) -> tuple[Antichain, int, list[Task]]:
     """Choose how far a step goes, and cut it into tasks.
 
     Parameters
@@ -188,6 +188,8 @@ def cut_range(
     -------
     upper : Antichain
         Where the step ends.
+    size_bytes : int
+        Of the files' share that belongs to the times taken; of the files where nothing was counted.
     tasks : list of Task
         None where there is nothing to read.
 
@@ -199,20 +201,21 @@ def cut_range(
     parts = [_Moved.of(leaf, delays, files_of(leaf)) for leaf, delays in paths_of(view)]
     chosen = _Range(parts, lo, hi)
     # Limited by bytes alone, and all of it within: no file need be opened to know that.
-    small = limits.size_bytes is not None and int(chosen.bounds.sizes.sum()) <= limits.size_bytes
+    taken = int(chosen.bounds.sizes.sum())
+    small = limits.size_bytes is not None and taken <= limits.size_bytes
     if not limits.unlimited and not (small and limits.times is None):
         admitted = admit(chosen.bounds, chosen.counts, lo.times, hi.times, limits)
-        hi = Antichain.from_times(admitted.frontier, hi.arity)
+        hi, taken = Antichain.from_times(admitted.frontier, hi.arity), admitted.size_bytes
         chosen = _Range(parts, lo, hi)
     if not chosen.numbers.shape[0]:
-        return hi, []
+        return hi, 0, []
     if whole:
         found = chosen.files(np.arange(chosen.numbers.shape[0]))
-        return hi, [_whole(chosen, found, Task(output, seq, lo, hi))]
+        return hi, taken, [_whole(chosen, found, Task(output, seq, lo, hi))]
     size = int(chosen.bounds.sizes.sum())
     n_tasks = workers or default_splits(size)
     if view.rowwise:
-        return hi, _cut_rows(chosen, output, seq, n_tasks)
+        return hi, taken, _cut_rows(chosen, output, seq, n_tasks)
     # Whole times lie in memory: rather some tasks more than one that is too large.
     n_tasks = max(n_tasks, min(_MOST_TASKS, -(-size // max(shuffle_bytes, 1 << 20))))
     ends = [lo, *_cuts(chosen, n_tasks), hi]
@@ -228,7 +231,7 @@ def cut_range(
             tasks += [replace(part, piece=number) for part in shares]
         else:
             tasks.append(task)
-    return hi, tasks
+    return hi, taken, tasks
 
 
 def _cuts(chosen: _Range, n_tasks: int) -> list[Antichain]:

@@ -264,28 +264,29 @@ class Outputs:
 
     def append(
         self, sink: Sink, state: StreamState, files: Sequence[DataFile], upper: Antichain, note: OutputNote
-    ) -> bool | None:
+    ) -> StreamState | None:
         """Compare and append. The note says what the output is made from now; runs that were dropped stay so.
 
         Returns
         -------
-        bool or None
-            False if another copy was first; None if it failed.
+        StreamState or None
+            The newest after the append, which is another copy's if that was quick; None if another copy was first, or
+            if the append failed: then `failures` has the output. Files that surely are not part of the log are deleted.
         """
         log = self._logs[sink.path]
         plan = self._plans[sink]
         note = _with_plan(replace(note, dropped=newest_note(log, sink).dropped, upper=upper.elements), plan)
         plans = (plan.fingerprint,)
         try:
-            _append(log, sink, state, note, "", files=files, upper=upper, plans=plans)
+            after = _append(log, sink, state, note, "", files=files, upper=upper, plans=plans)
         except (UpperMismatchError, ClosedError) as error:
             _log.info("output %r: another copy of the dataflow was first: %s", sink.name, error)
-            return False
+            return None
         except TimelyError as error:
             self.fail(sink, state, error)
             return None
         self._tries.pop(sink, None)
-        return True
+        return after
 
     def settle(self, sink: Sink, state: StreamState, note: OutputNote) -> None:
         """Tell that an output of which nothing waits does not fail any more, where its newest note says it does."""
@@ -365,8 +366,9 @@ def _append(
     files: Sequence[DataFile] = (),
     upper: Antichain | None = None,
     plans: Sequence[str] = (),
-) -> None:
-    StreamWriter(log, sink.stream, sink.owner).compare_and_append_files(
+) -> StreamState:
+    writer = StreamWriter(log, sink.stream, sink.owner)
+    outcome = writer.compare_and_append_files(
         files,
         expected=state,
         upper=state.frontier if upper is None else upper,
@@ -374,6 +376,7 @@ def _append(
         note=Note(output=note),
         plans=plans,
     )
+    return outcome.state
 
 
 # What is to be said of an output, what happened, and the plans that the output may have; any unless given.

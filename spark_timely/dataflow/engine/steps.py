@@ -1,20 +1,24 @@
-"""Run dataflows: step by step, those of one query in turn, until nothing that is complete waits any more.
+"""Run dataflows: job by job, those of one query in turn, until nothing that is complete waits any more.
 
-A step: read the uppers; propagate; see which outputs are ready; cut what waits for them into tasks; run all
-tasks as one job; append each output's files, if its upper is still what it was. A restart is the same loop: there
-is nothing to recover, and outputs at different uppers each continue from their own.
+A job: read the uppers; propagate; see which outputs are ready; plan the next steps of each, one behind the other; cut
+them into tasks; run all tasks at once; append the files of each step, if its output's upper is still what it was. A
+restart is the same loop: there is nothing to recover, and outputs at different uppers each continue from their own.
 
 Invariants
 ----------
 1. A copy that lost a race for an output deletes its files, looks again, and continues.
-2. The driver sees names and statistics of files, never rows.
-3. How far the inputs are is read before each step, unless they were pinned: then once, so that steps end
+2. The engine sees names and statistics of files, never rows.
+3. How far the inputs are is read before each job, unless they were pinned: then once, so that steps end
    however fast the inputs move.
 4. An output that failed is left where it is, with what depends on it; the others continue.
-5. Dataflows take a step in turn, and each looks at its inputs before it: news waits for one step of each of the others.
+5. Dataflows run a job in turn, and each looks at its inputs before it: news waits for one job of each of the others. A
+   job has several steps only as long as jobs take no more than about a second.
 6. A call comes back. Of a query that ends, since the frontiers of inputs are those of its start; of one that lives,
    since it ends after the turn in which its bounds are passed, and `rest_of` says when to call again.
 7. No dataflow waits for a failure to pass while another has work to do.
+8. How many steps a job has changes no commit: each is what a job of its own would have given, of the same look at the
+   inputs. A step is appended only to the state that the step before it made; where one is not appended, for whatever
+   reason, the later ones of its output are thrown away.
 """
 
 from __future__ import annotations
@@ -23,8 +27,10 @@ import logging
 import math
 import re
 import time as monotonic
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -51,15 +57,32 @@ if TYPE_CHECKING:
 
     Ready = tuple[Sink, StreamState, Antichain]
 
-__all__ = ["Appended", "Bounds", "Engine", "RunTasks", "advance_all", "is_cancelled", "rest_of"]
+__all__ = [
+    "MOST_TOGETHER",
+    "Appended",
+    "Bounds",
+    "Engine",
+    "RunTasks",
+    "advance_all",
+    "is_cancelled",
+    "rest_of",
+    "steps_after",
+]
 
 _log = logging.getLogger("spark_timely.dataflow")
 
 # Looks at inputs take at most one part in this number of the time: in the cloud each takes a while.
 _LOOK_SHARE: Final = 10
 
+MOST_TOGETHER: Final = 20
+"""Steps of an output that a job has at most."""
+
+# How long a job should take at most: news waits for it in a query that lives, and only others' turns in one that ends.
+_JOB_S: Final = 1.0
+_PINNED_JOB_S: Final = 2.0
+
 RunTasks = Callable[[Sequence[OutputPlan], Sequence[Task]], Sequence[TaskResult]]
-"""Runs tasks, as one job, and gives their results in the same order."""
+"""Runs tasks, as one job, and gives their results in the same order. Has for each step of the job its output's plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +107,43 @@ class Appended:
     n_files: int
     n_tasks: int
     won: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A step of a job: the range [lower, upper) of an output, `ahead` steps after the output's newest commit."""
+
+    sink: Sink
+    ahead: int
+    lower: Antichain
+    upper: Antichain
+
+
+def steps_after(together: int, n_steps: int, took_s: float, *, within_s: float) -> int:
+    """Return how many steps of an output the next job may have.
+
+    Twice as many as long as such a job would take no longer than it should; as many as fit where it took longer.
+
+    Parameters
+    ----------
+    together : int
+        How many the last job might have.
+    n_steps : int
+        How many it had: fewer, where no more waited.
+    took_s, within_s : float
+        How long it took, and how long one should take at most, in seconds.
+
+    Examples
+    --------
+    >>> [steps_after(4, 4, took_s, within_s=2.0) for took_s in (0.9, 1.6, 2.0, 5.0, 60.0)]
+    [8, 5, 4, 1, 1]
+    >>> steps_after(16, 1, 0.1, within_s=2.0), steps_after(16, 16, 0.1, within_s=2.0)
+    (16, 20)
+    """
+    growth = min(2.0, within_s / took_s) if took_s > 0 else 2.0
+    if n_steps < together and growth >= 1.0:
+        return together
+    return max(1, min(int(n_steps * growth), MOST_TOGETHER))
 
 
 class Engine:
@@ -111,6 +171,9 @@ class Engine:
         A piece of whole times with more is computed by key, where its operators allow that.
     run, tries
         As of `Outputs`.
+    most_together : int
+        Steps of an output that a job has at most. Where outputs read outputs of the same dataflow, and with
+        ``evaluation="sql"``, each step has a job of its own.
     now : callable
         A clock in seconds that never goes back.
 
@@ -136,6 +199,7 @@ class Engine:
         shuffle_bytes: int = SHUFFLE_BYTES,
         run: str = "",
         tries: int = 1,
+        most_together: int = MOST_TOGETHER,
         now: Callable[[], float] = monotonic.monotonic,
     ) -> None:
         self.name = name
@@ -157,6 +221,12 @@ class Engine:
         self._outputs.claim()
         self._states: dict[Sink, StreamState] = {}
         self._now = now
+        # Spark plans and runs each range of DataFrames by itself.
+        self._most_together = 1 if evaluation == "sql" else most_together
+        self._together = 1
+        # How far a reader goes depends on how far its spool is when it is looked at: after each step of the spool.
+        spools = {sink: self._from.spools(sink) for sink in sinks}
+        self._one_by_one = {sink for sink in sinks if spools[sink]}.union(*spools.values())
         # Whether inputs are looked at once; whether that was done and no step taken since; when, and how long it took.
         self._pinned = False
         self._looked = False
@@ -205,7 +275,7 @@ class Engine:
         Parameters
         ----------
         run_tasks : callable
-            Runs the tasks of a step as one job.
+            Runs the tasks of a job.
 
         Returns
         -------
@@ -236,8 +306,21 @@ class Engine:
             self._outputs.wake(bounded=True)
             self._look_at_inputs()
 
-    def step(self, run_tasks: RunTasks, /) -> list[Appended] | None:
-        """Take a step; return what was done, None if nothing was ready. What failed is in `failures`."""
+    def step(self, run_tasks: RunTasks, /, *, most: int = MOST_TOGETHER) -> list[Appended] | None:
+        """Run a job, of one step of each output that is ready or of some; what failed is in `failures`.
+
+        Parameters
+        ----------
+        run_tasks : callable
+            Runs the tasks of the job.
+        most : int
+            Steps of an output at most.
+
+        Returns
+        -------
+        list of Appended or None
+            What was done, in order: one for each step of each output. None if nothing was ready.
+        """
         woken = self._outputs.wake(bounded=self._pinned)
         fresh = self._looked and not woken
         if not fresh:
@@ -249,11 +332,11 @@ class Engine:
             else:
                 self._look(self._own_inputs)
         self._looked = False
-        # A step moves an upper, stops an output, or learns that another copy was first.
+        # A job moves an upper, stops an output, or learns that another copy was first.
         ready = self._ready(fresh=fresh)
         self._idle = not ready
         if ready:
-            return self._step(ready, run_tasks)
+            return self._job(ready, run_tasks, most)
         if not self.dropped:
             self._check_remade()
         return None
@@ -372,78 +455,152 @@ class Engine:
             and not state.frontier.less_equal_frontier(self._tracking.frontier(sink))
         ]
 
-    def _step(self, ready: Sequence[Ready], run_tasks: RunTasks) -> list[Appended]:
+    def _job(self, ready: Sequence[Ready], run_tasks: RunTasks, most: int) -> list[Appended]:
+        began = self._now()
         # As of the snapshots that files are taken from: an output that is read again may be looked at before the end.
         inputs = {sink: self._from.now(sink, note_of(state, sink)) for sink, state, _ in ready}
-        outputs: list[OutputPlan] = []
-        tasks: list[Task] = []
-        planned: list[Ready] = []
-        for sink, state, upper in ready:  # one turn per output
-            log = self._logs[sink.path]
-            try:
-                end, pieces = cut_range(
-                    sink.view,
-                    lambda leaf: self._files[leaf.path](),
-                    state.frontier,
-                    upper,
-                    output=len(outputs),
-                    seq=state.seq + 1,
-                    limits=self._limits,
-                    workers=self._workers,
-                    # Spark cuts by itself what it runs.
-                    whole=self._evaluation == "sql",
-                    shuffle_bytes=self._keyed_bytes,
-                )
-            except (TimelyError, pa.ArrowException, OSError) as error:
-                self._outputs.fail(sink, state, error)
-                continue
-            outputs.append(
-                OutputPlan(sink.name, sink.view, sink.stream, log.format, log.storage, self._twice, self._evaluation)
-            )
-            planned.append((sink, state, end))
-            tasks += pieces
-        found = self._run(outputs, tasks, run_tasks)
-        done = []
-        for (sink, state, end), mine in zip(planned, found, strict=True):
-            if isinstance(mine, Exception):
-                self._outputs.fail(sink, state, mine)
-                continue
-            files = [file for result in mine for file in result.files]
-            failed = next((result.error for result in mine if result.error is not None), None)
-            if failed is not None:
-                discard_refused(self._logs[sink.path], files)
+        steps, outputs, tasks = self._plan(ready, min(self._together, most))
+        found = self._run(steps, outputs, tasks, run_tasks)
+        states = {sink: state for sink, state, _ in ready}
+        done: list[Appended] = []
+        for place, (step, mine) in enumerate(zip(steps, found, strict=True)):
+            sink = step.sink
+            if sink not in states:
+                continue  # thrown away with a step before it
+            state = states.pop(sink)
+            files = [] if isinstance(mine, Exception) else [file for result in mine for file in result.files]
+            failed = mine if isinstance(mine, Exception) else next((r.error for r in mine if r.error is not None), None)
+            if isinstance(mine, Exception) or failed is not None:
+                assert failed is not None
+                self._throw_away(sink, files, steps[place + 1 :], found[place + 1 :])
                 self._outputs.fail(sink, state, failed)
                 continue
-            won = self._append(sink, state, files, end, OutputNote(inputs[sink], self._told(mine)))
-            if won is not None:
+            after = self._append(sink, state, files, step.upper, OutputNote(inputs[sink], self._told(mine)))
+            if after is not None or sink not in self._outputs.failures:
                 n_rows = sum(file.n_rows for file in files)
-                done.append(Appended(sink.name, state.frontier, end, n_rows, len(files), len(mine), won))
+                won = after is not None
+                done.append(Appended(sink.name, step.lower, step.upper, n_rows, len(files), len(mine), won))
+            # Nothing was committed since that the next step does not know: no copy's step, no failure and no drop.
+            if after is not None and after.seq == state.seq + 1:
+                states[sink] = after
+            else:
+                self._throw_away(sink, [], steps[place + 1 :], found[place + 1 :])
+        if len(states) == len(ready):
+            n_steps = 1 + max((step.ahead for step in steps), default=0)
+            within_s = _PINNED_JOB_S if self._pinned else _JOB_S
+            self._together = min(
+                steps_after(self._together, n_steps, self._now() - began, within_s=within_s), self._most_together
+            )
+        else:
+            self._together = 1  # what was thrown away was computed for nothing
         return done
+
+    def _plan(self, ready: Sequence[Ready], most: int) -> tuple[list[_Planned], list[OutputPlan], list[Task]]:
+        """Plan the next steps of each output, each as if the one before it were there, and cut them into tasks.
+
+        Returns
+        -------
+        steps : list of _Planned
+            The first of all outputs, then the second.
+        outputs : list of OutputPlan
+            Of each step.
+        tasks : list of Task
+            Of all steps, known by their number.
+        """
+        steps: list[_Planned] = []
+        outputs: list[OutputPlan] = []
+        tasks: list[Task] = []
+        plans: dict[Sink, OutputPlan] = {}
+        sizes: dict[Sink, int] = {}
+        waiting = [(sink, state, state.frontier, upper) for sink, state, upper in ready]
+        for ahead in range(most):
+            left = []
+            for sink, state, lower, upper in waiting:  # one turn per output
+                try:
+                    end, size, pieces = cut_range(
+                        sink.view,
+                        lambda leaf: self._files[leaf.path](),
+                        lower,
+                        upper,
+                        output=len(steps),
+                        seq=state.seq + 1 + ahead,
+                        limits=self._limits,
+                        workers=self._workers,
+                        # Spark cuts by itself what it runs.
+                        whole=self._evaluation == "sql",
+                        shuffle_bytes=self._keyed_bytes,
+                    )
+                except (TimelyError, pa.ArrowException, OSError) as error:
+                    # Of a later step the next job says it, which begins there.
+                    if not ahead:
+                        self._outputs.fail(sink, state, error)
+                    continue
+                sizes[sink] = sizes.get(sink, 0) + size
+                if ahead and self._limits.size_bytes is not None and sizes[sink] > self._limits.size_bytes:
+                    continue
+                if sink not in plans:
+                    log = self._logs[sink.path]
+                    plans[sink] = OutputPlan(
+                        sink.name, sink.view, sink.stream, log.format, log.storage, self._twice, self._evaluation
+                    )
+                steps.append(_Planned(sink, ahead, lower, end))
+                outputs.append(plans[sink])
+                tasks += pieces
+                if end not in (lower, upper) and sink not in self._one_by_one:
+                    left.append((sink, state, end, upper))
+            waiting = left
+        return steps, outputs, tasks
+
+    def _throw_away(
+        self,
+        sink: Sink,
+        files: Sequence[DataFile],
+        steps: Sequence[_Planned],
+        found: Sequence[list[TaskResult] | Exception],
+    ) -> None:
+        """Delete files that are no part of an output's log, and those of its steps among later ones (invariant 8)."""
+        later = [
+            file
+            for step, results in zip(steps, found, strict=True)
+            if step.sink is sink and not isinstance(results, Exception)
+            for result in results
+            for file in result.files
+        ]
+        if files or later:
+            discard_refused(self._logs[sink.path], [*files, *later])
 
     def _append(
         self, sink: Sink, state: StreamState, files: Sequence[DataFile], upper: Antichain, note: OutputNote
-    ) -> bool | None:
+    ) -> StreamState | None:
         return self._outputs.append(sink, state, files, upper, note)
 
     def _run(
-        self, outputs: Sequence[OutputPlan], tasks: Sequence[Task], run_tasks: RunTasks
+        self, steps: Sequence[_Planned], outputs: Sequence[OutputPlan], tasks: Sequence[Task], run_tasks: RunTasks
     ) -> list[list[TaskResult] | Exception]:
-        """Run all tasks as one job; where that fails, those of each output as a job of their own."""
-        found: list[list[TaskResult] | Exception] = [[] for _ in outputs]
+        """Run all tasks as one job; where that fails, those of each output; where that fails, those of each step."""
+        found: list[list[TaskResult] | Exception] = [[] for _ in steps]
         todo = [list(tasks)] if tasks else []
-        while todo:  # one turn, and one more per output after a failure
-            together = todo.pop()
+        broken: set[Sink] = set()
+        while todo:  # one turn; after a failure one more per output, and one more per step of those that fail
+            together = todo.pop(0)
             concerned = list({task.output: None for task in together})
+            sinks = list({steps[number].sink: None for number in concerned})
+            if not broken.isdisjoint(sinks):
+                continue  # behind a step that failed by itself
             try:
                 results = run_tasks(outputs, together)
             except Exception as error:
                 if is_cancelled(error):
                     raise
-                if len(concerned) > 1:
-                    _log.warning("a step of %d outputs failed, each is run apart: %s", len(concerned), error)
-                    todo = [[task for task in together if task.output == number] for number in concerned]
+                if len(sinks) > 1:
+                    _log.warning("a job of %d outputs failed, each is run apart: %s", len(sinks), error)
+                    todo = [[task for task in together if steps[task.output].sink is sink] for sink in sinks]
+                elif len(concerned) > 1:
+                    _log.warning("a job of %d steps failed, each is run apart: %s", len(concerned), error)
+                    todo = [[task for task in together if task.output == number] for number in concerned] + todo
                 else:
                     found[concerned[0]] = error
+                    broken.update(sinks)
                 continue
             for task, result in zip(together, results, strict=True):  # one turn per task
                 mine = found[task.output]
@@ -504,7 +661,8 @@ class Bounds:
     seconds : float or None
         Seconds after which no dataflow takes a further turn; None: as long as there is work.
     steps : int or None
-        Steps, of all dataflows together, after which none takes a further turn.
+        Steps, of all dataflows together, after which none takes a further turn: of a job as many as the output has
+        that has most.
     """
 
     seconds: float | None = 10.0
@@ -532,7 +690,7 @@ def advance_all(
     now: Callable[[], float] = monotonic.monotonic,
     pause: Callable[[float], None] = monotonic.sleep,
 ) -> list[Appended]:
-    """Advance several dataflows, a step of each in turn: a large one does not make the others wait for its end.
+    """Advance several dataflows, a job of each in turn: a large one does not make the others wait for its end.
 
     Parameters
     ----------
@@ -540,7 +698,7 @@ def advance_all(
     run_tasks : callable
         As for `Engine.advance`.
     lives : bool
-        Whether the query stays alive: inputs are then looked at between steps, the call ends at its bounds, and
+        Whether the query stays alive: inputs are then looked at between jobs, the call ends at its bounds, and
         failures end the query only where nothing is left that may move, or one cannot be written into its output's
         log. Else the frontiers of inputs stay as they are at the start, and what fails for a moment is tried again
         here.
@@ -567,14 +725,15 @@ def advance_all(
     began, n_steps = now(), 0
     for engine in engines:
         _guarded(engine, broken, lambda engine=engine: engine.begin(pinned=not lives))  # type: ignore[misc]
-    while True:  # one turn per step of the dataflow that has most to do
+    while True:  # one turn per job of the dataflow that has most to do
         before = n_steps
         for engine in engines:
             if engine in broken:
                 continue
-            found = _guarded(engine, broken, lambda engine=engine: engine.step(run_tasks))  # type: ignore[misc]
+            left = max(bounds.steps - n_steps, 1) if lives and bounds.steps is not None else MOST_TOGETHER
+            found = _guarded(engine, broken, partial(engine.step, run_tasks, most=left))
             if found is not None:
-                n_steps += 1
+                n_steps += max(Counter(step.output for step in found).values(), default=1)
                 done += found
         if n_steps > before:
             if lives and bounds.passed(now() - began, n_steps):

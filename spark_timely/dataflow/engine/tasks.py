@@ -106,7 +106,7 @@ class Task:
     Attributes
     ----------
     output : int
-        Number of the output among those of the job.
+        Number of the step among those of the job, which says whose and which: an output may have several.
     seq : int
         Number of the commit that it writes for.
     lower, upper : Antichain

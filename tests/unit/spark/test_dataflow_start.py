@@ -28,6 +28,7 @@ def log(tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no workers": ({"workers": 0}, "workers=0"),
     "a limit that is no number": ({"max_times_per_step": "7"}, "max_times_per_step='7'"),
+    "room below nothing": ({"max_bytes_in_driver": -1}, "max_bytes_in_driver=-1 — hint: give whole numbers from 0 on"),
     "true for a number": ({"max_bytes_per_task": True}, "max_bytes_per_task=True"),
     "something else beside it": ({"beside": ["other"]}, "found 'other' beside it"),
     "a trigger that is none": (

@@ -42,9 +42,9 @@ def micro_batch(folder: Path, monkeypatch: pytest.MonkeyPatch, *, lives: bool) -
     scope = Scope("flow")
     scope.replay(str(folder / "in")).capture(str(folder / "out"))
     part = _Part("flow", tuple(scope.sinks), scope.storage, "arrow")
-    monkeypatch.setattr(dataflow, "SparkTasks", lambda *_: runner(scope.storage))
+    monkeypatch.setattr(dataflow, "SparkTasks", lambda *_, **__: runner(scope.storage))
     return _MicroBatch(
-        (part,), Limits(times=1), None, 1 << 20, False, "run", lives, Bounds(None, 30), str(folder / "c"), {}
+        (part,), Limits(times=1), None, 1 << 20, False, "run", lives, Bounds(None, 30), str(folder / "c"), {}, 0
     )
 
 

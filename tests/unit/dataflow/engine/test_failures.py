@@ -321,7 +321,9 @@ def test_ending_query_retries_while_others_work_and_then_fails(tmp_path: Path, l
         clock.advance(seconds)
 
     dying = Dying(scope, "capture_3", lambda: False)
-    with pytest.raises(RuntimeError, match="a worker process was killed in job 4"):
+    with pytest.raises(
+        RuntimeError, match="a worker process was killed in job 5"
+    ):  # of two steps together, then of one
         advance_all([engine(scope, now=clock, tries=4, limits=Limits(times=10))], dying, now=clock, pause=pause)
     assert clock() == 0.5 + 1 + 2
     assert set(good) == {Antichain.of(30)}, "nothing is waited for before the others are done"

@@ -21,6 +21,7 @@ from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import DataLossError, InvalidUsageError, OperatorError, OwnershipError, PlanMismatchError
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
+from spark_timely.log.machine.state import StreamState
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of
 from spark_timely.time.antichain import Antichain
@@ -176,10 +177,10 @@ def test_plan_is_replaced_although_the_old_copy_appends(
     more(log, 31)
     append, left = dataflow_outputs._append, [running]
 
-    def beaten(*args: Any, **more: Any) -> None:
+    def beaten(*args: Any, **more: Any) -> StreamState:
         if left:
             left.pop().advance(runner(old.storage))
-        append(*args, **more)
+        return append(*args, **more)
 
     monkeypatch.setattr(dataflow_outputs, "_append", beaten)
     new = kept(log, tmp_path, "n >= 15", replaces=plan_of(old))

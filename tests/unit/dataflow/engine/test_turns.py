@@ -1,4 +1,4 @@
-"""Dataflows take turns: news is seen between the steps of a backlog, and a call always comes back."""
+"""Dataflows take turns: news is seen between the jobs of a backlog, and a call always comes back."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ SCHEMA = pa.schema([("n", pa.int64())])
 
 
 class Query:
-    """A dataflow of thirty steps and a small one beside it; something happens before each step of the large one."""
+    """A dataflow of thirty steps and a small one beside it; something happens before each job of the large one."""
 
-    def __init__(self, folder: Path, log: Log) -> None:
+    def __init__(self, folder: Path, log: Log, most_together: int = 1) -> None:
         self.folder, self.clock = folder, ManualClock()
         self.news = create_log(str(folder / "news"), SCHEMA, minimum=(0,))
         self.writer = self.news.writer(owner="test")
@@ -40,6 +40,7 @@ class Query:
                 scope.storage,
                 files_of=catalog_of,
                 limits=Limits(times=1 if name == "large" else None),
+                most_together=most_together,
                 now=self.clock,
             )
             for name, scope in scopes.items()
@@ -84,6 +85,20 @@ def test_news_during_a_backlog_is_answered_after_two_steps(tmp_path: Path, log: 
     waited = [query.jobs[i:j].count("large") for i, j in zip(asked, answers, strict=True)]
     assert max(waited) <= 2
     assert query.frontier("small") == Antichain.of(4)
+
+
+@pytest.mark.parametrize("first", ["large", "small"])
+def test_news_waits_for_a_job_of_several_steps(tmp_path: Path, log: Log, first: str) -> None:
+    query = Query(tmp_path, log, most_together=20)
+    if first == "small":
+        query.engines.reverse()
+    query.before = lambda job: query.tell(job - 1) if job <= 3 else None
+    query.advance(lives=True)
+    while rest_of(query.engines) == 0.0:
+        query.advance(lives=True)
+    # Of the large one 1, 2, 4, 8 and 12 steps, which with those of the small one are thirty; and then the last three.
+    assert query.jobs == [*["large", "small"] * 3, "large", "large", "large"]
+    assert (query.frontier("large"), query.frontier("small")) == (Antichain.of(30), Antichain.of(3))
 
 
 def test_query_that_ends_takes_inputs_as_they_are_at_its_start(tmp_path: Path, log: Log) -> None:
