@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 import spark_timely as st
-from spark_timely.dataflow.engine.steps import MOST_TOGETHER, Engine
+from spark_timely.dataflow.engine.steps import MOST_TOGETHER, Engine, advance_all
+from spark_timely.dataflow.logs import open_logs
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import SparkTasks, catalog_of
 
@@ -40,6 +41,7 @@ NAMES = (
     "dataflow_join_vs_stream_stream_join",
     "empty_micro_batch_vs_spark",
     "dataflow_100_steps_together_vs_one_by_one",
+    "dataflow_start_vs_clock",
     "dataflow_memory_of_a_worker_plain",
     "dataflow_bytes_read_per_byte_plain",
     "dataflow_memory_of_a_worker_hopping",
@@ -79,6 +81,7 @@ class DataflowCases:
             NAMES[2]: self.join,
             NAMES[3]: self.empty_micro_batch,
             NAMES[4]: self.steps_together,
+            NAMES[5]: self.start,
         }
         cases = [measure() for name, measure in todo.items() if wanted(name)]
         for kind in ("plain", "hopping"):
@@ -348,6 +351,46 @@ class DataflowCases:
             raise AssertionError(message)
         shutil.rmtree(folder)
         return took
+
+    # -- a start with nothing to do
+
+    def start(self) -> Case:
+        """Compare the start of a dataflow that finds nothing to do with one whose micro-batch a clock makes."""
+        folder = self._folder("start")
+        log = st.create_log(str(folder / "in"), pa.schema([("key", pa.int64()), ("value", pa.int64())]), minimum=(0,))
+        log.writer(owner="bench").append(pa.table({"_time": [0], "key": [0], "value": [0]}), advance_to=1)
+        flow = self._groups(folder / "in", folder)
+        flow.start(self.spark, trigger=NOW).await_termination()
+        case = Case(
+            "dataflow_start_vs_clock",
+            "an availableNow dataflow with nothing to do, from start to end; peer: the same, its micro-batch made by "
+            "content=clock instead of Spark's own source",
+            0.5,
+            higher_is_better=False,
+            settings=dict(PEER_SETTINGS),
+        )
+
+        def look(rows: DataFrame, batch_id: int) -> None:
+            del batch_id
+            engine = Engine("bench", flow.sinks, flow.storage, files_of=catalog_of)
+            advance_all([engine], SparkTasks(rows.sparkSession, flow.storage), lives=False)
+
+        def by_clock() -> None:
+            open_logs(flow.sinks, flow.storage)
+            clock = self.spark.readStream.format("timely").option("content", "clock").option("run", uuid.uuid4().hex)
+            query = clock.load(str(folder / "in")).writeStream.foreachBatch(look).trigger(**NOW)
+            query.option("checkpointLocation", str(folder / "clock")).start().awaitTermination()
+
+        def ours() -> None:
+            flow.start(self.spark, trigger=NOW).await_termination()
+
+        alternate(case, lambda: seconds(ours), lambda: seconds(by_clock), self.base.repeats)
+        n_rows = st.open_log(str(folder / "out")).messages().num_rows
+        if n_rows != 1:
+            message = f"start: expected one group, found {n_rows}"
+            raise AssertionError(message)
+        shutil.rmtree(folder)
+        return case
 
     # -- news during a backlog
 

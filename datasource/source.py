@@ -2,7 +2,8 @@
 
 Spark asks in processes of its own: one for the schema, one for each reader or writer, and for a sink one more that
 commits. None knows what another has parsed. So each parses the same options and opens the log for itself, here as in
-the sink (`sink.plan`, `sink.commit`), and what does not fit is refused by the first of them.
+the sink (`sink.plan`, `sink.commit`), and what does not fit is refused by the first of them. Each loads what its
+content needs, when it is needed: queries wait for it, and a clock needs neither conditions nor what reads data.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 
 from spark_timely.conf.options import CHECK_OPTION, SOURCE_OPTIONS, option_key, parse_options
 from spark_timely.datasource.clock import CLOCK_SCHEMA, check_clock_options
-from spark_timely.datasource.partitions import SPLIT_SCHEMA, restrict_layout
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log.files.format import METADATA_KEY
 from spark_timely.log.store.storage import normal_path
@@ -136,6 +136,8 @@ class TimelyDataSource(DataSource):
         if options.content == "clock":
             check_clock_options(options)
             return spark_schema(CLOCK_SCHEMA)
+        from spark_timely.datasource.partitions import SPLIT_SCHEMA
+
         layout = self._log_layout(options)
         schema = spark_schema(SPLIT_SCHEMA if layout.content == "splits" else layout.schema)
         table = _of_table(self.options)
@@ -231,6 +233,8 @@ class TimelyDataSource(DataSource):
         return self._layout
 
     def _read_layout(self, options: SourceOptions, schema: StructType) -> ReplayLayout:
+        from spark_timely.datasource.partitions import SPLIT_SCHEMA, restrict_layout
+
         layout = self._log_layout(options)
         wanted = arrow_schema(schema)
         if layout.content != "splits":

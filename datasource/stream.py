@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from spark_timely.datasource.clock import Alarm, Clock
-from spark_timely.datasource.partitions import split_batch
-from spark_timely.datasource.reader import read_split
-from spark_timely.log.store.storage import open_storage
 from spark_timely.spark.base.compat import AvailableNow, carrier_limit, reads_all
 from spark_timely.spark.base.worker import settle_worker, short_errors
 
@@ -68,6 +65,11 @@ class _Reading:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Give out the rows of one split, or the split itself with ``content=splits``."""
+        # Here, for a clock needs none of it; before what is loaded is taken out of garbage collection.
+        from spark_timely.datasource.partitions import split_batch
+        from spark_timely.datasource.reader import read_split
+        from spark_timely.log.store.storage import open_storage
+
         settle_worker()
         # Spark makes a partition of its own where there are none.
         if not isinstance(partition, TimelyPartition):

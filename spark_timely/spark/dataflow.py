@@ -1,6 +1,7 @@
-"""Run dataflows as a streaming query: a clock as its source, `foreachBatch` as what does the work.
+"""Run dataflows as a streaming query: its source says when to look, and `foreachBatch` does the work.
 
-Spark's offsets and checkpoint decide nothing but when to look: what was done stands in the outputs' logs.
+A query that lives has a clock as its source, one that ends a source of Spark's with one row: that needs no Python
+process. Spark's offsets and checkpoint decide nothing but when to look: what was done stands in the outputs' logs.
 Losing the checkpoint costs one look. The query's handle says how far the outputs are and which of them stopped, and
 waits, stops and drops.
 """
@@ -50,6 +51,10 @@ __all__ = ["Dataflow", "DataflowQuery"]
 
 # Of the inputs' files that a step takes by default, of each output: tasks hold their share in memory.
 _STEP_BYTES: Final = 512 << 20
+
+# Spark's own source, within the JVM: its offset moves with each run of a query, so each run has a micro-batch.
+_ONE_ROW: Final = "rate-micro-batch"
+_ENDING: Final = "ending"
 
 
 class Dataflow(Scope):
@@ -121,6 +126,10 @@ class Dataflow(Scope):
 
         With these two triggers the inputs are taken as they are at the start. Else news is seen between jobs, and a
         micro-batch ends after thirty steps or ten seconds, or the trigger's interval; the next one follows at once.
+
+        A query with one of them has its own checkpoint, the folder ``ending`` of the one given, and so another id than
+        a query that lives on the same one. Where both run at once the outputs come out the same: each step is appended
+        by one of them, and the other throws its work away.
 
         Parameters
         ----------
@@ -203,14 +212,15 @@ class Dataflow(Scope):
         storage = {path: options for flow in flows for path, options in flow.storage.items()}
         # Outputs that are read again too: others may write further streams of their logs.
         first, *others = {leaf.path: None for flow in flows for sink in flow.sinks for leaf in leaves_of(sink.view)}
-        reader = spark.readStream.format("timely").option("content", "clock").option("run", run)
-        reader = reader.option("alarm", self.checkpoint)
-        if others:
-            reader = reader.option("logs", json.dumps(others))
-        reader = reader.options(**stored(storage[first]))
+        lives = ending_of(wanted) is None
+        if lives:
+            reader = spark.readStream.format("timely").option("content", "clock").option("run", run)
+            reader = reader.option("alarm", self.checkpoint).options(**stored(storage[first]))
+            source = reader.option("logs", json.dumps(others)).load(first) if others else reader.load(first)
+        else:
+            source = spark.readStream.format(_ONE_ROW).option("rowsPerBatch", 1).load()
         limits = Limits(times=max_times_per_step, size_bytes=max_bytes_per_step or _STEP_BYTES)
         parts = tuple(_Part(flow.name, tuple(flow.sinks), dict(flow.storage), flow.evaluation) for flow in flows)
-        lives = ending_of(wanted) is None
         step = _MicroBatch(
             parts,
             limits,
@@ -224,7 +234,8 @@ class Dataflow(Scope):
             storage[first],
             DRIVER_BYTES if max_bytes_in_driver is None else max_bytes_in_driver,
         )
-        writer = reader.load(first).writeStream.foreachBatch(step).option("checkpointLocation", self.checkpoint)
+        location = self.checkpoint if lives else _below(self.checkpoint)
+        writer = source.writeStream.foreachBatch(step).option("checkpointLocation", location)
         if wanted:
             writer = writer.trigger(**wanted)
         return DataflowQuery(writer.start(), flows, spark, run=run, lives=lives)
@@ -331,6 +342,12 @@ class _MicroBatch:
             rest = rest_of(self.engines) if self.lives else None
             if rest is not None and self.alarm is not None and self.alarm.set(rest):
                 return
+
+
+def _below(checkpoint: str) -> str:
+    """Return where a query that ends has its checkpoint: in a folder that a clock's offsets never are in."""
+    # Spark takes the text as it stands: a path, or a URL with its escapes.
+    return f"{checkpoint}{'' if checkpoint.endswith('/') else '/'}{_ENDING}"
 
 
 def _bounds(trigger: Mapping[str, object]) -> Bounds:
@@ -587,7 +604,7 @@ class DataflowQuery:
         return [each for flow in self._flows for each in flow.progress()]
 
     def metrics(self) -> list[OperatorMetrics]:
-        """Return the numbers of the dataflows: see `Dataflow.metrics`. Spark's ``numInputRows`` is a clock's: 0."""
+        """Return the numbers of the dataflows: see `Dataflow.metrics`. Spark's ``numInputRows`` counts none of them."""
         return [each for flow in self._flows for each in flow.metrics()]
 
     def drop(self, flow: Dataflow | str, /) -> None:

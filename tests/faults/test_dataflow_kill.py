@@ -109,7 +109,7 @@ def test_dataflow_killed_anywhere_equals_the_sequential_program(spark: SparkSess
         told.append(f"{'killed' if struck else 'done before it was killed'} {where}")
         line = rng.choice(["as it was", "forgetful", "without its checkpoint"])
         if line == "forgetful":
-            told.append(f"forgot batch {delete_last_commit(checkpoint)}")
+            told.append(f"forgot batch {delete_last_commit(checkpoint / 'ending')}")
         if line == "without its checkpoint":
             shutil.rmtree(checkpoint, ignore_errors=True)
             told.append("checkpoint deleted")

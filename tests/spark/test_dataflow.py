@@ -16,9 +16,9 @@ from pyspark.errors import StreamingQueryException
 
 import spark_timely as st
 from spark_timely.dataflow.engine.steps import MOST_TOGETHER
-from spark_timely.errors import InvalidUsageError, OperatorError, PlanMismatchError, WaitTimeoutError
+from spark_timely.errors import InvalidUsageError, LogMissingError, OperatorError, PlanMismatchError, WaitTimeoutError
 from spark_timely.predicate import parse_predicate
-from tests.faults.harness import wait_until
+from tests.faults.harness import delete_last_commit, wait_until
 from tests.unit.test_predicate import TABLE, TYPES, condition
 
 if TYPE_CHECKING:
@@ -91,6 +91,44 @@ def test_dataflow_continues_after_restarts_and_a_lost_checkpoint(spark: SparkSes
     assert query.frontier.is_empty
     assert windows(tmp_path) == flights.late()
     assert st.open_log(str(tmp_path / "windows")).verify().legal
+
+
+def micro_batches(query: st.DataflowQuery) -> list[int]:
+    return [progress.batchId for progress in query.query.recentProgress if "addBatch" in progress.durationMs]
+
+
+def test_each_start_of_an_ending_query_looks_at_the_logs(spark: SparkSession, tmp_path: Path) -> None:
+    flights = Flights(tmp_path / "flights")
+    flights.write(12)
+    folder = tmp_path / "it ends"
+    ids = set[str]()
+    for number, trigger in enumerate(["availableNow", "once", "once", "availableNow"]):
+        query = flow_of(folder, flights).start(spark, trigger=trigger)
+        assert query.await_termination(120)
+        assert micro_batches(query) == [number]
+        assert windows(folder) == flights.late(15)
+        ids.add(query.id)
+        shutil.rmtree(folder / "windows")
+    assert len(ids) == 1
+    # One that ends and one that lives do not see each other's offsets; a commit that Spark lost is a look more.
+    lives = flow_of(folder, flights).start(spark, trigger={"processingTime": "0 seconds"})
+    assert lives.await_frontier(14, timeout_s=120)
+    assert {path.name for path in (folder / "checkpoint").iterdir()} >= {"ending", "offsets", "commits"}
+    for trigger in ("once", "availableNow"):
+        delete_last_commit(folder / "checkpoint" / "ending")
+        query = flow_of(folder, flights).start(spark, trigger=trigger)
+        assert query.await_termination(120)
+        assert micro_batches(query)
+        assert lives.is_active
+    lives.stop()
+
+
+def test_input_that_is_gone_is_refused_by_start(spark: SparkSession, tmp_path: Path) -> None:
+    flights = Flights(tmp_path / "flights")
+    flow = flow_of(tmp_path, flights)
+    shutil.rmtree(tmp_path / "flights")
+    with pytest.raises(LogMissingError, match="flights"):
+        flow.start(spark, trigger=NOW)
 
 
 def test_another_plan_of_a_name_is_refused_or_replaces_the_first(spark: SparkSession, tmp_path: Path) -> None:

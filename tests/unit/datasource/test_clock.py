@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from spark_timely.datasource.clock import Alarm, Clock, check_clock_options
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.errors import DataLossError, InvalidOptionError, InvalidUsageError, StorageError
 from spark_timely.log import MemoryLog
+from spark_timely.log.log import create_log
 from spark_timely.testing import ManualClock
 
 
@@ -157,6 +160,30 @@ def test_what_is_no_clock_is_refused() -> None:
         TimelyDataSource({"path": "log", "run": "a", "logs": "b"}).schema()
     with pytest.raises(InvalidUsageError, match="could not read a clock as a batch"):
         TimelyDataSource({"path": "log", "content": "clock"}).reader(None)  # type: ignore[arg-type]
+
+
+# What Spark's processes for a clock call, and then that for rows.
+ASKED = """
+import sys
+from spark_timely.datasource.source import TimelyDataSource
+source = TimelyDataSource({"path": sys.argv[1], "content": "clock"})
+reader = source.streamReader(source.schema())
+assert reader.latestOffset(reader.initialOffset(), None)["frontiers"] == {sys.argv[1]: [0]}
+print(*sys.modules)
+TimelyDataSource({"path": sys.argv[1]}).schema()
+print(*sys.modules)
+"""
+
+
+def test_process_of_a_clock_loads_neither_reader_nor_conditions(tmp_path: Path) -> None:
+    path = create_log(str(tmp_path / "log"), pa.schema([("v", pa.int64())]), minimum=(0,)).path
+    run = subprocess.run([sys.executable, "-c", ASKED, path], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    clock, rows = (set(line.split()) for line in run.stdout.splitlines())
+    kept = {"spark_timely.predicate", "spark_timely.datasource.partitions", "spark_timely.datasource.planner"}
+    assert not clock & {*kept, "spark_timely.datasource.reader", "sqlglot"}
+    assert kept <= rows
+    assert "sqlglot" not in rows, "no condition was given"
 
 
 def test_clock_has_the_text_of_dates_beside_their_numbers() -> None:
