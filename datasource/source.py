@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 
 from spark_timely.conf.options import CHECK_OPTION, SOURCE_OPTIONS, option_key, parse_options
 from spark_timely.datasource.clock import CLOCK_SCHEMA, check_clock_options
-from spark_timely.datasource.partitions import SPLIT_SCHEMA, restrict_layout
+from spark_timely.datasource.partitions import LAYOUT_KEY, SPLIT_SCHEMA, restrict_layout
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log.files.format import METADATA_KEY
 from spark_timely.spark.base.compat import ADMISSION_CONTROL, require_arrow_sink
@@ -69,6 +69,27 @@ def table_options(schema: StructType | None, /) -> dict[str, str]:
     return {}
 
 
+def source_options(given: Mapping[str, object], /) -> SourceOptions:
+    """Read the options of a replay; what only a clock has is refused with another content.
+
+    Parameters
+    ----------
+    given : mapping of str to object
+        Names and values.
+
+    Raises
+    ------
+    InvalidOptionError
+        As `parse_options`.
+    """
+    options = parse_options(SOURCE_OPTIONS, given)
+    other = sorted(options.given & {"logs", "run", "alarm"})
+    if other and options.content != "clock":
+        msg = f"could not read the log: found options {shown(other)} with content={options.content!r}"
+        raise InvalidOptionError(msg, hint="leave them out: they are for content=clock", context={"options": other})
+    return options
+
+
 @short_errors
 class TimelyDataSource(DataSource):
     """Capture and replay: ``format("timely")`` of reads, streaming reads and streaming writes.
@@ -106,6 +127,8 @@ class TimelyDataSource(DataSource):
             return spark_schema(CLOCK_SCHEMA)
         layout = self._log_layout(options)
         schema = spark_schema(SPLIT_SCHEMA if layout.content == "splits" else layout.schema)
+        if layout.content == "splits":
+            schema["_plan"].metadata = {LAYOUT_KEY: json.dumps(layout.to_json())}
         table = _of_table(self.options)
         if table is not None:
             _note_table(schema, table)
@@ -175,12 +198,7 @@ class TimelyDataSource(DataSource):
                 hint="make the table without naming its columns: CREATE TABLE name USING timely OPTIONS (path '…')",
                 context={"option": "path"},
             )
-        options = parse_options(SOURCE_OPTIONS, given)
-        other = sorted(options.given & {"logs", "run", "alarm"})
-        if other and options.content != "clock":
-            msg = f"could not read the log: found options {shown(other)} with content={options.content!r}"
-            raise InvalidOptionError(msg, hint="leave them out: they are for content=clock", context={"options": other})
-        return options
+        return source_options(given)
 
     def _log_layout(self, options: SourceOptions) -> ReplayLayout:
         if self._layout is None:
