@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from spark_timely.log import Log
 
 
+_OWNER: Final = "metadata"
 _MARK: Final = "timelyReplay"
 # As many as Spark keeps.
 _KEPT: Final = 100
@@ -145,7 +146,7 @@ class DriverReplay:
         self._options = options
         self._function: Callable[[DataFrame, int], object] | None = None
 
-    def foreachBatch(self, function: Callable[[DataFrame, int], object], /) -> DriverReplay:  # noqa: N802 - as in Spark
+    def foreachBatch(self, function: Callable[[DataFrame, int], object], /) -> DriverReplay:
         """Choose what is done with each micro-batch.
 
         Parameters
@@ -285,20 +286,19 @@ class _Checkpoint:
         number = max(planned, default=-1)
         # All before the newest are finished, and nothing after it.
         if max(finished, default=-1) not in (number, number - 1):
-            raise self._damaged(
-                "commits", {"newest": max(finished, default=None), "planned": max(planned, default=None)}
-            )
+            raise self._no_checkpoint(max(finished, default=None), file="commits")
         if number < 0:
             return None
-        text = self._storage.find(f"offsets/{number}")
+        file = f"offsets/{number}"
+        text = self._storage.find(file)
         header, _, rest = (text or b"").decode("utf-8", "replace").partition("\n")
         if header != REPLAY_HEADER:
-            raise (self._foreign() if header in ("v1", "v2") else self._damaged(f"offsets/{number}", header))
+            raise (self._foreign() if header in ("v1", "v2") else self._no_checkpoint(header, file=file))
         try:
             about, end = (json.loads(line) for line in rest.split("\n", 1))
             return _Planned(number, about["start"], end, number in finished)
         except (ValueError, KeyError, TypeError) as error:
-            raise self._damaged(f"offsets/{number}", rest) from error
+            raise self._no_checkpoint(rest, file=file) from error
 
     def plan(self, number: int, start: Mapping[str, Any], end: Mapping[str, Any]) -> None:
         """Write down a micro-batch that begins."""
@@ -314,23 +314,23 @@ class _Checkpoint:
 
     def _check_owner(self) -> None:
         """Make the folder a replay's, or refuse one that is another's."""
-        content = self._storage.find("metadata")
+        content = self._storage.find(_OWNER)
         if content is None:
             if self._storage.names("offsets") or self._storage.names("commits"):
-                raise self._damaged("metadata", None)
+                raise self._no_checkpoint(None, file=_OWNER)
             for folder in ("offsets", "commits"):
                 os.makedirs(self._storage.full(folder), exist_ok=True)
             self._storage.flush_place()
             try:
-                self._put("metadata", json.dumps({"id": str(uuid.uuid4()), _MARK: 1}))
+                self._put(_OWNER, json.dumps({"id": str(uuid.uuid4()), _MARK: 1}))
                 return
             except InvalidUsageError:  # another run was first
-                content = self._storage.read("metadata")
+                content = self._storage.read(_OWNER)
         try:
             found = json.loads(bytes(content))
             mark = found.get(_MARK)
         except (ValueError, AttributeError) as error:
-            raise self._damaged("metadata", bytes(content)) from error
+            raise self._no_checkpoint(bytes(content), file=_OWNER) from error
         if mark is None:
             raise self._foreign()
         if mark != 1:
@@ -364,8 +364,8 @@ class _Checkpoint:
             context={"checkpoint": self._location},
         )
 
-    def _damaged(self, name: str, found: object) -> StorageError:
-        msg = f"could not continue from checkpoint {self._location!r}: found {shown(found)} for {name!r}"
+    def _no_checkpoint(self, found: object, *, file: str) -> StorageError:
+        msg = f"could not continue from checkpoint {self._location!r}: found {shown(found)} for {file!r}"
         return StorageError(
             msg,
             hint="restore the folder from a copy; or begin with a new checkpoint, and make again what was made from the"
