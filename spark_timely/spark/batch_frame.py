@@ -131,11 +131,11 @@ def frame_of_splits(
         key = (split.root, split.lower, split.upper, split.as_of, split.streams, split.consolidate)
         ranges.setdefault(key, []).append(split)
     options = checked_options(storage_options) or None
-    frames = [_frame(spark, each, layout, open_storage(each[0].root, options)) for each in ranges.values()]
-    frames = [frame for frame in frames if frame is not None]
+    found = [_frame(spark, each, layout, open_storage(each[0].root, options)) for each in ranges.values()]
+    frames = [frame for frame in found if frame is not None]
     if not frames:
         return spark.createDataFrame([], spark_schema(layout.schema))
-    return reduce(lambda one, other: one.union(other), frames)  # type: ignore[arg-type, return-value]
+    return reduce(lambda one, other: one.union(other), frames)
 
 
 def _check_whole(splits: Sequence[Split]) -> None:
@@ -162,7 +162,7 @@ def _frame(
         return None
     try:
         rows = scan(spark, storage, paths, _stored(layout), skip_missing=not layout.fail_on_data_loss)
-        assert rows.schema  # through Connect a missing file is told now
+        assert rows.schema  # through Connect a missing file is found now
     except AnalysisException as error:
         gone = next((path for path in paths if not storage.exists(path)), None)
         if gone is None:

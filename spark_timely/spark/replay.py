@@ -7,16 +7,16 @@ Parquet scan (`batch_frame`). What keeps it exact is a checkpoint of its own kin
 | file | content |
 |---|---|
 | ``metadata`` | the id of the query, as Spark writes it, and a mark |
-| ``offsets/<n>`` | a header; who planned it, when, and where micro-batch n begins; where it ends |
+| ``offsets/<n>`` | a header; the run that planned it, when, and where micro-batch n begins; where it ends |
 | ``commits/<n>`` | made when the function has returned |
 
-Captures find in it what they find in Spark's. The header is none of Spark's, so a query of Spark refuses to go on from
+Captures find in it what they find in Spark's. The header is none of Spark's, so a query of Spark refuses to continue from
 it; and its checkpoints are refused here.
 
 Invariants
 ----------
 1. ``offsets/<n>`` is on the disk, whole, before the function sees micro-batch n, and is never written twice: of two
-   runs that plan the same number one goes on.
+   runs that plan the same number one continues.
 2. Micro-batch n without ``commits/<n>`` is planned again from ``offsets/<n>`` alone: the same rows, the same number.
 3. Each begins where the one before it ends.
 """
@@ -153,7 +153,7 @@ class DriverReplay:
         ----------
         function : callable
             Gets the rows as a DataFrame, and the number of the micro-batch. After a crash it gets the last one again:
-            what it does must bear that, as `spark_timely.capture` does.
+            what it does must allow for that, as `spark_timely.capture` does.
 
         Returns
         -------
@@ -208,7 +208,7 @@ class DriverReplay:
             msg = f"{_ATTEMPT}: found trigger={shown(trigger)}, which does not end"
             raise InvalidOptionError(
                 msg,
-                hint=f"give 'availableNow' or 'once'; for a query that goes on {_INSTEAD}",
+                hint=f"give 'availableNow' or 'once'; for a query that continues {_INSTEAD}",
                 context={"option": "trigger"},
             )
         written = _Checkpoint(os.fspath(checkpoint))
@@ -219,10 +219,9 @@ class DriverReplay:
         planner = ReplayPlanner(self._log, self._options)
         if ending == "availableNow":
             planner.prepare_available_now()
-        if last is None:
-            number, start = 0, planner.initial()
-        else:
-            number, start = last.number + 1, last.end
+        number, start = 0, planner.initial()
+        if last is not None:
+            number, start = last.number + 1, dict(last.end)
             planner.latest(last.end)  # refuses other options and another log, before rows are given out
             if not last.finished:
                 self._deliver(planner, written, last.number, last.start, last.end)
@@ -344,7 +343,7 @@ class _Checkpoint:
             msg = f"{_ATTEMPT}: found {path!r} in checkpoint {self._location!r}, which another run has made meanwhile"
             raise InvalidUsageError(
                 msg,
-                hint="let one run at a time use a checkpoint; run again to go on from where that one is",
+                hint="let one run at a time use a checkpoint; run again to continue from where that one is",
                 context={"checkpoint": self._location},
             ) from error
         except OSError as error:
@@ -360,7 +359,7 @@ class _Checkpoint:
         msg = f"{_ATTEMPT}: found checkpoint {self._location!r}, which a query of Spark has made"
         return InvalidUsageError(
             msg,
-            hint=f"give another checkpoint; to go on from this one {_INSTEAD}",
+            hint=f"give another checkpoint; to continue from this one {_INSTEAD}",
             context={"checkpoint": self._location},
         )
 
