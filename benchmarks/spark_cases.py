@@ -42,6 +42,8 @@ NAMES = (
     "capture_sink_vs_delta_sink",
     "capture_digest_flush_vs_without",
     "replay_messages_vs_delta_stream",
+    "replay_batch_frame_vs_delta_foreach",
+    "replay_driver_vs_delta_stream",
     "replay_where_vs_filter",
     "complete_aggregate_splits_vs_stateful",
     "complete_aggregate_splits_vs_stateful_into_parquet",
@@ -67,6 +69,8 @@ class SparkCases:
             self.capture_sink,
             self.digest_and_flush,
             self.replay_messages,
+            self.replay_batch_frame,
+            self.replay_driver,
             self.replay_where,
             self.complete_aggregate,
             self.complete_aggregate_parquet,
@@ -277,6 +281,85 @@ class SparkCases:
         alternate(
             case,
             lambda: self._to_noop(self.spark.readStream.format("timely").option("workers", 2).load(str(log))),
+            lambda: self._to_noop(self.spark.readStream.format("delta").load(str(table))),
+            self.repeats,
+        )
+        return case
+
+    def _foreach_to_noop(self, rows: DataFrame, frame: Callable[[DataFrame], DataFrame]) -> float:
+        folder = self._folder("foreach")
+
+        def each(given: DataFrame, batch_id: int) -> None:
+            del batch_id
+            frame(given).write.format("noop").mode("overwrite").save()
+
+        def work() -> None:
+            query = (
+                rows.writeStream.foreachBatch(each)
+                .option("checkpointLocation", str(folder))
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+
+        took = seconds(work)
+        shutil.rmtree(folder)
+        return took
+
+    def _driver_to_noop(self, log: Path) -> float:
+        folder = self._folder("driver")
+
+        def each(rows: DataFrame, batch_id: int) -> None:
+            del batch_id
+            rows.write.format("noop").mode("overwrite").save()
+
+        def work() -> None:
+            st.replay(self.spark, log).foreachBatch(each).run(checkpoint=folder)
+
+        took = seconds(work)
+        shutil.rmtree(folder)
+        return took
+
+    def replay_batch_frame(self) -> Case:
+        """Compare rows of splits by `batch_frame` with Spark's Delta stream, both in foreachBatch into `noop`."""
+        log, table = self.captured()
+        splits = self.spark.readStream.format("timely").option("content", "splits").load(str(log))
+        self._check(st.batch_frame(self.spark, self._splits(log)), "batch_frame")
+        case = Case(
+            "replay_batch_frame_vs_delta_foreach",
+            "whole rows to noop in foreachBatch by batch_frame; peer: Spark's Delta stream in foreachBatch",
+            0.95,
+            settings=dict(PEER_SETTINGS),
+        )
+        alternate(
+            case,
+            lambda: self._foreach_to_noop(splits, lambda given: st.batch_frame(given.sparkSession, given)),
+            lambda: self._foreach_to_noop(self.spark.readStream.format("delta").load(str(table)), lambda given: given),
+            self.repeats,
+        )
+        return case
+
+    def _splits(self, log: Path) -> DataFrame:
+        return self.spark.read.format("timely").option("content", "splits").load(str(log))
+
+    def replay_driver(self) -> Case:
+        """Compare a replay that is planned in the driver with Spark's Delta stream, both into `noop`."""
+        log, table = self.captured()
+        checked: list[DataFrame] = []
+        folder = self._folder("driver")
+        st.replay(self.spark, log).foreachBatch(lambda rows, _: checked.append(rows)).run(checkpoint=folder)
+        shutil.rmtree(folder)
+        (rows,) = checked
+        self._check(rows, "replay in the driver")
+        case = Case(
+            "replay_driver_vs_delta_stream",
+            "whole rows to noop, one micro-batch that is planned in the driver; peer: Spark's Delta stream",
+            1.4,
+            settings=dict(PEER_SETTINGS),
+        )
+        alternate(
+            case,
+            lambda: self._driver_to_noop(log),
             lambda: self._to_noop(self.spark.readStream.format("delta").load(str(table))),
             self.repeats,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_timely.conf.given import SinkGiven
+from spark_timely.conf.given import SinkGiven, SourceGiven
 from spark_timely.conf.kinds import Option, parse_bytes
 from spark_timely.conf.options import (
     SINK_OPTIONS,
@@ -22,6 +22,7 @@ __all__ = [
     "Options",
     "SinkGiven",
     "SinkOptions",
+    "SourceGiven",
     "SourceOptions",
     "parse_bytes",
     "parse_options",

@@ -1,4 +1,4 @@
-"""The options of the sink with their types, as Python callers write them: for editors and type checkers.
+"""The options of sink and source with their types, as Python callers write them: for editors and type checkers.
 
 Names and kinds are those of the table in `spark_timely.conf.options`; a test compares the two. Spark's own way of
 writing a name (``lateData``) is read as well, and is known at run time only.
@@ -45,3 +45,43 @@ class SinkGiven(TypedDict, total=False):
     flush: bool
     compression: Literal["zstd", "snappy", "gzip", "none"]
     auto_compact: Literal["inline", "off"]
+
+
+FrontierLike: TypeAlias = int | str | list[object] | tuple[object, ...]
+"""A time, a word that the option knows, or the times of an antichain."""
+
+MomentLike: TypeAlias = int | str
+"""A commit number or a moment of the wall clock, or a word that the option knows."""
+
+
+class SourceGiven(TypedDict, total=False):
+    """Options of the source for `spark_timely.replay`, beside the parameters that it names.
+
+    What each of them means stands in the table: `SourceOptions`.
+    """
+
+    delivery: Literal["complete", "arrival"]
+    content: Literal["messages", "events", "splits", "clock"]
+    workers: int | None
+    split_by: Literal["bytes", "time"]
+    as_of: FrontierLike | None
+    snapshot: bool
+    starting_frontier: FrontierLike | None
+    starting_version: MomentLike | None
+    starting_timestamp: MomentLike | None
+    up_to: FrontierLike | None
+    ending_version: MomentLike | None
+    ending_timestamp: MomentLike | None
+    cut: str | None
+    max_times_per_trigger: int | None
+    max_files_per_trigger: int | None
+    max_bytes_per_trigger: SizeLike | None
+    max_rows_per_trigger: int | None
+    align_to: DistanceLike | None
+    poll_interval: DurationLike
+    include_metadata: bool
+    include_time: bool
+    columns: NamesLike | None
+    where: str | None
+    stream_filter: NamesLike | None
+    fail_on_data_loss: bool

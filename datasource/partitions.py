@@ -56,6 +56,9 @@ SPLIT_SCHEMA: Final = pa.schema(
 )
 """Columns of ``content=splits``: number, how many, range of times as JSON, bytes, and the split itself."""
 
+LAYOUT_KEY: Final = "spark_timely.layout"
+"""Metadata of the column ``_plan``: the layout of the rows, for a micro-batch that has no split."""
+
 Times = tuple[tuple[int, ...], ...]
 
 
@@ -268,6 +271,18 @@ def split_batch(split: Split, layout: ReplayLayout, /) -> pa.RecordBatch:
         "_plan": plan,
     }
     return pa.RecordBatch.from_pylist([rows], schema=SPLIT_SCHEMA)
+
+
+def split_from(plan: str, /) -> tuple[Split, ReplayLayout]:
+    """Return what a row of ``content=splits`` stands for, from its column ``_plan``.
+
+    Raises
+    ------
+    InvalidUsageError
+        If another version of the library made it.
+    """
+    found = json.loads(plan)
+    return Split.from_json(found["split"]), ReplayLayout.from_json(found["layout"])
 
 
 def make_layout(

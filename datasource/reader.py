@@ -20,7 +20,6 @@ Invariants
 
 from __future__ import annotations
 
-import json
 import time as clock
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
@@ -30,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_timely.datasource.partitions import ReplayLayout, Split
+from spark_timely.datasource.partitions import ReplayLayout, Split, split_from
 from spark_timely.errors import DataLossError, InvalidUsageError, SchemaMismatchError
 from spark_timely.log.reader import consolidate_updates
 from spark_timely.log.store.storage import open_storage
@@ -177,8 +176,7 @@ def read_splits(
             msg = f"could not read splits: found columns={batch.schema.names!r:.200}"
             raise InvalidUsageError(msg, hint="read the log with option content=splits, and keep its columns")
         for plan in batch.column(batch.schema.get_field_index("_plan")).to_pylist():  # one per split
-            found = json.loads(plan)
-            split, layout = Split.from_json(found["split"]), ReplayLayout.from_json(found["layout"])
+            split, layout = split_from(plan)
             if columns is not None:
                 missing = [name for name in columns if name not in layout.schema.names]
                 if missing:
@@ -223,15 +221,25 @@ def open_data(
             if delay is not None and pause is not None:
                 pause(delay)
             elif fail_on_data_loss:
-                msg = f"could not read the log {root!r}: found data file {path!r} missing"
-                raise DataLossError(
-                    msg,
-                    hint="start the query again if files were vacuumed during the read; to continue without "
-                    "its rows, set failOnDataLoss=false",
-                    context={"path": path},
-                ) from error
-    _log.warning("data file %r of log %r is missing, its rows are left out", path, root)
+                raise missing_file(root, path) from error
+    warn_of_missing_file(root, path)
     return None
+
+
+def missing_file(root: str, path: str, /) -> DataLossError:
+    """Return what is raised where a data file of a log is missing."""
+    msg = f"could not read the log {root!r}: found data file {path!r} missing"
+    return DataLossError(
+        msg,
+        hint="start the query again if files were vacuumed during the read; to continue without "
+        "its rows, set failOnDataLoss=false",
+        context={"path": path},
+    )
+
+
+def warn_of_missing_file(root: str, path: str, /) -> None:
+    """Say that the rows of a file that is missing are left out."""
+    _log.warning("data file %r of log %r is missing, its rows are left out", path, root)
 
 
 class _Files:

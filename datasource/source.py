@@ -101,6 +101,27 @@ def _check_of_table(table: Mapping[str, str], given: Mapping[str, str]) -> None:
             raise InvalidOptionError(msg, hint=hint, context={"option": name})
 
 
+def source_options(given: Mapping[str, object], /) -> SourceOptions:
+    """Read the options of a replay; what only a clock has is refused with another content.
+
+    Parameters
+    ----------
+    given : mapping of str to object
+        Names and values.
+
+    Raises
+    ------
+    InvalidOptionError
+        As `parse_options`.
+    """
+    options = parse_options(SOURCE_OPTIONS, given)
+    other = sorted(options.given & {"logs", "run", "alarm"})
+    if other and options.content != "clock":
+        msg = f"could not read the log: found options {shown(other)} with content={options.content!r}"
+        raise InvalidOptionError(msg, hint="leave them out: they are for content=clock", context={"options": other})
+    return options
+
+
 @short_errors
 class TimelyDataSource(DataSource):
     """Capture and replay: ``format("timely")`` of reads, streaming reads and streaming writes.
@@ -136,10 +157,12 @@ class TimelyDataSource(DataSource):
         if options.content == "clock":
             check_clock_options(options)
             return spark_schema(CLOCK_SCHEMA)
-        from spark_timely.datasource.partitions import SPLIT_SCHEMA
+        from spark_timely.datasource.partitions import LAYOUT_KEY, SPLIT_SCHEMA
 
         layout = self._log_layout(options)
         schema = spark_schema(SPLIT_SCHEMA if layout.content == "splits" else layout.schema)
+        if layout.content == "splits":
+            schema["_plan"].metadata = {LAYOUT_KEY: json.dumps(layout.to_json())}
         table = _of_table(self.options)
         if table is not None:
             _note_table(schema, table)
@@ -212,12 +235,7 @@ class TimelyDataSource(DataSource):
                 hint="make the table without naming its columns: CREATE TABLE name USING timely OPTIONS (path '…')",
                 context={"option": "path"},
             )
-        options = parse_options(SOURCE_OPTIONS, given)
-        other = sorted(options.given & {"logs", "run", "alarm"})
-        if other and options.content != "clock":
-            msg = f"could not read the log: found options {shown(other)} with content={options.content!r}"
-            raise InvalidOptionError(msg, hint="leave them out: they are for content=clock", context={"options": other})
-        return options
+        return source_options(given)
 
     def _log_layout(self, options: SourceOptions) -> ReplayLayout:
         if self._layout is None:

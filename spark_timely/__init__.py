@@ -37,12 +37,15 @@ if TYPE_CHECKING:
     from spark_timely.log.log import open_log as open_log
     from spark_timely.log.wait import wait as wait
     from spark_timely.spark.base.source_frontier import batch_frontier as batch_frontier
+    from spark_timely.spark.batch_frame import batch_frame as batch_frame
     from spark_timely.spark.capture.foreach_batch import capture as capture
     from spark_timely.spark.collection import consolidate as consolidate
     from spark_timely.spark.collection import snapshot as snapshot
     from spark_timely.spark.collection import snapshot_at as snapshot_at
     from spark_timely.spark.dataflow import Dataflow as Dataflow
     from spark_timely.spark.dataflow import DataflowQuery as DataflowQuery
+    from spark_timely.spark.replay import DriverReplay as DriverReplay
+    from spark_timely.spark.replay import replay as replay
     from spark_timely.spark.session import register as register
     from spark_timely.spark.session import session as session
     from spark_timely.spark.session import session_settings as session_settings
@@ -60,7 +63,9 @@ _EXPORTS: dict[str, str] = {
     "Cut": "spark_timely.log.cut",
     "Dataflow": "spark_timely.spark.dataflow",
     "DataflowQuery": "spark_timely.spark.dataflow",
+    "DriverReplay": "spark_timely.spark.replay",
     "Log": "spark_timely.log.log",
+    "batch_frame": "spark_timely.spark.batch_frame",
     "batch_frontier": "spark_timely.spark.base.source_frontier",
     "capture": "spark_timely.spark.capture.foreach_batch",
     "ceil_to": "spark_timely.dataflow.delays",
@@ -75,6 +80,7 @@ _EXPORTS: dict[str, str] = {
     "plus": "spark_timely.dataflow.delays",
     "read_splits": "spark_timely.datasource.reader",
     "register": "spark_timely.spark.session",
+    "replay": "spark_timely.spark.replay",
     "session": "spark_timely.spark.session",
     "session_settings": "spark_timely.spark.session",
     "snapshot": "spark_timely.spark.collection",
@@ -92,7 +98,9 @@ __all__ = [
     "Cut",
     "Dataflow",
     "DataflowQuery",
+    "DriverReplay",
     "Log",
+    "batch_frame",
     "batch_frontier",
     "capture",
     "ceil_to",
@@ -107,6 +115,7 @@ __all__ = [
     "plus",
     "read_splits",
     "register",
+    "replay",
     "session",
     "session_settings",
     "snapshot",

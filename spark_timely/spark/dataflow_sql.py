@@ -35,10 +35,9 @@ from spark_timely.log.files.format import conform
 from spark_timely.log.store.storage import open_storage
 from spark_timely.spark.base.schema import spark_schema
 from spark_timely.spark.base.worker import settle_worker
-from spark_timely.spark.session import scan
+from spark_timely.spark.scan import beyond, quoted, scan
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import unique_times
-from spark_timely.time.domain import TimeDomain, TimeType
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -168,7 +167,7 @@ class _Frames:
         if not paths:
             return self.spark.createDataFrame([], spark_schema(schema))
         rows = scan(self.spark, storage, paths, schema)
-        return rows.where(_beyond(leaf.domain, lo) & ~_beyond(leaf.domain, hi))
+        return rows.where(beyond(leaf.domain, lo) & ~beyond(leaf.domain, hi))
 
     def _exchanged(self, view: Hinted, source: DataFrame) -> DataFrame:
         return source.repartition(self.n_tasks, *_quoted(view.columns))
@@ -261,28 +260,7 @@ def _value(kind: str, column: str | None, schema: pa.Schema) -> Column:
 
 
 def _quoted(names: Sequence[str]) -> list[Column]:
-    """Return columns by name: a dot in it is no field of a struct."""
-    return [F.col("`" + name.replace("`", "``") + "`") for name in names]
-
-
-def _beyond(domain: TimeDomain, frontier: Antichain) -> Column:
-    """Return the condition that a row's time is beyond a frontier."""
-    found = F.lit(False)  # noqa: FBT003 - as Spark has it
-    for time in frontier:  # one turn per element
-        parts = [
-            F.col(name) >= _literal(kind, value)
-            for name, kind, value in zip(domain.columns, domain.types, time, strict=True)
-        ]
-        found = found | reduce(lambda one, other: one & other, parts)
-    return found
-
-
-def _literal(kind: TimeType, value: int) -> Column:
-    if kind.value == "timestamp":
-        return F.timestamp_micros(F.lit(value))
-    if kind.value == "date":
-        return F.date_from_unix_date(F.lit(value))
-    return F.lit(value)
+    return [quoted(name) for name in names]
 
 
 def _schema(view: View, names: Sequence[str]) -> pa.Schema:

@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,16 +24,12 @@ from typing import TYPE_CHECKING, Final
 from spark_timely.errors import InvalidUsageError, LogFormatError, LogMissingError, shown
 from spark_timely.log.store.storage import normal_path
 from spark_timely.spark.base.compat import is_remote
-from spark_timely.spark.base.schema import spark_schema
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
-    from spark_timely.log.store.storage import FileStorage
-
-__all__ = ["changed_settings", "register", "scan", "session", "session_settings", "stored", "table_path"]
+__all__ = ["changed_settings", "register", "session", "session_settings", "stored", "table_path"]
 
 # Arrow's Java library checks the bounds of each value that it reads; Spark asks only for rows that are there.
 _ARROW_FLAGS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
@@ -258,34 +254,6 @@ def _shipped(spark: SparkSession) -> bool:
 def stored(storage_options: Mapping[str, str] | None, /) -> dict[str, str]:
     """Return storage options of a log as options of the format ``timely``."""
     return {f"storage.{name}": value for name, value in (storage_options or {}).items()}
-
-
-# A file that is gone is an error, and days are what they are, whatever the session says.
-_SCAN_OPTIONS: Final = {
-    "ignoreMissingFiles": "false",
-    "ignoreCorruptFiles": "false",
-    "datetimeRebaseMode": "CORRECTED",
-}
-_PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
-
-
-def scan(spark: SparkSession, storage: FileStorage, paths: Iterable[str], schema: pa.Schema, /) -> DataFrame:
-    """Return the rows of Parquet files of a log, one or more, as Spark reads them itself.
-
-    Parameters
-    ----------
-    spark : pyspark.sql.SparkSession
-    storage : FileStorage
-        Of the log.
-    paths : iterable of str
-        Relative to the log.
-    schema : pyarrow.Schema
-        Columns to read.
-    """
-    root = f"file://{storage.uri}" if storage.local else storage.uri
-    # What Spark would take for a pattern is a name here.
-    full = [_PATTERN.sub(r"\\\g<0>", f"{root}/{path}") for path in paths]
-    return spark.read.schema(spark_schema(schema)).options(**_SCAN_OPTIONS).parquet(*full)
 
 
 _LOCK = threading.Lock()

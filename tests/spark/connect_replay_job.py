@@ -53,7 +53,13 @@ def main(spark: SparkSession, folder: Path) -> dict[str, object]:
 
     splits = spark.read.format("timely").option("content", "splits").option("workers", 1).load(str(log))
     counts = splits.mapInArrow(kernel, "word string, count_all long").collect()
+    driven: list[list[dict[str, object]]] = []
+    job = spark_timely.replay(spark, log, max_times_per_trigger=5, include_time=True)
+    job.foreachBatch(lambda df, _: driven.append([row.asDict() for row in df.collect()]))
+    job.run(checkpoint=folder / "driven")
     found: dict[str, object] = {
+        "driven": driven,
+        "framed": spark_timely.batch_frame(spark, splits).count(),
         "batches": batches,
         "end": json.loads(ends) if isinstance(ends, str) else ends,
         "counts": sorted(map(list, counts)),

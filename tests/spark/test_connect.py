@@ -37,6 +37,9 @@ def test_capture_and_replay_through_connect(jobs: ConnectJobs, tmp_path: Path) -
     found = jobs.run("connect_replay_job", tmp_path)
     times = [sorted(row["_time"] for row in batch) for batch in found["batches"]]
     assert times == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10]]
+    ordered = [[sorted(map(str, batch)) for batch in found[way]] for way in ("batches", "driven")]
+    assert ordered[0] == ordered[1]
+    assert found["framed"] == 11
     assert found["end"]["frontier"] == [11]
     assert found["read"] == 11
     assert found["cut"] == 7

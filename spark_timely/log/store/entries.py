@@ -299,12 +299,13 @@ def put_entry(storage: FileStorage, version: int, content: bytes) -> bool:
 
 
 def put_file(storage: FileStorage, path: str, content: bytes, *, replace: bool, always: bool = False) -> None:
-    """Give a complete, flushed file its name in the table's log.
+    """Give a complete, flushed file its name in a folder of a local disk, such as the table's log.
 
     Parameters
     ----------
     storage : FileStorage
     path : str
+        In a folder that is there.
     content : bytes
     replace : bool
         Whether a file of that name may be there; it is there or replaced as a whole at every moment.
@@ -324,7 +325,8 @@ def put_file(storage: FileStorage, path: str, content: bytes, *, replace: bool, 
     from spark_timely.log.store.storage import is_flushed, not_written
 
     target = storage.full(path)
-    name = f"_delta_log/_commit_{secrets.token_hex(8)}.json.tmp"
+    folder = os.path.dirname(path)
+    name = f"{folder}/_commit_{secrets.token_hex(8)}.json.tmp" if folder else f".{path}.{secrets.token_hex(8)}.tmp"
     whole = storage.full(name)
     try:
         try:
@@ -342,7 +344,7 @@ def put_file(storage: FileStorage, path: str, content: bytes, *, replace: bool, 
         if os.path.exists(whole):
             os.unlink(whole)
     try:
-        storage.flush(["_delta_log"], always=always)
+        storage.flush([folder], always=always)
     except StorageError as error:
         # It has its name, and may keep it.
         raise StorageError(error.message, hint=error.hint, context={"path": storage.uri}) from error

@@ -53,6 +53,9 @@ _GATE_S = 10.0
 _HEADER_LINES = 2
 _MOST_SOURCE_BYTES = 16 * 1024
 
+REPLAY_HEADER: Final = "timely-replay 1"
+"""First line of the offsets that a replay in the driver writes: Spark refuses them, where it has its ``v1``."""
+
 # What both Spark and the library's storage can reach; a checkpoint elsewhere is left to the tasks.
 _SCHEMES = frozenset({"file", "s3", "s3a", "gs", "az", "adl", "abfs", "abfss"})
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, StorageError, TimelyError, shown
 from spark_timely.log.store.storage import FileStorage, open_storage
 from spark_timely.protocol.policy import FrontierPolicy
-from spark_timely.spark.base.checkpoint import checkpoint_state
+from spark_timely.spark.base.checkpoint import REPLAY_HEADER, checkpoint_state
 from spark_timely.spark.base.offsets import read_offset
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain, TimeType
@@ -178,7 +178,7 @@ def _read(
 def _lines(attempt: str, batch_id: int, checkpoint: str, text: str) -> list[str]:
     """Return the offsets of a micro-batch's sources, as Spark wrote them."""
     lines = [line.strip() for line in text.split("\n")]
-    if lines[0] not in ("v1", "v2") or len(lines) <= _HEADER_LINES:
+    if lines[0] not in ("v1", "v2", REPLAY_HEADER) or len(lines) <= _HEADER_LINES:
         msg = f"{attempt}: found {shown(text)} in 'offsets/{batch_id}'"
         raise StorageError(
             msg,
@@ -187,7 +187,7 @@ def _lines(attempt: str, batch_id: int, checkpoint: str, text: str) -> list[str]
             context={"checkpoint": checkpoint},
         )
     # In the second version each line begins with the name of its source.
-    return [line if lines[0] == "v1" else line.partition(":")[2] for line in lines[_HEADER_LINES:]]
+    return [line.partition(":")[2] if lines[0] == "v2" else line for line in lines[_HEADER_LINES:]]
 
 
 def _of_source(line: str, attempt: str) -> SourceFrontier:

@@ -53,7 +53,8 @@ from spark_timely.spark.capture.staging import (
     write_files,
 )
 from spark_timely.spark.collection import refuse_maps
-from spark_timely.spark.session import changed_settings, scan
+from spark_timely.spark.scan import scan
+from spark_timely.spark.session import changed_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

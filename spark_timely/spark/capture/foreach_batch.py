@@ -141,7 +141,7 @@ def capture(
     ident = _ident(df, batch_id, step, app_id, parsed)
     if parsed.dialect == "cdcv2":
         return capture_messages(df, make_plan(df.schema, parsed, ident), ident)
-    captured = _Captured(df.sparkSession, parsed, ident)
+    captured = Captured(df.sparkSession, parsed, ident)
     captured.reserve()
     try:
         return _capture(df, parsed, ident)
@@ -189,7 +189,7 @@ def _digested_in_passing(
     return counted(data, storage, digest_sums(row_hash_sql(rows.inputs, data.schema)))
 
 
-class _Captured:
+class Captured:
     """Which micro-batch the captures of this process have written under one step of a stream.
 
     A run of a query never repeats a micro-batch. So the same micro-batch twice by one run is a second capture and no
@@ -219,6 +219,12 @@ class _Captured:
                 raise self._refusal()
             for done, made in known:
                 done[self._key] = made
+
+    @classmethod
+    def forget(cls, session: SparkSession) -> None:
+        """Forget what was captured in a session: a run begins in it, which may repeat a micro-batch."""
+        with cls._lock:
+            cls._by_session.pop(session, None)
 
     def release(self) -> None:
         """Forget a capture that failed."""

@@ -9,9 +9,18 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 import spark_timely
-from spark_timely.conf.given import DistanceLike, DurationLike, NamesLike, SinkGiven, SizeLike
+from spark_timely.conf.given import (
+    DistanceLike,
+    DurationLike,
+    FrontierLike,
+    MomentLike,
+    NamesLike,
+    SinkGiven,
+    SizeLike,
+    SourceGiven,
+)
 from spark_timely.conf.kinds import Option
-from spark_timely.conf.options import SINK_OPTIONS, parse_options
+from spark_timely.conf.options import SINK_OPTIONS, SOURCE_OPTIONS, parse_options
 
 KINDS: dict[str, Any] = {
     "str": str,
@@ -42,6 +51,17 @@ def test_every_option_is_typed_as_the_table_has_it() -> None:
     wanted = {name: type_of(option) for name, option in table.items() if name not in PARAMETERS}
     assert get_type_hints(SinkGiven) == wanted
     assert list(SinkGiven.__annotations__) == list(wanted)
+
+
+def test_every_option_of_the_source_is_typed_too() -> None:
+    kinds = KINDS | {"antichain": FrontierLike, "seq": MomentLike, "wallclock": MomentLike}
+    left_out = {"path", "logs", "run", "alarm"}  # a parameter; for clocks alone
+    for name, option in SOURCE_OPTIONS.options.items():
+        if name in left_out:
+            continue
+        kind = Literal[option.choices] if option.kind == "enum" else kinds[option.kind]
+        assert get_type_hints(SourceGiven)[name] == (kind if option.default is not None else kind | None), name
+    assert list(SourceGiven.__annotations__) == [name for name in SOURCE_OPTIONS.options if name not in left_out]
 
 
 def test_other_options_are_parameters_of_start() -> None:
