@@ -10,8 +10,8 @@ Parquet scan (`batch_frame`). What keeps it exact is a checkpoint of its own kin
 | ``offsets/<n>`` | a header; the run that planned it, when, and where micro-batch n begins; where it ends |
 | ``commits/<n>`` | made when the function has returned |
 
-Captures find in it what they find in Spark's. The header is none of Spark's, so a query of Spark refuses to continue from
-it; and its checkpoints are refused here.
+Captures find in it what they find in Spark's. The header is none of Spark's, so a query of Spark refuses to continue
+from it; and its checkpoints are refused here.
 
 Invariants
 ----------
