@@ -18,7 +18,9 @@ from spark_timely import errors
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store.storage import FileStorage
+from spark_timely.spark.capture import foreach_batch
 from spark_timely.spark.capture.foreach_batch import capture
+from spark_timely.spark.capture.staging import in_order
 from spark_timely.time.domain import TimeType
 from tests.support import session_of_a_call
 from tests.unit.sink.driver import SinkDriver, rows
@@ -387,6 +389,51 @@ def test_only_data_files_are_left_in_the_log(spark: SparkSession, tmp_path: Path
     assert log.dead()["_time"].to_pylist() == [3]
     names = [file.name for file in Path(path).rglob("*") if file.is_file() and "_delta_log" not in file.parts]
     assert all(name.endswith(".parquet") for name in names)
+
+
+@pytest.mark.parametrize("late", ["error", "deadLetter"])
+def test_rows_that_come_sorted_are_sorted_only_when_needed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    """Whatever is taken for granted, files are sorted; a column of which few values repeat loses its dictionary."""
+    sorts: list[bool] = []
+
+    def noted(data: DataFrame, sort_by: tuple[str, ...]) -> DataFrame:
+        sorts.append(bool(sort_by))
+        return in_order(data, sort_by)
+
+    monkeypatch.setattr(foreach_batch, "in_order", noted)
+    path, n = str(tmp_path / "log"), 100_000
+    rows = spark.range(0, n, 1, 2).selectExpr("id div 7 AS T", "id AS `Id.x`", "id * 6 div 10 AS `Many`", "id % 3 AS k")
+    backwards = rows.coalesce(1).sortWithinPartitions("T", ascending=False)
+    batches = [rows, rows, backwards, rows, rows.where("T < 0"), rows.where("`Id.x` = 5")]
+    before: set[str] = set()
+    digests = []
+    for number, df in enumerate(batches):
+        state = capture(df, number, path=path, app_id="a", time_column="T", frontier="hold", late_data=late).state
+        log = open_log(path)
+        paths = set(log.files().of_event("message").paths.tolist())
+        files = [pq.ParquetFile(Path(path) / name) for name in paths - before]
+        tables = [file.read() for file in files]
+        assert all(table["_time"].to_pylist() == sorted(table["_time"].to_pylist()) for table in tables)
+        ids = [] if not tables else pa.concat_tables(tables)["Id.x"].to_pylist()
+        assert sorted(ids) == {4: [], 5: [5]}.get(number, list(range(n)))
+        if number < 4:
+            assert has_dictionary(files) == {"T": True, "Id.x": False, "Many": number == 0, "k": True}
+            digests.append(state.note.batch.digest)
+        before = paths
+    # The second came as it should; the third did not, and was written again; so the fourth is sorted.
+    assert sorts == [True, False, False, True, True, True, True]
+    assert len(set(digests)) == 1
+    assert log.verify().legal
+
+
+def has_dictionary(files: list[pq.ParquetFile]) -> dict[str, bool]:
+    """Return which payload columns have a dictionary in the files."""
+    groups = [file.metadata.row_group(number) for file in files for number in range(file.num_row_groups)]
+    chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
+    names = {chunk.path_in_schema for chunk in chunks if not chunk.path_in_schema.startswith("_")}
+    return {name: any(c.has_dictionary_page for c in chunks if c.path_in_schema == name) for name in names}
 
 
 @pytest.mark.parametrize("late", ["error", "deadLetter"])

@@ -538,7 +538,7 @@ class _Costs:
         return float(self.of(ends[0][:1], ends[1][:1])[0] - costs[best]), int(places[best])
 
 
-_SAMPLE_ROWS = 32 * 1024
+SAMPLE_ROWS = 32 * 1024
 # This number of rows drawn from the sample mostly says enough: without doubles there, hardly any value repeats.
 _DRAWN_ROWS = 2 * 1024
 _SURELY, _HARDLY = 0.25, 0.97
@@ -572,9 +572,9 @@ def dictionary_columns(table: pa.Table) -> list[str] | bool:
     ['word', 'many.list.element']
     """
     n = table.num_rows
-    if n < _SAMPLE_ROWS // 2:
+    if n < SAMPLE_ROWS // 2:
         return True
-    sample = table.slice((n - min(n, _SAMPLE_ROWS)) // 2, _SAMPLE_ROWS)
+    sample = table.slice((n - min(n, SAMPLE_ROWS)) // 2, SAMPLE_ROWS)
     # In no order: values may repeat at any distance.
     drawn = pa.array(np.sort(np.random.default_rng(0).choice(sample.num_rows, _DRAWN_ROWS, replace=False)))
     names: list[str] = []

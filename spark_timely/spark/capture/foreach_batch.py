@@ -5,8 +5,8 @@ directory of their own below the log, and the driver reads their footers and com
 
 Invariants
 ----------
-1. One write job per micro-batch; one whose number is in the log runs one aggregation instead, and writes
-   nothing.
+1. One write job per micro-batch, and a second one where rows were taken to come sorted and did not; one whose
+   number is in the log runs one aggregation instead, and writes nothing.
 2. The log holds what the Python writer would have put there: same messages, dead letters, progress.
 3. A directory whose commit was refused is deleted, but for files that the log knows; one whose commit is
    unclear stays.
@@ -44,10 +44,14 @@ from spark_timely.spark.capture.staging import (
     Staged,
     counted,
     discard,
+    displaced,
+    hints_of,
     in_order,
+    placed,
     remove,
     staging_folder,
     tidy,
+    without_places,
     write_files,
 )
 from spark_timely.spark.session import stored
@@ -124,7 +128,9 @@ def capture(
     Spark does not flush what it writes: the driver does so before the commit, with the files on its own host's disk.
     What executors wrote on other hosts, into a directory that is shared, is as safe as that file system makes it.
 
-    Cost: one Spark job that writes, and one footer read and one flush per file. While it runs, three settings of
+    Cost: one Spark job that writes, and one footer read and one flush per file. The job sorts rows by time, unless
+    those of an earlier micro-batch came sorted: then the files' time columns are read instead, and if one is not in
+    order the job is run again with a sort, and what made `df` with it. While it runs, three settings of
     `df.sparkSession` are changed, and restored after it; after the last one where several captures share a
     session. Inside ``foreachBatch`` that session is the query's own.
 
@@ -158,11 +164,21 @@ def _capture(df: DataFrame, parsed: SinkOptions, ident: BatchId) -> CommitOutcom
         return commit_reports(plan, ident, [_digested(df, plan, ident, standing)])
     rows = classify(plan, standing, df.schema, seq=seq)
     storage = open_storage(parsed.path, parsed.storage_options)
-    staging = staging_folder(parsed.stream, seq)
+    staging, hints = staging_folder(parsed.stream, seq), hints_of(storage, parsed.stream)
+
+    def written(*, sort: bool) -> Staged:
+        data, counts = _digested_in_passing(df, plan, rows, storage, sort=sort, look=hints.due)
+        write_files(data, storage, staging, parsed, by_class=not rows.uniform, plain=hints.plain)
+        return Staged(plan, ident, standing, storage, staging, rows.uniform, counts)
+
     try:
-        data, written = _digested_in_passing(df, plan, rows, storage)
-        write_files(data, storage, staging, parsed, by_class=not rows.uniform)
-        report = Staged(plan, ident, standing, storage, staging, rows.uniform, written).report()
+        staged = written(sort=not hints.sorted)
+        if hints.sorted and rows.sort_by and not staged.is_sorted():
+            hints.disappointed()
+            remove(storage, staging)
+            staging = staging_folder(parsed.stream, seq)
+            staged = written(sort=True)
+        report = staged.report()
     except BaseException:
         # The log was not asked yet.
         remove(storage, staging)
@@ -174,19 +190,31 @@ def _capture(df: DataFrame, parsed: SinkOptions, ident: BatchId) -> CommitOutcom
             discard(plan, storage, staging, report)
         raise
     tidy(storage, staging, {file.path for file in report.files} if outcome.committed else set())
+    if outcome.committed:
+        hints.learn(storage, report.files, staged.counts)
     return outcome
 
 
 def _digested_in_passing(
-    df: DataFrame, plan: CapturePlan, rows: Classified, storage: FileStorage
+    df: DataFrame, plan: CapturePlan, rows: Classified, storage: FileStorage, *, sort: bool, look: bool
 ) -> tuple[DataFrame, Observation | None]:
-    """Return what a file holds, with the digest of the rows as they came in: whatever becomes of them."""
+    """Return what a file holds, with the digest of the rows as they came in: whatever becomes of them.
+
+    Unless `sort`, rows stay as they came. With `look`, a sort tells how many it has moved.
+    """
+    sort_by = rows.sort_by if sort else ()
     if rows.inputs is None:
         df, written = counted(df, storage, digest_sums(row_hash_sql(plan.roles.inputs, df.schema)))
-        return in_order(df.selectExpr(*rows.columns), rows.sort_by), written
+        return in_order(df.selectExpr(*rows.columns), sort_by), written
+    look = look and bool(sort_by)
     # The same sums over the same values. Measured: a third cheaper over rows that the sort has laid down.
-    data = in_order(df.selectExpr(*rows.columns), rows.sort_by)
-    return counted(data, storage, digest_sums(row_hash_sql(rows.inputs, data.schema)))
+    data = in_order(df.selectExpr(*(placed(rows.columns) if look else rows.columns)), sort_by)
+    sums = digest_sums(row_hash_sql(rows.inputs, data.schema))
+    if not look:
+        return counted(data, storage, sums)
+    data, moved = displaced(data)
+    data, written = counted(data, storage, [*sums, *moved])
+    return without_places(data), written
 
 
 class Captured:

@@ -7,7 +7,8 @@ Invariants
 ----------
 1. Nothing of a folder is part of the log before a commit names its files.
 2. A file is deleted only after the log was read again and does not name it.
-3. Files that are on the driver's host are flushed before a commit names them. Executors on other hosts write with
+3. Files hold their rows in the order of times, whether they were sorted or came so: that is looked up.
+4. Files that are on the driver's host are flushed before a commit names them. Executors on other hosts write with
    Spark's own means, which do not flush.
 """
 
@@ -21,7 +22,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,7 +36,7 @@ from spark_timely.errors import (
     TimelyError,
     shown,
 )
-from spark_timely.log.files.parquet import describe_file, open_parquet
+from spark_timely.log.files.parquet import SAMPLE_ROWS, describe_file, dictionary_columns, open_parquet
 from spark_timely.log.machine.state import DataFile
 from spark_timely.log.store.storage import FileStorage
 from spark_timely.masking import masked_logger
@@ -46,7 +47,7 @@ from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.plan import CapturePlan, Standing, find_log
 from spark_timely.spark.capture.classify import RowClass, digest_in
 from spark_timely.spark.session import changed_settings
-from spark_timely.time.arrays import IntArray, beyond, consolidate_rows, joined_bounds, minimal
+from spark_timely.time.arrays import IntArray, beyond, consolidate_rows, is_sorted, joined_bounds, minimal
 from spark_timely.time.domain import plain_value
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ _CONF = {
     "spark.sql.maxConcurrentOutputFileWriters": str(2 * len(RowClass)),
 }
 _OBSERVED_WAIT_S = 60.0
+_READERS = 4
 # Measured on 10 million rows: the Python writer's 128 Ki make `capture` 5 % slower, 512 Ki change nothing;
 # a replay of a hundredth of the times takes as long with any of the three.
 _ROW_GROUP_ROWS = 256 * 1024
@@ -128,6 +130,97 @@ def _observed(seen: Observation | None) -> Mapping[str, int | None]:
         return {}
 
 
+# Fewer rows are sorted in no time, and say little of the next ones.
+_TELLING_ROWS = 64 * 1024
+_MOST_HINTS = 1024
+_PLACE, _PLACE_NOW, _MOVED = "_timely_place", "_timely_place_now", "moved"
+
+
+@dataclass(slots=True)
+class Hints:
+    """What earlier micro-batches tell of a stream's next one. They save work, and decide nothing of what is in a file.
+
+    Known to this process alone: a new one learns it again from its first micro-batch. Looked at are the first, second,
+    fourth, eighth … of it.
+
+    Attributes
+    ----------
+    plain : tuple of str
+        Columns whose values hardly repeat, by a sample of a file that was written.
+    sorted : bool
+        Whether rows came in the order of their times, so that the next ones are not sorted unless they turn out not
+        to be.
+    """
+
+    plain: tuple[str, ...] = ()
+    sorted: bool = False
+    _seen: int = 0
+    _next: int = 0
+
+    @property
+    def due(self) -> bool:
+        """Whether this micro-batch is looked at."""
+        return self._seen >= self._next
+
+    def learn(self, storage: FileStorage, files: Sequence[DataFile], counts: Mapping[str, int | None]) -> None:
+        """Take what a micro-batch tells that is in the log now."""
+        due, self._seen = self.due, self._seen + 1
+        if not due:
+            return
+        self._next = 2 * self._seen - 1 if self._seen > 1 else 1
+        if sum(file.n_rows for file in files) < _TELLING_ROWS:
+            return
+        if _MOVED in counts:
+            self.sorted = counts[_MOVED] == 0
+        with suppress(TimelyError, OSError, pa.ArrowException):  # a file that cannot be read is none of our business
+            self.plain = _plain_columns(storage, max(files, key=lambda file: file.n_rows).path)
+
+    def disappointed(self) -> None:
+        """Note that rows did not come in order, against what was taken for granted: look again much later."""
+        self.sorted = False
+        self._next = 2 * self._seen + 8
+
+
+_hints: dict[tuple[str, str], Hints] = {}
+
+
+def hints_of(storage: FileStorage, stream: str) -> Hints:
+    """Return what is known of a stream in this process."""
+    if len(_hints) >= _MOST_HINTS:
+        _hints.clear()
+    return _hints.setdefault((storage.uri, stream), Hints())
+
+
+def _plain_columns(storage: FileStorage, path: str) -> tuple[str, ...]:
+    """Return the columns of a file that a dictionary would not make smaller, as the sink's writer chooses them."""
+    with open_parquet(storage, path) as file:
+        sample = next(file.iter_batches(batch_size=SAMPLE_ROWS), None)
+    if sample is None:
+        return ()
+    repeating = dictionary_columns(pa.Table.from_batches([sample]))
+    if isinstance(repeating, bool):
+        return ()
+    # Parquet's setting takes a dot for a step into a struct. Structs, lists and maps keep their dictionaries.
+    flat = [field.name for field in sample.schema if not pa.types.is_nested(field.type) and "." not in field.name]
+    return tuple(name for name in flat if name not in repeating)
+
+
+def placed(columns: Sequence[str]) -> list[str]:
+    """Return the columns with the place of a row in its task, from which `displaced` counts what a sort moves."""
+    return [*columns, f"monotonically_increasing_id() AS {_PLACE}"]
+
+
+def displaced(data: DataFrame) -> tuple[DataFrame, list[str]]:
+    """Return sorted rows with their places before and now, and the aggregate of how many were moved."""
+    now = data.selectExpr("*", f"monotonically_increasing_id() AS {_PLACE_NOW}")
+    return now, [f"count_if({_PLACE} <> {_PLACE_NOW}) AS {_MOVED}"]
+
+
+def without_places(data: DataFrame) -> DataFrame:
+    """Return the rows as they are written."""
+    return data.drop(_PLACE, _PLACE_NOW)
+
+
 def in_order(data: DataFrame, sort_by: Sequence[str]) -> DataFrame:
     """Return the rows in the order in which a file holds them."""
     # Measured: a sixth more work for the write; a replay of a tenth of the times then reads a tenth.
@@ -141,8 +234,12 @@ def write_files(
     options: SinkOptions,
     *,
     by_class: bool,
+    plain: Sequence[str] = (),
 ) -> None:
-    """Run the write job: rows with all columns of a file, and `_event` where they are set apart by class."""
+    """Run the write job: rows with all columns of a file, and `_event` where they are set apart by class.
+
+    Columns in `plain` get no dictionary; see `Hints`.
+    """
     target = storage.full(staging)
     writer = (
         data.write.option("compression", "uncompressed" if options.compression == "none" else options.compression)
@@ -150,6 +247,11 @@ def write_files(
         # A marker file would stay in the log for ever.
         .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
     )
+    if options.compression == "zstd":
+        # Parquet's own default, 3, makes files a thousandth smaller and takes a tenth more work.
+        writer = writer.option("parquet.compression.codec.zstd.level", "1")
+    for name in plain:  # as many turns as columns
+        writer = writer.option(f"parquet.enable.dictionary#{name}", "false")
     if by_class:
         writer = writer.partitionBy("_event")
     with changed_settings(data.sparkSession, _CONF, purpose="capture"):
@@ -167,6 +269,18 @@ class Staged:
     staging: str
     uniform: bool
     written: Observation | None = None
+    counts: Mapping[str, int | None] = field(default_factory=dict)
+
+    def is_sorted(self) -> bool:
+        """Whether each file of the log holds its rows in the order of their times.
+
+        Cost: one read of the time columns, which are small where they are sorted.
+        """
+        found = self._files()
+        names = self.plan.policy.domain.columns
+        with ThreadPoolExecutor(_READERS) as pool:
+            paths = [path for row_class in RowClass.stored() for path in found.get(row_class, [])]
+            return all(pool.map(lambda path: _is_file_sorted(self.storage, path, names), paths))
 
     def report(self) -> TaskReport:
         """Refuse what may not be captured, else describe what was written."""
@@ -184,7 +298,7 @@ class Staged:
                 described = [self._described(path, event) for path in paths]
                 files[row_class] = [file for file in described if file.n_rows]
             flushed.result()
-        counts = _observed(self.written)
+        counts = self.counts = _observed(self.written)
         n_stored = sum(_n_rows(files, kind) for kind in files)
         self._check_all_there(n_stored, found.get(RowClass.PROGRESS, []), counts.get("n"))
         if self.uniform:
@@ -405,6 +519,18 @@ def _numbers(table: pa.Table, names: tuple[str, ...]) -> IntArray:
             column = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
         columns.append(np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64))
     return np.stack(columns, axis=1)
+
+
+def _is_file_sorted(storage: FileStorage, path: str, names: tuple[str, ...]) -> bool:
+    last: IntArray = np.zeros((0, len(names)), dtype=np.int64)
+    with open_parquet(storage, path) as file:
+        for batch in file.iter_batches(batch_size=_ROW_GROUP_ROWS, columns=list(names)):
+            # A null is refused later, wherever it lies.
+            times = np.concatenate([last, _numbers(pa.Table.from_batches([batch]), names)])
+            if not is_sorted(times):
+                return False
+            last = times[-1:]
+    return True
 
 
 def _row(rows: pa.Table, names: list[str]) -> dict[str, object]:

@@ -45,6 +45,11 @@ class Frame:
         assert columns
         return self
 
+    def drop(self, *columns: str) -> Frame:
+        """Return the frame as it is."""
+        assert columns
+        return self
+
     def sortWithinPartitions(self, *columns: str) -> Frame:
         """Return the frame as it is, and note by what its rows are to be ordered."""
         self.order = columns
@@ -55,7 +60,8 @@ class Frame:
 def write_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write the rows of a micro-batch as the job does where all rows are messages."""
 
-    def write(df: Any, storage: Any, staging: str, options: Any, *, by_class: bool) -> None:
+    def write(df: Any, storage: Any, staging: str, options: Any, *, by_class: bool, plain: object) -> None:
+        assert plain == (), "of few rows nothing is known"
         n_times = len(options.time_column)
         assert df.order == (("_time",) if n_times == 1 else tuple(f"_time_{i}" for i in range(n_times)))
         assert not by_class
