@@ -9,6 +9,7 @@ Parquet scan (`batch_frame`). What keeps it exact is a checkpoint of its own kin
 | ``metadata`` | the id of the query, as Spark writes it, and a mark |
 | ``offsets/<n>`` | a header; the run that planned it, when, and where micro-batch n begins; where it ends |
 | ``commits/<n>`` | made when the function has returned |
+| ``timely-replay`` | the lock that a run holds |
 
 Captures find in it what they find in Spark's. The header is none of Spark's, so a query of Spark refuses to continue
 from it; and its checkpoints are refused here.
@@ -16,18 +17,21 @@ from it; and its checkpoints are refused here.
 Invariants
 ----------
 1. ``offsets/<n>`` is on the disk, whole, before the function sees micro-batch n, and is never written twice: of two
-   runs that plan the same number one continues.
+   runs that plan the same number one continues, also where a file system has no locks.
 2. Micro-batch n without ``commits/<n>`` is planned again from ``offsets/<n>`` alone: the same rows, the same number.
 3. Each begins where the one before it ends.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
 
 _OWNER: Final = "metadata"
 _MARK: Final = "timelyReplay"
+_LOCK: Final = "timely-replay"
 # As many as Spark keeps.
 _KEPT: Final = 100
 _ATTEMPT: Final = "could not replay in the driver"
@@ -212,12 +217,16 @@ class DriverReplay:
                 context={"option": "trigger"},
             )
         written = _Checkpoint(os.fspath(checkpoint))
+        with written.held():
+            return self._run(written, once=ending == "once")
+
+    def _run(self, written: _Checkpoint, *, once: bool) -> int:
         last = written.last()
         # A run repeats the micro-batch of one that failed, in the same session maybe.
         Captured.forget(self._spark)
         self._log.refresh()
         planner = ReplayPlanner(self._log, self._options)
-        if ending == "availableNow":
+        if not once:
             planner.prepare_available_now()
         number, start = 0, planner.initial()
         if last is not None:
@@ -225,17 +234,17 @@ class DriverReplay:
             planner.latest(last.end)  # refuses other options and another log, before rows are given out
             if not last.finished:
                 self._deliver(planner, written, last.number, last.start, last.end)
-                if ending == "once":
+                if once:
                     return 1
         done = 0 if last is None or last.finished else 1
         while True:
-            end = planner.latest(start, limited=ending != "once")
+            end = planner.latest(start, limited=not once)
             if end == start:
                 return done
             written.plan(number, start, end)
             self._deliver(planner, written, number, start, end)
             number, start, done = number + 1, end, done + 1
-            if ending == "once":
+            if once:
                 return done
 
     def _deliver(
@@ -267,7 +276,7 @@ class _Checkpoint:
     """The folder in which a replay writes down its micro-batches."""
 
     def __init__(self, location: str) -> None:
-        self._storage = open_storage(location)
+        self._storage = open_storage(location, literal=True)
         if not self._storage.local:
             msg = f"{_ATTEMPT}: found checkpoint={location!r}"
             raise InvalidOptionError(
@@ -277,6 +286,28 @@ class _Checkpoint:
             )
         self._location = self._storage.uri
         self._run = str(uuid.uuid4())
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the checkpoint for one run at a time, by a lock that ends with the process.
+
+        Where the file system has no locks, two runs at once are noticed by the files that they write.
+        """
+        try:
+            os.makedirs(self._location, exist_ok=True)
+            file = open(self._storage.full(_LOCK), "ab")  # noqa: SIM115 - closed below
+        except OSError as error:
+            raise self._unwritable(_LOCK, error) from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                    msg = f"{_ATTEMPT}: found that another run uses checkpoint {self._location!r}"
+                    raise InvalidUsageError(
+                        msg, hint="wait until that run has ended", context={"checkpoint": self._location}
+                    ) from error
+            yield
 
     def last(self) -> _Planned | None:
         """Return the newest micro-batch that was planned; None where there is none, with the folder made."""
@@ -347,13 +378,16 @@ class _Checkpoint:
                 context={"checkpoint": self._location},
             ) from error
         except OSError as error:
-            msg = f"could not write {path!r} into checkpoint {self._location!r}: found {plain(error)}"
-            raise StorageError(
-                msg,
-                hint="give a folder on a disk that can be written to and takes hard links",
-                determinate=True,
-                context={"checkpoint": self._location},
-            ) from error
+            raise self._unwritable(path, error) from error
+
+    def _unwritable(self, path: str, error: OSError) -> StorageError:
+        msg = f"could not write {path!r} into checkpoint {self._location!r}: found {plain(error)}"
+        return StorageError(
+            msg,
+            hint="give a folder on a disk that can be written to and takes hard links",
+            determinate=True,
+            context={"checkpoint": self._location},
+        )
 
     def _foreign(self) -> InvalidUsageError:
         msg = f"{_ATTEMPT}: found checkpoint {self._location!r}, which a query of Spark has made"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 from collections.abc import Callable
@@ -192,7 +193,26 @@ def test_once_is_one_micro_batch_without_limits(spark: SparkSession, tmp_path: P
     assert_same_rows(kept.tables[0][1], spark.read.format("timely").load(log.path).toArrow())
 
 
-def test_of_two_runs_at_once_one_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+def test_second_run_at_once_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    log = make_log(tmp_path / "log", 10)
+    job = spark_timely.replay(spark, log.path, max_times_per_trigger=2)
+    seen: list[int] = []
+
+    def work(rows: DataFrame, batch_id: int) -> None:
+        seen.append(batch_id)
+        with pytest.raises(InvalidUsageError, match="found that another run uses checkpoint"):
+            spark_timely.replay(spark, log.path).foreachBatch(Kept()).run(checkpoint=tmp_path / "c")
+
+    assert job.foreachBatch(work).run(checkpoint=tmp_path / "c") == len(seen) > 1
+
+
+def test_of_two_runs_at_once_without_locks_one_continues(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_lock(file: object, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr("fcntl.flock", no_lock)
     log = make_log(tmp_path / "log", 10)
     seen: list[int] = []
     job = spark_timely.replay(spark, log.path, max_times_per_trigger=2)
