@@ -69,7 +69,8 @@ def batch_frame(
     Raises
     ------
     InvalidUsageError
-        If these are no splits, or not all splits of one micro-batch. Of contents (`asOf`), if a column is or contains
+        If these are no splits, or not all splits of one micro-batch. If the query has a condition, and the session
+        ``spark.sql.ansi.enabled=false``. Of contents (`asOf`), if a column is or contains
         a map.
     DataLossError
         If a file is missing. Unless the query has ``failOnDataLoss=false``: then its rows are left out.
@@ -170,6 +171,7 @@ def _frame(
         raise missing_file(splits[0].root, gone) from error
     rows = rows.where(_in_range(splits, layout))
     if layout.where is not None:
+        _check_settings(spark)
         rows = rows.where(layout.where.text)
     if splits[0].as_of is not None:
         for name, kind, value in zip(layout.domain.columns, layout.domain.types, splits[0].as_of, strict=True):
@@ -180,6 +182,15 @@ def _frame(
         rows = rows.orderBy("_stream", "_seq", *(quoted(name) for name in layout.domain.columns))
     wanted = spark_schema(layout.schema)
     return rows.select(*(_shaped(field.name, field.dataType, nullable=field.nullable) for field in wanted))
+
+
+def _check_settings(spark: SparkSession) -> None:
+    """Refuse a condition where Spark would take numbers that do not fit for other numbers."""
+    if str(spark.conf.get("spark.sql.ansi.enabled")).lower() != "true":
+        msg = "could not make a frame of splits: found a condition 'where', and spark.sql.ansi.enabled=false"
+        raise InvalidUsageError(
+            msg, hint="set it to true in this session: else numbers that do not fit are other numbers"
+        )
 
 
 def _stored(layout: ReplayLayout) -> pa.Schema:

@@ -157,6 +157,19 @@ def test_part_of_a_micro_batch_is_refused(spark: SparkSession, tmp_path: Path) -
         spark_timely.batch_frame(spark, rows)
 
 
+def test_condition_needs_exact_numbers(spark: SparkSession, tmp_path: Path) -> None:
+    log = make_log(tmp_path / "log", 13)
+    job = spark_timely.replay(spark, log.path, where="key + 9223372036854775807 > 5").foreachBatch(Kept())
+    with pytest.raises(Exception, match="ARITHMETIC_OVERFLOW"):
+        job.run(checkpoint=tmp_path / "c")
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        with pytest.raises(InvalidUsageError, match=r"spark.sql.ansi.enabled=false — hint: set it to true"):
+            job.run(checkpoint=tmp_path / "c")
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", "true")
+
+
 def test_failed_micro_batch_comes_again_the_same(spark: SparkSession, tmp_path: Path) -> None:
     log = make_log(tmp_path / "log", 8)
     checkpoint, into = tmp_path / "checkpoint", str(tmp_path / "into")
