@@ -138,7 +138,7 @@ _PLACE, _PLACE_NOW, _MOVED = "_timely_place", "_timely_place_now", "moved"
 
 @dataclass(slots=True)
 class Hints:
-    """What earlier micro-batches say about the next one of a stream. They save work, and decide nothing about what is in a file.
+    """What earlier micro-batches say about the next one of a stream. It saves work, and decides nothing about the rows.
 
     Known to this process alone: a new one learns it again from its first micro-batch. Looked at are the first, second,
     fourth, eighth … of it.
