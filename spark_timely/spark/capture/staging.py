@@ -138,7 +138,7 @@ _PLACE, _PLACE_NOW, _MOVED = "_timely_place", "_timely_place_now", "moved"
 
 @dataclass(slots=True)
 class Hints:
-    """What earlier micro-batches tell of a stream's next one. They save work, and decide nothing of what is in a file.
+    """What earlier micro-batches say about the next one of a stream. It saves work, and decides nothing about the rows.
 
     Known to this process alone: a new one learns it again from its first micro-batch. Looked at are the first, second,
     fourth, eighth … of it.
@@ -525,7 +525,7 @@ def _is_file_sorted(storage: FileStorage, path: str, names: tuple[str, ...]) -> 
     last: IntArray = np.zeros((0, len(names)), dtype=np.int64)
     with open_parquet(storage, path) as file:
         for batch in file.iter_batches(batch_size=_ROW_GROUP_ROWS, columns=list(names)):
-            # A null is refused later, wherever it lies.
+            # A null is refused later, wherever it is.
             times = np.concatenate([last, _numbers(pa.Table.from_batches([batch]), names)])
             if not is_sorted(times):
                 return False
