@@ -27,6 +27,7 @@ _OPTIONS: Final = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
 }
 _PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
 
