@@ -51,6 +51,7 @@ from spark_timely.time.arrays import IntArray, beyond, consolidate_rows, is_sort
 from spark_timely.time.domain import plain_value
 
 if TYPE_CHECKING:
+    import pyarrow.parquet as pq
     from pyspark.sql import DataFrame, Observation
 
     from spark_timely.conf.options import SinkOptions
@@ -133,7 +134,11 @@ def _observed(seen: Observation | None) -> Mapping[str, int | None]:
 # Fewer rows are sorted in no time, and say little of the next ones.
 _TELLING_ROWS = 64 * 1024
 _MOST_HINTS = 1024
-_PLACE, _PLACE_NOW, _MOVED = "_timely_place", "_timely_place_now", "moved"
+# With a blank, which no column of a log has in its name.
+_PLACE, _PLACE_NOW, _MOVED = "place before", "place now", "moved"
+# Of one column's sample, in the driver: wider values are left to Parquet, whose dictionaries end at 1 MB.
+_SAMPLE_BYTES = 8 * 1024 * 1024
+_SAMPLE_STEP_ROWS = 4 * 1024
 
 
 @dataclass(slots=True)
@@ -193,27 +198,40 @@ def hints_of(storage: FileStorage, stream: str) -> Hints:
 
 def _plain_columns(storage: FileStorage, path: str) -> tuple[str, ...]:
     """Return the columns of a file that a dictionary would not make smaller, as the sink's writer chooses them."""
+    plain: list[str] = []
     with open_parquet(storage, path) as file:
-        sample = next(file.iter_batches(batch_size=SAMPLE_ROWS), None)
-    if sample is None:
-        return ()
-    repeating = dictionary_columns(pa.Table.from_batches([sample]))
-    if isinstance(repeating, bool):
-        return ()
-    # Parquet's setting takes a dot for a step into a struct. Structs, lists and maps keep their dictionaries.
-    flat = [field.name for field in sample.schema if not pa.types.is_nested(field.type) and "." not in field.name]
-    return tuple(name for name in flat if name not in repeating)
+        for column in file.schema_arrow:  # one turn per column
+            # Parquet's setting takes a dot for a step into a struct. Structs, lists and maps keep their dictionaries.
+            if not pa.types.is_nested(column.type) and "." not in column.name:
+                sample = _sample(file, column.name)
+                if sample is not None and dictionary_columns(sample) == []:
+                    plain.append(column.name)
+    return tuple(plain)
+
+
+def _sample(file: pq.ParquetFile, name: str) -> pa.Table | None:
+    """Return the first values of a column; None where they are too wide for a sample."""
+    taken: list[pa.RecordBatch] = []
+    n_rows = n_bytes = 0
+    for batch in file.iter_batches(batch_size=_SAMPLE_STEP_ROWS, columns=[name]):  # 8 turns at most
+        taken.append(batch.select([name]))
+        n_rows, n_bytes = n_rows + batch.num_rows, n_bytes + taken[-1].nbytes
+        if n_bytes > _SAMPLE_BYTES:
+            return None
+        if n_rows >= SAMPLE_ROWS:
+            break
+    return pa.Table.from_batches(taken) if taken else None
 
 
 def placed(columns: Sequence[str]) -> list[str]:
     """Return the columns with the place of a row in its task, from which `displaced` counts what a sort moves."""
-    return [*columns, f"monotonically_increasing_id() AS {_PLACE}"]
+    return [*columns, f"monotonically_increasing_id() AS `{_PLACE}`"]
 
 
 def displaced(data: DataFrame) -> tuple[DataFrame, list[str]]:
     """Return sorted rows with their places before and now, and the aggregate of how many were moved."""
-    now = data.selectExpr("*", f"monotonically_increasing_id() AS {_PLACE_NOW}")
-    return now, [f"count_if({_PLACE} <> {_PLACE_NOW}) AS {_MOVED}"]
+    now = data.selectExpr("*", f"monotonically_increasing_id() AS `{_PLACE_NOW}`")
+    return now, [f"count_if(`{_PLACE}` <> `{_PLACE_NOW}`) AS {_MOVED}"]
 
 
 def without_places(data: DataFrame) -> DataFrame:
