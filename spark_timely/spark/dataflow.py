@@ -33,7 +33,7 @@ from spark_timely.protocol.note import OutputFailure
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.base.trigger import Trigger, ending_of, parse_trigger
 from spark_timely.spark.dataflow_tasks import DRIVER_BYTES, SparkTasks, catalog_of
-from spark_timely.spark.session import register, stored
+from spark_timely.spark.session import register, spare_progress, stored
 from spark_timely.time.text import parse_duration
 
 if TYPE_CHECKING:
@@ -208,6 +208,7 @@ class Dataflow(Scope):
         for flow in flows:
             check_plans(flow.sinks, open_logs(flow.sinks, flow.storage))
         register(spark)
+        spare_progress(spark)
         run = uuid.uuid4().hex
         storage = {path: options for flow in flows for path, options in flow.storage.items()}
         # Outputs that are read again too: others may write further streams of their logs.

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
-__all__ = ["changed_settings", "register", "session", "session_settings", "stored", "table_path"]
+__all__ = ["changed_settings", "register", "session", "session_settings", "spare_progress", "stored", "table_path"]
 
 # Arrow's Java library checks the bounds of each value that it reads; Spark asks only for rows that are there.
 _ARROW_FLAGS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
@@ -200,6 +200,23 @@ def _register(spark: SparkSession, source: type[DataSource]) -> None:
             hint=f"set PYSPARK_PYTHON={sys.executable} before the session starts, or use spark_timely.session",
             context={"python": sees.python},
         )
+
+
+def spare_progress(spark: SparkSession, /) -> None:
+    """Let a Connect server report no progress of what this session runs, before a query with ``foreachBatch`` starts.
+
+    After each micro-batch the client's library asks the server to drop its DataFrame, by a call that takes one answer.
+    Where that takes longer than the interval, two seconds, the server sends a report of progress too, and both wait for
+    ever (pyspark 4.2; seen on a loaded machine). Progress bars of the session are gone with it.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        A classic one is left alone.
+    """
+    if is_remote(spark):
+        with suppress(Exception):  # a server that does not let it be set
+            spark.conf.set("spark.connect.progress.reportInterval", "-1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from spark_timely.spark.base.checkpoint import all_committed
 from spark_timely.spark.base.trigger import Ending, Trigger, ending_of, parse_trigger
 from spark_timely.spark.early import check_query
 from spark_timely.spark.idle import IdleWatch, check_idle_options
-from spark_timely.spark.session import changed_settings, register, stored
+from spark_timely.spark.session import changed_settings, register, spare_progress, stored
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.text import parse_duration
 
@@ -400,6 +400,7 @@ def start(
     else:
         # Asked by the sink's own `start` in the other case.
         check_query(df, parsed, {**texts, "path": path, "checkpointLocation": checkpoint}, gapless=False)
+        spare_progress(df.sparkSession)
         writer = writer.foreachBatch(_Capture(path, checkpoint, given))
     # Looked at before the query plans anything.
     repeats = close == "once" and all_committed(checkpoint, storage_options=parsed.storage_options) is not True
