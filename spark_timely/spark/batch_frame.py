@@ -16,6 +16,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import reduce
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from spark_timely.datasource.partitions import LAYOUT_KEY, ReplayLayout, Split, 
 from spark_timely.datasource.reader import missing_file, warn_of_missing_file
 from spark_timely.errors import InvalidUsageError
 from spark_timely.log.store.storage import checked_options, open_storage
+from spark_timely.protocol.replay import WHOLE
 from spark_timely.spark.base.schema import spark_schema
 from spark_timely.spark.collection import consolidate
 from spark_timely.spark.scan import beyond, literal, quoted, scan
@@ -131,12 +133,16 @@ def frame_of_splits(
     for split in splits:  # one turn per split
         key = (split.root, split.lower, split.upper, split.as_of, split.streams, split.consolidate)
         ranges.setdefault(key, []).append(split)
+    _check_one(sorted(ranges.values(), key=lambda each: each[0].number))
     options = checked_options(storage_options) or None
     found = [_frame(spark, each, layout, open_storage(each[0].root, options)) for each in ranges.values()]
     frames = [frame for frame in found if frame is not None]
     if not frames:
         return spark.createDataFrame([], spark_schema(layout.schema))
     return reduce(lambda one, other: one.union(other), frames)
+
+
+_ALL: Final = "pass all splits of one micro-batch, each once, as foreachBatch gives them"
 
 
 def _check_whole(splits: Sequence[Split]) -> None:
@@ -146,7 +152,29 @@ def _check_whole(splits: Sequence[Split]) -> None:
     numbers, wanted = sorted(split.number for split in splits), splits[0].n_splits
     if numbers != list(range(wanted)) or {split.n_splits for split in splits} != {wanted}:
         msg = f"could not make a frame of splits: found splits {numbers!r:.100} of a micro-batch of {wanted}"
-        raise InvalidUsageError(msg, hint="pass all splits of one micro-batch, each once, as foreachBatch gives them")
+        raise InvalidUsageError(msg, hint=_ALL)
+
+
+def _check_one(ranges: Sequence[Sequence[Split]]) -> None:
+    """Refuse splits of several reads whose numbers happen to fit together."""
+    heads = [splits[0] for splits in ranges]
+    # A batch read as of a time has two ranges: the contents, and the changes after them.
+    follow = all(one.consolidate and one.upper == other.lower for one, other in pairwise(heads))
+    same = {(head.root, head.as_of, head.streams) for head in heads}
+    if not follow or len(same) > 1:
+        msg = "could not make a frame of splits: found splits of several micro-batches or logs"
+        raise InvalidUsageError(msg, hint=_ALL)
+    for splits in ranges:  # two turns at most
+        if splits[0].lower is None or any(split.first or split.last for split in splits):
+            continue  # by commits or by times: whole files each
+        shares: dict[str, list[tuple[int, int]]] = {}
+        for piece in (piece for split in splits for piece in split.pieces):  # one turn per piece of a file
+            shares.setdefault(piece.path, []).append((piece.start, piece.stop))
+        for path, found in shares.items():  # one turn per file
+            ends = [0, *(end for share in sorted(found) for end in share), WHOLE]
+            if any(one != other for one, other in zip(ends[::2], ends[1::2], strict=True)):
+                msg = f"could not make a frame of splits: found a part of file {path!r}"
+                raise InvalidUsageError(msg, hint=_ALL)
 
 
 def _frame(

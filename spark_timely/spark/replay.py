@@ -7,7 +7,7 @@ Parquet scan (`batch_frame`). What keeps it exact is a checkpoint of its own kin
 | file | content |
 |---|---|
 | ``metadata`` | the id of the query, as Spark writes it, and a mark |
-| ``offsets/<n>`` | a header; the run that planned it, when, and where micro-batch n begins; where it ends |
+| ``offsets/<n>`` | a header; its number, the run that planned it, when, and where micro-batch n begins; where it ends |
 | ``commits/<n>`` | made when the function has returned |
 | ``timely-replay`` | the lock that a run holds |
 
@@ -31,7 +31,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
@@ -307,7 +307,12 @@ class _Checkpoint:
                     raise InvalidUsageError(
                         msg, hint="wait until that run has ended", context={"checkpoint": self._location}
                     ) from error
-            yield
+            try:
+                yield
+            finally:
+                # A child process that was forked meanwhile would hold it as long as it lives.
+                with suppress(OSError):
+                    fcntl.flock(file, fcntl.LOCK_UN)
 
     def last(self) -> _Planned | None:
         """Return the newest micro-batch that was planned; None where there is none, with the folder made."""
@@ -319,6 +324,8 @@ class _Checkpoint:
             raise self._no_checkpoint(max(finished, default=None), file="commits")
         if number < 0:
             return None
+        for old in (planned | finished) - set(range(number - _KEPT, number + 1)):  # left by a kill
+            self._drop(old)
         file = f"offsets/{number}"
         text = self._storage.find(file)
         header, _, rest = (text or b"").decode("utf-8", "replace").partition("\n")
@@ -326,21 +333,26 @@ class _Checkpoint:
             raise (self._foreign() if header in ("v1", "v2") else self._no_checkpoint(header, file=file))
         try:
             about, end = (json.loads(line) for line in rest.split("\n", 1))
-            return _Planned(number, about["start"], end, number in finished)
+            if about["number"] != number:
+                raise self._no_checkpoint(f"micro-batch {about['number']!r}", file=file)
+            return _Planned(number, {**about["start"]}, {**end}, number in finished)
         except (ValueError, KeyError, TypeError) as error:
             raise self._no_checkpoint(rest, file=file) from error
 
     def plan(self, number: int, start: Mapping[str, Any], end: Mapping[str, Any]) -> None:
         """Write down a micro-batch that begins."""
-        about = {"run": self._run, "at": time.time_ns() // 1000, "start": start}
+        about = {"number": number, "run": self._run, "at": time.time_ns() // 1000, "start": start}
         self._put(f"offsets/{number}", "\n".join([REPLAY_HEADER, json.dumps(about), json.dumps(end)]))
 
     def finish(self, number: int) -> None:
         """Write down that a micro-batch is finished, and drop what is too old to be looked at."""
         self._put(f"commits/{number}", "\n".join([REPLAY_HEADER, json.dumps({"run": self._run})]))
         if number >= _KEPT:
-            self._storage.delete(f"offsets/{number - _KEPT}")
-            self._storage.delete(f"commits/{number - _KEPT}")
+            self._drop(number - _KEPT)
+
+    def _drop(self, number: int) -> None:
+        for folder in ("offsets", "commits"):
+            self._storage.delete(f"{folder}/{number}")
 
     def _check_owner(self) -> None:
         """Make the folder a replay's, or refuse one that is another's."""
@@ -409,4 +421,4 @@ class _Checkpoint:
 
 
 def _numbers(names: list[str]) -> set[int]:
-    return {int(name) for name in names if name.isdigit()}
+    return {int(name) for name in names if name.isascii() and name.isdigit()}

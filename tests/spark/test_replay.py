@@ -155,6 +155,43 @@ def test_part_of_a_micro_batch_is_refused(spark: SparkSession, tmp_path: Path) -
             spark_timely.batch_frame(spark, wrong)
     with pytest.raises(InvalidUsageError, match="content=splits"):
         spark_timely.batch_frame(spark, rows)
+    # Numbers fit together, and the splits do not.
+    other = spark.read.format("timely").option("content", "splits").option("workers", 3)
+    for one in (other.load(make_log(tmp_path / "other", 7).path), other.option("upTo", 5).load(log.path)):
+        with pytest.raises(InvalidUsageError, match="found splits of several micro-batches or logs"):
+            spark_timely.batch_frame(spark, splits.where("_split = 0").union(one.where("_split > 0")))
+
+
+def test_damaged_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    log = make_log(tmp_path / "log", 14)
+    job = spark_timely.replay(spark, log.path, max_times_per_trigger=2).foreachBatch(Kept())
+    number = job.run(checkpoint=tmp_path / "c") - 1
+    newest = tmp_path / "c" / "offsets" / str(number)
+    (tmp_path / "c" / "offsets" / "²").write_text("none of ours")
+    assert job.run(checkpoint=tmp_path / "c") == 0
+    text = newest.read_text()
+    header, about, _ = text.split("\n")
+    earlier = (tmp_path / "c" / "offsets" / str(number - 1)).read_text()
+    for wrong in (earlier, f"{header}\n{about}\nnull", f"{header}\n[1]\n{{}}", f"{header}\n{about}", ""):
+        newest.write_text(wrong)
+        with pytest.raises(StorageError, match=f"could not continue from checkpoint .* for 'offsets/{number}'"):
+            job.run(checkpoint=tmp_path / "c")
+    newest.write_text(text)
+    assert job.run(checkpoint=tmp_path / "c") == 0
+
+
+def test_old_micro_batches_are_dropped(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_timely.spark.replay._KEPT", 2)
+    log = make_log(tmp_path / "log", 15)
+    job = spark_timely.replay(spark, log.path, max_times_per_trigger=1).foreachBatch(lambda rows, number: None)
+    number = job.run(checkpoint=tmp_path / "c") - 1
+    (tmp_path / "c" / "commits" / "0").write_text("left by a kill")
+    assert job.run(checkpoint=tmp_path / "c") == 0
+    for folder in ("offsets", "commits"):
+        names = {path.name for path in (tmp_path / "c" / folder).iterdir()}
+        assert names == {str(kept) for kept in range(number - 2, number + 1)} - {str(number - 2)}
 
 
 def test_condition_needs_exact_numbers(spark: SparkSession, tmp_path: Path) -> None:
