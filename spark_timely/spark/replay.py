@@ -334,7 +334,8 @@ class _Checkpoint:
         try:
             about, end = (json.loads(line) for line in rest.split("\n", 1))
             if about["number"] != number:
-                raise self._no_checkpoint(f"micro-batch {about['number']!r}", file=file)
+                found = f"micro-batch {about['number']!r}"
+                raise self._no_checkpoint(found, file=file)
             return _Planned(number, {**about["start"]}, {**end}, number in finished)
         except (ValueError, KeyError, TypeError) as error:
             raise self._no_checkpoint(rest, file=file) from error
