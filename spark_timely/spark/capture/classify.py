@@ -135,7 +135,9 @@ def classify(plan: CapturePlan, standing: Standing, schema: StructType, *, seq: 
     domain = policy.domain
     held = standing.counts.frontier.elements
     if policy.frontier is FrontierPolicy.BATCH:
-        own: tuple[str, ...] = (_time_literal(domain.types[0], held[0][0]),)
+        own: tuple[str, ...] = (
+            _unfolded(_time_literal(domain.types[0], held[0][0]), _time_literal(domain.types[0], 0)),
+        )
         late = skewed = no_time = over = "false"
     else:
         own = tuple(
@@ -214,7 +216,7 @@ def _columns(
     """Return everything that a file holds, aliased."""
     roles, policy = plan.roles, plan.policy
     form = roles.form
-    columns = [f"'{plan.options.stream}' AS `_stream`", f"CAST({seq} AS BIGINT) AS `_seq`"]
+    columns = [f"'{plan.options.stream}' AS `_stream`", f"{_unfolded(f'CAST({seq} AS BIGINT)', '0L')} AS `_seq`"]
     columns += [f"{t} AS {quoted(name)}" for t, name in zip(times, form.domain.columns, strict=True)]
     if form.kind == "collection":
         columns.append(
@@ -236,6 +238,16 @@ def _columns(
             value = f"CAST({value} AS {wanted})"
         columns.append(f"{value} AS {quoted(field.name)}")
     return tuple(columns)
+
+
+def _unfolded(literal: str, other: str) -> str:
+    """Return an expression of a literal, never null, that is no part of the code that Spark generates.
+
+    A number that differs from one micro-batch to the next would make Spark compile the whole job anew, and the JVM
+    warm it up again. Measured: a fifth of the work of ten micro-batches of 400,000 rows. Spark refers to arrays, and
+    does not fold what depends on the partition. `other` is any value of its type.
+    """
+    return f"coalesce(get(array({literal}), spark_partition_id() * 0), {other})"
 
 
 def _dead_columns(plan: CapturePlan, standing: Standing, row_class: str) -> list[str]:
