@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 from spark_timely.datasource.partitions import ReplayLayout, Split, split_from
 from spark_timely.errors import DataLossError, InvalidUsageError, SchemaMismatchError
 from spark_timely.log.reader import consolidate_updates
-from spark_timely.log.store.storage import open_storage
+from spark_timely.log.store.cloud import open_storage
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Piece, lexicographically_below, part_of, surely_holds, within
 from spark_timely.spark.base.worker import settle_worker

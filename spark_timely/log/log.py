@@ -52,8 +52,15 @@ from spark_timely.log.machine.state import (
 )
 from spark_timely.log.reader import events_of, frontier_at, read_rows, snapshot_of
 from spark_timely.log.store.base import MemoryStore, MemoryTable
+from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.delta import NO_LOG_HINT, DeltaStore, create_table
-from spark_timely.log.store.storage import check_place, foreign_names, has_table, normal_path, open_storage, promised
+from spark_timely.log.store.storage import (
+    check_place,
+    foreign_names,
+    has_table,
+    normal_path,
+    promised,
+)
 from spark_timely.log.streams import StreamStates
 from spark_timely.log.verify import VerifyReport, verify_log
 from spark_timely.log.writer import StreamWriter, downgrade_to

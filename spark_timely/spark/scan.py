@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from spark_timely.log.store.storage import FileStorage
+    from spark_timely.log.store.storage import TableStorage
     from spark_timely.time.domain import TimeDomain, TimeType
 
 
@@ -33,14 +33,20 @@ _PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
 
 
 def scan(
-    spark: SparkSession, storage: FileStorage, paths: Iterable[str], schema: pa.Schema, /, *, skip_missing: bool = False
+    spark: SparkSession,
+    storage: TableStorage,
+    paths: Iterable[str],
+    schema: pa.Schema,
+    /,
+    *,
+    skip_missing: bool = False,
 ) -> DataFrame:
     """Return the rows of Parquet files of a log, one or more, as Spark reads them itself.
 
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
-    storage : FileStorage
+    storage : TableStorage
         Of the log.
     paths : iterable of str
         Relative to the log.

@@ -18,7 +18,7 @@ from spark_timely.log.store.base import MemoryStore
 from spark_timely.testing import ManualClock
 from tests.faults.unreliable import UnreliableStore
 
-KINDS = ("memory", "delta", "unreliable-memory", "unreliable-delta")
+KINDS = ("memory", "delta", "cloud", "unreliable-memory", "unreliable-delta", "unreliable-cloud")
 VALUES = pa.schema([("v", pa.int64())])
 NOTHING = (np.empty((0, 1), np.int64), np.empty(0, np.int64))
 
@@ -38,7 +38,9 @@ class LogMaker:
         if self.kind.endswith("memory"):
             log: Log = MemoryLog.create(schema, **options)
         else:
-            log = create_log(self.directory / f"log {self.made}", schema, **options)
+            # An object store in this process: reached as any other, and as strict.
+            root = f"memory://{self.directory}" if self.kind.endswith("cloud") else str(self.directory)
+            log = create_log(f"{root}/log {self.made}", schema, **options)
         return self._wrapped(log)
 
     def another(self, log: Log) -> Log:

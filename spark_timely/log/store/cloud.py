@@ -1,9 +1,9 @@
 """The files of a log in an object store: S3, Azure, Google, or one that speaks like them.
 
-Requests are made by `obstore`, the object store client that delta-rs is built on: plain GET, PUT, HEAD and LIST. Each is
-a journey of some tens of milliseconds, and is paid for, so a file is written by one PUT where it is small, and read by
-one GET of its end, which brings the size, the footer, and mostly the whole file. What is read of a larger one is fetched
-ahead, in few ranges side by side, once it is known (`expect`).
+Requests are made by `obstore`, the object store client that delta-rs is built on: plain GET, PUT, HEAD and LIST. Each
+is a journey of some tens of milliseconds, and is paid for, so a file is written by one PUT where it is small, and read
+by one GET of its end, which brings the size, the footer, and mostly the whole file. What is read of a larger one is
+fetched ahead, in few ranges side by side, once it is known (`expect`).
 
 An entry of a table's log gets its name by a conditional PUT. The client asks again after errors of the store, so what
 it says may be about its own first attempt: whether a file of that name is ours is settled by what is in it.
@@ -22,7 +22,6 @@ from __future__ import annotations
 import os
 import re
 import threading
-import time
 from bisect import bisect_right
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
@@ -34,18 +33,19 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from spark_timely.errors import InvalidOptionError, StorageError, shown
+from spark_timely.errors import InvalidOptionError, StorageError, TimelyError, shown
 from spark_timely.log.store.storage import (
+    FileStorage,
     checked_options,
-    cloud_error,
-    is_determinate,
     is_promised,
     missing,
+    normal_path,
+    plain,
     store_options,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 WHOLE_BYTES = 8 << 20
@@ -55,9 +55,18 @@ _END_BYTES = 128 << 10  # of a file, fetched when it is opened: its footer, or a
 _HOLE_BYTES = 1 << 20  # read over rather than asked for separately
 _AHEAD_BYTES = 32 << 20  # fetched at most before it is asked for
 _KEPT_BYTES = 32 << 20  # of entries of the table's log
-_AT_ONCE = 16
-_FIRST_S, _PATIENT_S = 4.0, 60.0
-_SCHEMES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "gcs": "gs"}
+_MOST_MARKS = 4096
+_AT_ONCE = 16  # requests
+# Until a store has answered once it is given up soon: nobody may be there. Later one that is overloaded is waited for.
+_FIRST = {
+    "retry_timeout": timedelta(seconds=2.5),
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=1), "base": 2},
+}
+_FIRST_HTTP = {"connect_timeout": timedelta(seconds=3), "timeout": timedelta(seconds=4)}
+_PATIENT: dict[str, Any] = {"retry_timeout": timedelta(seconds=60)}
+_PATIENT_HTTP = {"connect_timeout": timedelta(seconds=5)}
+_SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
+_AZURE = frozenset({"az", "azure", "adl", "abfs", "abfss"})
 
 
 def _client(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
@@ -79,9 +88,7 @@ def _client(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any],
     return store, http, retry | ({"backoff": backoff} if backoff else {})
 
 
-_TRUTHS = frozenset(
-    {"allow_http", "allow_invalid_certificates", "http1_only", "http2_only", "randomize_addresses"}
-)
+_TRUTHS = frozenset({"allow_http", "allow_invalid_certificates", "http1_only", "http2_only", "randomize_addresses"})
 _HTTP = _TRUTHS | {
     "connect_timeout",
     "default_content_type",
@@ -122,40 +129,46 @@ def _unusable(name: str, value: str, hint: str) -> InvalidOptionError:
     return InvalidOptionError(msg, hint=hint, context={"option": name})
 
 
+_memories: dict[str, Any] = {}
+
+
 @lru_cache(maxsize=64)
-def _opened(uri: str, options: tuple[tuple[str, str], ...], process: int, *, patient: bool) -> Any:  # noqa: ANN401
+def _opened(uri: str, options: tuple[tuple[str, str], ...], *, patient: bool) -> Any:  # noqa: ANN401 - obstore's classes are not public
     """Return the client of a log's files; one for all that this process does there, so that connections are kept."""
-    del process  # a forked process has none of the client's threads
-    from obstore import exceptions
+    import obstore
     from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
 
     store, http, retry = _client(dict(options))
-    http = {"connect_timeout": timedelta(seconds=3), **http}
-    # Who gives up soon at first says in seconds that nobody is there; later, a store that is overloaded is waited for.
-    retry = {"retry_timeout": timedelta(seconds=_PATIENT_S if patient else _FIRST_S), **retry}
+    shared: dict[str, Any] = {
+        "client_options": {**(_PATIENT_HTTP if patient else _FIRST_HTTP), **http},
+        "retry_config": {**(_PATIENT if patient else _FIRST), **retry},
+    }
     found = urlsplit(uri)
     scheme = found.scheme.lower()
     path = unquote(found.path).strip("/")
-    shared: dict[str, Any] = {"client_options": http, "retry_config": retry}
     try:
         if scheme == "file":
             return LocalStore(prefix="/" + path, mkdir=True)
         if scheme == "memory":
-            return MemoryStore()
+            return _memories.setdefault(uri, MemoryStore())
         if _SCHEMES.get(scheme) == "s3":
             return S3Store(found.netloc, prefix=path or None, config=store, **shared)
         if _SCHEMES.get(scheme) == "gs":
             return GCSStore(found.netloc, prefix=path or None, config=store, **shared)
-        if scheme in ("az", "azure", "adl", "abfs", "abfss", "wasb", "wasbs"):
+        if scheme in _AZURE:
             container, at, host = found.netloc.rpartition("@")
-            if at:
-                store.setdefault("azure_storage_account_name", host.partition(".")[0])
+            if at and not any("account_name" in name for name in store):
+                store["azure_storage_account_name"] = host.partition(".")[0]
             return AzureStore(container or host, prefix=path or None, config=store, **shared)
-    except exceptions.UnknownConfigurationKeyError as error:
-        raise cloud_error("look into", uri, error) from error
-    except (exceptions.BaseError, ValueError, TypeError) as error:
-        raise cloud_error("look into", uri, error) from error
-    raise cloud_error("look into", uri, ValueError(f"Unknown scheme {scheme!r}"))
+    except obstore.exceptions.UnknownConfigurationKeyError as error:
+        named = re.search(r"key: '([^']*)'", str(error))
+        msg = f"could not use a storage option of log {uri!r}: found {named[1] if named else shown(str(error))!r}"
+        raise InvalidOptionError(
+            msg, hint="name options as object stores' own tools do: docs/how-to/object-stores.md lists them"
+        ) from error
+    except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
+        raise cloud_error(uri, "look into", error) from error
+    raise cloud_error(uri, "look into", ValueError(f"Unknown scheme {scheme!r}"))
 
 
 _reached: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
@@ -188,7 +201,7 @@ class CloudStorage:
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
         self.uri = uri
         self.options = checked_options(options)
-        self._marks: dict[str, tuple[object, ...]] = {}
+        self._marks: OrderedDict[str, tuple[object, ...]] = OrderedDict()
         self._entries: OrderedDict[str, bytes] = OrderedDict()
         self._entry_bytes = 0
         self._lock = threading.Lock()
@@ -204,20 +217,27 @@ class CloudStorage:
         """Call the client; what it raises, but for files that are missing or there already, is a `StorageError`."""
         import obstore
 
+        # Loads delta-rs, which who reads local files does without.
+        from spark_timely.log.store.delta_calls import delta_call
+
         key = self._key
-        store = _opened(*key, os.getpid(), patient=key in _reached)
         try:
-            answer = getattr(obstore, call)(store, *args, **more)
+            with delta_call(self.uri):
+                # Of a large file the first byte tells that somebody is there; all of it may take long.
+                store = _opened(*key, patient=key in _reached or file.endswith(".parquet"))
+                answer = getattr(obstore, call)(store, *args, **more)
+        except TimelyError:
+            raise
         except FileNotFoundError as error:
-            if re.search(r"NoSuchBucket|ContainerNotFound|BucketNotFound|bucket does not exist", str(error)):
-                raise cloud_error(what, self.uri, error, file=file) from error
+            if _NO_PLACE.search(str(error)):
+                raise cloud_error(self.uri, what, error, file=file) from error
             _reached.add(key)
             raise
         except obstore.exceptions.AlreadyExistsError:
             _reached.add(key)
             raise
         except (obstore.exceptions.BaseError, OSError, ValueError) as error:
-            raise cloud_error(what, self.uri, error, file=file) from error
+            raise cloud_error(self.uri, what, error, file=file) from error
         _reached.add(key)
         return answer
 
@@ -229,11 +249,10 @@ class CloudStorage:
         """Return a whole file; raises `DataLossError` if there is none."""
         try:
             found = self._call("read", "get", path, file=path)
-            content = self._body(found, path)
         except FileNotFoundError as error:
             raise missing(self.uri, path) from error
-        self._marks[path] = _mark(found.meta)
-        return content
+        self._note(path, found.meta)
+        return self._body(found, path)
 
     def _body(self, found: Any, path: str) -> pa.Buffer:  # noqa: ANN401 - obstore's classes are not public
         import obstore
@@ -241,7 +260,7 @@ class CloudStorage:
         try:
             return pa.py_buffer(found.bytes())
         except (obstore.exceptions.BaseError, OSError, ValueError) as error:
-            raise cloud_error("read", self.uri, error, file=path) from error
+            raise cloud_error(self.uri, "read", error, file=path) from error
 
     def find(self, path: str) -> bytes | None:
         """Return a whole file; None if there is none. Entries of the table's log, which never change, are kept."""
@@ -251,9 +270,16 @@ class CloudStorage:
             self._marks.pop(path, None)
             return None
         content = bytes(self._body(found, path))
-        self._marks[path] = _mark(found.meta)
+        self._note(path, found.meta)
         self._keep(path, content)
         return content
+
+    def _note(self, path: str, meta: Mapping[str, Any]) -> None:
+        if path.startswith("_delta_log/"):
+            with self._lock:
+                self._marks[path] = _mark(meta)
+                while len(self._marks) > _MOST_MARKS:
+                    self._marks.popitem(last=False)
 
     def _keep(self, path: str, content: bytes) -> None:
         if not path.startswith("_delta_log/") or not path.endswith(".json"):
@@ -265,17 +291,26 @@ class CloudStorage:
             while self._entry_bytes > _KEPT_BYTES:
                 self._entry_bytes -= len(self._entries.popitem(last=False)[1])
 
+    def kept(self, path: str) -> bytes | None:
+        """Return an entry of the table's log as this object has read or written it; None where it has not."""
+        with self._lock:
+            return self._entries.get(path)
+
     def copy_to(self, paths: Sequence[str], folder: str) -> None:
-        """Copy files into a folder of a local disk, under the same paths; one that went meanwhile is left out."""
+        """Fetch files side by side into a folder of a local disk, under the same paths.
+
+        Raises
+        ------
+        FileNotFoundError
+            If one of them is not there.
+        """
 
         def copy(path: str) -> None:
-            with self._lock:
-                content: bytes | None = self._entries.get(path)
+            content: bytes | None = self.find(path)
             if content is None:
-                content = self.find(path)
-            if content is not None:
-                with open(f"{folder}/{path}", "xb") as file:
-                    file.write(content)
+                raise FileNotFoundError(path)
+            with open(f"{folder}/{path}", "xb") as file:
+                file.write(content)
 
         with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(paths)))) as pool:
             list(pool.map(copy, paths))
@@ -283,7 +318,7 @@ class CloudStorage:
     def open_input(self, path: str) -> CloudFile:
         """Open a file for reading anywhere in it; raises `DataLossError` if there is none."""
         try:
-            return CloudFile(_Ranges(self, path))
+            return CloudFile(_Ranges(self, path), mode="r")
         except FileNotFoundError as error:
             raise missing(self.uri, path) from error
 
@@ -302,35 +337,50 @@ class CloudStorage:
         start, stop = found.range
         size = int(found.meta["size"])
         if stop != size:
-            raise cloud_error("read", self.uri, ValueError(f"bytes {start} to {stop} of {size}"), file=path)
+            raise cloud_error(self.uri, "read", ValueError(f"bytes {start} to {stop} of {size}"), file=path)
         return size, int(start), self._body(found, path)
 
     def fetch(self, path: str, starts: Sequence[int], stops: Sequence[int]) -> list[pa.Buffer]:
         """Return ranges of a file, fetched side by side; those that lie near each other as one."""
         try:
-            found = self._call(
-                "read", "get_ranges", path, file=path, starts=starts, ends=stops, coalesce=_HOLE_BYTES
-            )
+            found = self._call("read", "get_ranges", path, file=path, starts=starts, ends=stops, coalesce=_HOLE_BYTES)
         except FileNotFoundError as error:
             raise missing(self.uri, path) from error
         parts = [pa.py_buffer(part) for part in found]
         for start, stop, part in zip(starts, stops, parts, strict=True):
             if part.size != stop - start:
-                raise cloud_error("read", self.uri, ValueError(f"{part.size} bytes of {stop - start}"), file=path)
+                raise cloud_error(self.uri, "read", ValueError(f"{part.size} bytes of {stop - start}"), file=path)
         return parts
 
     def open_output(self, path: str) -> pa.NativeFile:
         """Open a new file for writing; it appears as a whole when it is closed, and not at all after an error."""
-        return _Output(_Upload(self, path))
+        return _Output(_Upload(self, path), mode="w")
 
     def write(self, path: str, content: bytes | pa.Buffer) -> None:
         """Write a whole file."""
         if len(content) > WHOLE_BYTES:
-            with self.open_output(path) as sink:
-                sink.write(content)
+            self._send(path, content)
             return
-        made = self._call("write", "put", path, memoryview(content), file=path, use_multipart=False)
-        self._marks[path] = _mark({**made, "size": len(content)})
+        try:
+            made = self._call("write", "put", path, _body_of(content), file=path, use_multipart=False)
+        except StorageError as error:
+            # No entry names it yet, so it is not part of the log, whatever became of it.
+            error.context["determinate"] = True
+            raise
+        self._note(path, {**made, "size": len(content)})
+
+    def _send(self, path: str, content: bytes | pa.Buffer) -> None:
+        """Write a large file in parts; what was sent of one that fails is deleted, where the store still answers."""
+        try:
+            self._call("write", "put", path, _body_of(content), file=path, use_multipart=True, chunk_size=WHOLE_BYTES)
+        except StorageError as error:
+            # The store may have put it together, and the reply got lost: it is there as a whole, or not at all.
+            found = None
+            with suppress(StorageError):
+                found = self.mark(path)
+            if found is None or found[1] != len(content):
+                error.context["determinate"] = True
+                raise
 
     def put(self, path: str, content: bytes, *, replace: bool, always: bool = False) -> None:
         """Give a file its name as a whole, if nobody has that name or it may be replaced.
@@ -372,7 +422,7 @@ class CloudStorage:
             if found != content:
                 raise FileExistsError(path) from error
             return
-        self._marks[path] = _mark({**made, "size": len(content)})
+        self._note(path, {**made, "size": len(content)})
 
     def flush(self, paths: Iterable[str], *, always: bool = False) -> None:
         """Do nothing: what a store has taken, it keeps."""
@@ -384,13 +434,11 @@ class CloudStorage:
         """Return None: what a store has taken, it keeps."""
         return None
 
-    def delete(self, *paths: str) -> None:
-        """Delete files; nothing happens to those that are not there."""
-        for path in paths:  # as many turns as files, where several are not deleted at once
-            try:
-                self._call("delete", "delete", [path], file=path)
-            except FileNotFoundError:
-                continue
+    def delete(self, path: str) -> None:
+        """Delete a file; nothing happens if there is none."""
+        with suppress(FileNotFoundError):
+            self._call("delete", "delete", path, file=path)
+        self._marks.pop(path, None)
 
     def exists(self, path: str) -> bool:
         """Return whether there is a file of that path."""
@@ -403,8 +451,8 @@ class CloudStorage:
         except FileNotFoundError:
             self._marks.pop(path, None)
             return None
-        self._marks[path] = _mark(found)
-        return self._marks[path]
+        self._note(path, found)
+        return _mark(found)
 
     def known_mark(self, path: str) -> tuple[object, ...] | None:
         """Return the mark of a file as it was last read, written or looked at by this object; None: it was not."""
@@ -424,6 +472,11 @@ class CloudStorage:
         found = self._call("look into", "list_with_delimiter", directory or None)
         paths = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
         return sorted({path.rstrip("/").rpartition("/")[2] for path in paths})
+
+    def folders(self, directory: str = "") -> list[str]:
+        """Return the names of the directories in a directory."""
+        found = self._call("look into", "list_with_delimiter", directory or None)
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
 
     def ages(self, directory: str) -> dict[str, float]:
         """Return the files of a directory and how many seconds they are older than its newest, by the store's clock."""
@@ -445,8 +498,15 @@ class CloudStorage:
                     if "/" not in below and below > after:
                         found[below] = meta["last_modified"].timestamp()
         except (obstore.exceptions.BaseError, OSError, ValueError) as error:
-            raise cloud_error("look into", self.uri, error) from error
+            raise cloud_error(self.uri, "look into", error) from error
         return found
+
+
+def _body_of(content: bytes | pa.Buffer) -> Any:  # noqa: ANN401 - obstore's classes are not public
+    """Return what is to be written as the client takes it, without a copy."""
+    import obstore
+
+    return obstore.Bytes(memoryview(content).cast("B"))
 
 
 def _mark(meta: Mapping[str, Any]) -> tuple[object, ...]:
@@ -544,8 +604,8 @@ class _Ranges:
 class CloudFile(pa.PythonFile):
     """A file of an object store, open for reading."""
 
-    def __init__(self, ranges: _Ranges) -> None:
-        super().__init__(ranges, mode="r")
+    def __init__(self, ranges: _Ranges, mode: str) -> None:
+        del mode  # taken by pyarrow before this
         self._ranges = ranges
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
@@ -554,15 +614,13 @@ class CloudFile(pa.PythonFile):
 
 
 class _Upload:
-    """A file on its way into a store: kept until it is larger than one PUT may be, then sent in parts."""
+    """A file on its way into a store: kept until it is whole, then sent by one PUT, or in parts where it is larger."""
 
     def __init__(self, storage: CloudStorage, path: str) -> None:
         self._storage = storage
         self._path = path
         self._parts: list[bytes] = []
-        self._held = 0
         self._size = 0
-        self._sink: Any = None
         self.failed = False
         self.closed = False
 
@@ -581,25 +639,8 @@ class _Upload:
     def write(self, content: bytes) -> int:
         part = bytes(content)
         self._parts.append(part)
-        self._held += len(part)
         self._size += len(part)
-        if self._held > WHOLE_BYTES:
-            self._send()
         return len(part)
-
-    def _send(self) -> None:
-        import obstore
-
-        if self._sink is None:
-            self._sink = self._storage._call(
-                "write", "open_writer", self._path, file=self._path, buffer_size=WHOLE_BYTES
-            )
-        body, self._parts, self._held = b"".join(self._parts), [], 0
-        try:
-            self._sink.write(body)
-        except (obstore.exceptions.BaseError, OSError, ValueError) as error:
-            self.failed = True
-            raise cloud_error("write", self._storage.uri, error, file=self._path, determinate=True) from error
 
     def flush(self) -> None:
         """Keep everything until the file is closed."""
@@ -608,38 +649,127 @@ class _Upload:
         if self.closed:
             return
         self.closed = True
+        parts, self._parts = self._parts, []
         if self.failed:
-            self._give_up()
             return
-        if self._sink is None:
-            self._storage.write(self._path, b"".join(self._parts))
-            return
-        import obstore
-
-        self._send()
-        try:
-            self._sink.close()
-        except (obstore.exceptions.BaseError, OSError, ValueError) as error:
-            # The store may have put it together, and the reply got lost: there as a whole, or not at all.
-            found = self._storage.mark(self._path)
-            if found is None or found[1] != self._size:
-                raise cloud_error("write", self._storage.uri, error, file=self._path, determinate=True) from error
-
-    def _give_up(self) -> None:
-        """Let the store forget what was sent of a file that will not be whole."""
-        if self._sink is not None:
-            with suppress(Exception):  # its parts are deleted by the store's own rule for uploads that do not end
-                self._sink.__exit__(OSError, OSError("given up"), None)
+        self._storage.write(self._path, b"".join(parts))
 
 
 class _Output(pa.PythonFile):
     """A file of an object store, open for writing."""
 
-    def __init__(self, upload: _Upload) -> None:
-        super().__init__(upload, mode="w")
+    def __init__(self, upload: _Upload, mode: str) -> None:
+        del mode  # taken by pyarrow before this
         self._upload = upload
 
     def __exit__(self, kind: object, value: object, trace: object) -> None:
         # What is not whole must not appear.
         self._upload.failed = self._upload.failed or kind is not None
         self.close()
+
+
+def open_storage(
+    path: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None, *, literal: bool = False
+) -> FileStorage | CloudStorage:
+    """Return access to the files of the log at a path or URL, or of a checkpoint, whose path is `literal`.
+
+    Examples
+    --------
+    >>> open_storage("/tmp/log").local
+    True
+    """
+    where = normal_path(path, literal=literal)
+    return (CloudStorage if "://" in where else FileStorage)(where, storage_options)
+
+
+# What cloud stores say, in the order in which one may hold another; what that means, and what to do.
+_NO_CREDENTIALS = "no credentials"
+_CAUSES = (
+    (
+        "Unknown scheme",
+        "an unknown scheme",
+        "write s3://, gs:// or abfss:// with the bucket, or a local path",
+    ),
+    (
+        "URL scheme is not allowed",
+        "an endpoint without encryption",
+        "set the storage option allow_http=true, or give an https endpoint",
+    ),
+    (
+        "Failed to parse config",
+        "storage options that cannot be read",
+        "correct their values: numbers are digits, durations have a unit",
+    ),
+    (
+        # Asked last, where a machine may get some from its cloud.
+        r"loading credentials|token request|169\.254\.169\.254|/latest/api/token|/latest/meta-data",
+        _NO_CREDENTIALS,
+        "give them as storage options, or in the environment as the store's own tools take them",
+    ),
+    ("onnection ?[rR]efused", "that nobody answers", "check the endpoint and that the store runs"),
+    ("dns error|lookup address", "no host of that name", "check the endpoint, the bucket, the region and the network"),
+    ("timed? ?out|deadline", "no answer in time", "check the network and the endpoint, then try again"),
+    ("NoSuchBucket|BucketNotFound|ContainerNotFound", "no such bucket", "check its name, the region and the endpoint"),
+    ("SlowDown|ServerBusy|\\b503 ", "that the store is overloaded", "try again later, or from fewer processes"),
+    ("40[13] |Forbidden|Unauthorized|AccessDenied", "access denied", "check the credentials and what they may do"),
+)
+_NO_PLACE = re.compile(r"NoSuchBucket|ContainerNotFound|BucketNotFound|bucket does not exist")
+_HOST_OF_URL = re.compile(r"https?://([^/\s]+)")
+_CODE = re.compile(r"<Code>\s*([A-Za-z0-9_.]+)\s*</Code>")
+_SAID = re.compile(r"<Message>\s*([^<]+?)\s*</Message>")
+_STATUS = re.compile(r"status(?: code)?:? (\d{3})\b|\b([45]\d\d) [A-Z][a-z]")
+_TRIED_AGAIN = re.compile(r"after [1-9]\d* retries")
+_NOT_SENT = re.compile(r"onnection refused|ConnectionRefused|dns error|lookup address")
+_CHECK = "check the path, the permissions and the options of the storage, then try again"
+
+
+def cloud_error(uri: str, what: str, error: Exception, *, file: str = "") -> StorageError:
+    """Return the error for what an object store, or its client, refused or could not do.
+
+    Parameters
+    ----------
+    uri : str
+        Of the log.
+    what : str
+        What was attempted: "read", "write", "look into" …
+    error : Exception
+        Of `obstore`. Its text holds the store's answer, the URL that was asked, and a dump of the client's state.
+    file : str
+        Relative to the log.
+
+    Notes
+    -----
+    It is `determinate` where the first answer told that nothing was done. Where the client asked again, an earlier
+    attempt may have been done.
+
+    Examples
+    --------
+    >>> cloud_error("s3://b/x", "read", OSError("Server returned non-2xx status code: 403 Forbidden: <Code>Odd</Code>"))
+    StorageError("[TIMELY_STORAGE] could not read log 's3://b/x': found Odd: access denied, status=403 — hint: check \
+the credentials and what they may do")
+    """
+    text = str(error)
+    told = text.partition("Debug source:")[0]
+    found, hint = "", _CHECK
+    for sign, cause, cure in _CAUSES:
+        if re.search(sign, text):
+            found, hint = cause, cure
+            break
+    code, said, status, asked = (pattern.search(told) for pattern in (_CODE, _SAID, _STATUS, _HOST_OF_URL))
+    number = status and (status[1] or status[2])
+    if not found:
+        found = shown(said[1]) if said else plain(OSError(told))
+    if code is not None:
+        found = f"{code[1]}: {found}"
+    if number:
+        found += f", status={number}"
+    if asked is not None and _NO_CREDENTIALS not in found:
+        found += f", host={asked[1]!r}"
+    where = f"file {file!r} of log {uri!r}" if file else f"log {uri!r}"
+    sure = isinstance(error, TypeError | ValueError) or (number or "").startswith("4") or bool(_NOT_SENT.search(text))
+    return StorageError(
+        f"could not {what} {where}: found {found}",
+        hint=hint,
+        context={"path": uri, **({"file": file} if file else {}), "store": code[1] if code else number or ""},
+        determinate=what not in ("write", "put") or (sure and not _TRIED_AGAIN.search(told)),
+    )

@@ -31,7 +31,8 @@ from spark_timely.errors import (
     InvalidUsageError,
 )
 from spark_timely.log.machine.state import CommitOutcome
-from spark_timely.log.store.storage import FileStorage, checked_options, open_storage
+from spark_timely.log.store.cloud import open_storage
+from spark_timely.log.store.storage import TableStorage, checked_options
 from spark_timely.sink.columns import fingerprint
 from spark_timely.sink.commit import TaskReport, commit_reports, is_refusal
 from spark_timely.sink.continuity import BatchId
@@ -196,7 +197,7 @@ def _capture(df: DataFrame, parsed: SinkOptions, ident: BatchId) -> CommitOutcom
 
 
 def _digested_in_passing(
-    df: DataFrame, plan: CapturePlan, rows: Classified, storage: FileStorage, *, sort: bool, look: bool
+    df: DataFrame, plan: CapturePlan, rows: Classified, storage: TableStorage, *, sort: bool, look: bool
 ) -> tuple[DataFrame, Observation | None]:
     """Return what a file holds, with the digest of the rows as they came in: whatever becomes of them.
 

@@ -32,7 +32,8 @@ from spark_timely.log.files.parquet import (
     write_data_files,
     write_progress_file,
 )
-from spark_timely.log.store.storage import FileStorage, MemoryStorage, normal_path, open_storage
+from spark_timely.log.store.cloud import open_storage
+from spark_timely.log.store.storage import FileStorage, MemoryStorage, normal_path
 from spark_timely.time.arrays import unique_times
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
