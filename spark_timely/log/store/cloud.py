@@ -71,7 +71,9 @@ _AZURE = frozenset({"az", "azure", "adl", "abfs", "abfss"})
 
 def _client(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
     """Return storage options as the client takes them: of the store, of HTTP, of how often it tries."""
-    store, http, retry = {}, {}, {}
+    store: dict[str, Any] = {}
+    http: dict[str, Any] = {}
+    retry: dict[str, Any] = {}
     backoff: dict[str, Any] = {}
     for name, value in options.items():  # some
         key = name.lower()
@@ -138,7 +140,8 @@ def _opened(uri: str, options: tuple[tuple[str, str], ...], *, patient: bool) ->
     import obstore
     from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
 
-    store, http, retry = _client(dict(options))
+    config, http, retry = _client(dict(options))
+    store: Any = config
     shared: dict[str, Any] = {
         "client_options": {**(_PATIENT_HTTP if patient else _FIRST_HTTP), **http},
         "retry_config": {**(_PATIENT if patient else _FIRST), **retry},
@@ -296,8 +299,15 @@ class CloudStorage:
         with self._lock:
             return self._entries.get(path)
 
+    def forget(self) -> None:
+        """Keep no entry and no mark any longer: another table may be in the place of the one that they are of."""
+        with self._lock:
+            self._entries.clear()
+            self._marks.clear()
+            self._entry_bytes = 0
+
     def copy_to(self, paths: Sequence[str], folder: str) -> None:
-        """Fetch files side by side into a folder of a local disk, under the same paths.
+        """Fetch files side by side into a folder of a local disk, under the same paths; entries that are kept are not.
 
         Raises
         ------
@@ -306,7 +316,9 @@ class CloudStorage:
         """
 
         def copy(path: str) -> None:
-            content: bytes | None = self.find(path)
+            content = self.kept(path)
+            if content is None:
+                content = self.find(path)
             if content is None:
                 raise FileNotFoundError(path)
             with open(f"{folder}/{path}", "xb") as file:
@@ -585,7 +597,8 @@ class _Ranges:
         first = next((i for i, (low, high) in enumerate(self._wanted) if low <= start and stop <= high), None)
         if first is None:
             return
-        chosen, total = [], 0
+        chosen: list[tuple[int, int]] = []
+        total = 0
         for low, high in self._wanted[first:]:
             if chosen and total + high - low > _AHEAD_BYTES:
                 break
@@ -601,7 +614,7 @@ class _Ranges:
         self._starts, self._parts = [], []
 
 
-class CloudFile(pa.PythonFile):
+class CloudFile(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
     """A file of an object store, open for reading."""
 
     def __init__(self, ranges: _Ranges, mode: str) -> None:
@@ -655,7 +668,7 @@ class _Upload:
         self._storage.write(self._path, b"".join(parts))
 
 
-class _Output(pa.PythonFile):
+class _Output(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
     """A file of an object store, open for writing."""
 
     def __init__(self, upload: _Upload, mode: str) -> None:

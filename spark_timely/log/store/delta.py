@@ -447,6 +447,7 @@ class DeltaStore:
     def _read_table(self) -> DeltaTable:
         if self.storage.local:
             return DeltaTable(self.path, storage_options=self.options)
+        self.storage.forget()
         return mirrored_table(self.storage)
 
     def _opened_to_write(self) -> DeltaTable:
@@ -699,7 +700,7 @@ class DeltaStore:
 
     def _own_entry(self, version: int) -> Entry | None:
         """Return an entry that was read or put here a moment ago."""
-        content = None if self.storage.local else self.storage.kept(entry_path(version))
+        content = self.storage.kept(entry_path(version))
         return self._entry(version) if content is None else parse_entry(content, version)
 
     def _reload(self) -> None:

@@ -279,6 +279,12 @@ class TableStorage(Storage, Protocol):
     def known_mark(self, path: str) -> tuple[object, ...] | None:
         """Return the mark of a file that this object has just read or written, where that saves a request."""
 
+    def kept(self, path: str) -> bytes | None:
+        """Return an entry of the table's log as this object has read or written it, where that saves a request."""
+
+    def forget(self) -> None:
+        """Keep no entry and no mark any longer: another table may be in the place of the one that they are of."""
+
     def copy_to(self, paths: Sequence[str], folder: str) -> None:
         """Put files, or links to them, into a folder of a local disk, under the same paths.
 
@@ -549,6 +555,14 @@ class FileStorage:
     def known_mark(self, path: str) -> tuple[object, ...] | None:
         """Return the mark of a file: to look is cheap."""
         return self.mark(path)
+
+    def kept(self, path: str) -> bytes | None:
+        """Return None: what is on a disk is near."""
+        del path
+        return None
+
+    def forget(self) -> None:
+        """Do nothing: nothing is kept."""
 
     def copy_to(self, paths: Sequence[str], folder: str) -> None:
         """Link to files from a folder of this disk, under the same paths."""
