@@ -10,7 +10,8 @@ it says may be about its own first attempt: whether a file of that name is ours 
 
 Invariants
 ----------
-1. `put` without `replace` never takes a name that somebody else has, and never denies a name that it took itself.
+1. `put` without `replace` never takes a name that somebody else has, and never denies a name that it took itself. A
+   store that cannot promise the first is not written to, unless a single writer is promised.
 2. What is returned from a write is in the store as a whole.
 3. An error of the network, of permissions or of the store's load is a `StorageError`, whatever was read: only a store
    that answers "no such file" makes it a `DataLossError`.
@@ -35,6 +36,7 @@ import pyarrow as pa
 
 from spark_timely.errors import InvalidOptionError, StorageError, TimelyError, shown
 from spark_timely.log.store.storage import (
+    PROMISE_HINT,
     FileStorage,
     checked_options,
     is_promised,
@@ -174,7 +176,9 @@ def _opened(uri: str, options: tuple[tuple[str, str], ...], *, patient: bool) ->
     raise cloud_error(uri, "look into", ValueError(f"Unknown scheme {scheme!r}"))
 
 
+# By URL and options: stores that have answered this process, and those that were seen to refuse a name that is taken.
 _reached: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
+_excluding: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
 
 
 class CloudStorage:
@@ -236,7 +240,7 @@ class CloudStorage:
                 raise cloud_error(self.uri, what, error, file=file) from error
             _reached.add(key)
             raise
-        except obstore.exceptions.AlreadyExistsError:
+        except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
             _reached.add(key)
             raise
         except (obstore.exceptions.BaseError, OSError, ValueError) as error:
@@ -418,7 +422,7 @@ class CloudStorage:
 
         try:
             made = self._call("write", "put", path, content, file=path, mode="create", use_multipart=False)
-        except obstore.exceptions.AlreadyExistsError as error:
+        except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError) as error:
             # It may be our own attempt that the client tried again after a lost reply.
             if self.find(path) != content:
                 raise FileExistsError(path) from error
@@ -435,6 +439,48 @@ class CloudStorage:
                 raise FileExistsError(path) from error
             return
         self._note(path, {**made, "size": len(content)})
+
+    def check_excludes(self, path: str) -> None:
+        """Refuse a store that lets a second writer take a name that is taken. Once in a process, for a log.
+
+        Parameters
+        ----------
+        path : str
+            A small file that is there: it is put again as it is, with the condition that nobody has the name.
+
+        Raises
+        ------
+        StorageError
+            If that succeeded twice, or the store does not know the condition. Nothing was changed.
+        """
+        import obstore
+
+        if is_promised(self.options) or self._key in _excluding:
+            return
+        content = self.kept(path) or self.find(path)
+        if content is None:
+            return  # deleted with all the rest: the commit will find that
+        for _ in range(2):  # where it succeeds once, the file may have been deleted a moment ago
+            try:
+                self._call("write", "put", path, content, file=path, mode="create", use_multipart=False)
+            except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
+                _excluding.add(self._key)
+                return
+            except StorageError as error:
+                if error.context.get("store") not in ("NotImplemented", "501"):
+                    raise
+                raise self._not_excluding(error.context["store"]) from error
+        raise self._not_excluding(None)
+
+    def _not_excluding(self, found: object) -> StorageError:
+        how = "ignores conditional puts" if found is None else f"refuses conditional puts ({found})"
+        return StorageError(
+            f"could not write to log {self.uri!r}: found a store that {how}, by which a commit takes its name only if"
+            " nobody else has it",
+            hint=f"use a store, or a version of it, that has them; {PROMISE_HINT}",
+            context={"path": self.uri, "option": "singleWriter"},
+            determinate=True,
+        )
 
     def flush(self, paths: Iterable[str], *, always: bool = False) -> None:
         """Do nothing: what a store has taken, it keeps."""
@@ -704,7 +750,7 @@ _CAUSES = (
         "write s3://, gs:// or abfss:// with the bucket, or a local path",
     ),
     (
-        "URL scheme is not allowed",
+        "URL scheme is not allowed|BadScheme",
         "an endpoint without encryption",
         "set the storage option allow_http=true, or give an https endpoint",
     ),
@@ -721,7 +767,7 @@ _CAUSES = (
     ),
     ("onnection ?[rR]efused", "that nobody answers", "check the endpoint and that the store runs"),
     ("dns error|lookup address", "no host of that name", "check the endpoint, the bucket, the region and the network"),
-    ("timed? ?out|deadline", "no answer in time", "check the network and the endpoint, then try again"),
+    ("timed ?out|TimedOut|timeout|deadline", "no answer in time", "check the network and the endpoint, then try again"),
     ("NoSuchBucket|BucketNotFound|ContainerNotFound", "no such bucket", "check its name, the region and the endpoint"),
     ("SlowDown|ServerBusy|\\b503 ", "that the store is overloaded", "try again later, or from fewer processes"),
     ("40[13] |Forbidden|Unauthorized|AccessDenied", "access denied", "check the credentials and what they may do"),
@@ -731,6 +777,8 @@ _HOST_OF_URL = re.compile(r"https?://([^/\s]+)")
 _CODE = re.compile(r"<Code>\s*([A-Za-z0-9_.]+)\s*</Code>")
 _SAID = re.compile(r"<Message>\s*([^<]+?)\s*</Message>")
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})\b|\b([45]\d\d) [A-Z][a-z]")
+# What the client says of its own settings.
+_HABIT = re.compile(r"retry_timeout: [^\s,]+")
 _TRIED_AGAIN = re.compile(r"after [1-9]\d* retries")
 _NOT_SENT = re.compile(r"onnection refused|ConnectionRefused|dns error|lookup address")
 _CHECK = "check the path, the permissions and the options of the storage, then try again"
@@ -757,11 +805,10 @@ def cloud_error(uri: str, what: str, error: Exception, *, file: str = "") -> Sto
 
     Examples
     --------
-    >>> cloud_error("s3://b/x", "read", OSError("Server returned non-2xx status code: 403 Forbidden: <Code>Odd</Code>"))
-    StorageError("[TIMELY_STORAGE] could not read log 's3://b/x': found Odd: access denied, status=403 — hint: check \
-the credentials and what they may do")
+    >>> cloud_error("s3://b/x", "read", OSError("status code: 403 Forbidden: <Code>Odd</Code>")).message
+    "could not read log 's3://b/x': found Odd: access denied, status=403"
     """
-    text = str(error)
+    text = _HABIT.sub("", str(error))
     told = text.partition("Debug source:")[0]
     found, hint = "", _CHECK
     for sign, cause, cure in _CAUSES:

@@ -63,7 +63,7 @@ from spark_timely.log.files.index import LiveFiles, index_adds, index_files
 from spark_timely.log.machine.commit_loop import MOST_ATTEMPTS, LostRaceError
 from spark_timely.log.store.base import App
 from spark_timely.log.store.checkpoints import KEEP_VERSIONS, LOG_FILE, TableUpkeep, lost_checkpoint
-from spark_timely.log.store.cloud import open_storage
+from spark_timely.log.store.cloud import CloudStorage, open_storage
 from spark_timely.log.store.delta_calls import DeltaTable, delta_call
 from spark_timely.log.store.entries import (
     Entry,
@@ -88,6 +88,7 @@ from spark_timely.log.store.scratch import (
 )
 from spark_timely.log.store.storage import (
     PROMISE_HINT,
+    FileStorage,
     check_place,
     delta_options,
     is_promised,
@@ -100,8 +101,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from spark_timely.log.machine.state import DataFile
-    from spark_timely.log.store.cloud import CloudStorage
-    from spark_timely.log.store.storage import FileStorage, TableStorage
+    from spark_timely.log.store.storage import TableStorage
 
 
 Creation = Literal["made", "taken", "unclear"]
@@ -168,7 +168,9 @@ def _put(storage: FileStorage | CloudStorage, form: LogFormat, first: Sequence[D
     path = storage.uri
     try:
         content = _first_entry(path, form, first)
-        if storage.local:
+        if not isinstance(storage, FileStorage):
+            storage.check_excludes(first[0].path)
+        else:
             os.makedirs(storage.full("_delta_log"), exist_ok=True)
             storage.flush_place()
     except (DeltaError, OSError) as error:
@@ -608,8 +610,12 @@ class DeltaStore:
         InvalidOptionError
             If the log is on a volume, and nobody promised a single writer.
         LogFormatError
+        StorageError
+            If the log is in a store without conditional puts, and nobody promised a single writer.
         """
         check_place(self.path, self.options)
+        if isinstance(self.storage, CloudStorage):
+            self.storage.check_excludes(self._newest_entry)
         if self._rules.refused:
             msg = (
                 f"could not write log {self.path!r}: found {', '.join(self._rules.refused)}, unknown to those who write"
