@@ -35,10 +35,11 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.arguments import check_schema, check_text, check_whole, size_of
+from spark_timely.log.background import run_aside
 from spark_timely.log.commit import add_columns, append, drop_unclaimed, open_stream
 from spark_timely.log.compaction import CompactionReport, compact, merge_progress_files, merge_small_files
 from spark_timely.log.files.format import LogFormat, check_stream_name
-from spark_timely.log.files.parquet import TARGET_FILE_BYTES, check_codec, write_progress_file
+from spark_timely.log.files.parquet import TARGET_FILE_BYTES, check_codec, side_by_side, write_progress_file
 from spark_timely.log.machine.decide import closed_stream, missing_stream
 from spark_timely.log.machine.state import (
     OPEN_STREAM,
@@ -391,7 +392,7 @@ class Log:
         For who follows a log: nothing is remembered.
         """
         with self._lock:
-            found = [self._states.rows_in(path) for path in paths]
+            found = side_by_side(self.storage, self._states.rows_in, list(paths))
         return distinct_rows(self.format, pa.concat_tables([self.format.progress_schema.empty_table(), *found]))
 
     def recorded(self, stream: str, batch: int, step: int | None = None) -> StreamState | None:
@@ -886,17 +887,34 @@ class Log:
 
     def _maintain(self, state: StreamState) -> None:
         """Keep what a commit costs flat. Its failure is a warning: the commit has happened, and upkeep comes again."""
-        with self._lock:
+        with self._lock, self._upkeep(_TIDYING):
             # By the number of the commit, so that it does not matter how many processes made them.
-            if self.merge_every is not None and state.seq % self.merge_every == 0:
-                with self._upkeep(_MERGING):
-                    merge_progress_files(self._states, state.stream, self.merge_every)
-                    if self.auto_compact:
-                        merge_small_files(self._states, state.stream, self.merge_every)
-                    self._put_off.pop(_MERGING, None)
-            with self._upkeep(_TIDYING):
-                if self.store.tidy():
-                    self._put_off.pop(_TIDYING, None)
+            merges = self.merge_every is not None and state.seq % self.merge_every == 0
+            if not self.storage.local and not merges and not self.store.is_due():
+                return
+            other = None if self.storage.local else self.store.aside()
+            if other is None:
+                self._keep_up(self._states, state.stream, merges=merges)
+                return
+            states = self._states.copied(other)
+
+            def keep_up() -> None:
+                with self._upkeep(_TIDYING):
+                    self._keep_up(states, state.stream, merges=merges)
+                    self._states.forget_replaced_rows(states.store.live)
+
+            run_aside((self.path, tuple(sorted(self.store.storage_options.items()))), keep_up)
+
+    def _keep_up(self, states: StreamStates, stream: str, *, merges: bool) -> None:
+        if merges and self.merge_every is not None:
+            with self._upkeep(_MERGING):
+                merge_progress_files(states, stream, self.merge_every)
+                if self.auto_compact:
+                    merge_small_files(states, stream, self.merge_every)
+                self._put_off.pop(_MERGING, None)
+        with self._upkeep(_TIDYING):
+            if states.store.tidy():
+                self._put_off.pop(_TIDYING, None)
 
     def tidy(self) -> None:
         """Write a checkpoint of the table, and delete old entries of its log. A failure is kept as a problem."""

@@ -188,6 +188,13 @@ class UnreliableStore:
         """Pass on."""
         return self.inner.tidy(now=now)
 
+    def is_due(self) -> bool:
+        """Pass on."""
+        return self.inner.is_due()
+
+    def aside(self) -> None:
+        """Return None: what fails, fails in order."""
+
     def problems(self) -> list[str]:
         """Pass on."""
         return self.inner.problems()

@@ -26,7 +26,8 @@ import json
 import secrets
 import struct
 import zlib
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -49,11 +50,14 @@ if TYPE_CHECKING:
     from spark_timely.log.store.storage import Storage
 
 
+R = TypeVar("R")
+
 ROW_GROUP_ROWS = 128 * 1024
 TARGET_FILE_BYTES = 128 * 1024 * 1024
 CODECS = ("zstd", "snappy", "gzip", "brotli", "lz4", "none")
 # About how much smaller rows are in a file than in memory.
 _COMPRESSION = 3
+_READERS = 16  # at once
 # A stream name cannot contain a dot, and '#' would have to be escaped in the table's log.
 _OPEN_FILE_STEM = "open."
 
@@ -384,6 +388,29 @@ def read_file(
         except (pa.ArrowInvalid, OSError) as error:
             raise corrupt(storage.uri, path, error) from error
     return in_schema(table, schema)
+
+
+def side_by_side(storage: Storage, read: Callable[[str], R], paths: Sequence[str]) -> list[R]:
+    """Read several files; at once where each is a journey.
+
+    Parameters
+    ----------
+    storage : Storage
+        That the files are in.
+    read : callable
+        Reads one, in any thread.
+    paths : sequence of str
+
+    Examples
+    --------
+    >>> from spark_timely.log.store.storage import MemoryStorage
+    >>> side_by_side(MemoryStorage(), len, ["a", "bc"])
+    [1, 2]
+    """
+    if storage.local or len(paths) < 2:
+        return [read(path) for path in paths]
+    with ThreadPoolExecutor(min(_READERS, len(paths))) as pool:
+        return list(pool.map(read, paths))
 
 
 def file_times(file: pq.ParquetFile) -> tuple[IntArray, npt.NDArray[np.int64]] | None:

@@ -210,21 +210,26 @@ class TableUpkeep:
             If that could not be done. The log is as good as before.
         """
         try:
-            if self._newest is None:
-                self._newest = self._checkpoint()
-            over = self._behind(version) - self._due()
-            # At some versions only, so that of many who commit at once few do it; long after, whoever comes.
-            if not now and (over < 0 or version < self._tidy_from or (over % _TRY_AGAIN and over < _OVERDUE)):
+            if not now and not self.is_due(version):
                 return False
             self._tidy_from = version + _TRY_AGAIN
             self._newest = self._checkpoint()  # another handle may have written one
+            newest = self._newest
             if self._behind(version) >= (1 if now else self._due()):
-                self._newest = self._write_checkpoint(version, self._newest[0], harmless=harmless)
-            self._clean(self._newest[0])
+                newest = self._newest = self._write_checkpoint(version, newest[0], harmless=harmless)
+            self._clean(newest[0])
         except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
             raise self._not_tidied(plain(error)) from error
         self._tidy_from = 0
         return True
+
+    def is_due(self, version: int) -> bool:
+        """Return whether a checkpoint is due behind a version."""
+        if self._newest is None:
+            self._newest = self._checkpoint()
+        over = self._behind(version) - self._due()
+        # At some versions only, so that of many who commit at once few do it; long after, whoever comes.
+        return over >= 0 and version >= self._tidy_from and (over % _TRY_AGAIN == 0 or over >= _OVERDUE)
 
     def _not_tidied(self, found: str) -> StorageError:
         return StorageError(

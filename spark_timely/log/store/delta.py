@@ -904,6 +904,19 @@ class DeltaStore:
         """Write a checkpoint where one is due, and delete old entries of the table's log: see `TableUpkeep.tidy`."""
         return self._upkeep.tidy(self.version, harmless=self._rules.harmless, now=now)
 
+    def is_due(self) -> bool:
+        """Return whether a checkpoint is due. Reads nothing, as a rule."""
+        return self._upkeep.is_due(self.version)
+
+    def aside(self) -> DeltaStore | None:
+        """Return a second handle on the same snapshot, where each look is a journey. It takes no request."""
+        if self.storage.local:
+            return None
+        other = object.__new__(DeltaStore)
+        other.__dict__.update(self.__dict__)
+        other.live, other._table = self.live.copied(), None
+        return other
+
     def problems(self) -> list[str]:
         """Return what is wrong with the upkeep of the table, whoever should have done it; nothing is changed."""
         return self._upkeep.problems(self.version)

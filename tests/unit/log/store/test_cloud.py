@@ -16,6 +16,8 @@ import pytest
 
 from spark_timely.errors import DataLossError, InvalidOptionError, StorageError
 from spark_timely.log import Log
+from spark_timely.log import log as logs
+from spark_timely.log.background import finish_upkeep
 from spark_timely.log.files.parquet import read_file
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store import cloud
@@ -140,8 +142,10 @@ def test_opening_takes_few_requests(log: Log, url: str, asked: Counter[str]) -> 
     writer = log.writer(owner="me")
     for i in range(45):
         writer.append(rows(i), advance_to=i)
+    finish_upkeep()
     newest = log.store._upkeep._newest
     assert newest is not None
+    assert newest[0] > 0
     asked.clear()
     again = open_log(url)
     assert again.frontier().to_json() == [44]
@@ -154,6 +158,52 @@ def test_small_file_is_one_request(log: Log, asked: Counter[str]) -> None:
     asked.clear()
     assert log.messages()["v"].to_pylist() == [1]
     assert asked == {"get": 1}
+
+
+def test_upkeep_takes_no_request_of_the_append(url: str, asked: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[Callable[[], None]] = []
+    monkeypatch.setattr(logs, "run_aside", lambda log, job: jobs.append(job))
+    log = create_log(url, VALUES, minimum=(0,), merge_every=20)
+    writer = log.writer(owner="me")
+    for i in range(60):
+        asked.clear()
+        writer.append(rows(i), advance_to=i)
+        # An entry of a merge may be in the way: then it is read, and the next version is tried.
+        assert sum(asked.values()) <= 12
+        if len(jobs) > 1:
+            jobs.pop(0)()
+    while jobs:
+        jobs.pop(0)()
+    log.refresh()
+    assert len(log.files()) < 60
+    assert log.store._upkeep._newest[0] > 40
+    assert not log.store.problems()
+    assert open_log(url).messages()["v"].to_pylist() == list(range(60))
+    assert log.verify().legal
+
+
+def test_checkpoint_reads_no_entry_again(log: Log, asked: Counter[str]) -> None:
+    writer = log.writer(owner="me")
+    for i in range(15):
+        writer.append(rows(i), advance_to=i)
+    finish_upkeep()
+    asked.clear()
+    log.tidy()
+    assert asked["get"] <= 4
+    assert asked["put"] == 2
+
+
+def test_upkeep_goes_on_beside_the_writers(url: str) -> None:
+    log = create_log(url, VALUES, minimum=(0,), merge_every=10)
+    writer = log.writer(owner="me")
+    for i in range(120):
+        writer.append(rows(i), advance_to=i)
+    finish_upkeep()
+    log.refresh()
+    assert len(log._states.files("progress")) < 60
+    assert log.store._upkeep._newest[0] > 80
+    assert open_log(url).messages()["v"].to_pylist() == list(range(120))
+    assert not log.store.problems()
 
 
 # A store without conditional puts ------------------------------------------------------------------
