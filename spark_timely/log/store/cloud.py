@@ -585,12 +585,15 @@ class _Ranges:
         self._parts: list[pa.Buffer] = []
         self._wanted: list[tuple[int, int]] = []
         self._at = 0
+        self._ahead = _AHEAD_BYTES
         self.closed = False
 
-    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+    def expect(self, ranges: Sequence[tuple[int, int]], *, at_once: bool) -> None:
         """Say which ranges will be read, in this order; they are fetched together, some ahead."""
-        self._wanted = [(start, stop) for start, stop in ranges if start < self._end[0]]
+        base = self._end[0]
+        self._wanted = [(start, min(stop, base)) for start, stop in ranges if start < base]
         self._starts, self._parts = [], []
+        self._ahead = self._size if at_once else _AHEAD_BYTES
 
     def readable(self) -> bool:
         return True
@@ -623,6 +626,8 @@ class _Ranges:
         base, end = self._end
         if start >= base:
             return end.slice(start - base, stop - start)
+        if stop > base:
+            return bytes(self._range(start, base)) + bytes(end.slice(0, stop - base))
         found = self._fetched(start, stop)
         if found is None:
             self._fetch_ahead(start, stop)
@@ -642,11 +647,14 @@ class _Ranges:
         """Fetch the expected range that is asked for, and those behind it, up to a bound."""
         first = next((i for i, (low, high) in enumerate(self._wanted) if low <= start and stop <= high), None)
         if first is None:
+            if not self._wanted and not self._parts and self._size <= WHOLE_BYTES:
+                # Nobody said what is read of it: of a small file, all.
+                self._starts, self._parts = [0], self._storage.fetch(self._path, [0], [self._end[0]])
             return
         chosen: list[tuple[int, int]] = []
         total = 0
         for low, high in self._wanted[first:]:
-            if chosen and total + high - low > _AHEAD_BYTES:
+            if chosen and total + high - low > self._ahead:
                 break
             chosen.append((low, high))
             total += high - low
@@ -667,9 +675,12 @@ class CloudFile(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
         del mode  # taken by pyarrow before this
         self._ranges = ranges
 
-    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Say which ranges will be read, as (first byte, byte behind the last), in the order of reading."""
-        self._ranges.expect(ranges)
+    def expect(self, ranges: Sequence[tuple[int, int]], *, at_once: bool = False) -> None:
+        """Say which ranges will be read, as (first byte, byte behind the last), in the order of reading.
+
+        They are fetched together when the first is read; all `at_once`, or some ahead of what is read.
+        """
+        self._ranges.expect(ranges, at_once=at_once)
 
 
 class _Upload:

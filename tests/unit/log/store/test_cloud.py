@@ -10,15 +10,17 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import obstore
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from spark_timely.errors import DataLossError, InvalidOptionError, StorageError
 from spark_timely.log import Log
 from spark_timely.log import log as logs
 from spark_timely.log.background import finish_upkeep
-from spark_timely.log.files.parquet import read_file
+from spark_timely.log.files.parquet import expect_columns, read_file
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store import cloud
 from spark_timely.log.store import delta as delta_store
@@ -398,3 +400,68 @@ def test_lost_reply_of_a_large_file_is_settled_by_a_look(url: str, monkeypatch: 
         with pytest.raises(StorageError, match="could not write file 'a/y'"):
             storage.write("a/y", content)
     assert storage.names("a") == ["x"]
+
+
+# Reading by few requests -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def large() -> tuple[CloudStorage, str, pa.Table]:
+    """A file of a dozen MB in ten row groups: four columns that do not compress."""
+    noise = np.random.default_rng(0).integers(-(2**62), 2**62, (4, 400_000))
+    table = pa.table({name: pa.array(values) for name, values in zip("abcd", noise, strict=True)})
+    storage = CloudStorage(f"memory://cloud-{next(NUMBERS)}/log")
+    with storage.open_output("x.parquet") as sink:
+        pq.write_table(table, sink, row_group_size=40_000, compression="none", use_dictionary=False)
+    return storage, "x.parquet", table
+
+
+def test_one_column_of_a_large_file_takes_two_requests(
+    large: tuple[CloudStorage, str, pa.Table], asked: Counter[str]
+) -> None:
+    storage, path, table = large
+    found = read_file(storage, path, pa.schema([("b", pa.int64())]))
+    assert found["b"].equals(table["b"])
+    assert asked == {"get": 1, "get_ranges": 1}
+
+
+def test_all_of_a_large_file_takes_two_requests(large: tuple[CloudStorage, str, pa.Table], asked: Counter[str]) -> None:
+    storage, path, table = large
+    assert read_file(storage, path, table.schema).equals(table)
+    assert asked == {"get": 1, "get_ranges": 1}
+
+
+def test_row_groups_are_fetched_ahead_up_to_a_bound(
+    large: tuple[CloudStorage, str, pa.Table], asked: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, path, table = large
+    monkeypatch.setattr(cloud, "_AHEAD_BYTES", 3 << 20)
+    source = storage.open_input(path)
+    with pq.ParquetFile(source) as file:
+        expect_columns(source, file.metadata, range(10), {"a", "c"})
+        batches = list(file.iter_batches(10_000, columns=["a", "c"], use_threads=False))
+    assert pa.Table.from_batches(batches).equals(table.select(["a", "c"]))
+    # 6.4 MB of two columns.
+    assert asked["get"] == 1
+    assert 2 <= asked["get_ranges"] <= 4
+
+
+def test_what_was_not_expected_is_read_too(large: tuple[CloudStorage, str, pa.Table]) -> None:
+    storage, path, table = large
+    source = storage.open_input(path)
+    with pq.ParquetFile(source) as file:
+        expect_columns(source, file.metadata, [3], {"a"})
+        assert file.read_row_group(7).equals(table.slice(280_000, 40_000))
+        assert file.read_row_group(3).equals(table.slice(120_000, 40_000))
+
+
+def test_middling_file_that_nobody_announced_takes_two_requests(url: str, asked: Counter[str]) -> None:
+    storage, content = CloudStorage(url), os.urandom(1 << 20)
+    storage.write("x", content)
+    asked.clear()
+    with storage.open_input("x") as source:
+        assert source.size() == 1 << 20
+        for start in (5, 1 << 19, 900_000, 1_000_000, (1 << 20) - 3, 0):
+            source.seek(start)
+            assert source.read(99_999) == content[start : start + 99_999]
+    assert asked == {"get": 1, "get_ranges": 1}
