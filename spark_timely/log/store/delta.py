@@ -815,7 +815,12 @@ class DeltaStore:
                 self._links = False
                 raise self._lost(found="no hard links") from error
             if done:
-                if self._entry_mark() != self._mark:
+                try:
+                    behind = self._entry_mark() == self._mark
+                except StorageError as error:
+                    # It has its name: who takes this for a refusal would delete files of the log.
+                    raise OSError(error.message) from error
+                if not behind:
                     # Stopped for so long that the versions behind were tidied away: was it put in the past?
                     msg = "entries that were tidied away meanwhile"
                     raise OSError(msg)

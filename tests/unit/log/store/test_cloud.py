@@ -465,3 +465,17 @@ def test_middling_file_that_nobody_announced_takes_two_requests(url: str, asked:
             source.seek(start)
             assert source.read(99_999) == content[start : start + 99_999]
     assert asked == {"get": 1, "get_ranges": 1}
+
+
+def test_error_behind_an_entry_that_was_put_deletes_nothing(
+    log: Log, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look behind the put fails: what the entry names is part of the log."""
+    writer = log.writer(owner="me")
+    with monkeypatch.context() as patch:
+        break_calls(patch, "head", lambda path: True, BUSY)
+        with pytest.raises(StorageError, match="SlowDown") as told:
+            writer.append(rows(1))
+        assert not told.value.determinate
+    assert open_log(url).messages()["v"].to_pylist() == [1]
+    assert open_log(url).verify().legal
