@@ -412,25 +412,40 @@ class CloudStorage:
         if replace or is_promised(self.options):
             if not replace and self.exists(path):
                 raise FileExistsError(path)
-            self.write(path, content)
+            try:
+                self.write(path, content)
+            except StorageError as error:
+                raise self._unclear(error) from error
         else:
             self._put_new(path, content)
         self._keep(path, content)
 
+    def _unclear(self, error: StorageError) -> StorageError:
+        """Return an error behind a put that may have happened."""
+        context = {name: value for name, value in error.context.items() if name != "determinate"}
+        return StorageError(error.message, hint=error.hint, context=context, determinate=False)
+
     def _put_new(self, path: str, content: bytes) -> None:
         import obstore
+
+        found: bytes | None
 
         try:
             made = self._call("write", "put", path, content, file=path, mode="create", use_multipart=False)
         except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError) as error:
             # It may be our own attempt that the client tried again after a lost reply.
-            if self.find(path) != content:
+            try:
+                found = self.find(path)
+            except StorageError as unread:
+                # Whoever takes this for a refusal would delete what a file of ours names.
+                raise self._unclear(unread) from error
+            if found != content:
                 raise FileExistsError(path) from error
             return
         except StorageError as error:
             if error.determinate:
                 raise
-            found: bytes | None = None
+            found = None
             with suppress(StorageError):
                 found = self.find(path)
             if found is None:

@@ -55,6 +55,7 @@ from spark_timely.spark.capture.staging import (
     without_places,
     write_files,
 )
+from spark_timely.spark.scan import spark_root
 from spark_timely.spark.session import stored
 
 if TYPE_CHECKING:
@@ -145,6 +146,8 @@ def capture(
     """
     parsed = _options(path, {**options, **stored(checked_options(storage_options))})
     parsed = replace(parsed, checkpoint_location=parsed.checkpoint_location if checkpoint is None else checkpoint)
+    # Before any job, and before anything is written.
+    spark_root(df.sparkSession, open_storage(parsed.path, parsed.storage_options))
     ident = _ident(df, batch_id, step, app_id, parsed)
     if parsed.dialect == "cdcv2":
         return capture_messages(df, make_plan(df.schema, parsed, ident), ident)

@@ -46,6 +46,7 @@ from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.plan import CapturePlan, Standing, find_log
 from spark_timely.spark.capture.classify import RowClass, digest_in
+from spark_timely.spark.scan import spark_root
 from spark_timely.spark.session import changed_settings
 from spark_timely.time.arrays import IntArray, beyond, consolidate_rows, is_sorted, joined_bounds, minimal
 from spark_timely.time.domain import plain_value
@@ -258,7 +259,7 @@ def write_files(
 
     Columns in `plain` get no dictionary; see `Hints`.
     """
-    target = storage.full(staging)
+    root = spark_root(data.sparkSession, storage)
     writer = (
         data.write.option("compression", "uncompressed" if options.compression == "none" else options.compression)
         .option("parquet.block.row.count.limit", str(_ROW_GROUP_ROWS))
@@ -273,7 +274,7 @@ def write_files(
     if by_class:
         writer = writer.partitionBy("_event")
     with changed_settings(data.sparkSession, _CONF, purpose="capture"):
-        writer.parquet(f"file://{target}" if storage.local else f"{storage.uri}/{staging}")
+        writer.parquet(f"{root}/{staging}")
 
 
 @dataclass(slots=True)

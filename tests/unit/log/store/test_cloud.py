@@ -479,3 +479,42 @@ def test_error_behind_an_entry_that_was_put_deletes_nothing(
         assert not told.value.determinate
     assert open_log(url).messages()["v"].to_pylist() == [1]
     assert open_log(url).verify().legal
+
+
+def test_name_that_is_taken_and_cannot_be_read_may_be_ours(log: Log, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client tried again after a lost reply, and the look at whose entry it is fails."""
+    writer = log.writer(owner="me")
+    put, get, taken = obstore.put, obstore.get, []
+
+    def put_twice(store: Any, path: str, *args: Any, **more: Any) -> Any:
+        answer = put(store, path, *args, **more)
+        if path.endswith(".json"):
+            taken.append(path)
+            put(store, path, *args, **more)
+        return answer
+
+    def refuse(store: Any, path: str, *args: Any, **more: Any) -> Any:
+        if path in taken:
+            raise obstore.exceptions.GenericError(FORBIDDEN)
+        return get(store, path, *args, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(obstore, "put", put_twice)
+        patch.setattr(obstore, "get", refuse)
+        with pytest.raises(StorageError, match="SignatureDoesNotMatch") as told:
+            writer.append(rows(1))
+        assert not told.value.determinate
+    assert open_log(url).messages()["v"].to_pylist() == [1]
+    assert open_log(url).verify().legal
+
+
+def test_put_of_a_single_writer_that_fails_is_unclear(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = create_log(url, VALUES, minimum=(0,), single_writer=True)
+    writer = log.writer(owner="me")
+    with monkeypatch.context() as patch:
+        break_calls(patch, "put", lambda path: path.endswith(".json"), BUSY, after=True)
+        break_calls(patch, "get", lambda path: path.endswith(".json"), FORBIDDEN)
+        with pytest.raises(StorageError):
+            writer.append(rows(1))
+    assert open_log(url).messages()["v"].to_pylist() in ([], [1])
+    assert open_log(url).verify().legal
