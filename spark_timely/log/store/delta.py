@@ -818,7 +818,7 @@ class DeltaStore:
                 try:
                     behind = self._entry_mark() == self._mark
                 except StorageError as error:
-                    # It has its name: who takes this for a refusal would delete files of the log.
+                    # It has its name: taken for a refusal, this would delete files of the log.
                     raise OSError(error.message) from error
                 if not behind:
                     # Stopped for so long that the versions behind were tidied away: was it put in the past?
