@@ -263,11 +263,16 @@ class Orders:
 
         They are there at once; an assertion shows all of them: ``assert seen.total <= 6, seen``.
         """
-        seen = _Running(self, len(self.since(0)))
+        seen = _Running(self, self.total)
         try:
             yield seen
         finally:
-            seen.stop = len(self.since(0))
+            seen.stop = self.total
+
+    @property
+    def total(self) -> int:
+        """How many requests came, since the start or the last `reset`."""
+        return len(self.since(0))
 
     @property
     def broken(self) -> Counter[str]:
@@ -703,6 +708,16 @@ class ProxyProcess(Orders):
     @delay.setter
     def delay(self, seconds: float) -> None:
         self._order("PUT", "/delay", seconds)
+
+    @property
+    def total(self) -> int:
+        """As of `Orders`, in one short answer."""
+        return int(self._order("GET", "/stats")["total"])
+
+    @property
+    def broken(self) -> Counter[str]:
+        """As of `Orders`, in one short answer."""
+        return Counter(self._order("GET", "/stats")["faults"])
 
     def since(self, start: int, stop: int | None = None) -> list[Request]:
         """Return the requests from a place on, of all since the start or the last `reset`."""
