@@ -51,7 +51,7 @@ from xml.etree import ElementTree
 FAULTS = {
     "delay": "the store is asked `delay` seconds late",
     "slow": "the answer comes `delay` seconds late, after the store has done what was asked",
-    "strip": "the header `header` is not passed on; the answer comes `delay` seconds late",
+    "strip": "the header `header` is not passed on; the store is asked `delay` seconds late",
     "500": "an internal error; the store is not asked",
     "503": "too many requests; the store is not asked",
     "403": "no permission; the store is not asked",
@@ -66,7 +66,7 @@ KINDS = ("GET", "HEAD", "LIST", "PUT", "POST", "DELETE")
 PASSES = frozenset({"delay", "slow", "strip"})  # the store is asked, and what it says is said
 DONE = frozenset({"500-after", "hang-after", "lost", "cut"})  # the store is asked, what it says is not
 
-_CODES = {
+CODES = {
     "s3": {"500": "InternalError", "503": "SlowDown", "403": "AccessDenied"},
     "azure": {"500": "InternalError", "503": "ServerBusy", "403": "AuthorizationFailure"},
 }
@@ -305,8 +305,8 @@ class Proxy(Orders):
     """
 
     def __init__(self, upstream: str, *, style: str = "s3", port: int = 0, delay: float = 0.0) -> None:
-        if style not in _CODES:
-            raise ValueError(f"found style={style!r}, there are {sorted(_CODES)}")
+        if style not in CODES:
+            raise ValueError(f"found style={style!r}, there are {sorted(CODES)}")
         self.upstream = upstream
         self.style = style
         self.delay = delay
@@ -416,7 +416,7 @@ class Proxy(Orders):
 
     def error(self, status: str, key: str) -> tuple[bytes, dict[str, str]]:
         """Return the body and the headers of an error as the store says it."""
-        code = _CODES[self.style][status]
+        code = CODES[self.style][status]
         body = (
             f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>{_TEXTS[status]}</Message>'
             f"<Resource>{key}</Resource><RequestId>0</RequestId></Error>"
@@ -523,7 +523,7 @@ class _Handler(BaseHTTPRequestHandler):
         proxy.pause(proxy.delay)
         last = rules[-1] if rules else None
         breaks = last is not None and last.fault not in PASSES
-        proxy.pause(sum(rule.delay for rule in rules if rule.fault == "delay"))
+        proxy.pause(sum(rule.delay for rule in rules if rule.fault in ("delay", "strip")))
         if last is not None and breaks and last.fault not in DONE:
             if last.fault in ("hang", "reset"):
                 proxy.pause(last.delay if last.fault == "hang" else 0)
@@ -532,7 +532,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         dropped = {rule.header.lower() for rule in rules if rule.fault == "strip"}
         status, headers, answer = self._ask(request, body, dropped)
-        proxy.pause(sum(rule.delay for rule in rules if rule.fault in ("slow", "strip")))
+        proxy.pause(sum(rule.delay for rule in rules if rule.fault == "slow"))
         if last is not None and breaks:
             if last.fault == "500-after":
                 self._say(request, 500, *proxy.error("500", request.key))
@@ -817,7 +817,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the proxy until it is interrupted; its two ports are said on the first line."""
     parser = argparse.ArgumentParser(prog="python -m tests.stores.proxy", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--upstream", required=True, help="host:port of the store")
-    parser.add_argument("--style", choices=sorted(_CODES), default="s3")
+    parser.add_argument("--style", choices=sorted(CODES), default="s3")
     parser.add_argument("--port", type=int, default=0, help="where to listen; 0 for a free one")
     parser.add_argument("--control", type=int, default=0, help="where to take orders; 0 for a free one")
     parser.add_argument("--delay", type=float, default=0.0, help="seconds that every request takes longer")
