@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_timely.errors import StorageError, TimelyError, UpperMismatchError
+from spark_timely.errors import RolledBackError, StorageError, TimelyError, UpperMismatchError
 from spark_timely.log.log import create_log, open_log
 
 SCHEMA = pa.schema([("v", pa.int64())])
@@ -41,11 +41,13 @@ def produce(
     deadline_s: float = 300.0,
     streams: int | None = None,
     merge_every: int | None = 10,
+    shared: bool = False,
 ) -> Counter[str]:
     """Append batches until there are so many, or it is enough; return how often which error came in between.
 
     An append that failed is made again with its key, by a handle that was opened anew. With `streams` the log is
-    created where it is not there. An error that is neither the store's nor a lost race goes to the caller.
+    created where it is not there; a stream that is `shared` has other producers of the same batches, which may be ahead
+    at any moment. An error that is neither the store's nor a lost race goes to the caller.
     """
     failures: Counter[str] = Counter()
     end = time.monotonic() + deadline_s
@@ -60,8 +62,10 @@ def produce(
                 log = open_log(url, storage_options=options, merge_every=merge_every)
                 writer = log.writer(f"s{stream}", owner=f"s{stream}")
             writer.append(rows, advance_to=batch + 1, batch=batch)
-        except (StorageError, UpperMismatchError) as error:
+        except (StorageError, UpperMismatchError, RolledBackError) as error:
             failures[type(error).__name__] += 1
+            if isinstance(error, RolledBackError) and not shared:
+                raise
             if not isinstance(error, UpperMismatchError):
                 writer = None
             if time.monotonic() > end:

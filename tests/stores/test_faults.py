@@ -9,7 +9,6 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -20,7 +19,7 @@ from tests.faults.harness import long_lane, seed_of_run, tell
 from tests.stores.conftest import Place
 from tests.stores.producer import SCHEMA, outcome, produce, start
 from tests.stores.proxy import CODES, Plan, Rule
-from tests.stores.servers import STORES, Server
+from tests.stores.servers import Server
 
 pytestmark = pytest.mark.faults
 
@@ -60,6 +59,9 @@ def in_threads(*work: Callable[[], object]) -> None:
         raise problems[0]
 
 
+OTHERS = ("500-after", "reset", "503")
+NOT_SETTLED = "the completion of an upload in parts is not settled (issue 18, part 6)"
+
 # Random faults --------------------------------------------------------------------------------------
 
 
@@ -90,41 +92,46 @@ def test_random_faults_lose_nothing_and_repeat_nothing(place: Place, retries: st
     assert_exactly_once(place, acknowledged)
 
 
-def _requests_of_an_append(place: Place) -> int:
-    writer = open_log(place.url, storage_options=place.options).writer("s0", owner="s0")
-    with place.proxy.counting() as seen:
-        writer.append(pa.table({"_time": [0], "v": [0]}), advance_to=1, batch=0)
-    return seen.total
-
-
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("fault", ["lost", "500-after", "reset", "503"])
-def test_fault_on_any_request_of_an_append_is_absorbed(place: Place, fault: str) -> None:
+@pytest.mark.parametrize("fault", ["lost", *(pytest.param(each, marks=pytest.mark.long) for each in OTHERS)])
+def test_fault_on_any_request_of_an_append_is_absorbed(
+    place: Place, fault: str, request: pytest.FixtureRequest
+) -> None:
+    if place.server.name != "moto" and fault in ("lost", "500-after"):
+        # moto completes an upload twice.
+        request.applymarker(pytest.mark.xfail(strict=True, raises=StorageError, reason=NOT_SETTLED))
     create_log(place.url, SCHEMA, minimum=(0,), storage_options=place.options)
     writer = open_log(place.url, storage_options=place.options, merge_every=None).writer("s0", owner="s0")
-    writer.append(pa.table({"_time": [0], "v": [0]}), advance_to=1)
-    number = _requests_of_an_append(place)
-    for skip in range(number):
-        value = skip + 1
+
+    def append(value: int) -> None:
+        assert writer.append(pa.table({"_time": [value], "v": [value]}), advance_to=value).committed
+
+    append(0)
+    with place.proxy.counting() as seen:
+        append(1)
+    for skip in range(seen.total):
         with place.proxy.breaking(Rule(fault, skip=skip, times=1)):
-            assert writer.append(pa.table({"_time": [value], "v": [value]}), advance_to=value).committed, skip
+            append(skip + 2)
     values = open_log(place.url, storage_options=place.options).messages()["v"].to_pylist()
-    assert sorted(values) == [0, *range(number + 1)]
+    assert sorted(values) == list(range(seen.total + 2))
 
 
 # A store that ignores conditions --------------------------------------------------------------------
+
+# moto alone: the others refuse a request whose signature is of a header that is gone.
+IGNORANT = pytest.mark.parametrize("server", ["moto"], indirect=True)
 
 STRIPS = Rule("strip", kind="PUT", key=ENTRY, delay=0.4)
 NO_PROBE = "conditional puts are not tried before the first write (issue 18, part 1)"
 
 
+@IGNORANT
 @pytest.mark.xfail(strict=True, reason=NO_PROBE)
 def test_store_without_conditional_puts_is_refused_at_creation(place: Place) -> None:
     with place.proxy.breaking(STRIPS), pytest.raises(TimelyError, match="singleWriter"):
         create_log(place.url, SCHEMA, minimum=(0,), storage_options=place.options)
 
 
+@IGNORANT
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason=NO_PROBE)
 def test_store_without_conditional_puts_acknowledges_no_append(place: Place) -> None:
     create_log(place.url, SCHEMA, minimum=(0,), streams=2, storage_options=place.options)
@@ -138,6 +145,7 @@ def test_store_without_conditional_puts_acknowledges_no_append(place: Place) -> 
     assert all("singleWriter" in words for _, words in said)
 
 
+@IGNORANT
 def test_promise_of_one_writer_allows_such_a_store(place: Place) -> None:
     with place.proxy.breaking(STRIPS):
         log = create_log(place.url, SCHEMA, minimum=(0,), storage_options=place.options, single_writer=True)
@@ -160,7 +168,7 @@ def test_processes_that_create_and_fill_one_log_lose_nothing(place: Place) -> No
 @pytest.mark.long
 def test_two_processes_on_one_stream_append_each_batch_once(place: Place) -> None:
     create_log(place.url, SCHEMA, minimum=(0,), storage_options=place.options)
-    first, second = outcome([start(place.url, place.options, 0, batches=25) for _ in range(2)])
+    first, second = outcome([start(place.url, place.options, 0, batches=25, shared=True) for _ in range(2)])
     assert sorted(first) == sorted(second)
     assert_exactly_once(place, first)
 
@@ -181,10 +189,9 @@ def test_creations_at_one_moment_make_one_log(place: Place) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", ["minio"])
-def test_store_killed_under_two_writers_has_all_it_acknowledged(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("server", ["minio"], indirect=True)
+def test_store_killed_under_two_writers_has_what_it_said(server: Server) -> None:
     """Not Azurite, which keeps its index in memory for seconds, nor moto, which keeps all there."""
-    server: Server = STORES[name](tmp_path).start()
     url, options = server.url("killed"), {**server.options(), "timeout": "5s", "retry_timeout": "2s"}
     acknowledged: list[int] = []
     done = threading.Event()
