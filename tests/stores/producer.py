@@ -1,6 +1,6 @@
 """A producer that repeats what failed, with the key that it had, and says what was acknowledged.
 
-As a process: ``python -m tests.stores.producer JSON``, where the JSON has the arguments of `produce`; each value that
+As a process: ``python -m tests.stores.producer JSON``, where the JSON has the arguments of `main`; each value that
 was acknowledged is a line of its output. What must be in the log afterwards is told by these lines alone.
 """
 
@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +77,10 @@ def produce(
     return failures
 
 
-def start(url: str, options: Mapping[str, str], stream: int, **more: Any) -> subprocess.Popen[str]:
-    """Start a producer as a process; its output is `outcome`'s."""
+def start(url: str, options: Mapping[str, str], *own: int, **more: Any) -> subprocess.Popen[str]:
+    """Start a process with a producer for each of some streams; its output is `outcome`'s."""
     root = str(Path(__file__).resolve().parents[2])
-    given = json.dumps({"url": url, "options": dict(options), "stream": stream, **more})
+    given = json.dumps({"url": url, "options": dict(options), "own": own, **more})
     return subprocess.Popen(
         [sys.executable, "-m", "tests.stores.producer", given],
         stdin=subprocess.DEVNULL,
@@ -112,8 +113,16 @@ def _say(values: list[int]) -> None:
     sys.stdout.flush()
 
 
+def main(own: list[int], **more: Any) -> None:
+    """Run a producer for each stream, side by side; the first error that one had ends the process."""
+    with ThreadPoolExecutor(len(own)) as pool:
+        running = [pool.submit(produce, stream=stream, tell=_say, **more) for stream in own]
+    for each in running:
+        each.result()
+
+
 if __name__ == "__main__":
     try:
-        produce(**json.loads(sys.argv[1]), tell=_say)
+        main(**json.loads(sys.argv[1]))
     except TimelyError as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from error

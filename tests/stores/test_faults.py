@@ -159,9 +159,12 @@ def test_promise_of_one_writer_allows_such_a_store(place: Place) -> None:
 
 
 def test_processes_that_create_and_fill_one_log_lose_nothing(place: Place) -> None:
-    n, batches = (4, 25) if long_lane() else (2, 5)
-    acknowledged = outcome([start(place.url, place.options, s, streams=n, batches=batches) for s in range(n)])
-    assert [len(each) for each in acknowledged] == [2 * batches] * n
+    n, each, batches = (4, 4, 10) if long_lane() else (2, 1, 5)
+    streams = [range(number * each, (number + 1) * each) for number in range(n)]
+    acknowledged = outcome(
+        [start(place.url, place.options, *own, streams=n * each, batches=batches) for own in streams]
+    )
+    assert [len(said) for said in acknowledged] == [2 * batches * each] * n
     assert_exactly_once(place, list(itertools.chain.from_iterable(acknowledged)))
 
 
