@@ -9,7 +9,7 @@ In a test::
         options = server.options(proxy.address)
         with proxy.counting() as seen:
             writer.append(rows)
-        assert seen.total <= 6, seen
+        assert seen.total <= 6, str(seen)
         with proxy.breaking(Rule("lost", kind="PUT", key="_delta_log/", times=1)):
             writer.append(rows)
 
@@ -261,7 +261,7 @@ class Orders:
     def counting(self) -> Iterator[Seen]:
         """Give the requests that come within the block: `seen.total`, `seen.by_kind`, `seen.requests`.
 
-        They are there at once; an assertion shows all of them: ``assert seen.total <= 6, seen``.
+        They are there at once; an assertion shows all of them: ``assert seen.total <= 6, str(seen)``.
         """
         seen = _Running(self, self.total)
         try:
@@ -440,8 +440,8 @@ class _Running(Seen):
         self._start = start
         self.stop: int | None = None
 
-    @property  # type: ignore[override]
-    def requests(self) -> list[Request]:
+    @property
+    def requests(self) -> list[Request]:  # type: ignore[override]
         """In the order in which they came."""
         return self._proxy.since(self._start, self.stop)
 
