@@ -102,6 +102,8 @@ class Request:
         What the store answered; 0 where it was not asked or did not answer (yet).
     size : int
         Bytes of the request's body.
+    problem : str
+        Why the store gave no answer, where it was asked and gave none.
     """
 
     number: int
@@ -113,6 +115,7 @@ class Request:
     status: int = 0
     upstream: int = 0
     size: int = 0
+    problem: str = ""
 
 
 @dataclass
@@ -142,7 +145,9 @@ class Seen:
         return [request.key for request in self.requests if request.kind == kind]
 
     def __str__(self) -> str:
-        lines = [f"  {r.kind:6} {r.key} -> {r.status or 'no answer'} {r.fault}".rstrip() for r in self.requests]
+        lines = [
+            f"  {r.kind:6} {r.key} -> {r.status or 'no answer'} {r.fault} {r.problem}".rstrip() for r in self.requests
+        ]
         return "\n".join([f"{self.total} requests: {dict(self.by_kind)}", *lines])
 
 
@@ -559,8 +564,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _ask(self, request: Request, body: bytes | None, dropped: set[str]) -> tuple[int, list[tuple[str, str]], bytes]:
         """Ask the store; return status, headers and body of its answer, or reset where it gives none."""
-        store = self._connection()
         try:
+            store = self._connection()
             store.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
                 if name.lower() not in (_HOP - {"transfer-encoding"}) | dropped:
@@ -570,7 +575,9 @@ class _Handler(BaseHTTPRequestHandler):
             answer = store.getresponse()
             content = answer.read()
         except (OSError, http.client.HTTPException) as error:
-            store.close()
+            request.problem = repr(error)
+            if self._store is not None:
+                self._store.close()
             raise _ResetError from error
         request.upstream = answer.status
         headers = [(name, value) for name, value in answer.getheaders() if name.lower() not in _HOP]
@@ -592,10 +599,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return store
             store.close()
         self._store = store = http.client.HTTPConnection(self.proxy.upstream, timeout=_UPSTREAM_S)
-        try:
-            store.connect()
-        except OSError as error:
-            raise _ResetError from error
+        store.connect()
         store.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return store
 

@@ -89,7 +89,11 @@ def test_random_faults_lose_nothing_and_repeat_nothing(place: Place, retries: st
     tell(f"{len(acknowledged)} rows, {dict(place.proxy.broken)}, {place.proxy.total} requests")
     assert sum(place.proxy.broken.values()) >= wanted
     assert acknowledged
-    assert_exactly_once(place, acknowledged)
+    with place.proxy.counting() as seen:
+        try:
+            assert_exactly_once(place, acknowledged)
+        finally:
+            tell("\n".join(f"{each.key}: {each.problem}" for each in seen.requests if each.problem))
 
 
 @pytest.mark.parametrize("fault", ["lost", *(pytest.param(each, marks=pytest.mark.long) for each in OTHERS)])
