@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,13 @@ NOTHING = (np.empty((0, 1), np.int64), np.empty(0, np.int64))
 
 @dataclass
 class LogMaker:
-    """Makes logs of one kind, and further handles on them."""
+    """Makes logs of one kind, and further handles on them; the directory may be a URL in a store."""
 
     kind: str
-    directory: Path
+    directory: Path | str
     seed: int = 0
     made: int = 0
+    storage_options: Mapping[str, str] | None = None
 
     def create(self, schema: pa.Schema = VALUES, **options: Any) -> Log:
         options.setdefault("minimum", (0,) * len(options.get("times", ("long",))))
@@ -40,7 +41,8 @@ class LogMaker:
         else:
             # An object store in this process: reached as any other, and as strict.
             root = f"memory://{self.directory}" if self.kind.endswith("cloud") else str(self.directory)
-            log = create_log(f"{root}/log {self.made}", schema, **options)
+            path = f"{root}/log {self.made}"
+            log = create_log(path, schema, storage_options=self.storage_options, **options)
         return self._wrapped(log)
 
     def another(self, log: Log) -> Log:
@@ -48,7 +50,8 @@ class LogMaker:
         store = log.store.inner if isinstance(log.store, UnreliableStore) else log.store
         if isinstance(store, MemoryStore):
             return self._wrapped(MemoryLog(MemoryStore(store.table), clock=log._clock, merge_every=log.merge_every))
-        return self._wrapped(open_log(log.path, clock=log._clock, merge_every=log.merge_every))
+        options: dict[str, Any] = {"clock": log._clock, "merge_every": log.merge_every}
+        return self._wrapped(open_log(log.path, storage_options=self.storage_options, **options))
 
     def _wrapped(self, log: Log) -> Log:
         if self.kind.startswith("unreliable"):

@@ -10,12 +10,25 @@ from dataclasses import dataclass
 import pytest
 
 from tests.stores.proxy import ProxyProcess
-from tests.stores.servers import STORES, MissingError, Server
+from tests.stores.servers import STORES, MissingError, Server, prepare
 
 EVERY_STORE = [pytest.param(name, marks=() if name == "moto" else pytest.mark.long) for name in STORES]
 """Parameters of the fixture `server`: the short lane has moto alone."""
 
 _numbers = itertools.count()
+_missing: dict[str, str] = {}  # why a server cannot be had
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build what is needed before the first test: a test may not take that long."""
+    if session.config.option.collectonly:
+        return
+    wanted = {item.callspec.params.get("server") for item in session.items if hasattr(item, "callspec")}
+    for name in sorted(wanted & set(STORES)):
+        try:
+            prepare(name)
+        except MissingError as error:
+            _missing[name] = str(error)
 
 
 @dataclass
@@ -43,17 +56,12 @@ class Place:
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Server]]:
     """Return a function that gives the server of a name, started when it is first asked for."""
     running: dict[str, Server] = {}
-    missing: dict[str, str] = {}
 
     def give(name: str) -> Server:
-        if name in missing:
-            pytest.skip(missing[name])
+        if name in _missing:
+            pytest.skip(f"{name} cannot be had: {_missing[name]}")
         if name not in running:
-            try:
-                running[name] = STORES[name](tmp_path_factory.mktemp(name)).start()
-            except MissingError as error:
-                missing[name] = str(error)
-                pytest.skip(missing[name])
+            running[name] = STORES[name](tmp_path_factory.mktemp(name)).start()
         return running[name]
 
     yield give

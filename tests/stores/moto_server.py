@@ -1,6 +1,6 @@
 """S3 as moto plays it, on a port of loopback: ``python -m tests.stores.moto_server 9000``.
 
-moto looks whether there is an object, and then puts one: of two conditional puts at one moment both would succeed. Here
+moto looks whether there is an object, and then puts one: of two conditional puts at one moment both may succeed. Here
 requests that write are answered one after the other.
 """
 

@@ -9,7 +9,7 @@ In a test::
         options = server.options(proxy.address)
         with proxy.counting() as seen:
             writer.append(rows)
-        assert seen.total <= 6, seen
+        assert seen.total <= 6, str(seen)
         with proxy.breaking(Rule("lost", kind="PUT", key="_delta_log/", times=1)):
             writer.append(rows)
 
@@ -51,7 +51,7 @@ from xml.etree import ElementTree
 FAULTS = {
     "delay": "the store is asked `delay` seconds late",
     "slow": "the answer comes `delay` seconds late, after the store has done what was asked",
-    "strip": "the header `header` is not passed on; the answer comes `delay` seconds late",
+    "strip": "the header `header` is not passed on; the store is asked `delay` seconds late",
     "500": "an internal error; the store is not asked",
     "503": "too many requests; the store is not asked",
     "403": "no permission; the store is not asked",
@@ -66,7 +66,7 @@ KINDS = ("GET", "HEAD", "LIST", "PUT", "POST", "DELETE")
 PASSES = frozenset({"delay", "slow", "strip"})  # the store is asked, and what it says is said
 DONE = frozenset({"500-after", "hang-after", "lost", "cut"})  # the store is asked, what it says is not
 
-_CODES = {
+CODES = {
     "s3": {"500": "InternalError", "503": "SlowDown", "403": "AccessDenied"},
     "azure": {"500": "InternalError", "503": "ServerBusy", "403": "AuthorizationFailure"},
 }
@@ -102,6 +102,8 @@ class Request:
         What the store answered; 0 where it was not asked or did not answer (yet).
     size : int
         Bytes of the request's body.
+    problem : str
+        Why the store gave no answer, where it was asked and gave none.
     """
 
     number: int
@@ -113,6 +115,7 @@ class Request:
     status: int = 0
     upstream: int = 0
     size: int = 0
+    problem: str = ""
 
 
 @dataclass
@@ -142,7 +145,9 @@ class Seen:
         return [request.key for request in self.requests if request.kind == kind]
 
     def __str__(self) -> str:
-        lines = [f"  {r.kind:6} {r.key} -> {r.status or 'no answer'} {r.fault}".rstrip() for r in self.requests]
+        lines = [
+            f"  {r.kind:6} {r.key} -> {r.status or 'no answer'} {r.fault} {r.problem}".rstrip() for r in self.requests
+        ]
         return "\n".join([f"{self.total} requests: {dict(self.by_kind)}", *lines])
 
 
@@ -261,13 +266,18 @@ class Orders:
     def counting(self) -> Iterator[Seen]:
         """Give the requests that come within the block: `seen.total`, `seen.by_kind`, `seen.requests`.
 
-        They are there at once; an assertion shows all of them: ``assert seen.total <= 6, seen``.
+        They are there at once; an assertion shows all of them: ``assert seen.total <= 6, str(seen)``.
         """
-        seen = _Running(self, len(self.since(0)))
+        seen = _Running(self, self.total)
         try:
             yield seen
         finally:
-            seen.stop = len(self.since(0))
+            seen.stop = self.total
+
+    @property
+    def total(self) -> int:
+        """How many requests came, since the start or the last `reset`."""
+        return len(self.since(0))
 
     @property
     def broken(self) -> Counter[str]:
@@ -300,8 +310,8 @@ class Proxy(Orders):
     """
 
     def __init__(self, upstream: str, *, style: str = "s3", port: int = 0, delay: float = 0.0) -> None:
-        if style not in _CODES:
-            raise ValueError(f"found style={style!r}, there are {sorted(_CODES)}")
+        if style not in CODES:
+            raise ValueError(f"found style={style!r}, there are {sorted(CODES)}")
         self.upstream = upstream
         self.style = style
         self.delay = delay
@@ -411,7 +421,7 @@ class Proxy(Orders):
 
     def error(self, status: str, key: str) -> tuple[bytes, dict[str, str]]:
         """Return the body and the headers of an error as the store says it."""
-        code = _CODES[self.style][status]
+        code = CODES[self.style][status]
         body = (
             f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>{_TEXTS[status]}</Message>'
             f"<Resource>{key}</Resource><RequestId>0</RequestId></Error>"
@@ -435,8 +445,8 @@ class _Running(Seen):
         self._start = start
         self.stop: int | None = None
 
-    @property  # type: ignore[override]
-    def requests(self) -> list[Request]:
+    @property
+    def requests(self) -> list[Request]:  # type: ignore[override]
         """In the order in which they came."""
         return self._proxy.since(self._start, self.stop)
 
@@ -518,7 +528,7 @@ class _Handler(BaseHTTPRequestHandler):
         proxy.pause(proxy.delay)
         last = rules[-1] if rules else None
         breaks = last is not None and last.fault not in PASSES
-        proxy.pause(sum(rule.delay for rule in rules if rule.fault == "delay"))
+        proxy.pause(sum(rule.delay for rule in rules if rule.fault in ("delay", "strip")))
         if last is not None and breaks and last.fault not in DONE:
             if last.fault in ("hang", "reset"):
                 proxy.pause(last.delay if last.fault == "hang" else 0)
@@ -527,7 +537,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         dropped = {rule.header.lower() for rule in rules if rule.fault == "strip"}
         status, headers, answer = self._ask(request, body, dropped)
-        proxy.pause(sum(rule.delay for rule in rules if rule.fault in ("slow", "strip")))
+        proxy.pause(sum(rule.delay for rule in rules if rule.fault == "slow"))
         if last is not None and breaks:
             if last.fault == "500-after":
                 self._say(request, 500, *proxy.error("500", request.key))
@@ -554,8 +564,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _ask(self, request: Request, body: bytes | None, dropped: set[str]) -> tuple[int, list[tuple[str, str]], bytes]:
         """Ask the store; return status, headers and body of its answer, or reset where it gives none."""
-        store = self._connection()
         try:
+            store = self._connection()
             store.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
                 if name.lower() not in (_HOP - {"transfer-encoding"}) | dropped:
@@ -565,7 +575,9 @@ class _Handler(BaseHTTPRequestHandler):
             answer = store.getresponse()
             content = answer.read()
         except (OSError, http.client.HTTPException) as error:
-            store.close()
+            request.problem = repr(error)
+            if self._store is not None:
+                self._store.close()
             raise _ResetError from error
         request.upstream = answer.status
         headers = [(name, value) for name, value in answer.getheaders() if name.lower() not in _HOP]
@@ -587,10 +599,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return store
             store.close()
         self._store = store = http.client.HTTPConnection(self.proxy.upstream, timeout=_UPSTREAM_S)
-        try:
-            store.connect()
-        except OSError as error:
-            raise _ResetError from error
+        store.connect()
         store.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return store
 
@@ -704,6 +713,16 @@ class ProxyProcess(Orders):
     def delay(self, seconds: float) -> None:
         self._order("PUT", "/delay", seconds)
 
+    @property
+    def total(self) -> int:
+        """As of `Orders`, in one short answer."""
+        return int(self._order("GET", "/stats")["total"])
+
+    @property
+    def broken(self) -> Counter[str]:
+        """As of `Orders`, in one short answer."""
+        return Counter(self._order("GET", "/stats")["faults"])
+
     def since(self, start: int, stop: int | None = None) -> list[Request]:
         """Return the requests from a place on, of all since the start or the last `reset`."""
         return [Request(**request) for request in self._order("GET", "/requests")[start:stop]]
@@ -802,7 +821,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the proxy until it is interrupted; its two ports are said on the first line."""
     parser = argparse.ArgumentParser(prog="python -m tests.stores.proxy", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--upstream", required=True, help="host:port of the store")
-    parser.add_argument("--style", choices=sorted(_CODES), default="s3")
+    parser.add_argument("--style", choices=sorted(CODES), default="s3")
     parser.add_argument("--port", type=int, default=0, help="where to listen; 0 for a free one")
     parser.add_argument("--control", type=int, default=0, help="where to take orders; 0 for a free one")
     parser.add_argument("--delay", type=float, default=0.0, help="seconds that every request takes longer")

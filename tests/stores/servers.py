@@ -8,6 +8,8 @@ they are first asked for; that takes minutes, so the short lane has moto alone. 
 from __future__ import annotations
 
 import base64
+import contextlib
+import fcntl
 import hashlib
 import hmac
 import http.client
@@ -18,7 +20,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
@@ -186,17 +188,32 @@ STORES: dict[str, Callable[[Path], Server]] = {"moto": moto, "minio": minio, "az
 _PYTHON = {"PYTHONPATH": str(CACHE.parents[1])}
 
 
+def prepare(name: str) -> None:
+    """Build or install the server of a name, where that was not done; minutes the first time.
+
+    Raises
+    ------
+    MissingError
+        If it cannot be had.
+    """
+    if name == "minio":
+        _built_minio()
+    elif name == "azurite":
+        _installed_azurite()
+
+
 # Where they come from ---------------------------------------------------------------------------------
 
 
 def _built_minio() -> Path:
     program = CACHE / "bin" / "minio"
-    if not program.exists():
-        go = shutil.which("go")
-        if go is None:
-            raise MissingError("MinIO is built with Go, which is not here")
-        environment = {"GOBIN": str(program.parent), "GOFLAGS": "-buildvcs=false"}
-        _run([go, "install", MINIO], environment)
+    with _alone():
+        if not program.exists():
+            go = shutil.which("go")
+            if go is None:
+                raise MissingError("MinIO is built with Go, which is not here")
+            environment = {"GOBIN": str(program.parent), "GOFLAGS": "-buildvcs=false"}
+            _run([go, "install", MINIO], environment)
     return program
 
 
@@ -206,13 +223,23 @@ def _installed_azurite() -> tuple[str, Path]:
         raise MissingError("Azurite runs in Node.js, which is not here")
     folder = CACHE / "azurite"
     script = folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-    if not script.exists():
-        _run([npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts", AZURITE], {})
+    with _alone():
+        if not script.exists():
+            _run([npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts", AZURITE], {})
     return node, script
 
 
-def _run(command: list[str], environment: dict[str, str]) -> None:
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Let one process at a time build."""
     CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _run(command: list[str], environment: dict[str, str]) -> None:
+    """Run what builds or installs; raise what it said where it fails."""
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.faults.harness import wait_until
-from tests.stores.proxy import Plan, Proxy, ProxyProcess, Rule, control, started_from
+from tests.stores.proxy import Plan, Proxy, ProxyProcess, Rule, Seen, control, started_from
 
 BODY = b"what is stored"
 
@@ -294,6 +294,7 @@ def test_store_that_has_gone_is_a_reset() -> None:
             with pytest.raises(ConnectionResetError):
                 ask(client, "GET", "/bucket/key")
             client.close()
+            assert "refused" in str(Seen(proxy.since(0)))
 
 
 # What a seed draws ----------------------------------------------------------------------------------
