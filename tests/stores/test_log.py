@@ -96,6 +96,11 @@ def test_merges_and_checkpoints_do_not_hold_up_appends(place: Place) -> None:
 # Conditional puts --------------------------------------------------------------------------------
 
 
+# moto alone: the others refuse a request whose signature is of a header that is gone.
+IGNORANT = pytest.mark.parametrize("server", ["moto"], indirect=True)
+
+
+@IGNORANT
 def test_store_that_ignores_conditions_refuses_every_append(
     place: Place, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +118,7 @@ def test_store_that_ignores_conditions_refuses_every_append(
     assert values(place) == []
 
 
+@IGNORANT
 def test_log_is_not_made_where_conditions_are_ignored(place: Place) -> None:
     with (
         place.proxy.breaking(Rule("strip", kind="PUT", delay=0.4)),

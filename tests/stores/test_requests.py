@@ -10,8 +10,6 @@ from spark_timely.log.log import create_log, open_log
 from tests.stores.conftest import Place
 from tests.stores.producer import SCHEMA
 
-TOO_MANY = pytest.mark.xfail(strict=True, raises=AssertionError, reason="too many requests (issue 18, part 6)")
-
 
 @pytest.fixture
 def log(place: Place) -> Log:
@@ -26,7 +24,6 @@ def append(log: Log, value: int) -> None:
     log.writer("s0", owner="s0").append(pa.table({"_time": [value], "v": [value]}), advance_to=value)
 
 
-@TOO_MANY
 def test_append_takes_at_most_six_requests(place: Place, log: Log) -> None:
     writer = log.writer("s0", owner="s0")
     with place.proxy.counting() as seen:
@@ -34,7 +31,6 @@ def test_append_takes_at_most_six_requests(place: Place, log: Log) -> None:
     assert seen.total <= 6, str(seen)
 
 
-@TOO_MANY
 def test_look_at_a_log_without_news_takes_one_request(place: Place, log: Log) -> None:
     log.refresh()
     with place.proxy.counting() as seen:
@@ -43,7 +39,6 @@ def test_look_at_a_log_without_news_takes_one_request(place: Place, log: Log) ->
     assert seen.by_kind["LIST"] == 0, str(seen)
 
 
-@TOO_MANY
 def test_opening_takes_eight_requests_and_one_an_entry(place: Place, log: Log) -> None:
     entries = log.version + 1
     with place.proxy.counting() as seen:
@@ -51,7 +46,6 @@ def test_opening_takes_eight_requests_and_one_an_entry(place: Place, log: Log) -
     assert seen.total <= 8 + entries, str(seen)
 
 
-@TOO_MANY
 def test_small_file_is_read_by_two_requests(place: Place, log: Log) -> None:
     reader = open_log(place.url, storage_options=place.options)
     with place.proxy.counting() as seen:

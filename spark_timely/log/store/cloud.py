@@ -236,7 +236,8 @@ class CloudStorage:
         except TimelyError:
             raise
         except FileNotFoundError as error:
-            if _NO_PLACE.search(str(error)):
+            # A write finds no bucket, or no upload: one whose completion was done, and its reply got lost.
+            if call == "put" or _NO_PLACE.search(str(error)):
                 raise cloud_error(self.uri, what, error, file=file) from error
             _reached.add(key)
             raise

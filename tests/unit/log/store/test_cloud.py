@@ -396,6 +396,16 @@ def test_lost_reply_of_a_large_file_is_settled_by_a_look(url: str, monkeypatch: 
         break_calls(patch, "put", lambda path: True, "connection reset", after=True)
         storage.write("a/x", content)
     with monkeypatch.context() as patch:
+
+        def complete_twice(store: Any, path: str, *args: Any, _put: Any = obstore.put, **more: Any) -> Any:
+            _put(store, path, *args, **more)
+            msg = "not found: <Code>NoSuchUpload</Code>"
+            raise FileNotFoundError(msg)
+
+        patch.setattr(obstore, "put", complete_twice)
+        storage.write("a/z", content)
+        storage.delete("a/z")
+    with monkeypatch.context() as patch:
         break_calls(patch, "put", lambda path: True, "connection reset")
         with pytest.raises(StorageError, match="could not write file 'a/y'"):
             storage.write("a/y", content)
