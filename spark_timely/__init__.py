@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from spark_timely.spark.dataflow import DataflowQuery as DataflowQuery
     from spark_timely.spark.replay import DriverReplay as DriverReplay
     from spark_timely.spark.replay import replay as replay
+    from spark_timely.spark.session import credential as credential
     from spark_timely.spark.session import register as register
     from spark_timely.spark.session import session as session
     from spark_timely.spark.session import session_settings as session_settings
@@ -79,6 +80,7 @@ _EXPORTS: dict[str, str] = {
     "open_log": "spark_timely.log.log",
     "plus": "spark_timely.dataflow.delays",
     "read_splits": "spark_timely.datasource.reader",
+    "credential": "spark_timely.spark.session",
     "register": "spark_timely.spark.session",
     "replay": "spark_timely.spark.replay",
     "session": "spark_timely.spark.session",
@@ -107,6 +109,7 @@ __all__ = [
     "consolidate",
     "count",
     "create_log",
+    "credential",
     "cut",
     "errors",
     "max",

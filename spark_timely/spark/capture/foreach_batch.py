@@ -31,7 +31,7 @@ from spark_timely.errors import (
     InvalidUsageError,
 )
 from spark_timely.log.machine.state import CommitOutcome
-from spark_timely.log.store.storage import FileStorage, checked_options, open_storage
+from spark_timely.log.store.storage import FileStorage, open_storage
 from spark_timely.sink.columns import fingerprint
 from spark_timely.sink.commit import TaskReport, commit_reports, is_refusal
 from spark_timely.sink.continuity import BatchId
@@ -54,7 +54,7 @@ from spark_timely.spark.capture.staging import (
     without_places,
     write_files,
 )
-from spark_timely.spark.session import stored
+from spark_timely.spark.session import with_stored
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -142,7 +142,7 @@ def capture(
     >>> query = stream.writeStream.foreachBatch(into_log).option(
     ...     "checkpointLocation", "/data/checkpoint").start()  # doctest: +SKIP
     """
-    parsed = _options(path, {**options, **stored(checked_options(storage_options))})
+    parsed = _options(path, with_stored(df.sparkSession, options, storage_options))
     parsed = replace(parsed, checkpoint_location=parsed.checkpoint_location if checkpoint is None else checkpoint)
     ident = _ident(df, batch_id, step, app_id, parsed)
     if parsed.dialect == "cdcv2":
