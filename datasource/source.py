@@ -57,7 +57,9 @@ def _note_table(schema: StructType, options: Mapping[str, str]) -> None:
     secret = next((name for name in options if name.lower().startswith("storage.")), None)
     if secret is not None:
         msg = f"could not make a table of format timely: found option {secret!r}"
-        hint = "give the option credential='name' of spark_timely.credential, or set the environment: a catalog shows options"
+        hint = (
+            "give the credential a name with spark_timely.credential, or set the environment: a catalog shows options"
+        )
         raise InvalidOptionError(msg, hint=hint, context={"option": secret})
     if schema.fields:
         names = {option_key(option.name): option.name for option in SOURCE_OPTIONS.options.values()}

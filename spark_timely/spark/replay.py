@@ -115,7 +115,7 @@ def replay(
     >>> job.foreachBatch(load).run(checkpoint="/data/checkpoint")  # doctest: +SKIP
     3
     """
-    parsed = source_options(with_stored(spark, {"path": os.fspath(path), **options}, storage_options))
+    parsed = source_options(with_stored(lambda: spark, {"path": os.fspath(path), **options}, storage_options))
     if parsed.content != "messages":
         msg = f"{_ATTEMPT}: found content={parsed.content!r}"
         raise InvalidOptionError(

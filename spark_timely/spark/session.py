@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -353,7 +353,7 @@ def _knowing(named: Credentials) -> type[DataSource]:
 
 
 def with_stored(
-    spark: SparkSession,
+    spark: Callable[[], SparkSession],
     given: Mapping[str, object],
     storage_options: Mapping[str, str] | None,
     /,
@@ -362,10 +362,14 @@ def with_stored(
 ) -> dict[str, object]:
     """Return options with storage options as `storage.…`: those given apart, and those of a credential.
 
-    For the library's own eyes, not for Spark's: see `given_to_spark`. `ask` as in `with_credential`.
+    For the library's own eyes, not for Spark's: see `given_to_spark`. The session is asked for only where a credential
+    is given. `ask` as in `with_credential`.
     """
     own = {f"storage.{name}": value for name, value in checked_options(storage_options).items()}
-    return with_credential({**given, **own}, credentials_of(spark), ask=ask)
+    full = {**given, **own}
+    if not any(option_key(name) == OPTION for name in given):
+        return full
+    return with_credential(full, credentials_of(spark()), ask=ask)
 
 
 def given_to_spark(
@@ -375,7 +379,7 @@ def given_to_spark(
     own = stored(spark, storage_options)
     if OPTION not in own or not any(option_key(name) == OPTION for name in given):
         return {**given, **own}
-    full = with_stored(spark, given, storage_options)
+    full = with_stored(lambda: spark, given, storage_options)
     storage = {name[8:]: str(value) for name, value in full.items() if name.startswith("storage.")}
     rest = {n: v for n, v in full.items() if not n.startswith("storage.") and option_key(n) != OPTION}
     return {**rest, **stored(spark, storage)}

@@ -367,7 +367,7 @@ def start(
     wanted = parse_trigger(trigger, attempt="could not start the capture")
     given: dict[str, object] = {name: value for name, value in options.items() if value is not None}
     refuse_secrets(given)
-    full = with_stored(df.sparkSession, given, storage_options)
+    full = with_stored(lambda: df.sparkSession, given, storage_options)
     parsed = parse_options(
         SINK_OPTIONS, {"path": path, "checkpointLocation": checkpoint, "idleTimeout": idle_timeout, **full}
     )
@@ -404,7 +404,7 @@ def start(
         check_query(df, parsed, {**texts, "path": path, "checkpointLocation": checkpoint}, gapless=False)
         spare_progress(df.sparkSession)
         writer = writer.foreachBatch(
-            _Capture(path, checkpoint, with_stored(df.sparkSession, given, storage_options, ask=False))
+            _Capture(path, checkpoint, with_stored(lambda: df.sparkSession, given, storage_options, ask=False))
         )
     # Looked at before the query plans anything.
     repeats = close == "once" and all_committed(checkpoint, storage_options=parsed.storage_options) is not True

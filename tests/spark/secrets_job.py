@@ -22,6 +22,7 @@ def main() -> None:
     (folder / "events").mkdir()
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.eventLog.enabled", "true").config("spark.eventLog.dir", f"file://{folder}/events")
+    builder = builder.config("spark.eventLog.compress", "false")  # so that it can be searched
     spark = builder.config("spark.sql.warehouse.dir", f"{folder}/warehouse").getOrCreate()
     schema = pa.schema([("t", pa.int64()), ("word", pa.string())])
     log = spark_timely.create_log(folder / "log", schema, times=("long",))
@@ -40,14 +41,14 @@ def main() -> None:
             except PySparkException:
                 traceback.print_exc()
         for statement in ("SHOW CREATE TABLE", "DESCRIBE EXTENDED"):
-            print(spark.sql(f"{statement} of_{store}").collect())
+            sys.stdout.write(f"{spark.sql(f'{statement} of_{store}').collect()}\n")
         for name, value in options.items():  # a few
             try:
                 spark.read.format("timely").option(f"storage.{name}", value).load(log.path)
             except spark_timely.errors.InvalidOptionError:
                 traceback.print_exc()
         spark.sql(f"DROP TABLE of_{store}")
-    print(spark.sql("SET").collect(), spark.sparkContext.getConf().getAll())
+    sys.stdout.write(f"{spark.sql('SET').collect()} {spark.sparkContext.getConf().getAll()}\n")
     spark.stop()
 
 

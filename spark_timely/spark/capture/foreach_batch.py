@@ -142,7 +142,7 @@ def capture(
     >>> query = stream.writeStream.foreachBatch(into_log).option(
     ...     "checkpointLocation", "/data/checkpoint").start()  # doctest: +SKIP
     """
-    parsed = _options(path, with_stored(df.sparkSession, options, storage_options))
+    parsed = _options(path, with_stored(lambda: df.sparkSession, options, storage_options))
     parsed = replace(parsed, checkpoint_location=parsed.checkpoint_location if checkpoint is None else checkpoint)
     ident = _ident(df, batch_id, step, app_id, parsed)
     if parsed.dialect == "cdcv2":
