@@ -80,7 +80,7 @@ def test_function_that_fails_tells_no_secret(provider: Callable[[object], str]) 
         refuse_by_url = "no token at https://me:hidden-word-of-a-test@host/x"
         raise OSError(refuse_by_url)
 
-    with pytest.raises(StorageError, match="found OSError: no token at https") as caught:
+    with pytest.raises(StorageError, match="found OSError: 'no token at https") as caught:
         resolved(provider(fail), {})
     assert SECRET not in f"{caught.value}{caught.value.__cause__}"
 
