@@ -41,12 +41,12 @@ from spark_timely.datasource.source import source_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, StorageError, shown
 from spark_timely.log.log import open_log
 from spark_timely.log.store.cloud import open_storage
-from spark_timely.log.store.storage import FileStorage, checked_options, plain
+from spark_timely.log.store.storage import FileStorage, plain
 from spark_timely.spark.base.checkpoint import REPLAY_HEADER
 from spark_timely.spark.base.trigger import Ending, TriggerGiven, ending_of, parse_trigger
 from spark_timely.spark.batch_frame import frame_of_splits
 from spark_timely.spark.capture.foreach_batch import Captured
-from spark_timely.spark.session import stored
+from spark_timely.spark.session import with_stored
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -115,7 +115,7 @@ def replay(
     >>> job.foreachBatch(load).run(checkpoint="/data/checkpoint")  # doctest: +SKIP
     3
     """
-    parsed = source_options({"path": os.fspath(path), **options, **stored(checked_options(storage_options))})
+    parsed = source_options(with_stored(lambda: spark, {"path": os.fspath(path), **options}, storage_options))
     if parsed.content != "messages":
         msg = f"{_ATTEMPT}: found content={parsed.content!r}"
         raise InvalidOptionError(

@@ -32,7 +32,7 @@ from spark_timely.errors import (
 )
 from spark_timely.log.machine.state import CommitOutcome
 from spark_timely.log.store.cloud import open_storage
-from spark_timely.log.store.storage import TableStorage, checked_options
+from spark_timely.log.store.storage import TableStorage
 from spark_timely.sink.columns import fingerprint
 from spark_timely.sink.commit import TaskReport, commit_reports, is_refusal
 from spark_timely.sink.continuity import BatchId
@@ -56,7 +56,7 @@ from spark_timely.spark.capture.staging import (
     write_files,
 )
 from spark_timely.spark.scan import spark_root
-from spark_timely.spark.session import stored
+from spark_timely.spark.session import with_stored
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -144,7 +144,7 @@ def capture(
     >>> query = stream.writeStream.foreachBatch(into_log).option(
     ...     "checkpointLocation", "/data/checkpoint").start()  # doctest: +SKIP
     """
-    parsed = _options(path, {**options, **stored(checked_options(storage_options))})
+    parsed = _options(path, with_stored(lambda: df.sparkSession, options, storage_options))
     parsed = replace(parsed, checkpoint_location=parsed.checkpoint_location if checkpoint is None else checkpoint)
     # Before any job, and before anything is written.
     spark_root(df.sparkSession, open_storage(parsed.path, parsed.storage_options))
