@@ -469,3 +469,9 @@ def test_batch_write_is_refused(spark: SparkSession, log_path: str) -> None:
     df = spark.range(1)
     with pytest.raises(Exception, match="only streaming writes can be repeated safely"):
         df.write.format("timely").mode("append").save(log_path)
+
+
+def test_jvm_gives_its_python_processes_the_path_of_the_session(spark: SparkSession) -> None:
+    (row,) = spark.sql("SELECT java_method('java.lang.System', 'getenv', 'PYTHONPATH') AS path").collect()
+    # The processes of a format that Spark finds by itself have no other environment than this.
+    assert spark_timely.session_settings()["spark.executorEnv.PYTHONPATH"] in row.path.split(os.pathsep)

@@ -117,3 +117,15 @@ sys.meta_path.append(Hook)
     spark = FakeSession(python(tmp_path))
     register(spark, monkeypatch)
     assert [source.name() for source in spark.registered] == ["timely"]
+
+
+def test_path_of_the_settings_is_given_to_what_spark_finds_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_seen_by", lambda python: session._Sees(python, library=True, format=True))
+    found, asked, started = (FakeSession(python(tmp_path)) for _ in range(3))
+    asked.conf.update(session.session_settings())
+    started.conf.update({**session.session_settings(), session._STARTED: "true"})
+    for spark in (found, asked, started):
+        register(spark, monkeypatch)
+    assert [len(spark.registered) for spark in (found, asked, started)] == [0, 1, 0]

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pyspark
+import pytest
 
 import spark_timely
 from spark_timely.spark import session
@@ -65,3 +66,14 @@ def test_another_start_module_is_run_as_well(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('theirs')\n")
     printed = found_by([str(ZIP), str(START), str(tmp_path)], "print('ours')")
     assert printed.splitlines() == ["theirs", "ours"]
+
+
+def test_environment_is_changed_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    with session._environment(PYTHONPATH="/mine"):
+        assert os.environ["PYTHONPATH"] == "/mine"
+    assert "PYTHONPATH" not in os.environ
+    monkeypatch.setenv("PYTHONPATH", "/theirs")
+    with session._environment(PYTHONPATH="/mine"):
+        assert os.environ["PYTHONPATH"].split(os.pathsep) == ["/mine", "/theirs"]
+    assert os.environ["PYTHONPATH"] == "/theirs"
