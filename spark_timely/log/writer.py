@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from spark_timely.canonical.row_hash import digest_of
 from spark_timely.errors import (
+    ClosedError,
     InvalidUsageError,
     NotBeyondError,
     RolledBackError,
@@ -271,7 +272,7 @@ class StreamWriter:
             p_times, deltas = self._changes(progress)
         try:
             outcome = self._commit(state, table, times, p_times, deltas, reason, batch=key, note=note)
-        except (UpperMismatchError, RolledBackError):
+        except (UpperMismatchError, RolledBackError, ClosedError):
             # Perhaps by this very append: of another process, or by an earlier attempt that took effect only now.
             done = self._done(key, note, given, moves)
             if done is None:
@@ -519,7 +520,7 @@ class StreamWriter:
         p_times, deltas = self._downgrade(state, target)
         try:
             return self._commit(state, None, None, p_times, deltas, reason)
-        except UpperMismatchError:
+        except (UpperMismatchError, ClosedError):
             # Perhaps by this very advance, whose first attempt took effect only now.
             if not self._is_at(target):
                 raise
