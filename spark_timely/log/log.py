@@ -409,7 +409,8 @@ class Log:
 
         Notes
         -----
-        Free for the newest commit; earlier ones are looked up among all progress rows.
+        For the newest micro-batch the progress file that holds it is read, unless it is the newest commit; earlier
+        ones are looked up among all progress rows.
         """
         return self._states.recorded(stream, batch, step)
 

@@ -92,6 +92,9 @@ class CaptureLog(Protocol):
     def recorded(self, stream: str, batch: int, step: int | None = None) -> StreamState | None:
         """Return the state right after the commit of a micro-batch, None if it is not in the log."""
 
+    def commits_of(self, wanted: Mapping[str, int]) -> dict[str, StreamState]:
+        """Return the states right after one commit each of some streams, without those that the snapshot lacks."""
+
     def frontier(self) -> Antichain:
         """Return the minimal times that any stream may still use."""
 
@@ -398,8 +401,11 @@ class StreamStates:
         wanted = (batch, step or 0)
         if state is None or state.batch is None:
             return None
-        if (state.batch, state.step or 0) == wanted and _is_its_own(state):
-            return state
+        if (state.batch, state.step or 0) == wanted and state.note.batch is not None:
+            # What came after it carries its number on, and says which commit it is.
+            found = self.commits_of({stream: state.note.batch.seq}).get(stream)
+            if found is not None and _is_its_own(found):
+                return found
         rows = self.progress()
         mask = pc.and_(pc.equal(rows["_stream"], stream), pc.equal(rows["_batch"], batch))
         mask = pc.and_(mask, pc.equal(pc.fill_null(rows["_step"], 0), wanted[1]))
