@@ -45,6 +45,7 @@ class SinkGiven(TypedDict, total=False):
     flush: bool
     compression: Literal["zstd", "snappy", "gzip", "none"]
     auto_compact: Literal["inline", "off"]
+    credential: str | None
 
 
 FrontierLike: TypeAlias = int | str | list[object] | tuple[object, ...]
@@ -85,3 +86,4 @@ class SourceGiven(TypedDict, total=False):
     where: str | None
     stream_filter: NamesLike | None
     fail_on_data_loss: bool
+    credential: str | None

@@ -212,6 +212,13 @@ class SinkOptions(Options):
         "by `spark-timely compact`.",
         choices=("inline", "off"),
     )
+    credential: str | None = _option(
+        "credential",
+        "str",
+        None,
+        "Which credential to use for a cloud URL: a name that `spark_timely.credential` gave, or `module:function`, "
+        "a function that returns storage options.",
+    )
     checkpoint_location: str | None = _option(
         "checkpointLocation",
         "str",
@@ -388,6 +395,13 @@ class SourceOptions(Options):
     stream_filter: tuple[str, ...] | None = _option("streamFilter", "names", None, "Streams to read; all if not given.")
     fail_on_data_loss: bool = _option(
         "failOnDataLoss", "bool", "true", "Whether a missing data file fails the read or is passed over."
+    )
+    credential: str | None = _option(
+        "credential",
+        "str",
+        None,
+        "Which credential to use for a cloud URL: a name that `spark_timely.credential` gave, or `module:function`, "
+        "a function that returns storage options.",
     )
 
 

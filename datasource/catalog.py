@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_timely.datasource.reader import open_data, times_of
-from spark_timely.log.files.parquet import corrupt, file_times
+from spark_timely.log.files.parquet import corrupt, expect_columns, file_times
 from spark_timely.protocol.replay import FileBounds, TimeCounts, cut_times, within
 from spark_timely.time.arrays import group_times, lexsort, unique_times
 
@@ -138,6 +138,8 @@ class Catalog:
             known = file_times(file)
             if known is not None:
                 return TimeCounts(*known)
+            groups = range(file.metadata.num_row_groups)
+            expect_columns(source, file.metadata, groups, set(domain.columns), at_once=True)
             rows = file.read(columns=list(domain.columns), use_threads=True).combine_chunks()
         times = [times_of(batch, domain) for batch in rows.to_batches()]
         return TimeCounts(*unique_times(np.concatenate([np.empty((0, domain.arity), np.int64), *times])))

@@ -32,7 +32,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from spark_timely.errors import DataLossError, InvalidOptionError, InvalidUsageError, StorageError, TimelyError, shown
-from spark_timely.log.store.storage import FileStorage, open_storage
+from spark_timely.log.store.cloud import open_storage
+from spark_timely.log.store.storage import TableStorage
 from spark_timely.log.wait import Throttle
 from spark_timely.masking import masked_logger
 from spark_timely.spark.base.offsets import iso_of
@@ -232,7 +233,7 @@ class Alarm:
         self._location, self._run = location, run
         self._options = dict(storage_options or {})
         self._now, self._wall = now, wall
-        self._opened: FileStorage | None = None
+        self._opened: TableStorage | None = None
         self._number: int | None = None
         self._due: float | None = None
         self._warned = False
@@ -248,7 +249,7 @@ class Alarm:
             return True
 
     @property
-    def _storage(self) -> FileStorage:
+    def _storage(self) -> TableStorage:
         if self._opened is None:
             self._opened = open_storage(self._location, self._options, literal=True)
         return self._opened

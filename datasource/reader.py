@@ -31,8 +31,9 @@ import pyarrow.parquet as pq
 
 from spark_timely.datasource.partitions import ReplayLayout, Split, split_from
 from spark_timely.errors import DataLossError, InvalidUsageError, SchemaMismatchError
+from spark_timely.log.files.parquet import expect_columns
 from spark_timely.log.reader import consolidate_updates
-from spark_timely.log.store.storage import open_storage
+from spark_timely.log.store.cloud import open_storage
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Piece, lexicographically_below, part_of, surely_holds, within
 from spark_timely.spark.base.worker import settle_worker
@@ -253,6 +254,7 @@ class _Files:
         self.domain = layout.domain
         self.times = layout.domain.columns
         self.range: tuple[IntArray, IntArray] | None = None
+        self._source: pa.NativeFile | None = None
         if split.lower is not None and split.upper is not None:
             self.range = (self._frontier(split.lower), self._frontier(split.upper))
         self.as_of = None if split.as_of is None else np.array([split.as_of], dtype=np.int64)
@@ -292,10 +294,10 @@ class _Files:
         )
         if source is None:
             return None
+        self._source = source
         try:
-            # Far away, a few large requests cost less than many small ones.
-            far = not self.storage.local
-            return pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=far)
+            # What is far away is fetched in few large requests as we say: see `expect_columns`.
+            return pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=False)
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(path, error) from error
 
@@ -313,6 +315,7 @@ class _Files:
             rows = sum(file.metadata.row_group(group).num_rows for group in run)
             if not rows:
                 continue
+            expect_columns(self._source, file.metadata, run, set(shape.columns))
             # Row groups of a little more than a batch are not cut into a large and a tiny one.
             size = -(-rows // max(1, round(rows / batch_rows)))
             for batch in file.iter_batches(size, row_groups=run, columns=shape.columns, use_threads=False):

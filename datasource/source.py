@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
@@ -20,6 +21,7 @@ from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMis
 from spark_timely.log.files.format import METADATA_KEY
 from spark_timely.log.store.storage import normal_path
 from spark_timely.spark.base.compat import ADMISSION_CONTROL, require_arrow_sink
+from spark_timely.spark.base.credentials import Credentials, refuse_secrets, with_credential
 from spark_timely.spark.base.schema import arrow_schema, spark_schema
 from spark_timely.spark.base.worker import settle_planner, short_errors
 
@@ -55,7 +57,9 @@ def _note_table(schema: StructType, options: Mapping[str, str]) -> None:
     secret = next((name for name in options if name.lower().startswith("storage.")), None)
     if secret is not None:
         msg = f"could not make a table of format timely: found option {secret!r}"
-        hint = "give credentials to the session or the environment, or make a temporary view: a catalog shows options"
+        hint = (
+            "give the credential a name with spark_timely.credential, or set the environment: a catalog shows options"
+        )
         raise InvalidOptionError(msg, hint=hint, context={"option": secret})
     if schema.fields:
         names = {option_key(option.name): option.name for option in SOURCE_OPTIONS.options.values()}
@@ -141,6 +145,8 @@ class TimelyDataSource(DataSource):
         spark.readStream.format("timely").option("workers", 4).load("/data/orders")
     """
 
+    credentials: Credentials = MappingProxyType({})
+    """What a session's names of credentials stand for: see `spark_timely.credential`."""
     _layout: ReplayLayout | None = None
 
     @classmethod
@@ -205,7 +211,9 @@ class TimelyDataSource(DataSource):
 
         settle_planner()
         require_arrow_sink()
-        return make_stream_writer(self.options, schema, overwrite)
+        refuse_secrets(self.options)
+        options = with_credential(self.options, self.credentials)
+        return make_stream_writer(options, schema, overwrite)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - as Spark has it
         """Refuse a batch write."""
@@ -219,11 +227,12 @@ class TimelyDataSource(DataSource):
         from spark_timely.sink.start import answer
 
         given = {name: value for name, value in self.options.items() if name.lower() != CHECK_OPTION.lower()}
-        return answer(self.options[CHECK_OPTION], given)
+        return answer(self.options[CHECK_OPTION], given, self.credentials)
 
     def _source_options(self, schema: StructType | None = None) -> SourceOptions:
         given: Mapping[str, str] | None = _of_table(self.options)
         if given is None:
+            refuse_secrets(self.options)
             table = table_options(schema)
             _check_of_table(table, self.options)
             asked = set(map(option_key, self.options))
@@ -235,7 +244,7 @@ class TimelyDataSource(DataSource):
                 hint="make the table without naming its columns: CREATE TABLE name USING timely OPTIONS (path '…')",
                 context={"option": "path"},
             )
-        return source_options(given)
+        return source_options(with_credential(given, self.credentials))
 
     def _log_layout(self, options: SourceOptions) -> ReplayLayout:
         if self._layout is None:

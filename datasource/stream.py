@@ -68,7 +68,7 @@ class _Reading:
         # Here, for a clock needs none of it; before what is loaded is taken out of garbage collection.
         from spark_timely.datasource.partitions import split_batch
         from spark_timely.datasource.reader import read_split
-        from spark_timely.log.store.storage import open_storage
+        from spark_timely.log.store.cloud import open_storage
 
         settle_worker()
         # Spark makes a partition of its own where there are none.

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING
 
 from spark_timely.errors import ClosedError, LogMissingError, OwnershipError, RolledBackError, shown
 from spark_timely.log.machine.repetition import Repetition, judge_repetition, refused_repetition
+from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import (
     Storage,
     check_place,
     foreign_names,
     has_table,
     normal_path,
-    open_storage,
     promised,
 )
 from spark_timely.masking import masked_logger

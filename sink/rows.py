@@ -21,7 +21,8 @@ from spark_timely.errors import ProtocolError, SchemaMismatchError, StorageError
 from spark_timely.log.files.format import conform
 from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.machine.state import DataFile
-from spark_timely.log.store.storage import FileStorage, open_storage
+from spark_timely.log.store.cloud import open_storage
+from spark_timely.log.store.storage import TableStorage
 from spark_timely.protocol.policy import FrontierPolicy, Judgement, late_error
 from spark_timely.sink.columns import fingerprint
 from spark_timely.sink.commit import TaskReport
@@ -91,7 +92,7 @@ class _Task:
     plan: CapturePlan
     ident: BatchId
     standing: Standing
-    storage: FileStorage
+    storage: TableStorage
     n_seen: int = 0
     n_rows: int = 0
     n_dead: int = 0

@@ -29,6 +29,7 @@ from spark_timely.spark.base.checkpoint import (
     require_checkpoint,
 )
 from spark_timely.spark.base.compat import require_arrow_sink
+from spark_timely.spark.base.credentials import Credentials, refuse_secrets, with_credential
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -157,7 +158,7 @@ def question(schema: StructType, output_mode: str, /, *, gapless: bool) -> str:
     return json.dumps({"schema": schema.jsonValue(), "mode": output_mode, "gapless": gapless})
 
 
-def answer(asked: str, options: Mapping[str, str], /) -> StructType:
+def answer(asked: str, options: Mapping[str, str], credentials: Credentials, /) -> StructType:
     """Check a query where its sink will run, and put what is refused into columns: they reach the user as they are.
 
     Parameters
@@ -166,6 +167,8 @@ def answer(asked: str, options: Mapping[str, str], /) -> StructType:
         See `question`.
     options : mapping
         Of the sink.
+    credentials : mapping
+        What the session's names of credentials stand for.
     """
     from pyspark.sql.types import StringType, StructField, StructType
 
@@ -173,7 +176,9 @@ def answer(asked: str, options: Mapping[str, str], /) -> StructType:
     try:
         facts = json.loads(asked)
         mode, gapless = facts["mode"], facts["gapless"]
-        parsed = sink_options(options, output_mode=mode) if gapless else parse_options(SINK_OPTIONS, options)
+        refuse_secrets(options)
+        full = with_credential(options, credentials)
+        parsed = sink_options(full, output_mode=mode) if gapless else parse_options(SINK_OPTIONS, full)
         check_start(StructType.fromJson(facts["schema"]), parsed, gapless=gapless)
     except TimelyError as error:
         refusal = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}

@@ -164,7 +164,7 @@ class TimelyStreamWriter(StreamArrowWriter):
         delete_files(self.plan, _reports(messages))
 
 
-def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TimelyStreamWriter:  # noqa: FBT001 - as Spark passes it
+def make_stream_writer(options: Mapping[str, object], schema: StructType, overwrite: bool) -> TimelyStreamWriter:  # noqa: FBT001 - as Spark passes it
     """Make the writer of one micro-batch, or refuse the query.
 
     Parameters

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from spark_timely.spark.dataflow import DataflowQuery as DataflowQuery
     from spark_timely.spark.replay import DriverReplay as DriverReplay
     from spark_timely.spark.replay import replay as replay
+    from spark_timely.spark.session import credential as credential
     from spark_timely.spark.session import register as register
     from spark_timely.spark.session import session as session
     from spark_timely.spark.session import session_settings as session_settings
@@ -72,6 +73,7 @@ _EXPORTS: dict[str, str] = {
     "consolidate": "spark_timely.spark.collection",
     "count": "spark_timely.dataflow.aggregates",
     "create_log": "spark_timely.log.log",
+    "credential": "spark_timely.spark.session",
     "cut": "spark_timely.log.cut",
     "errors": "spark_timely.errors:",
     "max": "spark_timely.dataflow.aggregates:max_of",
@@ -107,6 +109,7 @@ __all__ = [
     "consolidate",
     "count",
     "create_log",
+    "credential",
     "cut",
     "errors",
     "max",

@@ -480,8 +480,8 @@ class StorageError(TimelyError):
     """The storage of a log could not be read or written.
 
     Where ``determinate`` is true, a write surely did not happen and may be tried again. Where it is
-    false, it may have happened: read the log again to find out; micro-batches do so by themselves
-    when they are repeated.
+    false, it may have happened. To repeat it is safe for a micro-batch, for an append with a ``batch``, and for any
+    append on the same writer: what happened is found. Otherwise read the log again to find out.
 
     Parameters
     ----------

@@ -27,6 +27,7 @@ from urllib.parse import quote, quote_plus, unquote
 
 __all__ = [
     "forget_secrets",
+    "is_secret",
     "keep_secret",
     "looks_secret",
     "mask_exception",
@@ -292,7 +293,7 @@ def _secrets(name: str, value: str) -> Iterator[str]:
     if "//" not in value:  # an endpoint needs no scheme
         parts += [part for match in _USER.finditer(f"//{value}") if ":" in match["user"] for part in _passwords(match)]
     parts += [match[0].partition("=")[2] for match in _PARAMETER.finditer(f"?{value}")]
-    if not _HARMLESS.fullmatch(plain_name) and (looks_secret(plain_name) or not _DULL.fullmatch(value)):
+    if _is_hidden(plain_name, value):
         parts += [value, " ".join(value.split()), *value.splitlines(), *_leaves(value)]
     for part in parts:
         for spelled in (part, unquote(part)):
@@ -303,6 +304,31 @@ def _secrets(name: str, value: str) -> Iterator[str]:
                 yield quote_plus(spelled)
                 yield repr(spelled)[1:-1]
                 yield json.dumps(spelled)[1:-1]
+
+
+def _is_hidden(plain_name: str, value: str) -> bool:
+    """Return whether the whole value is a secret, by its option's name in lower case, with underscores."""
+    return not _HARMLESS.fullmatch(plain_name) and (looks_secret(plain_name) or not _DULL.fullmatch(value))
+
+
+def is_secret(name: str, value: str, /) -> bool:
+    """Return whether the value of a storage option is a secret, or holds one.
+
+    Parameters
+    ----------
+    name : str
+        Of the option, in any case.
+    value : str
+
+    Examples
+    --------
+    >>> is_secret("azure_storage_account_key", "a2V5"), is_secret("AWS_REGION", "eu-west-1")
+    (True, False)
+    >>> is_secret("proxy_url", "http://me:word@proxy")
+    True
+    """
+    plain_name = re.sub(r"[.-]", "_", name.strip().lower())
+    return _is_hidden(plain_name, value) or secret_in_url(value) is not None
 
 
 def _passwords(match: re.Match[str]) -> list[str]:

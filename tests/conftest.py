@@ -50,7 +50,7 @@ settings.register_profile("long", settings.get_profile("default"), derandomize=F
 settings.register_profile("mutants", settings.get_profile("default"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile("long" if os.environ.get("SPARK_TIMELY_LONG", "0") not in {"", "0"} else "default")
 
-_FOLDERS = ("unit", "golden", "property", "conformance", "interop", "typing", "faults", "spark", "bench")
+_FOLDERS = ("unit", "golden", "property", "conformance", "interop", "typing", "stores", "faults", "spark", "bench")
 # Of those with Spark or kills, the longest first: the last that one process takes should not keep the other waiting.
 LONGEST_FILES = (
     "faults/test_executors.py",
@@ -59,6 +59,7 @@ LONGEST_FILES = (
     "spark/test_connect.py",
     "faults/test_dataflow_kill.py",
     "spark/test_source.py",
+    "stores/test_faults.py",
     "spark/test_short_examples.py",
     "faults/test_handover_kill.py",
     "spark/test_went_back.py",

@@ -45,6 +45,7 @@ THIRD_PARTY = {
     "pyspark": ("spark_timely.datasource", "spark_timely.sink", "spark_timely.spark"),
     "delta": ("spark_timely.spark",),
     "deltalake": ("spark_timely.log.store", "spark_timely.log.log"),
+    "obstore": ("spark_timely.log.store.cloud",),
     "hypothesis": ("spark_timely.testing.strategies",),
     "numba": ("spark_timely.progress.kernels",),
     "shtab": ("spark_timely.cli",),

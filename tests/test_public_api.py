@@ -31,6 +31,7 @@ PUBLIC = [
     "consolidate",
     "count",
     "create_log",
+    "credential",
     "cut",
     "errors",
     "max",

@@ -55,13 +55,13 @@ def capture(spark: SparkSession, options: argparse.Namespace) -> None:
 
 def handover(spark: SparkSession, options: argparse.Namespace) -> None:
     """Clean what was captured; what is complete there is complete here."""
-    orders = spark.readStream.format("timely").options(**storage(options)).load(options.source)
+    orders = spark.readStream.format("timely").options(**storage(spark, options)).load(options.source)
     into_log(orders.dropna(subset=["id"]), options, frontier="source")
 
 
 def report(spark: SparkSession, options: argparse.Namespace) -> None:
     """Count the orders of each complete time."""
-    clean = spark.read.format("timely").options(**storage(options)).load(options.log)
+    clean = spark.read.format("timely").options(**storage(spark, options)).load(options.log)
     clean.groupBy(options.time_column).count().orderBy(options.time_column).show(1000)
 
 
@@ -70,7 +70,7 @@ def into_log(df: DataFrame, options: argparse.Namespace, **rules: str) -> None:
     query = (
         df.writeStream.format("timely")
         .options(path=options.log, timeColumn=options.time_column, singleWriter=options.single_writer)
-        .options(**rules, **storage(options))
+        .options(**rules, **storage(df.sparkSession, options))
         .option("checkpointLocation", options.checkpoint)
         .trigger(availableNow=True)
         .start()
@@ -78,9 +78,12 @@ def into_log(df: DataFrame, options: argparse.Namespace, **rules: str) -> None:
     query.awaitTermination()
 
 
-def storage(options: argparse.Namespace) -> dict[str, str]:
-    """Return storage options as source and sink take them."""
-    return {f"storage.{name}": value for name, value in options.storage.items()}
+def storage(spark: SparkSession, options: argparse.Namespace) -> dict[str, str]:
+    """Return storage options as source and sink take them: by a name, since Spark shows its options."""
+    if not options.storage:
+        return {}
+    spark_timely.credential(spark, "job", options.storage)
+    return {"credential": "job"}
 
 
 def verb(options: argparse.Namespace) -> None:

@@ -21,7 +21,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import fs as pafs
 
 from spark_timely.cli.output import Console, Table, count_text, printable, size_text
 from spark_timely.cli.parser import Run
@@ -33,16 +32,14 @@ from spark_timely.log.files.parquet import TARGET_FILE_BYTES
 from spark_timely.log.log import open_log
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.state import StreamState
-from spark_timely.log.store.storage import FileStorage, open_storage, promised
+from spark_timely.log.store.cloud import open_storage
+from spark_timely.log.store.storage import TableStorage, promised
 from spark_timely.log.wait import passes, wait_for, wait_until
 from spark_timely.masking import masked
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import consolidate_rows
 from spark_timely.time.domain import TimeDomain
 from spark_timely.time.text import moment_text
-
-# A cloud store that cannot be reached is no reason to wait for minutes, as is the habit of its client.
-_IMPATIENT: Final = {"max_retries": "2", "retry_timeout": "10s", "connect_timeout": "5s"}
 
 
 def asked_log(options: argparse.Namespace) -> Log:
@@ -51,12 +48,9 @@ def asked_log(options: argparse.Namespace) -> Log:
     return open_log(options.log, storage_options=storage_options(options))
 
 
-def reach(path: str, options: Mapping[str, str] | None) -> FileStorage:
-    """Return access to a folder; in a cloud store after one look, which does not wait long for an answer.
-
-    Later calls are as patient as ever: a store that has answered once may well be busy for a while.
-    """
-    storage = open_storage(path, {**_IMPATIENT, **(options or {})})
+def reach(path: str, options: Mapping[str, str] | None) -> TableStorage:
+    """Return access to a folder; in an object store after one look, which says soon where nobody is there."""
+    storage = open_storage(path, options)
     if not storage.local:
         storage.names("_delta_log")
     return storage
@@ -144,24 +138,15 @@ def _ls(options: argparse.Namespace, console: Console) -> bool:
     return True
 
 
-def _tables(storage: FileStorage, folder: str, depth: int) -> Iterator[str]:
+def _tables(storage: TableStorage, folder: str, depth: int) -> Iterator[str]:
     """Yield the folders with a Delta table in them, in order; what is in a table is left alone."""
-    selector = pafs.FileSelector(storage.full(folder) if folder else _top(storage), allow_not_found=True)
-    try:
-        found = storage.filesystem.get_file_info(selector)
-    except PermissionError:
-        return  # somebody else's
-    folders = sorted(info.base_name for info in found if info.type == pafs.FileType.Directory)
+    folders = storage.folders(folder)
     if "_delta_log" in folders:
         yield folder
     elif depth:
         for name in folders:
             if not name.startswith((".", "_")):
                 yield from _tables(storage, f"{folder}/{name}" if folder else name, depth - 1)
-
-
-def _top(storage: FileStorage) -> str:
-    return storage.uri if storage.local else ""
 
 
 def _line_of(log: Log) -> dict[str, object]:

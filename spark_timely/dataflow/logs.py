@@ -24,7 +24,7 @@ from spark_timely.errors import InvalidUsageError, LogMissingError, NotBeyondErr
 from spark_timely.log import Log
 from spark_timely.log.files.format import LogFormat
 from spark_timely.log.log import create_log, open_log
-from spark_timely.log.store.storage import open_storage
+from spark_timely.log.store.cloud import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -27,7 +27,13 @@ import pyarrow as pa
 from spark_timely.errors import InvalidUsageError, LogDamagedError, LogFormatError
 from spark_timely.log.arguments import check_whole, size_of
 from spark_timely.log.commit import discard
-from spark_timely.log.files.parquet import TARGET_FILE_BYTES, read_file, write_data_files, write_progress_file
+from spark_timely.log.files.parquet import (
+    TARGET_FILE_BYTES,
+    read_file,
+    side_by_side,
+    write_data_files,
+    write_progress_file,
+)
 from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
 from spark_timely.log.machine.state import DataFile, distinct_rows
 from spark_timely.masking import masked_logger
@@ -203,7 +209,8 @@ def _sources(index: FileIndex) -> list[DataFile]:
 def _merge_data(states: StreamStates, index: FileIndex, event: str, target: int, *, patience: int = _PATIENCE) -> bool:
     form = states.store.format
     schema = form.data_schema if event == "message" else form.dead_schema
-    table = pa.concat_tables([_read_known(states.store, path, schema) for path in index.paths.tolist()])
+    storage, paths = states.store.storage, index.paths.tolist()
+    table = pa.concat_tables(side_by_side(storage, lambda path: _read_known(states.store, path, schema), paths))
     times = form.domain.from_columns(table)
     streams = set(index.stream_lo.tolist()) | set(index.stream_hi.tolist())
     # The dot keeps the name apart from that of any stream.
@@ -242,7 +249,7 @@ def _read_known(store: Store, path: str, schema: pa.Schema) -> pa.Table:
 
 def _merge_progress(states: StreamStates, index: FileIndex, stream: str) -> bool:
     store = states.store
-    rows = pa.concat_tables([states.rows_in(path) for path in index.paths.tolist()])
+    rows = pa.concat_tables(side_by_side(store.storage, states.rows_in, index.paths.tolist()))
     rows = distinct_rows(store.format, rows)
     new = write_progress_file(store.storage, rows, stream, int(index.seq_hi.max()), store.format.domain)
     done = _replace(store, index, [new])

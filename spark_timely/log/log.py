@@ -35,10 +35,11 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.arguments import check_schema, check_text, check_whole, size_of
+from spark_timely.log.background import run_aside
 from spark_timely.log.commit import add_columns, append, drop_unclaimed, open_stream
 from spark_timely.log.compaction import CompactionReport, compact, merge_progress_files, merge_small_files
 from spark_timely.log.files.format import LogFormat, check_stream_name
-from spark_timely.log.files.parquet import TARGET_FILE_BYTES, check_codec, write_progress_file
+from spark_timely.log.files.parquet import TARGET_FILE_BYTES, check_codec, side_by_side, write_progress_file
 from spark_timely.log.machine.decide import closed_stream, missing_stream
 from spark_timely.log.machine.state import (
     OPEN_STREAM,
@@ -52,8 +53,15 @@ from spark_timely.log.machine.state import (
 )
 from spark_timely.log.reader import events_of, frontier_at, read_rows, snapshot_of
 from spark_timely.log.store.base import MemoryStore, MemoryTable
+from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.delta import NO_LOG_HINT, DeltaStore, create_table
-from spark_timely.log.store.storage import check_place, foreign_names, has_table, normal_path, open_storage, promised
+from spark_timely.log.store.storage import (
+    check_place,
+    foreign_names,
+    has_table,
+    normal_path,
+    promised,
+)
 from spark_timely.log.streams import StreamStates
 from spark_timely.log.verify import VerifyReport, verify_log
 from spark_timely.log.writer import StreamWriter, downgrade_to
@@ -384,7 +392,7 @@ class Log:
         For who follows a log: nothing is remembered.
         """
         with self._lock:
-            found = [self._states.rows_in(path) for path in paths]
+            found = side_by_side(self.storage, self._states.rows_in, list(paths))
         return distinct_rows(self.format, pa.concat_tables([self.format.progress_schema.empty_table(), *found]))
 
     def recorded(self, stream: str, batch: int, step: int | None = None) -> StreamState | None:
@@ -401,7 +409,8 @@ class Log:
 
         Notes
         -----
-        Free for the newest commit; earlier ones are looked up among all progress rows.
+        For the newest micro-batch the progress file that holds it is read, unless it is the newest commit; earlier
+        ones are looked up among all progress rows.
         """
         return self._states.recorded(stream, batch, step)
 
@@ -879,17 +888,34 @@ class Log:
 
     def _maintain(self, state: StreamState) -> None:
         """Keep what a commit costs flat. Its failure is a warning: the commit has happened, and upkeep comes again."""
-        with self._lock:
+        with self._lock, self._upkeep(_TIDYING):
             # By the number of the commit, so that it does not matter how many processes made them.
-            if self.merge_every is not None and state.seq % self.merge_every == 0:
-                with self._upkeep(_MERGING):
-                    merge_progress_files(self._states, state.stream, self.merge_every)
-                    if self.auto_compact:
-                        merge_small_files(self._states, state.stream, self.merge_every)
-                    self._put_off.pop(_MERGING, None)
-            with self._upkeep(_TIDYING):
-                if self.store.tidy():
-                    self._put_off.pop(_TIDYING, None)
+            merges = self.merge_every is not None and state.seq % self.merge_every == 0
+            if not self.storage.local and not merges and not self.store.is_due():
+                return
+            other = None if self.storage.local else self.store.aside()
+            if other is None:
+                self._keep_up(self._states, state.stream, merges=merges)
+                return
+            states = self._states.copied(other)
+
+            def keep_up() -> None:
+                with self._upkeep(_TIDYING):
+                    self._keep_up(states, state.stream, merges=merges)
+                    self._states.forget_replaced_rows(states.store.live)
+
+            run_aside((self.path, tuple(sorted(self.store.storage_options.items()))), keep_up)
+
+    def _keep_up(self, states: StreamStates, stream: str, *, merges: bool) -> None:
+        if merges and self.merge_every is not None:
+            with self._upkeep(_MERGING):
+                merge_progress_files(states, stream, self.merge_every)
+                if self.auto_compact:
+                    merge_small_files(states, stream, self.merge_every)
+                self._put_off.pop(_MERGING, None)
+        with self._upkeep(_TIDYING):
+            if states.store.tidy():
+                self._put_off.pop(_TIDYING, None)
 
     def tidy(self) -> None:
         """Write a checkpoint of the table, and delete old entries of its log. A failure is kept as a problem."""

@@ -29,7 +29,7 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.arguments import check_text, check_whole, names_of
-from spark_timely.log.files.parquet import read_file
+from spark_timely.log.files.parquet import read_file, side_by_side
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.history import History
 from spark_timely.log.machine.state import states_by_seq, stream_codes
@@ -94,7 +94,8 @@ def read_rows(
     chosen = index.may_hold_times(low, high)
     if stream is not None:
         chosen &= index.may_hold_stream(stream)
-    parts = [_range_of(log, path, part, low, high, stream) for path in index.paths[chosen].tolist()]
+    paths = index.paths[chosen].tolist()
+    parts = side_by_side(log.storage, lambda path: _range_of(log, path, part, low, high, stream), paths)
     table = (
         pa.concat_tables(parts) if parts else pa.schema([f.with_nullable(nullable=True) for f in part]).empty_table()
     )

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.errors import RolledBackError, TimelyInternalError
-from spark_timely.log.files.parquet import read_file
+from spark_timely.log.files.parquet import read_file, side_by_side
 from spark_timely.log.machine.state import (
     OPEN_STREAM,
     StreamState,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from spark_timely.log.files.format import LogFormat
-    from spark_timely.log.files.index import FileIndex
+    from spark_timely.log.files.index import FileIndex, LiveFiles
     from spark_timely.log.machine.state import CommitOutcome, CommitRequest
     from spark_timely.log.store.base import Store
     from spark_timely.log.store.storage import Storage
@@ -91,6 +91,9 @@ class CaptureLog(Protocol):
 
     def recorded(self, stream: str, batch: int, step: int | None = None) -> StreamState | None:
         """Return the state right after the commit of a micro-batch, None if it is not in the log."""
+
+    def commits_of(self, wanted: Mapping[str, int]) -> dict[str, StreamState]:
+        """Return the states right after one commit each of some streams, without those that the snapshot lacks."""
 
     def frontier(self) -> Antichain:
         """Return the minimal times that any stream may still use."""
@@ -240,6 +243,20 @@ class StreamStates:
             self._states_at = self.snapshot
             self._newest_by_path.update({path: {s.stream: s} for s, path in zip(states, paths, strict=True)})
 
+    def copied(self, store: Store) -> StreamStates:
+        """Return the same states over another handle on the same snapshot."""
+        with self.lock:
+            other = StreamStates(store, keeps_rows=self._keeps_rows)
+            for name in ("_states", "_newest_by_path", "_rows_by_path", "_known"):
+                setattr(other, name, dict(getattr(self, name)))
+            other._states_at = self._states_at
+            return other
+
+    def forget_replaced_rows(self, live: LiveFiles) -> None:
+        """Let go of the rows of progress files that are no longer part of the log."""
+        with self.lock:
+            self.forget_rows([path for path in self._rows_by_path if path not in live])
+
     def forget_rows(self, paths: Iterable[str]) -> None:
         """Let go of the rows of progress files that were merged."""
         for path in paths:
@@ -297,12 +314,12 @@ class StreamStates:
                 newest[stream] = i
         candidates += newest.values()
         states: dict[str, StreamState] = {}
+        paths = [str(index.paths[i]) for i in candidates]
+        new = [path for path in paths if path not in self._newest_by_path]
+        rows = dict(zip(new, side_by_side(self.store.storage, self.rows_in, new), strict=True))
         remembered: dict[str, dict[str, StreamState]] = {}
-        for i in candidates:
-            path = index.paths[i]
-            found = self._newest_by_path.get(path)
-            if found is None:
-                found = newest_states(self.store.format, self.rows_in(path))
+        for path in paths:
+            found = newest_states(self.store.format, rows[path]) if path in rows else self._newest_by_path[path]
             remembered[path] = found
             for stream, state in found.items():
                 if stream not in states or states[stream].seq < state.seq:
@@ -372,7 +389,8 @@ class StreamStates:
         """Return all progress rows, sorted by stream, seq and time. See `spark_timely.log.log.Log.progress`."""
         with self.lock:
             index = self.files("progress")
-            kept = {path: self.rows_in(path) for path in index.paths.tolist()}
+            paths = index.paths.tolist()
+            kept = dict(zip(paths, side_by_side(self.store.storage, self.rows_in, paths), strict=True))
             self._rows_by_path = kept
             rows = pa.concat_tables(kept.values()) if kept else self.store.format.progress_schema.empty_table()
         return distinct_rows(self.store.format, rows)
@@ -383,8 +401,11 @@ class StreamStates:
         wanted = (batch, step or 0)
         if state is None or state.batch is None:
             return None
-        if (state.batch, state.step or 0) == wanted and _is_its_own(state):
-            return state
+        if (state.batch, state.step or 0) == wanted and state.note.batch is not None:
+            # What came after it carries its number on, and says which commit it is.
+            found = self.commits_of({stream: state.note.batch.seq}).get(stream)
+            if found is not None and _is_its_own(found):
+                return found
         rows = self.progress()
         mask = pc.and_(pc.equal(rows["_stream"], stream), pc.equal(rows["_batch"], batch))
         mask = pc.and_(mask, pc.equal(pc.fill_null(rows["_step"], 0), wanted[1]))

@@ -5,12 +5,16 @@ Invariants
 1. A writer is one owner of one stream; whoever else appends to the stream is refused.
 2. An append is all or nothing, and is never tried again on changed grounds: a writer that lost a race of
    `compare_and_append` gets an error.
-3. An append with a key is in the stream once.
+3. An append with a key is in the stream once, whoever repeats it. One without a key is in it once, as long as the
+   writer that made it repeats it: a writer remembers each append whose outcome was unclear.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import operator
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +22,7 @@ import pyarrow as pa
 
 from spark_timely.canonical.row_hash import digest_of
 from spark_timely.errors import (
+    ClosedError,
     InvalidUsageError,
     NotBeyondError,
     RolledBackError,
@@ -73,6 +78,45 @@ class _Given(NamedTuple):
     names: tuple[str, ...]
 
 
+class _Progress(NamedTuple):
+    """The progress that an append is to make, as it was given."""
+
+    advance_to: FrontierLike | None
+    changes: tuple[TimesLike, npt.ArrayLike] | None
+
+
+@dataclass(slots=True, eq=False)
+class _Unclear:
+    """An append without a key that may have happened.
+
+    Parameters
+    ----------
+    seq : int
+        Number of the commit that it is, if it happened.
+    attempt : str
+        The random key in that commit's note.
+    digest : str
+        Of its rows.
+    files : list of DataFile
+        Part of the log if it happened.
+    landed : StreamState or None
+        The state right after it; None as long as it is not known to have happened.
+    """
+
+    seq: int
+    attempt: str
+    digest: str
+    files: Sequence[DataFile] = field(repr=False)
+    landed: StreamState | None = None
+
+
+_REPEAT: Final = (
+    "to repeat the append, call it again on this writer with the same rows, which are added only if they are not there;"
+    " another writer, or process, knows an append only by its batch=…"
+)
+_REPEAT_KEYED: Final = "repeat the append with its batch: its rows are added only if they are not there"
+
+
 class StreamWriter:
     """Appends to one stream as its owner. Made by `Log.writer`.
 
@@ -108,6 +152,8 @@ class StreamWriter:
         self._compression = compression
         # Of the newest commit that this writer knows: a log that has another id, or fewer commits, went back.
         self._log_id, self._seq = log.log_id, -1
+        # Appends without a key that may have happened, until they are repeated or cannot happen any more.
+        self._unclear: list[_Unclear] = []
 
     def __repr__(self) -> str:
         """Return log, stream and owner: nothing that would have to be read."""
@@ -157,15 +203,17 @@ class StreamWriter:
         progress : (times, deltas), optional
             Changes of the stream's counts instead of `advance_to`.
         batch : int, optional
-            Key of the append, greater than those before it, from 0 on. To repeat an append with its key, its
-            rows and its progress never adds them twice, whatever was reported about the first time: then nothing is
-            done, and `committed` is False.
+            Key of the append: a whole number from 0 on, greater than those before it; gaps are allowed. Some
+            producers have one at hand, such as the offset that they read up to. To repeat an append with its key, its
+            rows and its progress never adds them twice, whoever does so and whenever: another process of this owner,
+            after a restart, or two at once. Then nothing is done, and `committed` is False.
         reason : str
             Kept with the progress, for people.
 
         Returns
         -------
         CommitOutcome
+            `committed` is False if the append was in the stream already; `state` is the stream's newest state.
 
         Raises
         ------
@@ -175,8 +223,27 @@ class StreamWriter:
             If a message or the progress uses a time that the stream does not hold.
         RolledBackError
             If the stream has a greater `batch` and not this one, or has this one with other rows or other progress.
-        ClosedError, OwnershipError, StorageError
+        UpperMismatchError
+            If another process of this owner appended something else meanwhile. Nothing was done.
+        StorageError
+            If the log cannot be reached. Unless `determinate`, the append may have happened: call it again.
+        ClosedError, OwnershipError
             As `CaptureLog.commit`.
+
+        Notes
+        -----
+        A repeated append is judged by what the stream held before the first time: its own rows are not late.
+
+        Without `batch` an append is known to this writer alone. Where its outcome was unclear, as after a
+        `StorageError` or an interrupt, the writer remembers its rows. The next append of the same rows on this writer
+        is taken for its repetition: it adds them only if they are not in the stream, and refuses other progress than
+        they came with. A process that was started again remembers nothing; it needs `batch`.
+
+        A stream may have appends with and without `batch`, by one producer. Those without, and `advance`, leave the
+        newest key as it is. Keys belong to the owner of the stream: they end when it is taken over.
+
+        Cost: with `batch` the digest of the rows, about 70 ns for each of a few columns. To recognise the newest key
+        one small file is read at most, whatever the history; to recognise an earlier one, all progress of the log.
 
         Examples
         --------
@@ -191,33 +258,58 @@ class StreamWriter:
             msg = f"{self._attempt}: found both advance_to and progress"
             raise InvalidUsageError(msg, hint="give one of them, or none")
         self.log.refresh()
-        given = self._given(rows, time_column)
-        note = Note()
-        if batch is not None:
-            note = self._keyed(batch, given)
-            if self._holds(batch, note, advance_to, progress):
-                self.log.flush()
-                return CommitOutcome(committed=False, state=self.state)
+        given, moves = self._given(rows, time_column), _Progress(advance_to, progress)
+        note = Note(attempt=secrets.token_hex(8)) if batch is None else self._keyed(batch, given)
+        key = None if batch is None else operator.index(batch)
+        done = self._done(key, note, given, moves)
+        if done is not None:
+            return done
         state = self._writable()
         table, times = self._messages(given, state)
         if advance_to is not None:
             p_times, deltas = self._downgrade(state, self.log.domain.parse_frontier(advance_to))
         else:
             p_times, deltas = self._changes(progress)
-        return self._commit(state, table, times, p_times, deltas, reason, batch=batch, note=note)
+        try:
+            outcome = self._commit(state, table, times, p_times, deltas, reason, batch=key, note=note)
+        except (UpperMismatchError, RolledBackError, ClosedError):
+            # Perhaps by this very append: of another process, or by an earlier attempt that took effect only now.
+            done = self._done(key, note, given, moves)
+            if done is None:
+                raise
+            return done
+        if not outcome.committed:
+            # Of another process, with these rows; refused if it made other progress.
+            self._done(key, note, given, moves)
+        return outcome
 
     def _keyed(self, batch: int, given: _Given) -> Note:
         """Return what the log keeps of an append with a key: the digest of its rows."""
-        if isinstance(batch, bool) or not isinstance(batch, int) or not 0 <= batch < 2**63:
+        try:
+            fits = not isinstance(batch, bool) and 0 <= operator.index(batch) < 2**63
+        except TypeError:
+            fits = False
+        if not fits:
             msg = f"{self._attempt}: found batch={shown(batch)}"
             raise InvalidUsageError(msg, hint="give a whole number from 0 on, greater than that of the append before")
         table, _ = self._messages(given, self.state)
-        names = [(name, name) for name in table.schema.names if name not in ("_stream", "_seq")]
-        return Note(batch=MicroBatch(digest=digest_of(table, names).text, n_input=table.num_rows))
+        return Note(batch=MicroBatch(digest=_digest(table), n_input=table.num_rows))
 
-    def _holds(
-        self, batch: int, note: Note, advance_to: object | None, progress: tuple[TimesLike, npt.ArrayLike] | None
-    ) -> bool:
+    def _done(self, batch: int | None, note: Note, given: _Given, moves: _Progress) -> CommitOutcome | None:
+        """Return the outcome of an append that the stream has already, None if it has not; refuse another one."""
+        repeated = None
+        if batch is None or not self._holds(batch, note, moves):
+            repeated = self._happened(batch, given, moves) if self._unclear else None
+            if repeated is None:
+                return None
+        # The process that committed it may have died before it was on the disk.
+        self.log.flush()
+        if repeated is not None:
+            self._unclear.remove(repeated)
+        self._seq = max(self._seq, self.state.seq)
+        return CommitOutcome(committed=False, state=self.state)
+
+    def _holds(self, batch: int, note: Note, moves: _Progress) -> bool:
         """Whether the stream has the append of this key already; refuse one that cannot be told, or is another."""
         state = self.state
         if state.owner != self.owner or state.batch is None or batch > state.batch:
@@ -227,9 +319,8 @@ class StreamWriter:
             found = f"found batch={state.batch} in it, and none of this key"
         elif judge_repetition(done.note.batch, note.batch) is not Repetition.SAME:
             found = "found other rows in it"
-        elif not self._progressed(done, advance_to, progress):
-            held = self.log.domain.render_frontier(done.frontier)
-            found = f"found it with the same rows and other progress, which left the stream at {held}"
+        elif not self._progressed(done, moves):
+            found = f"found it with the same rows and other progress, {self._left(done)}"
         else:
             return True
         msg = f"could not append batch={batch} to stream {self.stream!r} of log {self.log.path!r}: {found}"
@@ -238,6 +329,45 @@ class StreamWriter:
             hint="give keys that increase; to repeat an append, give the key, the rows and the progress of the first"
             " time; to move the frontier further, append no rows under a new key, or call advance",
             context={"path": self.log.path, "stream": self.stream, "batch": batch, "newest": state.batch},
+        )
+
+    def _happened(self, batch: int | None, given: _Given, moves: _Progress) -> _Unclear | None:
+        """Return the append of these rows whose outcome was unclear and which did happen, None if there is none.
+
+        Those that did not happen, and cannot any more, are forgotten.
+        """
+        table, _ = self._messages(given, self.state)
+        digest = _digest(table)
+        for each in list(self._unclear):  # as many turns as errors of the storage that nobody came back to
+            if each.landed is None:
+                found = self.log.commits_of({self.stream: each.seq}).get(self.stream)
+                if found is None:
+                    continue  # a write under way may still take effect: the next commit excludes it
+                if found.note.attempt != each.attempt:
+                    self._unclear.remove(each)
+                    discard_refused(self.log, each.files)
+                    continue
+                each.landed = found
+            if each.digest != digest:
+                continue
+            progressed = self._progressed(each.landed, moves)
+            if progressed and batch is None:
+                return each
+            if table.num_rows and not progressed:
+                raise self._other_append(each.landed, f"and other progress, {self._left(each.landed)}")
+            if table.num_rows:
+                raise self._other_append(each.landed, f"and no batch, now there is batch={batch}")
+        return None
+
+    def _left(self, done: StreamState) -> str:
+        return f"which left the stream at {self.log.domain.render_frontier(done.frontier)}"
+
+    def _other_append(self, done: StreamState, found: str) -> RolledBackError:
+        return RolledBackError(
+            f"{self._attempt}: found these rows there, of an append with an unclear outcome at seq={done.seq} {found}",
+            hint="repeat the append as it was the first time, to learn that it is there, and then call advance to move"
+            " the frontier further; to append equal rows once more, take another writer",
+            context={"path": self.log.path, "stream": self.stream, "seq": done.seq},
         )
 
     def _changes(self, progress: tuple[TimesLike, npt.ArrayLike] | None) -> tuple[IntArray, npt.NDArray[np.int64]]:
@@ -250,14 +380,12 @@ class StreamWriter:
         times = as_times(progress[0], self.log.domain.arity)
         return times, as_diffs(progress[1], len(times))
 
-    def _progressed(
-        self, done: StreamState, advance_to: object | None, progress: tuple[TimesLike, npt.ArrayLike] | None
-    ) -> bool:
+    def _progressed(self, done: StreamState, moves: _Progress) -> bool:
         """Whether a commit made the progress that is asked for."""
-        if advance_to is not None:
-            times, deltas = downgrade_to(done.before, self.log.domain.parse_frontier(advance_to))
+        if moves.advance_to is not None:
+            times, deltas = downgrade_to(done.before, self.log.domain.parse_frontier(moves.advance_to))
         else:
-            times, deltas = self._changes(progress)
+            times, deltas = self._changes(moves.changes)
         # What the commit left, without what was to be left: nothing.
         held = [(done.before.times, done.before.counts), (times, deltas), (done.counts.times, -done.counts.counts)]
         left, _ = consolidate_rows(concat_times(*(t for t, _ in held)), np.concatenate([n for _, n in held]))
@@ -368,7 +496,13 @@ class StreamWriter:
         return self._request(expected, files, p_times, deltas, reason, note or Note(), plans=plans)
 
     def advance(self, frontier: FrontierLike, *, reason: str = "advance") -> CommitOutcome:
-        """Say that nothing follows at times not beyond a frontier.
+        """Say that nothing follows at times not beyond a frontier. Does nothing where the stream is there already.
+
+        Returns
+        -------
+        CommitOutcome
+            `committed` is False if nothing was done: an advance that is repeated, after a `StorageError` for example,
+            is in the stream once.
 
         Raises
         ------
@@ -376,21 +510,46 @@ class StreamWriter:
             If the frontier is not beyond the stream's present one.
         """
         check_text(f"could not advance stream {self.stream!r} of log {self.log.path!r}", "reason", reason)
+        target = self.log.domain.parse_frontier(frontier)
         self.log.refresh()
+        self._check_kept(self.state)
+        if self._is_at(target):
+            self.log.flush()
+            return CommitOutcome(committed=False, state=self.state)
         state = self._writable()
-        p_times, deltas = self._downgrade(state, self.log.domain.parse_frontier(frontier))
-        return self._commit(state, None, None, p_times, deltas, reason)
+        p_times, deltas = self._downgrade(state, target)
+        try:
+            return self._commit(state, None, None, p_times, deltas, reason)
+        except (UpperMismatchError, ClosedError):
+            # Perhaps by this very advance, whose first attempt took effect only now.
+            if not self._is_at(target):
+                raise
+            return CommitOutcome(committed=False, state=self.state)
+
+    def _is_at(self, target: Antichain) -> bool:
+        """Whether the stream is this owner's, and holds one capability at each element of a frontier and no more."""
+        state = self.state
+        times, deltas = downgrade_to(state.counts, target)
+        return state.owner == self.owner and not len(consolidate_rows(times, deltas)[0])
 
     def close(self, *, reason: str = "close") -> StreamState:
         """Say that nothing follows at all. Does nothing on a closed stream."""
         check_text(f"could not close stream {self.stream!r} of log {self.log.path!r}", "reason", reason)
         self.log.refresh()
         if self.state.closed:
+            self.log.flush()
             return self.state
         return self.advance(Antichain.empty(self.log.domain.arity), reason=reason).state
 
     def _writable(self) -> StreamState:
         state = self.state
+        self._check_kept(state)
+        if state.closed:
+            raise closed_stream(self.log.path, self.stream)
+        return state
+
+    def _check_kept(self, state: StreamState) -> None:
+        """Refuse a log that lacks what this writer has appended."""
         if self.log.log_id != self._log_id or state.seq < self._seq:
             msg = (
                 f"could not append to stream {self.stream!r} of log {self.log.path!r}: found log {self.log.log_id!r} at"
@@ -402,9 +561,6 @@ class StreamWriter:
                 " appended are gone",
                 context={"path": self.log.path, "stream": self.stream},
             )
-        if state.closed:
-            raise closed_stream(self.log.path, self.stream)
-        return state
 
     def _moved(self, expected: Antichain, current: Antichain) -> UpperMismatchError:
         domain = self.log.domain
@@ -490,7 +646,16 @@ class StreamWriter:
                 target_file_size=self._target,
                 compression=self._compression,
             )
-        return self._request(state, files, p_times, deltas, reason, note or Note(), batch=batch)
+        try:
+            return self._request(state, files, p_times, deltas, reason, note or Note(), batch=batch)
+        except BaseException as error:
+            if note is not None and table is not None and _is_unclear(error):
+                if note.attempt is not None:
+                    self._unclear.append(_Unclear(state.seq + 1, note.attempt, _digest(table), files))
+                if isinstance(error, StorageError):
+                    repeat = _REPEAT if note.attempt is not None else _REPEAT_KEYED
+                    error.hint = repeat if error.hint is None else f"{error.hint}; {repeat}"
+            raise
 
     def _request(
         self,
@@ -529,6 +694,19 @@ class StreamWriter:
             discard_refused(log, files)
         self._seq = max(self._seq, outcome.state.seq)
         return outcome
+
+
+def _is_unclear(error: BaseException) -> bool:
+    """Whether what was attempted may have happened: an interrupt says nothing of it either."""
+    if isinstance(error, Exception):
+        return isinstance(error, StorageError) and not error.determinate
+    return True
+
+
+def _digest(table: pa.Table) -> str:
+    """Return the digest of rows as the log keeps them, whatever commit they are for."""
+    names = [(name, name) for name in table.schema.names if name not in ("_stream", "_seq")]
+    return digest_of(table, names).text
 
 
 def _with_merged(rows: pa.Table, form: LogFormat) -> pa.Table:

@@ -282,6 +282,8 @@ class Note:
         Where the stream has its capability from; of opening commits only. Passes.
     claimed : str or None
         Which stream took a capability; of commits of `#open` only. Passes.
+    attempt : str or None
+        Random key of an append without a batch, by which the writer that made it knows it again. Passes.
     batch : MicroBatch or None
         The newest micro-batch of the owner. Lasts.
     greatest : int or None
@@ -312,6 +314,7 @@ class Note:
 
     opening: Opening | None = None
     claimed: str | None = None
+    attempt: str | None = None
     batch: MicroBatch | None = None
     greatest: int | None = None
     former: tuple[str, ...] = ()
@@ -338,8 +341,8 @@ class Note:
         >>> Note(greatest=5).following(first) == first
         True
         >>> Note().following(first, owner="q1")
-        Note(opening=None, claimed=None, batch=None, greatest=7, former=('q1',), gaps=(), lost=(), differing=0, \
-mark=None, output=None, statements=None)
+        Note(opening=None, claimed=None, attempt=None, batch=None, greatest=7, former=('q1',), gaps=(), lost=(), \
+differing=0, mark=None, output=None, statements=None)
         """
         seen = [top for top in (before.greatest, self.greatest) if top is not None]
         kept = replace(
@@ -420,6 +423,7 @@ mark=None, output=None, statements=None)
             return cls(
                 opening=_part(Opening, facts.get("opening")),
                 claimed=cast("str | None", facts.get("claimed")),
+                attempt=cast("str | None", facts.get("attempt")),
                 batch=_part(MicroBatch, facts.get("batch")),
                 greatest=cast("int | None", facts.get("greatest")),
                 former=tuple(cast("list[str]", facts.get("former", ()))),

@@ -27,7 +27,8 @@ from pyspark.sql.types import DecimalType
 from spark_timely.datasource.partitions import LAYOUT_KEY, ReplayLayout, Split, split_from
 from spark_timely.datasource.reader import missing_file, warn_of_missing_file
 from spark_timely.errors import InvalidUsageError
-from spark_timely.log.store.storage import checked_options, open_storage
+from spark_timely.log.store.cloud import open_storage
+from spark_timely.log.store.storage import checked_options
 from spark_timely.protocol.replay import WHOLE
 from spark_timely.spark.base.schema import spark_schema
 from spark_timely.spark.collection import consolidate
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-    from spark_timely.log.store.storage import FileStorage
+    from spark_timely.log.store.storage import TableStorage
 
 
 _COMMIT: Final = (pa.field("_stream", pa.string()), pa.field("_seq", pa.int64()))
@@ -178,7 +179,7 @@ def _check_one(ranges: Sequence[Sequence[Split]]) -> None:
 
 
 def _frame(
-    spark: SparkSession, splits: Sequence[Split], layout: ReplayLayout, storage: FileStorage
+    spark: SparkSession, splits: Sequence[Split], layout: ReplayLayout, storage: TableStorage
 ) -> DataFrame | None:
     """Return the rows of one range; None where it has no files."""
     paths = list(dict.fromkeys(piece.path for split in splits for piece in split.pieces))

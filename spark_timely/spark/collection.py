@@ -149,7 +149,7 @@ def snapshot(
     # Up to the times right after it: the contents, and none of the changes that follow.
     up_to = opened.domain.successors(at)
     reader = spark.read.format("timely").option("asOf", json.dumps(opened.domain.time_to_json(at)))
-    reader = reader.options(**stored(getattr(opened, "storage_options", None)))
+    reader = reader.options(**stored(spark, getattr(opened, "storage_options", None)))
     updates = reader.option("upTo", json.dumps(opened.domain.frontier_to_json(up_to))).load(opened.path)
     return _contents(updates, f"log {opened.path!r} at {opened.domain.render_time(at)!r}", diffs=diffs)
 
@@ -207,7 +207,7 @@ def snapshot_at(
     frames = []
     for log in found.logs:  # as many turns as logs
         reader = spark.read.format("timely").option("cut", str(found))
-        frame = reader.options(**stored(storage_options)).load(log.path)
+        frame = reader.options(**stored(spark, storage_options)).load(log.path)
         if _DIFF in frame.columns:  # ours: no payload has a column of that name
             at = found.domain.render_frontier(found.frontier)
             frame = _contents(frame, f"log {log.path!r} at the cut of frontier={at}", diffs=diffs)

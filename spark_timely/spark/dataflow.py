@@ -216,7 +216,7 @@ class Dataflow(Scope):
         lives = ending_of(wanted) is None
         if lives:
             reader = spark.readStream.format("timely").option("content", "clock").option("run", run)
-            reader = reader.option("alarm", self.checkpoint).options(**stored(storage[first]))
+            reader = reader.option("alarm", self.checkpoint).options(**stored(spark, storage[first]))
             source = reader.option("logs", json.dumps(others)).load(first) if others else reader.load(first)
         else:
             source = spark.readStream.format(_ONE_ROW).option("rowsPerBatch", 1).load()
@@ -593,7 +593,9 @@ class DataflowQuery:
             msg = f"could not give the result: found outputs {shown(list(paths))}, asked for {shown(log)}"
             raise InvalidUsageError(msg, hint="name one of them")
         self.await_termination()
-        reader = self._spark.read.format("timely").options(**stored(self._logs[paths[path]].storage_options))
+        reader = self._spark.read.format("timely").options(
+            **stored(self._spark, self._logs[paths[path]].storage_options)
+        )
         return reader.load(path)
 
     def explain(self) -> str:

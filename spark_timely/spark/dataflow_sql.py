@@ -32,7 +32,7 @@ from spark_timely.dataflow.engine.tasks import Counts, OutputPlan, Task, TaskRes
 from spark_timely.dataflow.views import Aggregate, Concat, Filter, Hinted, Join, Notified, Replay, Step, View, steps_of
 from spark_timely.errors import OperatorError
 from spark_timely.log.files.format import conform
-from spark_timely.log.store.storage import open_storage
+from spark_timely.log.store.cloud import open_storage
 from spark_timely.spark.base.schema import spark_schema
 from spark_timely.spark.base.worker import settle_worker
 from spark_timely.spark.scan import beyond, quoted, scan

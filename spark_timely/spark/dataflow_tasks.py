@@ -34,7 +34,7 @@ from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split
 from spark_timely.datasource.reader import read_split
 from spark_timely.errors import TimelyInternalError
 from spark_timely.log.commit import discard
-from spark_timely.log.store.storage import open_storage
+from spark_timely.log.store.cloud import open_storage
 from spark_timely.protocol.replay import default_splits
 from spark_timely.spark.base.worker import settle_worker
 from spark_timely.spark.dataflow_sql import run_sql

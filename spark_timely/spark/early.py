@@ -29,6 +29,7 @@ from spark_timely.errors import InvalidOptionError, InvalidUsageError, LogMissin
 from spark_timely.log.store.storage import normal_path
 from spark_timely.sink.start import batch_refused, check_start, question, raise_answer, sink_options
 from spark_timely.spark.base.compat import is_remote
+from spark_timely.spark.base.credentials import credentials_of, refuse_secrets, with_credential
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -282,6 +283,7 @@ def _checked(check: _Check) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 def _check_read(reader: object, noted: _Noted, arguments: dict[str, Any]) -> None:
     del reader
+    refuse_secrets(noted.options)
     if CHECK_OPTION not in noted.options and not isinstance(arguments.get("path"), list):
         parse_options(SOURCE_OPTIONS, noted.options)
 
@@ -296,7 +298,9 @@ def _check_write(writer: object, noted: _Noted, arguments: dict[str, Any]) -> No
     frame = noted.frame
     if frame is None:
         return
-    options = sink_options(noted.options, output_mode=noted.mode)
+    refuse_secrets(noted.options)
+    full = with_credential(noted.options, credentials_of(frame.sparkSession))
+    options = sink_options(full, output_mode=noted.mode)
     if noted.columns:
         msg = f"could not start the sink for log {options.path!r}: found partitioning by {list(noted.columns)}"
         raise InvalidUsageError(msg, hint="leave it out: a log's files are parted by time by themselves")

@@ -40,13 +40,13 @@ from spark_timely.datasource.planner import ReplayPlanner
 from spark_timely.datasource.source import source_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, StorageError, shown
 from spark_timely.log.log import open_log
-from spark_timely.log.store.entries import put_file
-from spark_timely.log.store.storage import checked_options, open_storage, plain
+from spark_timely.log.store.cloud import open_storage
+from spark_timely.log.store.storage import FileStorage, plain
 from spark_timely.spark.base.checkpoint import REPLAY_HEADER
 from spark_timely.spark.base.trigger import Ending, TriggerGiven, ending_of, parse_trigger
 from spark_timely.spark.batch_frame import frame_of_splits
 from spark_timely.spark.capture.foreach_batch import Captured
-from spark_timely.spark.session import stored
+from spark_timely.spark.session import with_stored
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -115,7 +115,7 @@ def replay(
     >>> job.foreachBatch(load).run(checkpoint="/data/checkpoint")  # doctest: +SKIP
     3
     """
-    parsed = source_options({"path": os.fspath(path), **options, **stored(checked_options(storage_options))})
+    parsed = source_options(with_stored(lambda: spark, {"path": os.fspath(path), **options}, storage_options))
     if parsed.content != "messages":
         msg = f"{_ATTEMPT}: found content={parsed.content!r}"
         raise InvalidOptionError(
@@ -276,15 +276,16 @@ class _Checkpoint:
     """The folder in which a replay writes down its micro-batches."""
 
     def __init__(self, location: str) -> None:
-        self._storage = open_storage(location, literal=True)
-        if not self._storage.local:
+        storage = open_storage(location, literal=True)
+        if not isinstance(storage, FileStorage):
             msg = f"{_ATTEMPT}: found checkpoint={location!r}"
             raise InvalidOptionError(
                 msg,
                 hint=f"give a folder on a disk: a file is to be made there by one of two runs alone; else {_INSTEAD}",
                 context={"option": "checkpoint"},
             )
-        self._location = self._storage.uri
+        self._storage = storage
+        self._location = storage.uri
         self._run = str(uuid.uuid4())
 
     @contextmanager
@@ -382,7 +383,7 @@ class _Checkpoint:
 
     def _put(self, path: str, text: str) -> None:
         try:
-            put_file(self._storage, path, text.encode(), replace=False)
+            self._storage.put(path, text.encode(), replace=False)
         except FileExistsError as error:
             msg = f"{_ATTEMPT}: found {path!r} in checkpoint {self._location!r}, which another run has made meanwhile"
             raise InvalidUsageError(

@@ -15,21 +15,43 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from spark_timely.conf.options import option_key
 from spark_timely.errors import InvalidUsageError, LogFormatError, LogMissingError, shown
-from spark_timely.log.store.storage import normal_path
+from spark_timely.log.store.storage import checked_options, normal_path
+from spark_timely.masking import is_secret
 from spark_timely.spark.base.compat import is_remote
+from spark_timely.spark.base.credentials import (
+    OPTION,
+    Credentials,
+    credentials_of,
+    keep_credentials,
+    naming,
+    with_credential,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
-__all__ = ["changed_settings", "register", "session", "session_settings", "spare_progress", "stored", "table_path"]
+__all__ = [
+    "changed_settings",
+    "credential",
+    "given_to_spark",
+    "register",
+    "session",
+    "session_settings",
+    "spare_progress",
+    "stored",
+    "table_path",
+    "with_stored",
+]
 
 # Arrow's Java library checks the bounds of each value that it reads; Spark asks only for rows that are there.
 _ARROW_FLAGS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
@@ -37,6 +59,14 @@ _ARROW_FLAGS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_che
 _WORKER_PATH = "spark.executorEnv.PYTHONPATH"
 _WORKER_START = str(Path(__file__).with_name("worker_start"))
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
+# Names of options and settings whose values Spark hides: its own default, and what credentials of stores are called.
+_CREDENTIALS = (
+    r"(access|account|private|master|shared|sas|client|api|encryption)[._-]?key|sas|credential|client[._-]?id"
+)
+_REDACTION = {
+    "spark.sql.redaction.options.regex": rf"(?i)url|{_CREDENTIALS}",
+    "spark.redaction.regex": rf"(?i)secret|password|token|access[.]?key|{_CREDENTIALS}",
+}
 
 
 def session_settings(*, delta: bool = False) -> dict[str, str]:
@@ -59,7 +89,8 @@ def session_settings(*, delta: bool = False) -> dict[str, str]:
     what starting one costs; record batches of 100,000 rows cost less per row than Spark's 10,000; without Arrow's
     checks of bounds and nulls the JVM needs a quarter less time for rows that come from Python; INT96
     timestamps, which Spark's Parquet writer may use, have no statistics; 50 partitions for the state of a
-    small Delta table cost seconds.
+    small Delta table cost seconds. What Spark hides of options and settings (``spark.sql.redaction.options.regex``,
+    ``spark.redaction.regex``) covers the names of S3's, Azure's and Google's credentials too.
 
     Examples
     --------
@@ -74,6 +105,7 @@ def session_settings(*, delta: bool = False) -> dict[str, str]:
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.databricks.delta.snapshotPartitions": "2",
         **dict.fromkeys(_JAVA_OPTIONS, _ARROW_FLAGS),
+        **_REDACTION,
     }
     if delta:
         settings["spark.sql.extensions"] = "io.delta.sql.DeltaSparkSessionExtension"
@@ -296,9 +328,103 @@ def _shipped(spark: SparkSession) -> bool:
     return True
 
 
-def stored(storage_options: Mapping[str, str] | None, /) -> dict[str, str]:
-    """Return storage options of a log as options of the format ``timely``."""
-    return {f"storage.{name}": value for name, value in (storage_options or {}).items()}
+def credential(spark: SparkSession, name: str, storage_options: Mapping[str, str], /) -> None:
+    """Give credentials of a cloud store a name, for the option ``credential`` of reads and writes of one session.
+
+    Spark sees the name alone: no plan, error, setting or event log shows the values. Called again with the same name it
+    replaces them: queries that start later use the new ones, those that run keep what they have.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        Classic or Connect. Other sessions do not know the name.
+    name : str
+        Letters, digits, underscores, dots and hyphens.
+    storage_options : mapping of str to str
+        Credentials and settings, with the keys of delta-rs.
+
+    Raises
+    ------
+    InvalidUsageError
+        If the name has other characters, or Spark's Python cannot import this library.
+    InvalidOptionError
+        If the options are no mapping of texts.
+
+    Notes
+    -----
+    The values travel to Spark's Python processes pickled, with the class of the format. Spark warns that the format was
+    replaced. Cost: as `register`.
+
+    Examples
+    --------
+    ::
+
+        spark_timely.credential(spark, "lake", {"azure_storage_account_key": os.environ["LAKE_KEY"]})
+        spark.readStream.format("timely").option("credential", "lake").load("abfss://logs@lake.dfs.core.windows.net/a")
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]{1,200}", name):
+        msg = f"could not name a credential: found name={shown(name)}"
+        raise InvalidUsageError(msg, hint="give letters, digits, underscores, dots and hyphens")
+    options = checked_options(storage_options)
+    register(spark)
+    with naming:
+        named = {**credentials_of(spark), name: options}
+        spark.dataSource.register(_knowing(named))
+        keep_credentials(spark, named)
+
+
+def _knowing(named: Credentials) -> type[DataSource]:
+    """Return the format's class that knows credentials: made here, so that it is pickled with them."""
+    from spark_timely.datasource.source import TimelyDataSource
+
+    return type(TimelyDataSource.__name__, (TimelyDataSource,), {"credentials": named})
+
+
+def with_stored(
+    spark: Callable[[], SparkSession],
+    given: Mapping[str, object],
+    storage_options: Mapping[str, str] | None,
+    /,
+    *,
+    ask: bool = True,
+) -> dict[str, object]:
+    """Return options with storage options as `storage.…`: those given apart, and those of a credential.
+
+    For the library's own eyes, not for Spark's: see `given_to_spark`. The session is asked for only where a credential
+    is given. `ask` as in `with_credential`.
+    """
+    own = {f"storage.{name}": value for name, value in checked_options(storage_options).items()}
+    full = {**given, **own}
+    if not any(option_key(name) == OPTION for name in given):
+        return full
+    return with_credential(full, credentials_of(spark()), ask=ask)
+
+
+def given_to_spark(
+    spark: SparkSession, given: Mapping[str, object], storage_options: Mapping[str, str] | None, /
+) -> dict[str, object]:
+    """Return options and storage options as Spark may see them: a name in place of secrets."""
+    own = stored(spark, storage_options)
+    if OPTION not in own or not any(option_key(name) == OPTION for name in given):
+        return {**given, **own}
+    full = with_stored(lambda: spark, given, storage_options)
+    storage = {name[8:]: str(value) for name, value in full.items() if name.startswith("storage.")}
+    rest = {n: v for n, v in full.items() if not n.startswith("storage.") and option_key(n) != OPTION}
+    return {**rest, **stored(spark, storage)}
+
+
+def stored(spark: SparkSession, storage_options: Mapping[str, str] | None, /) -> dict[str, str]:
+    """Return storage options of a log as options of the format ``timely``: by a name, where one is a secret."""
+    options = checked_options(storage_options)
+    if not any(is_secret(name, value) for name, value in options.items()):
+        return {f"storage.{name}": value for name, value in options.items()}
+    with naming:
+        named = credentials_of(spark)
+        name = next((name for name, each in named.items() if each == options), None)
+        if name is None:
+            name = f"options-{uuid.uuid4().hex}"
+            credential(spark, name, options)
+    return {OPTION: name}
 
 
 _LOCK = threading.Lock()

@@ -31,16 +31,17 @@ from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, TimelyError, shown
 from spark_timely.log.files.format import LogFormat
 from spark_timely.log.machine.state import CommitRequest
-from spark_timely.log.store.storage import check_place, checked_options, normal_path, promised
+from spark_timely.log.store.storage import check_place, normal_path, promised
 from spark_timely.masking import masked_logger
 from spark_timely.notebook import counted, facts_table, page, shown_in_notebook
 from spark_timely.sink.columns import roles_of
 from spark_timely.sink.plan import check_owner, check_unbroken, find_log
 from spark_timely.spark.base.checkpoint import all_committed
+from spark_timely.spark.base.credentials import refuse_secrets
 from spark_timely.spark.base.trigger import Ending, Trigger, ending_of, parse_trigger
 from spark_timely.spark.early import check_query
 from spark_timely.spark.idle import IdleWatch, check_idle_options
-from spark_timely.spark.session import changed_settings, register, spare_progress, stored
+from spark_timely.spark.session import changed_settings, given_to_spark, register, spare_progress, with_stored
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.text import parse_duration
 
@@ -365,9 +366,10 @@ def start(
     """
     wanted = parse_trigger(trigger, attempt="could not start the capture")
     given: dict[str, object] = {name: value for name, value in options.items() if value is not None}
-    given |= stored(checked_options(storage_options))
+    refuse_secrets(given)
+    full = with_stored(lambda: df.sparkSession, given, storage_options)
     parsed = parse_options(
-        SINK_OPTIONS, {"path": path, "checkpointLocation": checkpoint, "idleTimeout": idle_timeout, **given}
+        SINK_OPTIONS, {"path": path, "checkpointLocation": checkpoint, "idleTimeout": idle_timeout, **full}
     )
     # As the sink's planner does it in another process, so that both mean the same place.
     storage = promised(parsed.storage_options, single_writer=parsed.single_writer, flush=parsed.flush)
@@ -394,14 +396,16 @@ def start(
         writer = writer.queryName(query_name)
     if wanted:
         writer = writer.trigger(**wanted)
-    texts = {name: _text(value) for name, value in given.items()}
+    texts = {name: _text(value) for name, value in given_to_spark(df.sparkSession, given, storage_options).items()}
     if through == "sink":
         writer = writer.format("timely").options(**texts, path=path)
     else:
         # Asked by the sink's own `start` in the other case.
         check_query(df, parsed, {**texts, "path": path, "checkpointLocation": checkpoint}, gapless=False)
         spare_progress(df.sparkSession)
-        writer = writer.foreachBatch(_Capture(path, checkpoint, given))
+        writer = writer.foreachBatch(
+            _Capture(path, checkpoint, with_stored(lambda: df.sparkSession, given, storage_options, ask=False))
+        )
     # Looked at before the query plans anything.
     repeats = close == "once" and all_committed(checkpoint, storage_options=parsed.storage_options) is not True
     query = _started(writer, df.sparkSession, _reports(close, wanted, timeout_s))

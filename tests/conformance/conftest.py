@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from spark_timely.log import log as logs
 from spark_timely.log.store import delta as delta_store
 from tests.conformance.logs import KINDS, LogMaker
 
@@ -19,6 +21,18 @@ def maker(request: pytest.FixtureRequest, tmp_path: Path) -> LogMaker:
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look again at once where a log that is damaged is looked at again after a pause."""
     monkeypatch.setattr(delta_store, "_pause", lambda _: None)
+
+
+@pytest.fixture(autouse=True)
+def _upkeep_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do the upkeep of logs in object stores where tests wait for it: with the commit that it comes with."""
+
+    def run(log: object, job: Callable[[], None]) -> bool:
+        del log
+        job()
+        return True
+
+    monkeypatch.setattr(logs, "run_aside", run)
 
 
 @pytest.fixture

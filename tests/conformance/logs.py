@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,20 @@ from spark_timely.log.store.base import MemoryStore
 from spark_timely.testing import ManualClock
 from tests.faults.unreliable import UnreliableStore
 
-KINDS = ("memory", "delta", "unreliable-memory", "unreliable-delta")
+KINDS = ("memory", "delta", "cloud", "unreliable-memory", "unreliable-delta", "unreliable-cloud")
 VALUES = pa.schema([("v", pa.int64())])
 NOTHING = (np.empty((0, 1), np.int64), np.empty(0, np.int64))
 
 
 @dataclass
 class LogMaker:
-    """Makes logs of one kind, and further handles on them."""
+    """Makes logs of one kind, and further handles on them; the directory may be a URL in a store."""
 
     kind: str
-    directory: Path
+    directory: Path | str
     seed: int = 0
     made: int = 0
+    storage_options: Mapping[str, str] | None = None
 
     def create(self, schema: pa.Schema = VALUES, **options: Any) -> Log:
         options.setdefault("minimum", (0,) * len(options.get("times", ("long",))))
@@ -38,7 +39,10 @@ class LogMaker:
         if self.kind.endswith("memory"):
             log: Log = MemoryLog.create(schema, **options)
         else:
-            log = create_log(self.directory / f"log {self.made}", schema, **options)
+            # An object store in this process: reached as any other, and as strict.
+            root = f"memory://{self.directory}" if self.kind.endswith("cloud") else str(self.directory)
+            path = f"{root}/log {self.made}"
+            log = create_log(path, schema, storage_options=self.storage_options, **options)
         return self._wrapped(log)
 
     def another(self, log: Log) -> Log:
@@ -46,7 +50,8 @@ class LogMaker:
         store = log.store.inner if isinstance(log.store, UnreliableStore) else log.store
         if isinstance(store, MemoryStore):
             return self._wrapped(MemoryLog(MemoryStore(store.table), clock=log._clock, merge_every=log.merge_every))
-        return self._wrapped(open_log(log.path, clock=log._clock, merge_every=log.merge_every))
+        options: dict[str, Any] = {"clock": log._clock, "merge_every": log.merge_every}
+        return self._wrapped(open_log(log.path, storage_options=self.storage_options, **options))
 
     def _wrapped(self, log: Log) -> Log:
         if self.kind.startswith("unreliable"):

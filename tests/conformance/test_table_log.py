@@ -18,8 +18,8 @@ from spark_timely.log.files.index import FileIndex
 from spark_timely.log.log import create_log, keep_log, open_log
 from spark_timely.log.store import checkpoints as delta_upkeep
 from spark_timely.log.store import delta as delta_store
+from spark_timely.log.store.cloud import CloudStorage
 from spark_timely.log.store.entries import read_entry
-from spark_timely.log.store.storage import FileStorage
 
 VALUES = pa.schema([("v", pa.int64())])
 TYPES = {
@@ -174,7 +174,7 @@ def test_log_replaced_by_a_longer_one_behind_a_url_is_noticed(path: Path, tmp_pa
     log.writer(owner="me").append(rows(0))
     os.utime(path / "_delta_log" / f"{log.version:020d}.json", (1_700_000_000, 1_700_000_000))
     store = log.store
-    store.storage = FileStorage(f"file://{path}")
+    store.storage = CloudStorage(f"file://{path}")
     store._mark = store._entry_mark()
     assert not log.refresh()
     replace_by_a_longer_one(path, tmp_path)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import random
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,12 @@ from spark_timely.log import Log, MemoryLog
 from spark_timely.log.log import create_log, open_log
 from spark_timely.time.antichain import Antichain
 from tests.faults.append_query import VALUES, assert_exactly_once, racing, run_batch
-from tests.faults.harness import long_lane
+from tests.faults.harness import long_lane, wait_until
 
 pytestmark = pytest.mark.faults
 
 JOB = Path(__file__).parent / "jobs" / "append_job.py"
+PRODUCER = Path(__file__).parent / "jobs" / "producer_job.py"
 DEADLINE_S = 240
 
 # Races of handles -----------------------------------------------------------------------------------
@@ -167,9 +170,9 @@ def test_two_compactions_race_and_one_loses(log: Log) -> None:
 # Races of processes ---------------------------------------------------------------------------------
 
 
-def start(*args: object) -> subprocess.Popen[str]:
+def start(*args: object, job: Path = JOB) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(JOB), *map(str, args)],
+        [sys.executable, str(job), *map(str, args)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -194,6 +197,32 @@ def test_two_processes_race_on_one_stream(tmp_path: Path) -> None:
     log = create_log(tmp_path / "log", VALUES, minimum=(0,))
     n = 40
     finish([start(log.path, "main", "query", 0, n) for _ in range(2)])
+    log.refresh()
+    assert_exactly_once(log, n)
+
+
+@pytest.mark.parametrize("seed", range(10 if long_lane() else 1))
+def test_producers_that_are_killed_append_each_key_once(tmp_path: Path, seed: int) -> None:
+    """Two at once with the same keys; both are killed again and again, and begin with the first key."""
+    rng = random.Random(seed)
+    log = create_log(tmp_path / "log", VALUES, minimum=(0,))
+    log.writer("main", owner="query")
+    n = 40
+
+    def reached(seq: int) -> bool:
+        log.refresh()
+        state = log.stream("main")
+        return state is not None and state.seq >= seq
+
+    for target in (9 * kills + rng.randrange(4) for kills in range(1, 4)):
+        processes = [start(log.path, "main", "query", n, job=PRODUCER) for _ in range(2)]
+        try:
+            wait_until(partial(reached, target), deadline_s=DEADLINE_S, what="an append")
+        finally:
+            for process in processes:
+                process.kill()
+                process.communicate()
+    finish([start(log.path, "main", "query", n, job=PRODUCER) for _ in range(2)])
     log.refresh()
     assert_exactly_once(log, n)
 

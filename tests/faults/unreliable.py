@@ -42,6 +42,10 @@ class UnreliableStore:
     lands_late : float
         Probability that a commit which did not happen does so later, before the next look, as a write
         that was still under way.
+    waits : float
+        Probability that such a write waits for a further look.
+    goes : float
+        Probability that the look after a failure that was reported fails too.
     another : callable, optional
         Opens a second handle on the same table, at its newest version; needed for late landing.
     before_commit : callable, optional
@@ -65,6 +69,8 @@ class UnreliableStore:
         happens: float = 0.6,
         reports_failure: float = 0.4,
         lands_late: float = 0.0,
+        waits: float = 0.0,
+        goes: float = 0.0,
         another: Callable[[], Store] | None = None,
         before_commit: Callable[[], None] | None = None,
     ) -> None:
@@ -73,6 +79,8 @@ class UnreliableStore:
         self.happens = happens
         self.reports_failure = reports_failure
         self.lands_late = lands_late
+        self.waits = waits
+        self.goes, self._gone = goes, False
         self.another = another
         self.before_commit = before_commit
         self.calls: dict[tuple[bool, bool], int] = {}
@@ -133,10 +141,17 @@ class UnreliableStore:
 
     def refresh(self) -> bool:
         """Move the snapshot to the newest version. A late commit may land after it."""
+        if self._gone:
+            self._gone = False
+            msg = f"could not read {self.path!r}: found a failure made by a test"
+            raise StorageError(msg, hint="read it again", determinate=True)
         moved = self.inner.refresh()
         late, self._late = self._late, []
         for land in late:
-            land()
+            if self.waits and self.rng.random() < self.waits:
+                self._late.append(land)
+            else:
+                land()
         return moved
 
     def transact(
@@ -176,6 +191,7 @@ class UnreliableStore:
         key = (happened, not fails)
         self.calls[key] = self.calls.get(key, 0) + 1
         if fails:
+            self._gone = bool(self.goes) and self.rng.random() < self.goes
             kind = StorageError if unclear else LostRaceError
             msg = f"could not commit to {self.path!r}: found a failure made by a test, happened={happened}"
             raise kind(msg, hint="read the log to see whether it happened", determinate=False)
@@ -187,6 +203,13 @@ class UnreliableStore:
     def tidy(self, *, now: bool = False) -> bool:
         """Pass on."""
         return self.inner.tidy(now=now)
+
+    def is_due(self) -> bool:
+        """Pass on."""
+        return self.inner.is_due()
+
+    def aside(self) -> None:
+        """Return None: what fails, fails in order."""
 
     def problems(self) -> list[str]:
         """Pass on."""

@@ -92,8 +92,18 @@ def test_catalog_keeps_no_credential_of_a_table(spark: SparkSession, log: Log) -
         spark.sql(f"CREATE TABLE {table} USING timely OPTIONS {options}")
     assert "hidden-word" not in str(caught.value)
     assert not spark.catalog.tableExists(table)
-    spark.sql(f"CREATE TEMPORARY VIEW {NAME}_view USING timely OPTIONS {options}")
-    assert spark.table(f"{NAME}_view").count() == 2
+    with pytest.raises(AnalysisException, match=r"'storage.aws_secret_access_key': found a credential") as caught:
+        spark.sql(f"CREATE TEMPORARY VIEW {NAME}_view USING timely OPTIONS {options}")
+    assert "hidden-word" not in str(caught.value)
+
+
+def test_table_keeps_the_name_of_a_credential(spark: SparkSession, log: Log) -> None:
+    table = f"{NAME}_table"
+    spark_timely.credential(spark, "lake", {"aws_secret_access_key": "hidden-word"})
+    spark.sql(f"CREATE TABLE {table} USING timely OPTIONS (path '{log.path}', credential 'lake')")
+    assert spark.table(table).count() == 2
+    told = [spark.sql(f"{asked} {table}").collect() for asked in ("SHOW CREATE TABLE", "DESCRIBE EXTENDED")]
+    assert "hidden-word" not in str(told)
 
 
 def test_option_that_a_table_cannot_follow_is_refused(spark: SparkSession, log: Log, tmp_path: Path) -> None:

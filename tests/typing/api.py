@@ -71,7 +71,7 @@ def rows(path: str, table: pa.Table) -> None:
     for each in (table, table.to_reader()):
         writer.append(each, time_column="v", advance_to=3)
     writer.append(Frame(), advance_to="2013-06-13T16:00Z")
-    writer.append(columns, advance_to=[3])
+    writer.append(columns, advance_to=[3], batch=7)
     writer.append([{"_time": 1, "v": "a"}], advance_to=date(2013, 6, 13))
     writer.append(columns, progress=([3], [-1]))
     assert_type(writer.compare_and_append(columns, expected=[(1, 2)], upper=[]).committed, bool)

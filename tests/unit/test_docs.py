@@ -101,8 +101,9 @@ def test_python_of_a_page_is_python(page: Path) -> None:
         compile(block, str(page), "exec")
 
 
-def test_page_on_tests_runs_without_spark(tmp_path: Path) -> None:
-    parts = steps((ROOT / "docs" / "how-to" / "testing.md").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("name", ["testing.md", "producers.md"])
+def test_page_runs_without_spark(name: str, tmp_path: Path) -> None:
+    parts = steps((ROOT / "docs" / "how-to" / name).read_text(encoding="utf-8"))
     assert run(parts, tmp_path) == [part.printed for part in parts]
 
 

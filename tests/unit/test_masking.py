@@ -25,7 +25,8 @@ from spark_timely.cli.command import main
 from spark_timely.cli.output import Console
 from spark_timely.errors import InvalidUsageError, StorageError, TimelyError, UpperMismatchError, shown
 from spark_timely.log.log import open_log
-from spark_timely.log.store.storage import FileStorage, normal_path
+from spark_timely.log.store.cloud import CloudStorage
+from spark_timely.log.store.storage import normal_path
 from spark_timely.masking import keep_secret, mask_exception, masked, masked_logger, masked_value
 from spark_timely.protocol.note import OutputFailure
 from tests.unit.conf.test_options import sink
@@ -78,7 +79,7 @@ def test_secrets_of_urls_are_masked_and_nothing_else(text: str, safe: str) -> No
 
 @pytest.mark.parametrize("spell", [str, quote, lambda text: quote(text, safe=""), repr, json.dumps])
 def test_values_of_options_in_use_are_masked_in_any_spelling(spell: Callable[[str], str]) -> None:
-    FileStorage("s3://bucket/x", {"aws_secret_access_key": SECRET + "'\""})
+    CloudStorage("s3://bucket/x", {"aws_secret_access_key": SECRET + "'\""})
     assert "VALUE" not in masked(f"403 for {spell(SECRET + chr(39) + chr(34))}!")
 
 
@@ -510,8 +511,8 @@ def test_texts_of_delta_libraries_are_masked() -> None:
     told = "".join(traceback.format_exception(caught.value)) + str(caught.value.context)
     assert "127.0.0.1:9" in told
     assert "PASSWORD" not in told
-    with pytest.raises(OSError, match="127") as raw:
-        FileStorage("s3://bucket/x", options).filesystem.get_file_info(["x"])
+    with pytest.raises(StorageError, match="127") as raw:
+        CloudStorage("s3://bucket/x", options).exists("x")
     assert "PASSWORD" not in "".join(traceback.format_exception(raw.value))
 
 

@@ -321,6 +321,13 @@ class LiveFiles:
     def __contains__(self, path: object) -> bool:
         return any(path in part.places for part in self._parts.values())
 
+    def copied(self) -> LiveFiles:
+        """Return the same files in an object of its own."""
+        other = LiveFiles(self._arity)
+        for part in self._parts.values():
+            other.add(part.index())
+        return other
+
     @property
     def size_bytes(self) -> int:
         """Bytes of all files."""

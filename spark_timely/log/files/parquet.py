@@ -26,7 +26,8 @@ import json
 import secrets
 import struct
 import zlib
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -43,17 +44,20 @@ from spark_timely.time.domain import TimeDomain
 from spark_timely.time.text import moment_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from spark_timely.log.files.format import LogFormat
     from spark_timely.log.store.storage import Storage
 
+
+R = TypeVar("R")
 
 ROW_GROUP_ROWS = 128 * 1024
 TARGET_FILE_BYTES = 128 * 1024 * 1024
 CODECS = ("zstd", "snappy", "gzip", "brotli", "lz4", "none")
 # About how much smaller rows are in a file than in memory.
 _COMPRESSION = 3
+_READERS = 16  # at once
 # A stream name cannot contain a dot, and '#' would have to be escaped in the table's log.
 _OPEN_FILE_STEM = "open."
 
@@ -330,12 +334,54 @@ def open_parquet(storage: Storage, path: str) -> pq.ParquetFile:
     DataLossError
         If it is missing, or no Parquet file.
     """
-    source = storage.open_input(path)
+    return _parquet(storage.open_input(path), storage.uri, path)
+
+
+def _parquet(source: pa.NativeFile, uri: str, path: str) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+        return pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=False)
     except (pa.ArrowInvalid, OSError) as error:
         source.close()
-        raise corrupt(storage.uri, path, error) from error
+        raise corrupt(uri, path, error) from error
+
+
+def expect_columns(
+    source: pa.NativeFile,
+    metadata: pq.FileMetaData,
+    row_groups: Sequence[int],
+    columns: Collection[str],
+    *,
+    at_once: bool = False,
+) -> None:
+    """Tell a file of an object store what will be read of it, so that it is fetched in few requests.
+
+    Parameters
+    ----------
+    source : pyarrow.NativeFile
+        As `Storage.open_input` gives it. Nothing happens with one of a local disk.
+    metadata : pyarrow.parquet.FileMetaData
+        Of the file.
+    row_groups : sequence of int
+        In the order of reading.
+    columns : collection of str
+        Of the top level.
+    at_once : bool
+        Whether all that is read is held in memory anyway.
+    """
+    expect = getattr(source, "expect", None)
+    if expect is None or not row_groups:
+        return
+    leaves = [metadata.schema.column(i).path.partition(".")[0] for i in range(metadata.num_columns)]
+    places = [i for i, name in enumerate(leaves) if name in columns]
+    ranges = []
+    for group in row_groups:  # as many turns as row groups and columns
+        for i in places:
+            chunk = metadata.row_group(group).column(i)
+            start = chunk.data_page_offset
+            if chunk.has_dictionary_page and chunk.dictionary_page_offset:
+                start = min(start, chunk.dictionary_page_offset)
+            ranges.append((start, start + chunk.total_compressed_size))
+    expect(ranges, at_once=at_once)
 
 
 def corrupt(uri: str, path: str, error: Exception) -> DataLossError:
@@ -371,12 +417,15 @@ def read_file(
     DataLossError
         If it is missing or corrupt.
     """
-    with open_parquet(storage, path) as file:
+    source = storage.open_input(path)
+    with _parquet(source, storage.uri, path) as file:
         if check is not None:
             check(file.schema_arrow)
         present = set(file.schema_arrow.names)
         names = [n for n in schema.names if n in present]
+        wanted = range(file.metadata.num_row_groups) if row_groups is None else row_groups
         try:
+            expect_columns(source, file.metadata, wanted, set(names), at_once=True)
             if row_groups is None:
                 table = file.read(columns=names)
             else:
@@ -384,6 +433,29 @@ def read_file(
         except (pa.ArrowInvalid, OSError) as error:
             raise corrupt(storage.uri, path, error) from error
     return in_schema(table, schema)
+
+
+def side_by_side(storage: Storage, read: Callable[[str], R], paths: Sequence[str]) -> list[R]:
+    """Read several files; at once where each is a journey.
+
+    Parameters
+    ----------
+    storage : Storage
+        That the files are in.
+    read : callable
+        Reads one, in any thread.
+    paths : sequence of str
+
+    Examples
+    --------
+    >>> from spark_timely.log.store.storage import MemoryStorage
+    >>> side_by_side(MemoryStorage(), len, ["a", "bc"])
+    [1, 2]
+    """
+    if storage.local or len(paths) < 2:
+        return [read(path) for path in paths]
+    with ThreadPoolExecutor(min(_READERS, len(paths))) as pool:
+        return list(pool.map(read, paths))
 
 
 def file_times(file: pq.ParquetFile) -> tuple[IntArray, npt.NDArray[np.int64]] | None:

@@ -273,8 +273,8 @@ class CommitOutcome:
     Parameters
     ----------
     committed : bool
-        False if the log holds this very micro-batch already: nothing was done, and the files of the
-        request are not part of the log.
+        False if the log held this very micro-batch or append already, or is where it was to be advanced to: nothing
+        was done, and the files of the request are not part of the log.
     state : StreamState
         The stream's newest state.
     """
@@ -284,7 +284,7 @@ class CommitOutcome:
 
     @property
     def duplicate(self) -> bool:
-        """Whether the log held this micro-batch already."""
+        """Whether there was nothing to do."""
         return not self.committed
 
 

@@ -144,6 +144,12 @@ class Store(Protocol):
             If that could not be done. The log is as good as before.
         """
 
+    def is_due(self) -> bool:
+        """Return whether `tidy` has something to do."""
+
+    def aside(self) -> Store | None:
+        """Return a second handle on the same snapshot for upkeep beside this one; None where none is needed."""
+
     def problems(self) -> list[str]:
         """Return what is wrong with the upkeep of the table, as sentences for people."""
 
@@ -241,6 +247,14 @@ class MemoryStore:
     def tidy(self, *, now: bool = False) -> bool:
         """Do nothing: there is no bookkeeping."""
         return False
+
+    def is_due(self) -> bool:
+        """Return False: there is no bookkeeping."""
+        return False
+
+    def aside(self) -> Store | None:
+        """Return None: nothing takes long."""
+        return None
 
     def problems(self) -> list[str]:
         """Return nothing: there is no bookkeeping."""

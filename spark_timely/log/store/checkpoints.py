@@ -4,7 +4,8 @@ Invariants
 ----------
 1. Nothing is deleted from the table's log before the checkpoint that replaces it, and the file that points to it,
    were flushed and read back.
-2. What is deleted is older than a checkpoint by many versions, and goes in order of the versions.
+2. What is deleted is older than a checkpoint by many versions, and goes in order of the versions. In an object store it
+   is also older than the newest file by half an hour, by the store's clock.
 3. What is due is counted from the table's newest checkpoint, whoever wrote it.
 4. A checkpoint is whole if each file of it is there and can be read to its end.
 """
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from spark_timely.log.store.delta_calls import DeltaTable
-    from spark_timely.log.store.storage import FileStorage, Storage
+    from spark_timely.log.store.storage import Storage, TableStorage
 
 
 _OF_ANY_KIND = re.compile(r"(\d{20})\.checkpoint\..+")
@@ -151,6 +152,8 @@ def _wrong(storage: Storage, name: str) -> str | None:
 LOG_FILE = re.compile(r"(\d{20})\.(json|crc|checkpoint\.parquet)")
 # Versions kept behind the newest checkpoint, for handles that have not looked for a while.
 KEEP_VERSIONS = 100
+# And seconds, where a look is a journey: a handle that has seen an entry need not look at it again all the time.
+KEEP_S = 1800.0
 # Versions after a failed checkpoint until it is tried again, and beyond what is due until it is called overdue.
 _TRY_AGAIN = 10
 _OVERDUE = 50
@@ -165,21 +168,21 @@ class TableUpkeep:
 
     Parameters
     ----------
-    storage : FileStorage
+    storage : TableStorage
     open_table : callable
         Opens the table by delta-rs, at its newest version.
     """
 
-    def __init__(self, storage: FileStorage, open_table: Callable[[], DeltaTable]) -> None:
+    def __init__(self, storage: TableStorage, open_table: Callable[[], DeltaTable]) -> None:
         self._storage = storage
         self._open = open_table
         # Version and size of the newest checkpoint, once looked for; version before which none is tried.
         self._newest: tuple[int, int] | None = None
         self._tidy_from = 0
 
-    def forget(self) -> None:
-        """Look for the newest checkpoint again: the table was read again."""
-        self._newest = None
+    def forget(self, newest: tuple[int, int] | None = None) -> None:
+        """Look for the newest checkpoint again, unless it is given: the table was read again."""
+        self._newest = newest
 
     def tidy(self, version: int, *, harmless: bool, now: bool = False) -> bool:
         """Write a checkpoint where one is due, and delete entries of the table's log far behind it, by count.
@@ -207,21 +210,26 @@ class TableUpkeep:
             If that could not be done. The log is as good as before.
         """
         try:
-            if self._newest is None:
-                self._newest = self._checkpoint()
-            over = self._behind(version) - self._due()
-            # At some versions only, so that of many who commit at once few do it; long after, whoever comes.
-            if not now and (over < 0 or version < self._tidy_from or (over % _TRY_AGAIN and over < _OVERDUE)):
+            if not now and not self.is_due(version):
                 return False
             self._tidy_from = version + _TRY_AGAIN
             self._newest = self._checkpoint()  # another handle may have written one
+            newest = self._newest
             if self._behind(version) >= (1 if now else self._due()):
-                self._newest = self._write_checkpoint(version, self._newest[0], harmless=harmless)
-            self._clean(self._newest[0])
+                newest = self._newest = self._write_checkpoint(version, newest[0], harmless=harmless)
+            self._clean(newest[0])
         except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
             raise self._not_tidied(plain(error)) from error
         self._tidy_from = 0
         return True
+
+    def is_due(self, version: int) -> bool:
+        """Return whether a checkpoint is due behind a version."""
+        if self._newest is None:
+            self._newest = self._checkpoint()
+        over = self._behind(version) - self._due()
+        # At some versions only, so that of many who commit at once few do it; long after, whoever comes.
+        return over >= 0 and version >= self._tidy_from and (over % _TRY_AGAIN == 0 or over >= _OVERDUE)
 
     def _not_tidied(self, found: str) -> StorageError:
         return StorageError(
@@ -240,7 +248,7 @@ class TableUpkeep:
         return min(max(low, (self._newest or (0, 0))[1] // _FILES_PER_VERSION), high)
 
     def _write_checkpoint(self, version: int, newest: int, *, harmless: bool) -> tuple[int, int]:
-        if self._storage.local and harmless:
+        if harmless:
             return version, put_checkpoint(self._storage, version, newest)
         table = self._open()
         with delta_call(self._storage.uri):
@@ -257,8 +265,9 @@ class TableUpkeep:
 
     def _behind_checkpoint(self, checkpoint: int) -> list[str]:
         limit = checkpoint - KEEP_VERSIONS
-        matches = [LOG_FILE.fullmatch(name) for name in self._storage.names("_delta_log")]
-        return [match[0] for match in matches if match and int(match[1]) < limit]
+        ages = self._storage.ages("_delta_log")
+        matches = [LOG_FILE.fullmatch(name) for name in sorted(ages)]
+        return [match[0] for match in matches if match and int(match[1]) < limit and ages[match[0]] > KEEP_S]
 
     def _is_replaced(self, version: int) -> bool:
         """Flush a checkpoint and the file that points to it, and read both back (invariant 1).

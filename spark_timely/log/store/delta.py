@@ -12,19 +12,22 @@ What was found about delta-rs 1.6, and shapes this module:
  - Updating, and committing, cost time in proportion to the live files (2.5 µs each: 50 ms at 20,000), because
    the list of them is made again each time, and to the entries in the directory of the table's log (8 µs each).
 
-So a table is opened by delta-rs, and from then on only the entries that come are read. On a local disk
-commits are written here too, as delta-rs does it there: a complete file gets its name by a hard link, or
-fails because the name is taken. Elsewhere delta-rs commits: it knows how each store makes that safe. It commits
-too where a table has features or properties that we do not know to be harmless (`features`).
+So a table is opened by delta-rs, and from then on only the entries that come are read. Commits are written here too,
+as delta-rs does it: on a local disk a complete file gets its name by a hard link, in an object store by a conditional
+put, or fails because the name is taken. delta-rs commits where a table has features or properties that we do not know
+to be harmless (`features`), and where the place has no hard links and a single writer is promised.
 
-The first entry of a table is what delta-rs writes; on a local disk it is put and flushed here.
+The first entry of a table is what delta-rs writes, put here. In an object store each look is a journey, so there
+delta-rs opens copies of what the table's log has since its newest checkpoint, and a look is not repeated where it is
+known what it would tell.
 
 Invariants
 ----------
 1. Nothing moves the snapshot between a decision and its commit.
 2. What is deleted from the table's log is older than a checkpoint by many versions, and goes in order. So
    where the entry of the snapshot still is what it was, no entry after it has come and gone; and one that was
-   put after it before that was found has its place. Where it is not, everything is read again.
+   put after it before that was found has its place. Where it is not, everything is read again. In an object store
+   what is deleted is also half an hour old, so an entry that was seen a minute ago is there.
 3. An entry that is empty, cut, not JSON or a copy of another is never taken for a commit: it is looked at again for
    some seconds, and then refused by name.
 """
@@ -33,6 +36,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import time
 from functools import partial
@@ -59,6 +63,7 @@ from spark_timely.log.files.index import LiveFiles, index_adds, index_files
 from spark_timely.log.machine.commit_loop import MOST_ATTEMPTS, LostRaceError
 from spark_timely.log.store.base import App
 from spark_timely.log.store.checkpoints import KEEP_VERSIONS, LOG_FILE, TableUpkeep, lost_checkpoint
+from spark_timely.log.store.cloud import CloudStorage, open_storage
 from spark_timely.log.store.delta_calls import DeltaTable, delta_call
 from spark_timely.log.store.entries import (
     Entry,
@@ -76,7 +81,9 @@ from spark_timely.log.store.scratch import (
     LAST_CHECKPOINT,
     NO_HOOKS,
     SCRATCH_OPTIONS,
+    MirroredTable,
     entry_of_columns,
+    mirrored_table,
     scratch_table,
 )
 from spark_timely.log.store.storage import (
@@ -86,7 +93,6 @@ from spark_timely.log.store.storage import (
     delta_options,
     is_promised,
     links_missing,
-    open_storage,
     plain,
 )
 from spark_timely.masking import masked_logger
@@ -95,7 +101,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from spark_timely.log.machine.state import DataFile
-    from spark_timely.log.store.storage import FileStorage
+    from spark_timely.log.store.storage import TableStorage
 
 
 Creation = Literal["made", "taken", "unclear"]
@@ -115,13 +121,16 @@ _CONFIGURATION = {
 
 
 def create_table(
-    storage: FileStorage, form: LogFormat, first: Sequence[DataFile], storage_options: Mapping[str, str] | None = None
+    storage: FileStorage | CloudStorage,
+    form: LogFormat,
+    first: Sequence[DataFile],
+    storage_options: Mapping[str, str] | None = None,
 ) -> Creation:
     """Create the table of a log with its first files, in one commit, unless there is one.
 
     Parameters
     ----------
-    storage : FileStorage
+    storage : FileStorage or CloudStorage
         Where.
     form : LogFormat
     first : sequence of DataFile
@@ -138,7 +147,7 @@ def create_table(
     StorageError
         If that could not be done. Unless `determinate`, it may have been done.
     """
-    if storage.local and not is_promised(storage_options):
+    if not (storage.local and is_promised(storage_options)):
         return _put(storage, form, first)
     path, options = storage.uri, delta_options(storage_options)
     try:
@@ -154,13 +163,16 @@ def create_table(
     return "made"
 
 
-def _put(storage: FileStorage, form: LogFormat, first: Sequence[DataFile]) -> Creation:
-    """Create the table on a local disk: by one entry that appears whole, and is flushed."""
+def _put(storage: FileStorage | CloudStorage, form: LogFormat, first: Sequence[DataFile]) -> Creation:
+    """Create the table by one entry that appears whole, and is flushed."""
     path = storage.uri
     try:
         content = _first_entry(path, form, first)
-        os.makedirs(storage.full("_delta_log"), exist_ok=True)
-        storage.flush_place()
+        if not isinstance(storage, FileStorage):
+            storage.check_excludes(first[0].path)
+        else:
+            os.makedirs(storage.full("_delta_log"), exist_ok=True)
+            storage.flush_place()
     except (DeltaError, OSError) as error:
         raise _failed(path, error, determinate=True) from error
     try:
@@ -228,7 +240,7 @@ def _exists(path: str, options: dict[str, str] | None) -> bool:
         return False
 
 
-def _created_by(storage: FileStorage, first: Sequence[DataFile]) -> Creation:
+def _created_by(storage: TableStorage, first: Sequence[DataFile]) -> Creation:
     """Tell whose the table is that is there after an attempt that reported an error, by its first entry."""
     try:
         entry = read_entry(storage, 0)
@@ -278,6 +290,8 @@ _WRITTEN_FEATURES = frozenset(
 # and not in order.
 _LONG_S = 1200.0
 _OPEN_TRIES = 3
+# Where a look is a journey, an entry that was seen so lately is known to be there still: see invariant 2.
+_SEEN_S = 60.0
 # Seconds between looks at an entry that cannot be understood: somebody may be writing it in its place.
 LOOKS_S = (0.1, 0.2, 0.4, 0.8, 1.6)
 
@@ -310,7 +324,7 @@ class DeltaStore:
     ----------
     path, table_id : str
         Where the table is, and its identity.
-    storage : FileStorage
+    storage : FileStorage or CloudStorage
         Access to its files.
     storage_options : dict
         As they were given.
@@ -349,9 +363,12 @@ class DeltaStore:
         self.generation = 0
         self.storage = open_storage(path, storage_options)
         # Where the place lacks links and a single writer is promised, delta-rs knows what to do.
-        self._links = self.storage.local and not is_promised(storage_options)
+        self._links = not (self.storage.local and is_promised(storage_options))
         self._looked_at = time.time()
-        self._upkeep = TableUpkeep(self.storage, self._opened)
+        # When the entry of the snapshot was last seen; and where our own entry is that the snapshot has not.
+        self._seen = (-math.inf, -math.inf)
+        self._landed: int | None = None
+        self._upkeep = TableUpkeep(self.storage, self._opened_to_write)
         self._load(self._opened())
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -367,7 +384,9 @@ class DeltaStore:
         try:
             return self._open()
         except (LogMissingError, StorageError) as error:
-            lost = None if isinstance(error, LogDamagedError) else self._lost_checkpoint()
+            # What the store itself said is said already, and nobody may be there.
+            told = isinstance(error, LogDamagedError) or "store" in error.context
+            lost = None if told else self._lost_checkpoint()
             if lost is None:
                 raise
             file, found = lost
@@ -394,7 +413,7 @@ class DeltaStore:
             while True:  # at most `_OPEN_TRIES` turns
                 tries += 1
                 try:
-                    table = DeltaTable(self.path, storage_options=self.options)
+                    table = self._read_table()
                 except TableNotFoundError as error:
                     msg = f"could not open log {self.path!r}: found no Delta table"
                     raise LogMissingError(
@@ -426,6 +445,18 @@ class DeltaStore:
             context={"path": self.path},
             determinate=True,
         ) from cause
+
+    def _read_table(self) -> DeltaTable:
+        if self.storage.local:
+            return DeltaTable(self.path, storage_options=self.options)
+        self.storage.forget()
+        return mirrored_table(self.storage)
+
+    def _opened_to_write(self) -> DeltaTable:
+        """Open the table so that delta-rs can write to it."""
+        if self.storage.local:
+            return self._opened()
+        return DeltaTable(self.path, storage_options=self.options)
 
     def _damaged(self, path: str, found: str) -> LogDamagedError:
         version = _version_of(path)
@@ -509,7 +540,7 @@ class DeltaStore:
         self.version = table.version()
         self._newest_entry = entry_path(self.version)
         self.generation += 1
-        self._upkeep.forget()
+        self._upkeep.forget(table.checkpoint if isinstance(table, MirroredTable) else None)
         protocol = table.protocol()
         features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
         refused = sorted({_REFUSED_FEATURES[f] for f in features if f in _REFUSED_FEATURES})
@@ -544,12 +575,32 @@ class DeltaStore:
             self._refuse_vectors(table)
         self.live = LiveFiles(self.format.domain.arity)
         self.live.add(index_files(self.format, pa.table(table.get_add_actions())))
-        self._mark = self._entry_mark()
+        self._mark = self._read_mark()
+        self._landed = None
 
-    def _entry_mark(self) -> tuple[int, ...] | None:
-        """Return what tells the entry of the snapshot's version from any other file in its place; None: none there."""
-        found = self.storage.mark(self._newest_entry)
+    def _read_mark(self) -> tuple[object, ...] | None:
+        """Return the mark of the entry of the snapshot, which was just read."""
+        self._seen = time.time(), time.monotonic()
+        found = self.storage.known_mark(self._newest_entry) or self.storage.mark(self._newest_entry)
         return None if found is None else (self.version, *found)
+
+    def _entry_mark(self) -> tuple[object, ...] | None:
+        """Return what tells the entry of the snapshot's version from any other file in its place; None: none there."""
+        now = time.time(), time.monotonic()
+        found = self.storage.mark(self._newest_entry)
+        if found is None:
+            return None
+        self._seen = now
+        return (self.version, *found)
+
+    def _is_there(self) -> bool:
+        """Whether the entry of the snapshot still is what it was; where a look is a journey, or was a minute ago."""
+        if not self.storage.local and self._mark is not None:
+            # By both clocks: one may be put back, the other stands while the machine sleeps.
+            ago = [now - seen for now, seen in zip((time.time(), time.monotonic()), self._seen, strict=True)]
+            if min(ago) >= 0 and max(ago) < _SEEN_S:
+                return True
+        return self._mark is not None and self._entry_mark() == self._mark
 
     def check_writable(self) -> None:
         """Refuse a place without a promise, and features that delta-rs cannot commit to. Free where all are known.
@@ -559,8 +610,12 @@ class DeltaStore:
         InvalidOptionError
             If the log is on a volume, and nobody promised a single writer.
         LogFormatError
+        StorageError
+            If the log is in a store without conditional puts, and nobody promised a single writer.
         """
         check_place(self.path, self.options)
+        if isinstance(self.storage, CloudStorage):
+            self.storage.check_excludes(self._newest_entry)
         if self._rules.refused:
             msg = (
                 f"could not write log {self.path!r}: found {', '.join(self._rules.refused)}, unknown to those who write"
@@ -574,7 +629,7 @@ class DeltaStore:
             return
         try:
             # A newer delta-rs may know more features: it is asked, by a merge of no files at all.
-            table = DeltaTable(self.path, storage_options=self.options)
+            table = self._opened_to_write()
             with delta_call(self.path):
                 table.optimize.compact(partition_filters=[("_event", "=", "none")])
         except CommitFailedError as error:
@@ -619,23 +674,43 @@ class DeltaStore:
 
     def _follow(self) -> bool:
         """Take in the entries behind the snapshot; return False where that is not enough."""
+        local, before, mark = self.storage.local, self._newest_entry, self._mark
+        checked = True
         while True:  # one turn per entry
-            entry = self._entry(self.version + 1)
+            ours = self._landed is not None and self.version < self._landed
+            if self._landed is not None and not ours:
+                # What was put there a moment ago was a look too: nothing was behind it.
+                self._landed = None
+                break
+            entry = self._own_entry(self.version + 1) if ours else self._entry(self.version + 1)
             # After that look, whether it found one or not (invariant 2).
-            if self._mark is None or self._entry_mark() != self._mark:
+            if local and not self._is_there():
                 return False
             if entry is None:
-                return True
+                checked = local or (checked and self._is_there())
+                break
             if entry.changes_table:
                 return False
+            checked = checked and (local or ours)
             added = index_adds(self.format, entry.adds)
             self.live.remove(entry.removes)
             self.live.add(added)
             self.version += 1
             self._newest_entry = entry_path(self.version)
-            self._mark = self._entry_mark()
+            self._mark = self._read_mark()
+        if checked or local:
+            return checked
+        # One look for all of them: the first of what was read is as it was, so nothing behind it had come and gone.
+        found = self.storage.mark(before)
+        return found is not None and mark is not None and found == mark[1:]
+
+    def _own_entry(self, version: int) -> Entry | None:
+        """Return an entry that was read or put here a moment ago."""
+        content = self.storage.kept(entry_path(version))
+        return self._entry(version) if content is None else parse_entry(content, version)
 
     def _reload(self) -> None:
+        self._landed = None
         table = self._opened()
         if str(table.metadata().id) != self.table_id:
             msg = f"could not read log {self.path!r}: found another table in its place"
@@ -729,7 +804,7 @@ class DeltaStore:
 
         It is rendered for each version that it is tried at, because it says which one that is.
         """
-        if self._entry_mark() != self._mark:
+        if not self._is_there():
             raise self._lost(found="another entry in place of the snapshot's")
         for version in range(self.version + 1, self.version + 2 + MOST_ATTEMPTS):
             try:
@@ -740,10 +815,16 @@ class DeltaStore:
                 self._links = False
                 raise self._lost(found="no hard links") from error
             if done:
-                if self._entry_mark() != self._mark:
+                try:
+                    behind = self._entry_mark() == self._mark
+                except StorageError as error:
+                    # It has its name: taken for a refusal, this would delete files of the log.
+                    raise OSError(error.message) from error
+                if not behind:
                     # Stopped for so long that the versions behind were tidied away: was it put in the past?
                     msg = "entries that were tidied away meanwhile"
                     raise OSError(msg)
+                self._landed = None if self.storage.local else version
                 return
             other = self._entry(version)
             if other is None or conflicts(other):
@@ -805,7 +886,7 @@ class DeltaStore:
         except (DeltaError, OSError):
             self._table = None  # it fell behind what is left of the table's log
         if self._table is None:
-            self._table = self._opened()
+            self._table = self._opened_to_write()
         if self._table.version() != self.version:
             raise self._lost(found=f"version={self._table.version()}")
         return self._table
@@ -814,7 +895,7 @@ class DeltaStore:
         """Add columns, in a commit from the snapshot."""
         try:
             if self._own:
-                entry = entry_of_columns(self._handle(), columns)
+                entry = entry_of_columns(self._handle() if self.storage.local else self._opened(), columns)
                 self._put_behind(partial(signed, entry), lambda other: other.changes_table)
                 return
             table, fields = self._handle(), list(Schema.from_arrow(columns).fields)
@@ -827,6 +908,19 @@ class DeltaStore:
     def tidy(self, *, now: bool = False) -> bool:
         """Write a checkpoint where one is due, and delete old entries of the table's log: see `TableUpkeep.tidy`."""
         return self._upkeep.tidy(self.version, harmless=self._rules.harmless, now=now)
+
+    def is_due(self) -> bool:
+        """Return whether a checkpoint is due. Reads nothing, as a rule."""
+        return self._upkeep.is_due(self.version)
+
+    def aside(self) -> DeltaStore | None:
+        """Return a second handle on the same snapshot, where each look is a journey. It takes no request."""
+        if self.storage.local:
+            return None
+        other = object.__new__(DeltaStore)
+        other.__dict__.update(self.__dict__)
+        other.live, other._table = self.live.copied(), None
+        return other
 
     def problems(self) -> list[str]:
         """Return what is wrong with the upkeep of the table, whoever should have done it; nothing is changed."""

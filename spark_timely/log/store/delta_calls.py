@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import deltalake
-from deltalake.fs import DeltaStorageHandler
 
 from spark_timely.errors import InvalidUsageError, StorageError
 from spark_timely.masking import mask_exception
@@ -80,39 +79,3 @@ class DeltaTable(deltalake.DeltaTable):
     def __init__(self, path: str | Path, *, storage_options: Mapping[str, str] | None = None) -> None:
         with delta_call(path):
             super().__init__(path, storage_options=None if storage_options is None else dict(storage_options))
-
-
-def storage_handler(path: str, options: Mapping[str, str] | None) -> DeltaStorageHandler:
-    """Return delta-rs's access to the files below a URL, for pyarrow; it and its files are called by `delta_call`.
-
-    Parameters
-    ----------
-    path : str
-        URL of the log.
-    options : mapping or None
-        As delta-rs takes them.
-    """
-    with delta_call(path):
-        handler = DeltaStorageHandler(path, None if options is None else dict(options))
-    handler._handler = _Called(path, handler._handler)  # type: ignore[assignment]
-    return handler
-
-
-class _Called:
-    """An object of delta-rs whose methods are called by `delta_call`, and the files that they open too."""
-
-    def __init__(self, path: str, inner: Any) -> None:  # noqa: ANN401 - delta-rs's classes are not public
-        self._path = path
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        found = getattr(self._inner, name)
-        if not callable(found):
-            return found
-
-        def call(*args: Any, **options: Any) -> Any:  # noqa: ANN401
-            with delta_call(self._path):
-                result = found(*args, **options)
-            return _Called(self._path, result) if name.startswith("open_") else result
-
-        return call

@@ -12,7 +12,6 @@ Invariants
 from __future__ import annotations
 
 import json
-import os
 import re
 import secrets
 import time
@@ -20,13 +19,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from spark_timely.errors import StorageError
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from spark_timely.log.machine.state import DataFile
-    from spark_timely.log.store.storage import FileStorage, Storage
+    from spark_timely.log.store.storage import Storage, TableStorage
 
 
 # How many actions an entry of ours has: tells one that was cut at the end of a line.
@@ -35,6 +32,8 @@ _COUNTED = re.compile(rb'"timelyActions":(\d+)')
 # The version that an entry of ours was made for: tells a copy of it in another's place.
 _VERSION = "timelyVersion"
 _MADE_FOR = re.compile(rb'"timelyVersion":(\d+)')
+# Delta's own name for what no two attempts share: tells an entry of ours from one of another with the same content.
+_ATTEMPT = "txnId"
 # Signs that need not be escaped in the paths of a table's log; those of our own files are among them.
 _PLAIN = "/=_-.~+,@:"
 
@@ -262,6 +261,7 @@ def render_entry(
         "readVersion": read_version,
         "isBlindAppend": not removes,
         "engineInfo": "spark-timely",
+        _ATTEMPT: secrets.token_hex(16),
         _COUNT: len(actions) + 1,
         _VERSION: version,
     }
@@ -271,12 +271,12 @@ def render_entry(
     return ("\n".join(lines) + "\n").encode()
 
 
-def put_entry(storage: FileStorage, version: int, content: bytes) -> bool:
-    """Write the entry of a version into a table on a local disk; return False if there is one.
+def put_entry(storage: TableStorage, version: int, content: bytes) -> bool:
+    """Write the entry of a version into a table; return False if there is one.
 
     Parameters
     ----------
-    storage : FileStorage
+    storage : TableStorage
         Of the table.
     version : int
     content : bytes
@@ -284,67 +284,10 @@ def put_entry(storage: FileStorage, version: int, content: bytes) -> bool:
     Raises
     ------
     OSError, StorageError
-        As `put_file`.
-
-    Notes
-    -----
-    A hard link either gives a complete file its name, or fails because the name is taken. Not every file
-    system has hard links; delta-rs asks for the same. The name is on the disk when the call returns.
+        As `TableStorage.put`.
     """
     try:
-        put_file(storage, entry_path(version), content, replace=False)
+        storage.put(entry_path(version), content, replace=False)
     except FileExistsError:
         return False
     return True
-
-
-def put_file(storage: FileStorage, path: str, content: bytes, *, replace: bool, always: bool = False) -> None:
-    """Give a complete, flushed file its name in a folder of a local disk, such as the table's log.
-
-    Parameters
-    ----------
-    storage : FileStorage
-    path : str
-        In a folder that is there.
-    content : bytes
-    replace : bool
-        Whether a file of that name may be there; it is there or replaced as a whole at every moment.
-    always : bool
-        Whether to flush although somebody wishes otherwise.
-
-    Raises
-    ------
-    FileExistsError
-        If there is one, and it may not be replaced.
-    OSError
-        If it could not be given its name.
-    StorageError
-        If it could not be written, or flushed. Unless `determinate`, it has its name all the same.
-    """
-    # Only where something is written: it loads pyarrow, which a look at an entry does not need.
-    from spark_timely.log.store.storage import is_flushed, not_written
-
-    target = storage.full(path)
-    folder = os.path.dirname(path)
-    name = f"{folder}/_commit_{secrets.token_hex(8)}.json.tmp" if folder else f".{path}.{secrets.token_hex(8)}.tmp"
-    whole = storage.full(name)
-    try:
-        try:
-            with open(whole, "xb") as file:
-                file.write(content)
-        except OSError as error:
-            raise not_written(storage.uri, path, error) from error
-        if always or is_flushed(storage.options):
-            storage.flush_content(name)
-        if replace:
-            os.replace(whole, target)
-        else:
-            os.link(whole, target)
-    finally:
-        if os.path.exists(whole):
-            os.unlink(whole)
-    try:
-        storage.flush([folder], always=always)
-    except StorageError as error:
-        # It has its name, and may keep it.
-        raise StorageError(error.message, hint=error.hint, context={"path": storage.uri}) from error

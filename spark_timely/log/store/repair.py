@@ -39,10 +39,11 @@ from spark_timely.log.files.format import LogFormat
 from spark_timely.log.files.parquet import describe_file, describe_progress, open_parquet, read_file
 from spark_timely.log.machine.state import OPEN_STREAM, DataFile, StreamState, newest_states, states_by_seq
 from spark_timely.log.store.checkpoints import Checkpoints, read_checkpoints
+from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.delta import looks
-from spark_timely.log.store.entries import Entry, entry_path, parse_entry, put_file, render_entry, signed
+from spark_timely.log.store.entries import Entry, entry_path, parse_entry, render_entry, signed
 from spark_timely.log.store.scratch import LAST_CHECKPOINT, metadata_action, table_at
-from spark_timely.log.store.storage import FileStorage, has_table, normal_path, open_storage, plain
+from spark_timely.log.store.storage import TableStorage, has_table, normal_path, plain
 
 if TYPE_CHECKING:
     import os
@@ -147,7 +148,7 @@ class _Plan:
 class _Table:
     """What is known of a table while its entries are followed."""
 
-    storage: FileStorage
+    storage: TableStorage
     form: LogFormat
     metadata: Mapping[str, Any]
     states: dict[str, StreamState]
@@ -274,7 +275,7 @@ def repair_log(
                 storage.delete(file)
                 storage.flush(["_delta_log"], always=True)
         for version, content in plans:  # as many turns as damaged entries
-            put_file(storage, entry_path(version), content, replace=True, always=True)
+            storage.put(entry_path(version), content, replace=True, always=True)
             # A checksum of another engine is of the entry that was lost.
             storage.delete(f"_delta_log/{version:020d}.crc")
     return RepairReport(where, tuple(steps), applied=apply)
@@ -316,7 +317,7 @@ def _deleted(
 
 
 def _looked_through(
-    storage: FileStorage, pause: Callable[[float], None]
+    storage: TableStorage, pause: Callable[[float], None]
 ) -> tuple[Checkpoints, dict[int, Entry], dict[int, str]]:
     """Return the checkpoints, the entries from the newest whole one on, and what is wrong with the others."""
     for last in looks(pause):
@@ -362,7 +363,7 @@ def _check_gap(path: str, before: int, after: int, entries: Mapping[int, Entry])
 
 
 def _planned(
-    storage: FileStorage, checkpoints: Checkpoints, entries: Mapping[int, Entry], damage: Mapping[int, str]
+    storage: TableStorage, checkpoints: Checkpoints, entries: Mapping[int, Entry], damage: Mapping[int, str]
 ) -> tuple[list[RepairStep], list[tuple[int, bytes]]]:
     """Decide about each damaged entry, in order of the versions."""
     first, checkpoint = min(damage), checkpoints.newest
@@ -403,7 +404,7 @@ def _with_column(metadata: Mapping[str, Any], column: pa.Field) -> dict[str, Any
     return {**metadata, "schemaString": json.dumps(schema, separators=(",", ":"))}
 
 
-def _table_at(storage: FileStorage, begin: int, until: int, broken: Collection[str]) -> _Table:
+def _table_at(storage: TableStorage, begin: int, until: int, broken: Collection[str]) -> _Table:
     with table_at(storage, begin, until, without=broken) as (opened, _):
         form, metadata = _format(opened.schema(), storage.uri), metadata_action(opened)
         listing = pa.table(opened.get_add_actions())
@@ -510,7 +511,7 @@ def _data_files(table: _Table, state: StreamState, known: set[str]) -> Iterator[
             yield describe_file(table.storage, path, domain=table.form.domain, event=inside)
 
 
-def _below(storage: FileStorage, folder: str, prefix: str) -> Iterator[str]:
+def _below(storage: TableStorage, folder: str, prefix: str) -> Iterator[str]:
     """Yield the Parquet files of a folder whose names begin so, and those in folders of such names: Spark's."""
     for name in storage.names(folder):
         if not name.startswith(prefix):
@@ -526,7 +527,7 @@ def _below(storage: FileStorage, folder: str, prefix: str) -> Iterator[str]:
                 yield from (f"{folder}/{name}/{inner}/{leaf}" for leaf in leaves if leaf.endswith(".parquet"))
 
 
-def _progress_files(storage: FileStorage) -> list[str]:
+def _progress_files(storage: TableStorage) -> list[str]:
     return [f"_event=progress/{name}" for name in storage.names("_event=progress") if name.endswith(".parquet")]
 
 

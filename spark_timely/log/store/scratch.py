@@ -3,16 +3,18 @@
 delta-rs 1.6 writes a checkpoint and then the file that points to it, both without a flush, and cannot open a table
 whose pointer names a checkpoint that is not there. An entry that it writes may be left empty by a power cut, and
 counts as a commit then. So on a local disk it works in a folder of its own, on links to the entries of the log, and
-what it made is put into the log by `put_file`: whole, flushed, and in the right order.
+what it made is put into the log by `TableStorage.put`: whole, flushed, and in the right order.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
+import shutil
 import tempfile
+import weakref
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +22,13 @@ import pyarrow as pa
 from deltalake import PostCommitHookProperties, Schema
 
 from spark_timely.log.store.delta_calls import DeltaTable, delta_call
-from spark_timely.log.store.entries import entry_path, put_file
-from spark_timely.log.store.storage import FileStorage
+from spark_timely.log.store.entries import entry_path
+from spark_timely.log.store.storage import store_options
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
+
+    from spark_timely.log.store.storage import TableStorage
 
 
 LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
@@ -32,6 +36,8 @@ CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.\d{10})?\.parquet")
 # Nobody else writes there, and it may be a place without hard links.
 SCRATCH_OPTIONS = {"allow_unsafe_rename": "true"}
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+# Checkpoints with a name of their own, whose further files lie elsewhere.
+_OF_OTHER_KIND = re.compile(r"\d{20}\.checkpoint\.[0-9a-f-]{36}\.(?:json|parquet)")
 _OF_LOG = re.compile(r"(\d{20})\.(?:json|checkpoint(?:\.\d{10}\.\d{10})?\.parquet)")
 
 
@@ -42,12 +48,70 @@ def scratch_table() -> Iterator[Path]:
         yield Path(folder)
 
 
-def put_checkpoint(storage: FileStorage, version: int, newest: int) -> int:
-    """Write a checkpoint of a version of a table on a local disk, then the pointer to it; both are flushed.
+def mirrored_table(storage: TableStorage) -> MirroredTable:
+    """Open the newest version of a table by delta-rs, from copies of what its log needs for that.
 
     Parameters
     ----------
-    storage : FileStorage
+    storage : TableStorage
+        Of the table, where each look is a journey.
+
+    Raises
+    ------
+    DeltaError, OSError
+        If it cannot be opened so: there is none, it is damaged, or it moved meanwhile.
+    StorageError
+        If the storage cannot be reached.
+
+    Notes
+    -----
+    Cost: a look at the pointer to the newest checkpoint, a list of what is behind it, and one request for each of
+    these, side by side.
+    """
+    pointer = storage.find(LAST_CHECKPOINT)
+    try:
+        last = json.loads(pointer or b"{}")
+        newest, size = int(last.get("version", 0)), int(last.get("size", 0))
+    except (ValueError, AttributeError, TypeError):
+        newest, size = 0, 0  # counts as none for delta-rs too
+    names = storage.names("_delta_log", after=f"{newest:020d}" if newest else "")
+    of_log = [name for name in names if (found := _OF_LOG.fullmatch(name)) and int(found[1]) >= newest]
+    if any(_OF_OTHER_KIND.fullmatch(name) for name in names):
+        return MirroredTable(storage.full(""), storage_options=store_options(storage.options))
+    where = Path(tempfile.mkdtemp(prefix="spark-timely-"))
+    clean = partial(shutil.rmtree, where, ignore_errors=True)
+    try:
+        (where / "_delta_log").mkdir()
+        storage.copy_to([f"_delta_log/{name}" for name in of_log], str(where))
+        if pointer is not None:
+            (where / LAST_CHECKPOINT).write_bytes(pointer)
+        table = MirroredTable(where, storage_options=SCRATCH_OPTIONS)
+    except BaseException:
+        clean()
+        raise
+    weakref.finalize(table, clean)
+    table.checkpoint = (newest, size)
+    return table
+
+
+class MirroredTable(DeltaTable):
+    """A handle of delta-rs on copies, which go with it.
+
+    Attributes
+    ----------
+    checkpoint : tuple of int, int, or None
+        Version and size of the newest checkpoint that the table's log points to; None where that was not looked for.
+    """
+
+    checkpoint: tuple[int, int] | None = None
+
+
+def put_checkpoint(storage: TableStorage, version: int, newest: int) -> int:
+    """Write a checkpoint of a version of a table, then the pointer to it; both are flushed.
+
+    Parameters
+    ----------
+    storage : TableStorage
         Of the table, which has features that need nothing beside a checkpoint of one file.
     version : int
         Of which a checkpoint is wanted.
@@ -69,9 +133,9 @@ def put_checkpoint(storage: FileStorage, version: int, newest: int) -> int:
         with delta_call(storage.uri):
             table.create_checkpoint()
         made, pointer = (folder / name).read_bytes(), (folder / LAST_CHECKPOINT).read_bytes()
-    put_file(storage, name, made, replace=True, always=True)
+    storage.put(name, made, replace=True, always=True)
     # Only now: a table whose pointer names a checkpoint that is not there cannot be opened.
-    put_file(storage, LAST_CHECKPOINT, pointer, replace=True, always=True)
+    storage.put(LAST_CHECKPOINT, pointer, replace=True, always=True)
     if not storage.exists(name):
         # Stopped for so long that it was tidied away as an old one; without a pointer the folder is listed.
         storage.delete(LAST_CHECKPOINT)
@@ -82,13 +146,13 @@ def put_checkpoint(storage: FileStorage, version: int, newest: int) -> int:
 
 @contextmanager
 def table_at(
-    storage: FileStorage, first: int, last: int, *, without: Collection[str] = ()
+    storage: TableStorage, first: int, last: int, *, without: Collection[str] = ()
 ) -> Iterator[tuple[DeltaTable, Path]]:
-    """Open a table on a local disk as of a version, by links to its entries in a folder that is removed afterwards.
+    """Open a table as of a version, by links to its entries or copies, in a folder that is removed afterwards.
 
     Parameters
     ----------
-    storage : FileStorage
+    storage : TableStorage
         Of the table.
     first, last : int
         Versions to be linked: from the checkpoint to begin with, 0 if there is none, to the version wanted.
@@ -102,10 +166,8 @@ def table_at(
     """
     with scratch_table() as folder:
         (folder / "_delta_log").mkdir()
-        for entry in _of_log(storage, first, last):  # some hundreds
-            if entry in without:
-                continue
-            os.symlink(storage.full(f"_delta_log/{entry}"), folder / "_delta_log" / entry)
+        entries = [name for name in _of_log(storage, first, last) if name not in without]  # some hundreds
+        storage.copy_to([f"_delta_log/{name}" for name in entries], str(folder))
         table = DeltaTable(folder, storage_options=SCRATCH_OPTIONS)
         if table.version() != last:
             msg = f"version {table.version()} where {last} was wanted"
@@ -113,8 +175,8 @@ def table_at(
         yield table, folder
 
 
-def _of_log(storage: FileStorage, first: int, last: int) -> Iterable[str]:
-    for name in storage.names("_delta_log"):
+def _of_log(storage: TableStorage, first: int, last: int) -> Iterable[str]:
+    for name in storage.names("_delta_log", after=f"{first:020d}" if first else ""):
         match = _OF_LOG.fullmatch(name)
         if match and first <= int(match[1]) <= last:
             yield name

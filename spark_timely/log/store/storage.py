@@ -1,7 +1,7 @@
 """Where the files of a log are: read, write, list, delete and flush them by relative path.
 
-Local paths go through pyarrow's own file system, cloud URLs through the one of `deltalake`, which
-takes the same storage options as the table does; it is loaded only then.
+Here are those of a local disk, which go through pyarrow's own file system, and those of this process. Object stores
+are in `cloud`, which also opens what a path or URL names.
 
 A commit of a Delta table is a file that takes its name only if nobody else has it. On a local disk that is a hard
 link, in a cloud store a conditional put. Databricks volumes, and file systems such as FAT or some network mounts,
@@ -23,8 +23,10 @@ Invariants
 from __future__ import annotations
 
 import errno
+import math
 import os
 import re
+import secrets
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -37,7 +39,7 @@ from spark_timely.errors import DataLossError, InvalidOptionError, InvalidUsageE
 from spark_timely.masking import keep_secret, masked_logger, secret_in_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
@@ -88,7 +90,6 @@ def _flush(path: str, flags: int) -> None:
 
 logger = masked_logger(__name__)
 
-_BUFFER_BYTES = 1 << 20
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 _VOLUME = re.compile(r"dbfs:/Volumes/", re.IGNORECASE)
@@ -236,31 +237,106 @@ class Storage(Protocol):
         """Return the names of files and directories in a directory; none if there is no such directory."""
 
 
+class TableStorage(Storage, Protocol):
+    """Access to the files of one log whose table is on a disk or in an object store, not in this process."""
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """Storage options as they were given."""
+
+    def full(self, path: str) -> str:
+        """Return the absolute path or URL of a file, as other programs take it."""
+
+    def names(self, directory: str = "", *, after: str = "") -> list[str]:
+        """Return the names in a directory; with `after` those behind it, where directories may be left out."""
+
+    def put(self, path: str, content: bytes, *, replace: bool, always: bool = False) -> None:
+        """Give a file its name as a whole, if nobody has that name or it may be replaced.
+
+        Parameters
+        ----------
+        path : str
+            In a folder that is there.
+        content : bytes
+        replace : bool
+            Whether a file of that name may be there; it is there or replaced as a whole at every moment.
+        always : bool
+            Whether to flush although somebody wishes otherwise.
+
+        Raises
+        ------
+        FileExistsError
+            If there is one, and it may not be replaced.
+        OSError
+            If it could not be given its name.
+        StorageError
+            If it could not be written, or flushed. Unless `determinate`, it may have its name all the same.
+        """
+
+    def mark(self, path: str) -> tuple[object, ...] | None:
+        """Return what tells a file from another one in its place, as far as the storage knows; None: none there."""
+
+    def known_mark(self, path: str) -> tuple[object, ...] | None:
+        """Return the mark of a file that this object has just read or written, where that saves a request."""
+
+    def kept(self, path: str) -> bytes | None:
+        """Return an entry of the table's log as this object has read or written it, where that saves a request."""
+
+    def forget(self) -> None:
+        """Keep no entry and no mark any longer: another table may be in the place of the one that they are of."""
+
+    def copy_to(self, paths: Sequence[str], folder: str) -> None:
+        """Put files, or links to them, into a folder of a local disk, under the same paths.
+
+        Raises
+        ------
+        FileNotFoundError
+            If one of them is not there.
+        """
+
+    def ages(self, directory: str) -> Mapping[str, float]:
+        """Return the files of a directory, and how many seconds each is older than the newest, by the store's clock.
+
+        Where entries that are not behind may be deleted at once, as on a local disk, that is infinity.
+        """
+
+    def folders(self, directory: str = "") -> list[str]:
+        """Return the names of the directories in a directory; none if it may not be looked into."""
+
+    def flush_place(self) -> None:
+        """Make the name of the log's own folder outlast a power cut, where this is left to us."""
+
+    def flush_problem(self) -> str | None:
+        """Return why a commit would not outlast a power cut here; None where it does."""
+
+
 class FileStorage:
-    """Files below a local directory or a cloud URL.
+    """Files below a local directory.
 
     Parameters
     ----------
     uri : str
         As `normal_path` gives it.
     options : mapping, optional
-        Storage options of `deltalake`, for cloud URLs.
+        Of them only ours matter here: see `promised`.
 
     Attributes
     ----------
     uri : str
-        Absolute path or URL of the log.
+        Absolute path of the log.
     local : bool
-        Whether the log is on a local disk, near to read and with folders of its own.
+        True: the log is near to read, and has folders of its own.
+    options : dict
 
     Notes
     -----
     Picklable: the file system is opened where it is used.
     """
 
+    local = True
+
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
         self.uri = uri
-        self.local = not _URL.match(uri)
         self.options = checked_options(options)
         self._fs: pafs.FileSystem | None = None
         self._made: set[str] = set()
@@ -273,23 +349,12 @@ class FileStorage:
     def filesystem(self) -> pafs.FileSystem:
         """The pyarrow file system; paths in it are what `full` gives."""
         if self._fs is None:
-            if self.local:
-                self._fs = pafs.LocalFileSystem(use_mmap=False)
-            else:
-                from deltalake.exceptions import DeltaError
-
-                from spark_timely.log.store.delta_calls import storage_handler
-
-                try:
-                    handler = storage_handler(self.uri, delta_options(self.options))
-                except (DeltaError, OSError, ValueError) as error:
-                    raise _unreachable(self.uri, error) from error
-                self._fs = pafs.PyFileSystem(handler)
+            self._fs = pafs.LocalFileSystem(use_mmap=False)
         return self._fs
 
     def full(self, path: str) -> str:
-        """Return the path as the file system takes it."""
-        return f"{self.uri}/{path}" if self.local else path
+        """Return the absolute path of a file, as other programs take it."""
+        return f"{self.uri}/{path}"
 
     def read(self, path: str) -> pa.Buffer:
         """Return a whole file."""
@@ -301,8 +366,8 @@ class FileStorage:
 
     def find(self, path: str) -> bytes | None:
         """Return a whole file; None if there is none."""
-        # To look costs less than an error, where it is no journey.
-        if self.local and not os.path.exists(self.full(path)):
+        # To look costs less than an error.
+        if not os.path.exists(self.full(path)):
             return None
         try:
             return bytes(self.read(path))
@@ -314,21 +379,18 @@ class FileStorage:
         try:
             return self.filesystem.open_input_file(self.full(path))
         except FileNotFoundError as error:
-            raise _missing(self.uri, path) from error
+            raise missing(self.uri, path) from error
         except OSError as error:
             raise _unreadable(self.uri, path, error) from error
 
     def open_output(self, path: str) -> pa.NativeFile:
         """Open a new file for writing."""
         try:
-            if self.local:
-                parent = os.path.dirname(self.full(path))
-                if parent not in self._made:
-                    os.makedirs(parent, exist_ok=True)
-                    self._made.add(parent)
-                return self.filesystem.open_output_stream(self.full(path))
-            # Buffered: a file system written in Python takes bytes, and is given buffers otherwise.
-            return self.filesystem.open_output_stream(path, buffer_size=_BUFFER_BYTES)
+            parent = os.path.dirname(self.full(path))
+            if parent not in self._made:
+                os.makedirs(parent, exist_ok=True)
+                self._made.add(parent)
+            return self.filesystem.open_output_stream(self.full(path))
         except FileNotFoundError:
             # The directory was removed meanwhile: make it again, once.
             self._lasting.clear()
@@ -348,7 +410,7 @@ class FileStorage:
     def flush(self, paths: Iterable[str], *, always: bool = False) -> None:
         """Make files that were written, and their names, outlast a power cut.
 
-        A cloud store does so by itself. Where the file system cannot do it, or somebody wishes otherwise
+        Where the file system cannot do it, or somebody wishes otherwise
         (`flush=False`), nothing happens; the first is logged once.
 
         Parameters
@@ -367,7 +429,7 @@ class FileStorage:
         -----
         Cost: one call per file, and one per folder: some tenths of a millisecond each on a local SSD.
         """
-        if not self.local or not (always or is_flushed(self.options)):
+        if not (always or is_flushed(self.options)):
             return
         names = list(dict.fromkeys(paths))
         files = [name for name in names if name and not os.path.isdir(self.full(name))]
@@ -381,7 +443,7 @@ class FileStorage:
         self._lasting |= new
 
     def flush_content(self, path: str) -> None:
-        """Make what is in a file of a local disk outlast a power cut; its name may not. Raises `StorageError`."""
+        """Make what is in a file outlast a power cut; its name may not. Raises `StorageError`."""
         self._flush(flush_file, self.full(path))
 
     def flush_place(self) -> None:
@@ -392,7 +454,7 @@ class FileStorage:
         StorageError
             If the disk failed.
         """
-        if not self.local or not is_flushed(self.options):
+        if not is_flushed(self.options):
             return
         folder = self.uri
         while True:  # as many turns as folders above
@@ -423,8 +485,6 @@ class FileStorage:
 
     def flush_problem(self) -> str | None:
         """Return why a commit would not outlast a power cut here; None where it does. One call to the disk."""
-        if not self.local:
-            return None
         if not is_flushed(self.options):
             return "files are not flushed, as was asked for (flush=false): a power cut can take the latest commits"
         try:
@@ -436,10 +496,7 @@ class FileStorage:
     def delete(self, path: str) -> None:
         """Delete a file; nothing happens if there is none."""
         try:
-            if self.local:
-                os.unlink(self.full(path))
-            else:
-                self.filesystem.delete_file(self.full(path))
+            os.unlink(self.full(path))
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -452,41 +509,87 @@ class FileStorage:
 
     def exists(self, path: str) -> bool:
         """Return whether there is a file of that path."""
-        if self.local:
-            return os.path.exists(self.full(path))
-        try:
-            return bool(self.filesystem.get_file_info([self.full(path)])[0].type == pafs.FileType.File)
-        except OSError as error:
-            raise _unreachable(self.uri, error) from error
+        return os.path.exists(self.full(path))
 
-    def mark(self, path: str) -> tuple[int, ...] | None:
-        """Return what tells a file from another one in its place, as far as the storage knows; None: none there."""
-        if self.local:
-            try:
-                found = os.stat(self.full(path))
-            except OSError:
-                return None
-            return (found.st_ino, found.st_size, found.st_mtime_ns)
-        try:
-            info = self.filesystem.get_file_info([self.full(path)])[0]
-        except OSError as error:
-            raise _unreachable(self.uri, error) from error
-        return None if info.type != pafs.FileType.File else (int(info.size or 0), int(info.mtime_ns or 0))
+    def put(self, path: str, content: bytes, *, replace: bool, always: bool = False) -> None:
+        """Give a complete, flushed file its name in a folder that is there: see `TableStorage.put`.
 
-    def names(self, directory: str = "") -> list[str]:
-        """Return the names in a directory; none if there is no such directory."""
-        if self.local:
+        Notes
+        -----
+        A hard link either gives a complete file its name, or fails because the name is taken. Not every file system has
+        hard links; delta-rs asks for the same. The name is on the disk when the call returns.
+        """
+        target = self.full(path)
+        folder = os.path.dirname(path)
+        name = f"{folder}/_commit_{secrets.token_hex(8)}.json.tmp" if folder else f".{path}.{secrets.token_hex(8)}.tmp"
+        whole = self.full(name)
+        try:
             try:
-                return sorted(os.listdir(self.full(directory) if directory else self.uri))
-            except (FileNotFoundError, NotADirectoryError):
-                return []
+                with open(whole, "xb") as file:
+                    file.write(content)
             except OSError as error:
-                raise _unreachable(self.uri, error) from error
-        selector = pafs.FileSelector(directory, allow_not_found=True, recursive=False)
+                raise not_written(self.uri, path, error) from error
+            if always or is_flushed(self.options):
+                self.flush_content(name)
+            if replace:
+                os.replace(whole, target)
+            else:
+                os.link(whole, target)
+        finally:
+            if os.path.exists(whole):
+                os.unlink(whole)
         try:
-            return sorted(info.base_name for info in self.filesystem.get_file_info(selector))
+            self.flush([folder], always=always)
+        except StorageError as error:
+            # It has its name, and may keep it.
+            raise StorageError(error.message, hint=error.hint, context={"path": self.uri}) from error
+
+    def mark(self, path: str) -> tuple[object, ...] | None:
+        """Return what tells a file from another one in its place, as far as the disk knows; None: none there."""
+        try:
+            found = os.stat(self.full(path))
+        except OSError:
+            return None
+        return (found.st_ino, found.st_size, found.st_mtime_ns)
+
+    def known_mark(self, path: str) -> tuple[object, ...] | None:
+        """Return the mark of a file: to look is cheap."""
+        return self.mark(path)
+
+    def kept(self, path: str) -> bytes | None:
+        """Return None: what is on a disk is near."""
+        del path
+        return None
+
+    def forget(self) -> None:
+        """Do nothing: nothing is kept."""
+
+    def copy_to(self, paths: Sequence[str], folder: str) -> None:
+        """Link to files from a folder of this disk, under the same paths."""
+        for path in paths:  # as many turns as files
+            os.symlink(self.full(path), f"{folder}/{path}")
+
+    def ages(self, directory: str) -> Mapping[str, float]:
+        """Return the names in a directory, each as old as can be: a look at a local disk takes no time."""
+        return dict.fromkeys(self.names(directory), math.inf)
+
+    def names(self, directory: str = "", *, after: str = "") -> list[str]:
+        """Return the names in a directory; none if there is no such directory."""
+        try:
+            found = sorted(os.listdir(self.full(directory) if directory else self.uri))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
         except OSError as error:
             raise _unreachable(self.uri, error) from error
+        return [name for name in found if name > after] if after else found
+
+    def folders(self, directory: str = "") -> list[str]:
+        """Return the names of the directories in a directory; none if it may not be looked into."""
+        try:
+            with os.scandir(self.full(directory) if directory else self.uri) as found:
+                return sorted(entry.name for entry in found if entry.is_dir())
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return []
 
 
 class MemoryStorage:
@@ -503,7 +606,7 @@ class MemoryStorage:
         with self._lock:
             content = self._files.get(path)
         if content is None:
-            raise _missing(self.uri, path)
+            raise missing(self.uri, path)
         return content
 
     def find(self, path: str) -> bytes | None:
@@ -577,19 +680,6 @@ class _MemoryFile:
             self._storage.write(self._path, b"".join(self._parts))
 
 
-def open_storage(
-    path: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None, *, literal: bool = False
-) -> FileStorage:
-    """Return access to the files of the log at a path or URL, or of a checkpoint, whose path is `literal`.
-
-    Examples
-    --------
-    >>> open_storage("/tmp/log").local
-    True
-    """
-    return FileStorage(normal_path(path, literal=literal), storage_options)
-
-
 def _upwards(folder: str) -> Iterator[str]:
     """Yield a folder and those above it, up to the log's own, which is left out."""
     while folder:
@@ -638,58 +728,10 @@ def plain(error: Exception) -> str:
     return shown(" ".join(_COLOUR.sub("", str(error)).split()))
 
 
-# What cloud stores say, in the order in which one may hold another; what that means, and what to do.
-_NO_CREDENTIALS = "no credentials"
-_CAUSES = (
-    (
-        "Unknown scheme",
-        "an unknown scheme",
-        "write s3://, gs:// or abfss:// with the bucket, or a local path",
-    ),
-    (
-        "URL scheme is not allowed",
-        "an endpoint without encryption",
-        "set the storage option allow_http=true, or give an https endpoint",
-    ),
-    (
-        "Failed to parse config",
-        "storage options that cannot be read",
-        "correct their values: numbers are digits, durations have a unit",
-    ),
-    (
-        # Asked last, where a machine may get some from its cloud.
-        r"loading credentials|token request|169\.254\.169\.254|/latest/api/token|/latest/meta-data",
-        _NO_CREDENTIALS,
-        "give them as storage options, or in the environment as the store's own tools take them",
-    ),
-    ("onnection refused", "that nobody answers", "check the endpoint and that the store runs"),
-    ("dns error|lookup address", "no host of that name", "check the endpoint, the bucket, the region and the network"),
-    ("timed? ?out|deadline", "no answer in time", "check the network and the endpoint, then try again"),
-    ("NoSuchBucket|BucketNotFound|ContainerNotFound", "no such bucket", "check its name, the region and the endpoint"),
-    ("40[13] |Forbidden|Unauthorized|AccessDenied", "access denied", "check the credentials and what they may do"),
-)
-_HOST_OF_URL = re.compile(r"https?://([^/\s]+)")
-_CHECK = "check the path, the permissions and the options of the storage, then try again"
-
-
 def _unreachable(uri: str, error: Exception) -> StorageError:
-    found, hint = plain(error), _CHECK
-    if _URL.match(uri):
-        text = _COLOUR.sub("", str(error))
-        asked = _HOST_OF_URL.search(text)
-        for sign, cause, cure in _CAUSES:
-            if re.search(sign, text):
-                # Not the tree: half of it is how often the client tried.
-                found, hint = (
-                    cause if asked is None or cause == _NO_CREDENTIALS else f"{cause}, host={asked[1]!r}",
-                    cure,
-                )
-                break
-        else:
-            found = shown(" ".join(text.split("\u21b3")[-1].split()))
     return StorageError(
-        f"could not look into log {uri!r}: found {found}",
-        hint=hint,
+        f"could not look into log {uri!r}: found {plain(error)}",
+        hint="check the path and the permissions, then try again",
         context={"path": uri},
         determinate=True,
     )
@@ -704,7 +746,8 @@ def not_written(uri: str, path: str, error: Exception) -> StorageError:
     )
 
 
-def _missing(uri: str, path: str) -> DataLossError:
+def missing(uri: str, path: str) -> DataLossError:
+    """Return the error for a file that is not there."""
     return DataLossError(
         f"could not read file {path!r} of log {uri!r}: found no such file",
         hint="restore the file; it may have been deleted by hand or by VACUUM",
@@ -827,6 +870,18 @@ def delta_options(storage_options: Mapping[str, str] | None, /) -> dict[str, str
     {'region': 'eu'}
     """
     return {name: value for name, value in (storage_options or {}).items() if name != _FLUSH} or None
+
+
+def store_options(storage_options: Mapping[str, str] | None, /) -> dict[str, str]:
+    """Return storage options as an object store's client takes them: without ours and delta-rs's own.
+
+    Examples
+    --------
+    >>> store_options(promised({"region": "eu"}, single_writer=True))
+    {'region': 'eu'}
+    """
+    ours = (_FLUSH, _PROMISE)
+    return {name: value for name, value in (storage_options or {}).items() if name.lower() not in ours}
 
 
 def check_place(path: str, storage_options: Mapping[str, str] | None, /) -> None:

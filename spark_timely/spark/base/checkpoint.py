@@ -33,12 +33,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
 from spark_timely.errors import InvalidOptionError, StorageError, shown
-from spark_timely.log.store.storage import open_storage
+from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.wait import wait_until
 from spark_timely.masking import masked, masked_logger
 
 if TYPE_CHECKING:
-    from spark_timely.log.store.storage import FileStorage
+    from spark_timely.log.store.storage import TableStorage
 
 
 _log = masked_logger("spark_timely.spark")
@@ -159,7 +159,7 @@ def is_finished(location: str, batch: int, /, *, storage_options: Mapping[str, s
         return False
 
 
-def _offsets_of(storage: FileStorage, batch: int) -> bytes | None:
+def _offsets_of(storage: TableStorage, batch: int) -> bytes | None:
     try:
         return storage.find(f"offsets/{batch}")
     except (StorageError, OSError):
@@ -260,7 +260,7 @@ def checkpoint_state(
 
 
 def _wait_at_gate(
-    storage: FileStorage, location: str, now: Callable[[], float], pause: Callable[[float], None]
+    storage: TableStorage, location: str, now: Callable[[], float], pause: Callable[[float], None]
 ) -> None:
     if wait_until(lambda _: not storage.exists(_GATE), timeout_s=_GATE_S, poll_s=_GATE_LOOK_S, now=now, pause=pause):
         return
@@ -524,7 +524,7 @@ def read_entries(
     return _entries(open_storage(location, storage_options, literal=True), location, query)
 
 
-def _entries(storage: FileStorage, location: str, query: str) -> tuple[LogEntry, ...]:
+def _entries(storage: TableStorage, location: str, query: str) -> tuple[LogEntry, ...]:
     content = storage.find(_FILE)
     if content is None:
         return ()
@@ -601,7 +601,7 @@ def write_entry(
             )
 
 
-def _put(storage: FileStorage, content: bytes) -> None:
+def _put(storage: TableStorage, content: bytes) -> None:
     """Write the file; on a local disk by a name of its own first, so that no half-written one is ever seen."""
     if not storage.local:
         storage.write(_FILE, content)

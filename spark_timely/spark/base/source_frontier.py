@@ -24,7 +24,8 @@ from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, StorageError, TimelyError, shown
-from spark_timely.log.store.storage import FileStorage, open_storage
+from spark_timely.log.store.cloud import open_storage
+from spark_timely.log.store.storage import TableStorage
 from spark_timely.protocol.policy import FrontierPolicy
 from spark_timely.spark.base.checkpoint import REPLAY_HEADER, checkpoint_state
 from spark_timely.spark.base.offsets import read_offset
@@ -159,7 +160,7 @@ def source_frontier(
 
 def _read(
     attempt: str, batch_id: int, checkpoint: str, storage_options: Mapping[str, str] | None
-) -> tuple[FileStorage, str]:
+) -> tuple[TableStorage, str]:
     """Return the checkpoint and the text of a micro-batch's offsets."""
     try:
         storage = open_storage(checkpoint, storage_options, literal=True)
@@ -234,7 +235,7 @@ def _other(line: str, found: object, attempt: str) -> InvalidUsageError:
     )
 
 
-def _refuse_state(storage: FileStorage, attempt: str) -> None:
+def _refuse_state(storage: TableStorage, attempt: str) -> None:
     """Refuse a query that keeps rows back: they would come when their times are said to be complete."""
     try:
         operators = [name for name in storage.names("state") if name.isdigit()]
@@ -253,7 +254,7 @@ def _refuse_state(storage: FileStorage, attempt: str) -> None:
     )
 
 
-def _operator(storage: FileStorage, folder: str) -> str:
+def _operator(storage: TableStorage, folder: str) -> str:
     """Return Spark's name of a stateful operator, as its data source ``state-metadata`` tells it."""
     versions = [name for name in storage.names(f"{folder}/v2") if name.isdigit()]
     for path in [f"{folder}/metadata", *(f"{folder}/v2/{name}" for name in versions)]:  # as many turns as versions

@@ -35,7 +35,8 @@ from spark_timely.errors import (
 )
 from spark_timely.interop.cdcv2.statements import COLUMNS, Ledger, statements_of
 from spark_timely.log.machine.state import CommitOutcome, StreamState
-from spark_timely.log.store.storage import FileStorage, open_storage
+from spark_timely.log.store.cloud import open_storage
+from spark_timely.log.store.storage import TableStorage
 from spark_timely.log.writer import downgrade_to
 from spark_timely.sink.commit import commit_reports, is_refusal
 from spark_timely.sink.continuity import BatchId
@@ -120,7 +121,7 @@ class _Task:
     df: DataFrame
     plan: CapturePlan
     ident: BatchId
-    storage: FileStorage
+    storage: TableStorage
 
     @property
     def domain(self) -> TimeDomain:

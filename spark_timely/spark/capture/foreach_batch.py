@@ -31,7 +31,8 @@ from spark_timely.errors import (
     InvalidUsageError,
 )
 from spark_timely.log.machine.state import CommitOutcome
-from spark_timely.log.store.storage import FileStorage, checked_options, open_storage
+from spark_timely.log.store.cloud import open_storage
+from spark_timely.log.store.storage import TableStorage
 from spark_timely.sink.columns import fingerprint
 from spark_timely.sink.commit import TaskReport, commit_reports, is_refusal
 from spark_timely.sink.continuity import BatchId
@@ -54,7 +55,8 @@ from spark_timely.spark.capture.staging import (
     without_places,
     write_files,
 )
-from spark_timely.spark.session import stored
+from spark_timely.spark.scan import spark_root
+from spark_timely.spark.session import with_stored
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -142,8 +144,10 @@ def capture(
     >>> query = stream.writeStream.foreachBatch(into_log).option(
     ...     "checkpointLocation", "/data/checkpoint").start()  # doctest: +SKIP
     """
-    parsed = _options(path, {**options, **stored(checked_options(storage_options))})
+    parsed = _options(path, with_stored(lambda: df.sparkSession, options, storage_options))
     parsed = replace(parsed, checkpoint_location=parsed.checkpoint_location if checkpoint is None else checkpoint)
+    # Before any job, and before anything is written.
+    spark_root(df.sparkSession, open_storage(parsed.path, parsed.storage_options))
     ident = _ident(df, batch_id, step, app_id, parsed)
     if parsed.dialect == "cdcv2":
         return capture_messages(df, make_plan(df.schema, parsed, ident), ident)
@@ -196,7 +200,7 @@ def _capture(df: DataFrame, parsed: SinkOptions, ident: BatchId) -> CommitOutcom
 
 
 def _digested_in_passing(
-    df: DataFrame, plan: CapturePlan, rows: Classified, storage: FileStorage, *, sort: bool, look: bool
+    df: DataFrame, plan: CapturePlan, rows: Classified, storage: TableStorage, *, sort: bool, look: bool
 ) -> tuple[DataFrame, Observation | None]:
     """Return what a file holds, with the digest of the rows as they came in: whatever becomes of them.
 

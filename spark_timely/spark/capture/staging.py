@@ -38,7 +38,7 @@ from spark_timely.errors import (
 )
 from spark_timely.log.files.parquet import SAMPLE_ROWS, describe_file, dictionary_columns, open_parquet
 from spark_timely.log.machine.state import DataFile
-from spark_timely.log.store.storage import FileStorage
+from spark_timely.log.store.storage import TableStorage
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.policy import FrontierPolicy, late_error
 from spark_timely.sink.columns import fingerprint
@@ -46,6 +46,7 @@ from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.plan import CapturePlan, Standing, find_log
 from spark_timely.spark.capture.classify import RowClass, digest_in
+from spark_timely.spark.scan import spark_root
 from spark_timely.spark.session import changed_settings
 from spark_timely.time.arrays import IntArray, beyond, consolidate_rows, is_sorted, joined_bounds, minimal
 from spark_timely.time.domain import plain_value
@@ -85,7 +86,7 @@ def staging_folder(stream: str, seq: int) -> str:
 
 
 def counted(
-    data: DataFrame, storage: FileStorage, sums: Sequence[str] | None = None
+    data: DataFrame, storage: TableStorage, sums: Sequence[str] | None = None
 ) -> tuple[DataFrame, Observation | None]:
     """Let Spark compute aggregates within the job that writes the rows.
 
@@ -94,7 +95,7 @@ def counted(
     data : pyspark.sql.DataFrame
         One row for each that is written. Nothing may be exchanged between tasks after it, or rows of a task
         that is run again count twice.
-    storage : FileStorage
+    storage : TableStorage
         Where the files go.
     sums : sequence of str, optional
         Aggregates, the number of rows as `n` among them. Without, rows are counted alone, and only where their
@@ -167,7 +168,7 @@ class Hints:
         """Whether this micro-batch is looked at."""
         return self._seen >= self._next
 
-    def learn(self, storage: FileStorage, files: Sequence[DataFile], counts: Mapping[str, int | None]) -> None:
+    def learn(self, storage: TableStorage, files: Sequence[DataFile], counts: Mapping[str, int | None]) -> None:
         """Take what a micro-batch tells that is in the log now."""
         due, self._seen = self.due, self._seen + 1
         if not due:
@@ -189,14 +190,14 @@ class Hints:
 _hints: dict[tuple[str, str], Hints] = {}
 
 
-def hints_of(storage: FileStorage, stream: str) -> Hints:
+def hints_of(storage: TableStorage, stream: str) -> Hints:
     """Return what is known of a stream in this process."""
     if len(_hints) >= _MOST_HINTS:
         _hints.clear()
     return _hints.setdefault((storage.uri, stream), Hints())
 
 
-def _plain_columns(storage: FileStorage, path: str) -> tuple[str, ...]:
+def _plain_columns(storage: TableStorage, path: str) -> tuple[str, ...]:
     """Return the columns of a file that a dictionary would not make smaller, as the sink's writer chooses them."""
     plain: list[str] = []
     with open_parquet(storage, path) as file:
@@ -247,7 +248,7 @@ def in_order(data: DataFrame, sort_by: Sequence[str]) -> DataFrame:
 
 def write_files(
     data: DataFrame,
-    storage: FileStorage,
+    storage: TableStorage,
     staging: str,
     options: SinkOptions,
     *,
@@ -258,7 +259,7 @@ def write_files(
 
     Columns in `plain` get no dictionary; see `Hints`.
     """
-    target = storage.full(staging)
+    root = spark_root(data.sparkSession, storage)
     writer = (
         data.write.option("compression", "uncompressed" if options.compression == "none" else options.compression)
         .option("parquet.block.row.count.limit", str(_ROW_GROUP_ROWS))
@@ -273,7 +274,7 @@ def write_files(
     if by_class:
         writer = writer.partitionBy("_event")
     with changed_settings(data.sparkSession, _CONF, purpose="capture"):
-        writer.parquet(f"file://{target}" if storage.local else f"{storage.uri}/{staging}")
+        writer.parquet(f"{root}/{staging}")
 
 
 @dataclass(slots=True)
@@ -283,7 +284,7 @@ class Staged:
     plan: CapturePlan
     ident: BatchId
     standing: Standing
-    storage: FileStorage
+    storage: TableStorage
     staging: str
     uniform: bool
     written: Observation | None = None
@@ -539,7 +540,7 @@ def _numbers(table: pa.Table, names: tuple[str, ...]) -> IntArray:
     return np.stack(columns, axis=1)
 
 
-def _is_file_sorted(storage: FileStorage, path: str, names: tuple[str, ...]) -> bool:
+def _is_file_sorted(storage: TableStorage, path: str, names: tuple[str, ...]) -> bool:
     last: IntArray = np.zeros((0, len(names)), dtype=np.int64)
     with open_parquet(storage, path) as file:
         for batch in file.iter_batches(batch_size=_ROW_GROUP_ROWS, columns=list(names)):
@@ -560,7 +561,7 @@ def _n_rows(files: Mapping[RowClass, list[DataFile]], row_class: RowClass) -> in
     return sum(file.n_rows for file in files.get(row_class, []))
 
 
-def discard(plan: CapturePlan, storage: FileStorage, staging: str, report: TaskReport) -> None:
+def discard(plan: CapturePlan, storage: TableStorage, staging: str, report: TaskReport) -> None:
     """Delete a staging directory but for files that the log knows; where that cannot be told, nothing."""
     try:
         log = find_log(plan.options.path, plan.options.storage_options)
@@ -570,12 +571,12 @@ def discard(plan: CapturePlan, storage: FileStorage, staging: str, report: TaskR
     tidy(storage, staging, known)
 
 
-def remove(storage: FileStorage, staging: str) -> None:
+def remove(storage: TableStorage, staging: str) -> None:
     """Delete a staging directory whose files the log surely does not know."""
     tidy(storage, staging, set())
 
 
-def tidy(storage: FileStorage, staging: str, keep: set[str]) -> None:
+def tidy(storage: TableStorage, staging: str, keep: set[str]) -> None:
     """Delete everything in a staging directory but the files of the log: checksums, progress rows, leftovers."""
     try:
         # One turn per file of the job, each class in a directory of its own.

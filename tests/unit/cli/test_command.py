@@ -292,7 +292,6 @@ def test_cloud_store_that_refuses_is_an_error_in_one_line(run: Run, verb: str) -
             [*REFUSING[:2], *KEYS, *REGION],
             "found an endpoint without encryption, host='127.0.0.1:9'",
         ),
-        ("s3://bucket/log", [*REFUSING, *KEYS, *REGION, "--storage", "max_retries=x"], "options that cannot be read"),
         ("none://bucket/log", [], "found an unknown scheme — hint: write s3://"),
     ],
 )
@@ -301,6 +300,12 @@ def test_what_is_wrong_with_a_cloud_store_is_said(run: Run, url: str, options: l
     assert (code, out, err.count("\n")) == (3, "", 1)
     assert found in err
     assert "SECRET" not in err
+
+
+def test_setting_of_the_client_that_is_no_number_is_refused(run: Run) -> None:
+    code, out, err = run("stats", "s3://bucket/log", *REFUSING, *KEYS, *REGION, "--storage", "max_retries=x")
+    assert (code, out) == (2, "")
+    assert "could not use storage option 'max_retries': found value='x' — hint: give digits" in err
 
 
 def test_store_without_credentials_is_an_error_in_one_line(tmp_path: Path) -> None:

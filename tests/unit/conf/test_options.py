@@ -62,7 +62,7 @@ def test_tables_are_those_of_the_design() -> None:
     assert {option.name for option in SINK_OPTIONS.options.values()} == {
         *("path", "stream", "timeColumn", "frontier", "lateness", "maxFutureSkew", "lateData", "onFinish", "streams"),
         *("diffColumn", "targetFileSize", "compression", "autoCompact", "checkpointLocation", "singleWriter"),
-        *("idleTimeout", "mergeSchema", "takeover", "beginAt", "dialect", "flush"),
+        *("idleTimeout", "mergeSchema", "takeover", "beginAt", "dialect", "flush", "credential"),
     }
     assert {option.name for option in SOURCE_OPTIONS.options.values()} == {
         *("path", "delivery", "content", "workers", "splitBy", "asOf", "snapshot", "startingFrontier"),
@@ -74,6 +74,7 @@ def test_tables_are_those_of_the_design() -> None:
             "where",
             "streamFilter",
             "failOnDataLoss",
+            "credential",
             "alignTo",
             "cut",
             "logs",

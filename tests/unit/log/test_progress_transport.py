@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_timely.errors import InvalidUsageError, ProtocolError, SchemaMismatchError
+from spark_timely.errors import InvalidUsageError, ProtocolError, SchemaMismatchError, StorageError
 from spark_timely.log import MemoryLog
 from spark_timely.log.progress_transport import PROGRESS_SCHEMA, LogTransport
 from spark_timely.progress.broadcast import ProgressBatch
@@ -14,6 +14,7 @@ from spark_timely.progress.change_batch import PortChanges
 from spark_timely.progress.operate import Operator
 from spark_timely.progress.reachability import Target
 from spark_timely.progress.worker import InputHandle, Worker
+from tests.faults.unreliable import make_unreliable
 
 
 def transports(peers: int) -> list[LogTransport]:
@@ -105,3 +106,19 @@ def test_what_does_not_fit_is_refused() -> None:
         LogTransport(log.another(), 0, 2)
     with pytest.raises(SchemaMismatchError, match="no columns"):
         LogTransport(MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,)), 0, 1)
+
+
+def test_batch_sent_again_after_an_unclear_outcome_arrives_once() -> None:
+    one, two = transports(2)
+    for transport in (one, two):
+        transport.open(0)
+    sent = [ProgressBatch(0, 0, number, np.array([[2, 0, 1, 7 + number]]), np.array([3])) for number in range(3)]
+    log = one._log
+    inner = log.store
+    for number, batch in enumerate(sent):
+        make_unreliable(log, seed=number, happens=1.0, reports_failure=1.0, goes=1.0)
+        with pytest.raises(StorageError):
+            one.send(batch)
+        log.store = inner
+        one.send(batch)
+    assert [batch.seq_no for batch in two.receive(0)] == [0, 1, 2]

@@ -22,6 +22,7 @@ NOTES = st.builds(
     Note,
     opening=st.none() | st.builds(Opening, TEXT, NUMBER),
     claimed=st.none() | TEXT,
+    attempt=st.none() | TEXT,
     batch=st.none()
     | st.builds(MicroBatch, NUMBER, st.none() | TEXT, st.none() | TEXT, TEXT, st.none() | TEXT, st.none() | NUMBER),
     greatest=st.none() | NUMBER,
@@ -51,10 +52,16 @@ def test_note_is_read_as_it_was_written(note: Note) -> None:
     assert Note.parse(note.text()) == note
 
 
+def test_notes_of_other_releases_are_read() -> None:
+    # Before appends had a key of their own; and with a part that came later.
+    assert Note.parse('{"greatest":7,"v":1}') == Note(greatest=7)
+    assert Note.parse('{"attempt":"0f","later":{"a":1},"v":1}') == Note(attempt="0f")
+
+
 @given(NOTES, NOTES)
 def test_what_lasts_is_restated_and_what_passes_is_not(first: Note, second: Note) -> None:
     after = Note().following(second.following(first))
-    assert (after.opening, after.claimed) == (None, None)
+    assert (after.opening, after.claimed, after.attempt) == (None, None, None)
     assert after.batch == (second.batch or first.batch)
     assert after.mark == (second.mark or first.mark)
     assert after.differing == first.differing + second.differing

@@ -14,8 +14,8 @@ import pytest
 from spark_timely.errors import InvalidOptionError, StorageError
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store import delta_calls
+from spark_timely.log.store.cloud import CloudStorage
 from spark_timely.log.store.delta_calls import DeltaTable, delta_call
-from spark_timely.log.store.storage import FileStorage
 from spark_timely.masking import keep_secret
 
 SCHEMA = pa.schema([("v", pa.int64())])
@@ -46,8 +46,7 @@ def test_forked_process_is_told_to_be_spawned(tmp_path: Path, call: str) -> None
     log = create_log(tmp_path / "log", SCHEMA, minimum=(0,))
     open_log(log.path)
     options = {"endpoint": "http://127.0.0.1:9", "max_retries": "0", "allow_http": "true", "skip_signature": "true"}
-    files = FileStorage("s3://bucket/x", options)
-    files.filesystem  # noqa: B018 - opened before the fork
+    files = CloudStorage("s3://bucket/x", options)
     calls: dict[str, Callable[[], object]] = {
         "open": lambda: open_log(log.path),
         "create": lambda: create_log(tmp_path / "other", SCHEMA),
@@ -94,11 +93,11 @@ def test_error_of_a_call_that_is_kept_for_later_holds_no_secret() -> None:
 
 
 @pytest.mark.parametrize("value", [5, None, True, b"x"])
-@pytest.mark.parametrize("call", [open_log, FileStorage, lambda path, **options: create_log(path, SCHEMA, **options)])
+@pytest.mark.parametrize("call", [open_log, CloudStorage, lambda path, **options: create_log(path, SCHEMA, **options)])
 def test_option_of_the_storage_that_is_no_text_is_refused(
     tmp_path: Path, call: Callable[..., Any], value: object
 ) -> None:
-    keyword = "options" if call is FileStorage else "storage_options"
+    keyword = "options" if call is CloudStorage else "storage_options"
     with pytest.raises(InvalidOptionError, match="storage option 'aws_region': found type="):
         call(str(tmp_path / "log"), **{keyword: {"aws_region": value}})
     with pytest.raises(InvalidOptionError, match="found a name of type=int"):
@@ -107,7 +106,7 @@ def test_option_of_the_storage_that_is_no_text_is_refused(
 
 
 def test_files_are_reached_through_calls(tmp_path: Path) -> None:
-    storage = FileStorage(f"file://{tmp_path}")  # no local path: reached as a cloud store is
+    storage = CloudStorage(f"file://{tmp_path}")  # no local path: reached as a cloud store is
     storage.write("a/x.txt", b"content")
     assert storage.read("a/x.txt").to_pybytes() == b"content"
     assert storage.names("a") == ["x.txt"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from spark_timely.log.store.storage import open_storage
+from spark_timely.log.store.cloud import open_storage
 from spark_timely.spark.capture import cdcv2
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from spark_timely.errors import SchemaMismatchError
 from spark_timely.log.log import create_log
-from spark_timely.log.store.storage import open_storage
+from spark_timely.log.store.cloud import open_storage
 from spark_timely.spark.capture import staging
 
 
