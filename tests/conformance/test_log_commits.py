@@ -52,7 +52,7 @@ def blinded(log: Log, error: Exception, *, happens: bool = True) -> Callable[[],
     """Let each look at the log fail once a commit was tried; return what gives back sight."""
     store, transact, refresh = log.store, log.store.transact, log.store.refresh
 
-    def blind() -> bool:
+    def blind(**_: Any) -> bool:
         raise error
 
     def tried(*args: Any, **more: Any) -> None:
@@ -119,7 +119,7 @@ def test_refusal_before_any_try_keeps_its_type(sound: LogMaker) -> None:
     log = sound.create()
     writer = log.writer(owner="me")
     before = frozen(log)
-    log.store.refresh = lambda: (_ for _ in ()).throw(_BLIND[0])  # type: ignore[method-assign]
+    log.store.refresh = lambda **_: (_ for _ in ()).throw(_BLIND[0])  # type: ignore[method-assign]
     with pytest.raises(LogFormatError):
         log.commit(CommitRequest("main", "me", *NOTHING))
     del log.store.refresh  # type: ignore[misc]

@@ -47,10 +47,10 @@ class Gone(UnreliableStore):
         self.gone = True
         raise self._lost()
 
-    def refresh(self) -> bool:
+    def refresh(self, *, after_put: bool = False) -> bool:
         if self.gone:
             raise self._lost()
-        return super().refresh()
+        return super().refresh(after_put=after_put)
 
     def back(self) -> None:
         """Reach the store again."""

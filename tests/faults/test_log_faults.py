@@ -110,10 +110,10 @@ def test_storage_lost_right_after_a_commit_leaves_it_unclear() -> None:
             super().transact(*args, **kwargs)
             self.gone = True
 
-        def refresh(self) -> bool:
+        def refresh(self, *, after_put: bool = False) -> bool:
             if self.gone:
                 raise StorageError("could not open log 'x': found nothing", determinate=True)
-            return super().refresh()
+            return super().refresh(after_put=after_put)
 
     log.store = GoneAfterCommit(inner, happens=1.0, reports_failure=0.0)
     with pytest.raises(StorageError) as caught:

@@ -139,13 +139,13 @@ class UnreliableStore:
         """Pass on."""
         self.inner.check_writable()
 
-    def refresh(self) -> bool:
+    def refresh(self, *, after_put: bool = False) -> bool:
         """Move the snapshot to the newest version. A late commit may land after it."""
         if self._gone:
             self._gone = False
             msg = f"could not read {self.path!r}: found a failure made by a test"
             raise StorageError(msg, hint="read it again", determinate=True)
-        moved = self.inner.refresh()
+        moved = self.inner.refresh(after_put=after_put)
         late, self._late = self._late, []
         for land in late:
             if self.waits and self.rng.random() < self.waits:

@@ -43,8 +43,8 @@ class LostRaceError(StorageError):
 class Refreshed(Protocol):
     """What has a snapshot."""
 
-    def refresh(self) -> bool:
-        """Move the snapshot to the newest version; return whether it moved."""
+    def refresh(self, *, after_put: bool = False) -> bool:
+        """Move the snapshot to the newest version, or, straight after a commit, to that; return whether it moved."""
 
 
 class Attempt(ABC):
@@ -166,7 +166,7 @@ def commit_loop(
                 found.discard()
                 raise
             else:
-                store.refresh()
+                store.refresh(after_put=True)
                 # Reported as done, and not there: merged meanwhile, or a store that reports falsely.
                 if found.is_shown() or any(attempt.has_landed() for attempt in tried):
                     return done()

@@ -79,8 +79,11 @@ class Store(Protocol):
     def check_writable(self) -> None:
         """Refuse a table with features that cannot be written; raises `LogFormatError`."""
 
-    def refresh(self) -> bool:
-        """Move the snapshot to the newest version; return whether it moved."""
+    def refresh(self, *, after_put: bool = False) -> bool:
+        """Move the snapshot to the newest version; return whether it moved.
+
+        Straight after a commit, which was a look too, one's own commit is enough: a journey is spared.
+        """
 
     def transact(
         self,
@@ -193,8 +196,9 @@ class MemoryStore:
     def check_writable(self) -> None:
         """Do nothing: there are no features."""
 
-    def refresh(self) -> bool:
+    def refresh(self, *, after_put: bool = False) -> bool:
         """Move the snapshot to the newest version."""
+        del after_put
         with self.table.lock:
             newest = len(self.table.commits) - 1
             if newest == self.version:

@@ -658,9 +658,11 @@ class DeltaStore:
                 context={"path": self.path},
             )
 
-    def refresh(self) -> bool:
+    def refresh(self, *, after_put: bool = False) -> bool:
         """Move the snapshot to the newest version; return whether it moved."""
         before, now = self.version, time.time()
+        if not after_put:
+            self._landed = None
         try:
             whole = abs(now - self._looked_at) < _LONG_S and self._follow()
         except (ValueError, LookupError, TypeError) as error:

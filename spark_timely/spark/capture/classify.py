@@ -243,8 +243,8 @@ def _columns(
 def _unfolded(literal: str, other: str) -> str:
     """Return an expression of a literal, never null, that is no part of the code that Spark generates.
 
-    A number that differs from one micro-batch to the next would make Spark compile the whole job anew, and the JVM
-    warm it up again. Measured: a fifth of the work of ten micro-batches of 400,000 rows. Spark refers to arrays, and
+    A number that differs from one micro-batch to the next would make Spark compile the whole job again, and the JVM
+    warm up. Measured: a fifth of the work of ten micro-batches of 400,000 rows. Spark refers to arrays, and
     does not fold what depends on the partition. `other` is any value of its type.
     """
     return f"coalesce(get(array({literal}), spark_partition_id() * 0), {other})"

@@ -119,9 +119,7 @@ sys.meta_path.append(Hook)
     assert [source.name() for source in spark.registered] == ["timely"]
 
 
-def test_path_of_the_settings_is_given_to_what_spark_finds_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_path_of_settings_is_given_to_what_spark_finds_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_seen_by", lambda python: session._Sees(python, library=True, format=True))
     found, asked, started = (FakeSession(python(tmp_path)) for _ in range(3))
     asked.conf.update(session.session_settings())

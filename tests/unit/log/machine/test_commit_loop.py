@@ -27,7 +27,8 @@ class Table:
     tried: list[int] = field(default_factory=list)
     discarded: list[int] = field(default_factory=list)
 
-    def refresh(self) -> bool:
+    def refresh(self, *, after_put: bool = False) -> bool:
+        del after_put
         self.seen = set(self.there)
         return True
 
