@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Predicate", "parse_predicate"]
 
 _BOOL: Final = pa.bool_()
+_PLAIN: Final = re.compile(r"[^$'\"\\\x00-\x1f\x7f]*")
 
 _SIGNS: Final = {"EQ": "=", "NEQ": "<>", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
 _ARITHMETIC: Final = {"Add": "+", "Sub": "-", "Mul": "*"}
@@ -63,11 +64,15 @@ class Predicate:
         True, false or null for each row.
     columns : tuple of str
         Columns that it needs.
+    sql : str
+        The same for Spark's parser, in words that mean one thing whatever the session's settings are: names as they
+        are and quoted, texts in single quotes, moments with their zone, nothing that Spark would replace.
     """
 
     text: str
     expression: pc.Expression
     columns: tuple[str, ...]
+    sql: str
 
     def holds(self, rows: pa.RecordBatch, /) -> pa.BooleanArray:
         """Tell for which rows the condition is true, in their order; for those for which it is null it is not.
@@ -145,10 +150,12 @@ def parse_predicate(text: str, types: Mapping[str, pa.DataType], /, *, what: str
     """
     meaning = _Meaning(text, types, what)
     try:
-        expression = meaning.condition(_read(text, what))
+        read = _read(text, what)
+        expression = meaning.condition(read)
+        sql = read.transform(meaning.written).sql(dialect="spark", comments=False)
     except RecursionError as error:
         raise _refused(text, what, "too many brackets") from error
-    return Predicate(text, expression, tuple(meaning.columns))
+    return Predicate(text, expression, tuple(meaning.columns), sql)
 
 
 def _read(text: str, what: str) -> exp.Expr:
@@ -185,6 +192,25 @@ class _Meaning:
     def condition(self, node: exp.Expr) -> pc.Expression:
         """Return what is true or false."""
         return self._bool(self._any(node)).expression
+
+    def written(self, node: exp.Expr) -> exp.Expr:
+        """Return a part as it is written for Spark, after `condition` has understood all."""
+        from sqlglot import exp
+
+        kind = type(node).__name__
+        if kind == "Column":
+            return exp.column(exp.to_identifier(self._name(node.name), quoted=True))
+        if kind == "Cast":
+            type_ = _MOMENTS[node.args["to"].sql()]
+            scalar = self._scalar(node.this.this, type_)
+            if pa.types.is_date(type_):
+                return exp.func("date_from_unix_date", exp.convert(scalar.cast(pa.int32()).as_py()))
+            # As micros: a number has no zone, and no year of five digits.
+            return exp.func("timestamp_micros", _bigint(scalar.cast(pa.int64()).as_py()))
+        if kind == "Literal" and node.is_string and not _PLAIN.fullmatch(node.this):
+            # Spark replaces ${…}, and may or may not take a backslash for an escape.
+            return exp.cast(exp.HexString(this=node.this.encode().hex()), "STRING")
+        return node
 
     def _mismatch(self, found: str, hint: str) -> SchemaMismatchError:
         return SchemaMismatchError(f"could not {self._what}: found {found} in condition {shown(self._text)}", hint=hint)
@@ -271,16 +297,20 @@ class _Meaning:
 
     # Meaning -----------------------------------------------------------------------------------------
 
-    def _column(self, name: str) -> _Value:
+    def _name(self, name: str) -> str:
         found = [name] if name in self._types else [each for each in self._types if each.lower() == name.lower()]
         if len(found) != 1:
             msg = f"no column {name!r}"
             raise self._mismatch(msg, f"use one of the columns {shown(list(self._types))}")
-        type_ = self._types[found[0]]
+        return found[0]
+
+    def _column(self, name: str) -> _Value:
+        found = self._name(name)
+        type_ = self._types[found]
         if pa.types.is_large_string(type_):
             type_ = pa.string()
-        self.columns[found[0]] = None
-        return _Value(pc.field(found[0]), type_)
+        self.columns[found] = None
+        return _Value(pc.field(found), type_)
 
     def _literal(self, value: float | Decimal | str) -> _Value:
         if isinstance(value, bool):
@@ -297,6 +327,9 @@ class _Meaning:
         return _Value(pc.scalar(pa.scalar(value, type_)), type_, value)
 
     def _moment(self, text: str, type_: pa.DataType) -> _Value:
+        return _Value(pc.scalar(self._scalar(text, type_)), type_)
+
+    def _scalar(self, text: str, type_: pa.DataType) -> pa.Scalar:
         # As Spark writes them: neither a day for a moment, nor a number with its unit.
         known = text[:1].isdigit() if pa.types.is_date(type_) else re.search(r"(Z|[+-]\d\d:?\d\d)$", text)
         try:
@@ -306,8 +339,7 @@ class _Meaning:
         if moment is None:
             msg = f"{text!r}"
             raise self._mismatch(msg, "write DATE '2013-01-31', TIMESTAMP '2013-01-31T09:30:00Z' with its zone")
-        scalar = pa.scalar(moment, pa.int32() if pa.types.is_date(type_) else pa.int64()).cast(type_)
-        return _Value(pc.scalar(scalar), type_)
+        return pa.scalar(moment, pa.int32() if pa.types.is_date(type_) else pa.int64()).cast(type_)
 
     def _bool(self, value: _Value) -> _Value:
         if pa.types.is_null(value.type):
@@ -388,6 +420,13 @@ class _Meaning:
             found = f"a comparison of types {left.type} and {right.type}"
             raise self._mismatch(found, "compare numbers with numbers, and other things with their like")
         return left, right
+
+
+def _bigint(value: int) -> exp.Expr:
+    """Return a number as Spark reads all of them: the least one has no literal of its own."""
+    from sqlglot import exp
+
+    return exp.cast(exp.Literal.string(str(value)), "BIGINT")
 
 
 def _paired(parts: list[pc.Expression], join: Callable[[pc.Expression, pc.Expression], pc.Expression]) -> pc.Expression:

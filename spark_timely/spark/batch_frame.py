@@ -201,7 +201,7 @@ def _frame(
     rows = rows.where(_in_range(splits, layout))
     if layout.where is not None:
         _check_settings(spark)
-        rows = rows.where(layout.where.text)
+        rows = rows.where(layout.where.predicate().sql)
     if splits[0].as_of is not None:
         for name, kind, value in zip(layout.domain.columns, layout.domain.types, splits[0].as_of, strict=True):
             rows = rows.withColumn(name, F.greatest(quoted(name), literal(kind, value)))

@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from spark_timely.conf.given import SourceGiven
+from spark_timely.conf.options import option_key
 from spark_timely.datasource.planner import ReplayPlanner
 from spark_timely.datasource.source import source_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, StorageError, shown
@@ -115,6 +116,9 @@ def replay(
     >>> job.foreachBatch(load).run(checkpoint="/data/checkpoint")  # doctest: +SKIP
     3
     """
+    if twice := next((name for name in options if option_key(name) == "path"), None):
+        msg = f"{_ATTEMPT}: found option {twice!r} beside the path {os.fspath(path)!r}"
+        raise InvalidOptionError(msg, hint="give one path", context={"option": "path"})
     parsed = source_options(with_stored(lambda: spark, {"path": os.fspath(path), **options}, storage_options))
     if parsed.content != "messages":
         msg = f"{_ATTEMPT}: found content={parsed.content!r}"
@@ -216,6 +220,12 @@ class DriverReplay:
                 hint=f"give 'availableNow' or 'once'; for a query that continues {_INSTEAD}",
                 context={"option": "trigger"},
             )
+        if not isinstance(checkpoint, str | os.PathLike):
+            msg = f"{_ATTEMPT}: found checkpoint={shown(checkpoint)}"
+            raise InvalidOptionError(msg, hint="give a folder as text or path", context={"option": "checkpoint"})
+        if os.path.realpath(checkpoint) == os.path.realpath(self._log.path):
+            msg = f"{_ATTEMPT}: found the log itself as checkpoint {os.fspath(checkpoint)!r}"
+            raise InvalidOptionError(msg, hint="give a folder of its own", context={"option": "checkpoint"})
         written = _Checkpoint(os.fspath(checkpoint))
         with written.held():
             return self._run(written, once=ending == "once")

@@ -14,6 +14,7 @@ import pytest
 
 import spark_timely
 from spark_timely.errors import DataLossError, InvalidOptionError, InvalidUsageError, StorageError
+from spark_timely.spark.session import changed_settings
 from spark_timely.testing import assert_same_rows
 
 if TYPE_CHECKING:
@@ -203,6 +204,29 @@ def test_condition_needs_exact_numbers(spark: SparkSession, tmp_path: Path) -> N
             job.run(checkpoint=tmp_path / "c")
     finally:
         spark.conf.set("spark.sql.ansi.enabled", "true")
+
+
+def test_condition_is_not_read_anew_by_the_session(spark: SparkSession, tmp_path: Path) -> None:
+    texts = ["${env:HOME}", "it's", "line\nbreak", "plain"]
+    log = spark_timely.create_log(tmp_path / "log", pa.schema([("Größe", pa.string())]), minimum=(0,))
+    log.writer("main").append(pa.table({"_time": [1] * 4, "Größe": texts}), advance_to=2)
+    settings = {"spark.sql.ansi.doubleQuotedIdentifiers": "true", "spark.sql.caseSensitive": "true"}
+    for text in texts:
+        where, kept = f'größe = "{text}";', Kept()
+        with changed_settings(spark, settings, purpose="test"):
+            spark_timely.replay(spark, log.path, where=where).foreachBatch(kept).run(checkpoint=tmp_path / text[:2])
+        assert kept.tables[0][1].column("Größe").to_pylist() == [text]
+
+
+def test_what_cannot_be_is_refused_before_a_run(spark: SparkSession, tmp_path: Path) -> None:
+    log = make_log(tmp_path / "log", 8)
+    with pytest.raises(InvalidOptionError, match="found option 'Path' beside the path"):
+        spark_timely.replay(spark, log.path, Path="/elsewhere")  # type: ignore[call-arg]
+    job = spark_timely.replay(spark, log.path).foreachBatch(Kept())
+    for checkpoint, found in ((None, "checkpoint=None"), (5, "checkpoint=5"), (log.path, "the log itself")):
+        with pytest.raises(InvalidOptionError, match=f"found {found}.* — hint: give a folder"):
+            job.run(checkpoint=checkpoint)  # type: ignore[arg-type]
+    assert not (Path(log.path) / "offsets").exists()
 
 
 def test_failed_micro_batch_comes_again_the_same(spark: SparkSession, tmp_path: Path) -> None:

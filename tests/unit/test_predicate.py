@@ -259,3 +259,18 @@ def test_long_chains_are_no_deep_ones() -> None:
 def test_columns_of_a_condition_are_named_as_in_the_rows() -> None:
     found = parse_predicate("N > 1 AND `mixed case` > 0 OR n = 0", TYPES, what="filter")
     assert found.columns == ("n", "Mixed Case")
+
+
+@pytest.mark.parametrize(
+    ("text", "sql"),
+    [
+        ("ID < 5;", "`id` < 5"),
+        ("s = \"a\" OR s IN ('é', '')", "`s` = 'a' OR `s` IN ('é', '')"),
+        ("s LIKE '%${env:HOME}'", f"`s` LIKE CAST(X'{b'%${env:HOME}'.hex()}' AS STRING)"),
+        ("t = TIMESTAMP '1970-01-01T01:00Z'", "`t` = TIMESTAMP_MICROS(CAST('3600000000' AS BIGINT))"),
+        ("d > DATE '1970-01-03'", "`d` > DATE_FROM_UNIX_DATE(2)"),
+    ],
+)
+def test_text_for_spark_means_one_thing(text: str, sql: str) -> None:
+    types = {"id": pa.int64(), "s": pa.string(), "t": pa.timestamp("us", "UTC"), "d": pa.date32()}
+    assert parse_predicate(text, types, what="filter").sql == sql
