@@ -252,7 +252,8 @@ def _register(spark: SparkSession, source: type[DataSource]) -> None:
     path = "" if is_remote(spark) else str(spark.conf.get(_WORKER_PATH, None) or "")
     asked = _WORKER_START in path.split(os.pathsep) and spark.conf.get(_STARTED, None) != _YES
     if asked or not sees.format:
-        spark.dataSource.register(source)
+        with suppress(_KnownFormatError):
+            _announce(spark, source)
     if not sees.library and not _shipped(spark):
         msg = f"could not register the format 'timely': found that Spark's Python, {sees.python!r}, has no spark_timely"
         raise InvalidUsageError(
@@ -346,7 +347,8 @@ def credential(spark: SparkSession, name: str, storage_options: Mapping[str, str
     Raises
     ------
     InvalidUsageError
-        If the name has other characters, or Spark's Python cannot import this library.
+        If the name has other characters; Spark's Python cannot import this library; or Spark keeps the format as it
+        found it by itself, as it may in a second session of one JVM.
     InvalidOptionError
         If the options are no mapping of texts.
 
@@ -369,8 +371,26 @@ def credential(spark: SparkSession, name: str, storage_options: Mapping[str, str
     register(spark)
     with naming:
         named = {**credentials_of(spark), name: options}
-        spark.dataSource.register(_knowing(named))
+        _announce(spark, _knowing(named))
         keep_credentials(spark, named)
+
+
+class _KnownFormatError(InvalidUsageError):
+    """Spark has found the format by itself for this session, and takes no other class of it."""
+
+
+def _announce(spark: SparkSession, source: type[DataSource]) -> None:
+    from pyspark.errors import PySparkException
+
+    try:
+        spark.dataSource.register(source)
+    except PySparkException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+        msg = "could not name a credential: found that Spark keeps the format 'timely' as it found it by itself"
+        raise _KnownFormatError(
+            msg, hint="use the session that was made first, or credential='module:function', or the environment"
+        ) from error
 
 
 def _knowing(named: Credentials) -> type[DataSource]:

@@ -127,3 +127,19 @@ def test_path_of_settings_is_given_to_what_spark_finds_itself(tmp_path: Path, mo
     for spark in (found, asked, started):
         register(spark, monkeypatch)
     assert [len(spark.registered) for spark in (found, asked, started)] == [0, 1, 0]
+
+
+def test_format_that_spark_keeps_is_no_failure_of_register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Keeping(FakeSession):
+        """Stands for a second session, which takes no other class of a format that the first one found."""
+
+        def register(self, source: type[DataSource]) -> None:
+            error = AnalysisException("Data source 'timely' already exists.")
+            error.getCondition = lambda: "DATA_SOURCE_ALREADY_EXISTS"  # type: ignore[method-assign]
+            raise error
+
+    monkeypatch.setattr(session, "_seen_by", lambda python: session._Sees(python, library=True, format=False))
+    spark = Keeping(python(tmp_path))
+    register(spark, monkeypatch)
+    with pytest.raises(InvalidUsageError, match=r"found that Spark keeps the format .* — hint: use the session"):
+        session.credential(spark, "lake", {})  # type: ignore[arg-type]
