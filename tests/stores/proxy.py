@@ -560,7 +560,13 @@ class _Handler(BaseHTTPRequestHandler):
                 pass  # trailers
             return b"".join(parts)
         length = self.headers.get("Content-Length")
-        return None if length is None else self.rfile.read(int(length))
+        if length is None:
+            return None
+        body = self.rfile.read(int(length))
+        if len(body) < int(length):
+            # The client has gone: no store may take a part of it for the whole.
+            raise ConnectionResetError
+        return body
 
     def _ask(self, request: Request, body: bytes | None, dropped: set[str]) -> tuple[int, list[tuple[str, str]], bytes]:
         """Ask the store; return status, headers and body of its answer, or reset where it gives none."""

@@ -145,6 +145,14 @@ def test_who_expects_it_is_told_to_continue(proxy: Proxy, asked: list[Any]) -> N
     assert asked[0][3] == b"abc"
 
 
+def test_body_that_is_cut_off_does_not_reach_the_store(proxy: Proxy, asked: list[Any]) -> None:
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=30) as client:
+        client.sendall(b"PUT /bucket/key HTTP/1.1\r\nHost: x\r\nContent-Length: 30\r\n\r\nabc")
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(100) == b""
+    assert (asked, proxy.requests) == ([], [])
+
+
 # What is counted ------------------------------------------------------------------------------------
 
 
