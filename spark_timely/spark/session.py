@@ -380,6 +380,19 @@ class _KnownFormatError(InvalidUsageError):
 
 
 def _announce(spark: SparkSession, source: type[DataSource]) -> None:
+    if _takes(spark, source):
+        return
+    if not is_remote(spark):
+        with _made_active(spark):
+            if _takes(spark, source):
+                return
+    msg = "could not name a credential: found that Spark keeps the format 'timely' as it found it by itself"
+    raise _KnownFormatError(
+        msg, hint="use the session that was made first, or credential='module:function', or the environment"
+    )
+
+
+def _takes(spark: SparkSession, source: type[DataSource]) -> bool:
     from pyspark.errors import PySparkException
 
     try:
@@ -387,10 +400,29 @@ def _announce(spark: SparkSession, source: type[DataSource]) -> None:
     except PySparkException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
-        msg = "could not name a credential: found that Spark keeps the format 'timely' as it found it by itself"
-        raise _KnownFormatError(
-            msg, hint="use the session that was made first, or credential='module:function', or the environment"
-        ) from error
+        return False
+    return True
+
+
+@contextmanager
+def _made_active(spark: SparkSession) -> Iterator[None]:
+    """Let Spark see a session as this thread's.
+
+    Whether a format is taken Spark asks the thread's session, not the one that registers it (4.2): a second session of
+    one JVM is refused what the first one knows. Making a DataFrame is what makes a session the thread's.
+    """
+    from pyspark.sql import SparkSession
+
+    before = SparkSession.getActiveSession()
+    spark.createDataFrame([], _ANY)
+    try:
+        yield
+    finally:
+        if before is not None:
+            before.createDataFrame([], _ANY)
+
+
+_ANY: Final = "nothing int"
 
 
 def _knowing(named: Credentials) -> type[DataSource]:
