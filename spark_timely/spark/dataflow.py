@@ -19,7 +19,7 @@ from spark_timely.dataflow.engine import explain
 from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES
 from spark_timely.dataflow.engine.explain import OperatorMetrics, OutputProgress
 from spark_timely.dataflow.engine.outputs import TRIES, check_plans, drop_output, failure_of, passes
-from spark_timely.dataflow.engine.steps import Bounds, Engine, advance_all, rest_of
+from spark_timely.dataflow.engine.steps import Bounds, Engine, advance_all, is_cancelled, rest_of
 from spark_timely.dataflow.logs import Sink, open_logs
 from spark_timely.dataflow.stream import Evaluation, Scope
 from spark_timely.dataflow.views import leaves_of, packed, unpacked
@@ -339,10 +339,34 @@ class _MicroBatch:
         tasks = SparkTasks(df.sparkSession, storage, self.workers, max_bytes_in_driver=self.driver_bytes)
         rest: float | None = 0.0
         while rest == 0.0:  # one turn, unless the clock cannot be asked for another micro-batch
-            advance_all(self.engines, tasks, lives=self.lives, bounds=self.bounds)
+            try:
+                advance_all(self.engines, tasks, lives=self.lives, bounds=self.bounds)
+            except Exception as error:
+                if is_cancelled(error):
+                    raise JobCancelledError(error) from None
+                raise
             rest = rest_of(self.engines) if self.lives else None
             if rest is not None and self.alarm is not None and self.alarm.set(rest):
                 return
+
+
+class JobCancelledError(RuntimeError):
+    """A job of the query was cancelled: by `stop`, or in Spark's pages.
+
+    Spark looks in the text whether it was a stop, by an expression that needs a frame of its stack for each letter
+    behind the first words (4.2). The job's own error has pages of Java's calls there, for which the stack is too small.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        line = str(error).strip().partition("\n")[0][:_MOST_TOLD]
+        super().__init__(f"{line}\n{_AS_SPARK_SAYS}")
+
+
+_MOST_TOLD: Final = 300
+_AS_SPARK_SAYS: Final = (
+    "py4j.protocol.Py4JJavaError: An error occurred while calling a job, which was cancelled: "
+    "java.lang.InterruptedException"
+)
 
 
 def _below(checkpoint: str) -> str:

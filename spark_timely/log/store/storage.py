@@ -233,8 +233,11 @@ class Storage(Protocol):
     def exists(self, path: str) -> bool:
         """Return whether there is a file of that path."""
 
-    def names(self, directory: str = "") -> list[str]:
-        """Return the names of files and directories in a directory; none if there is no such directory."""
+    def names(self, directory: str = "", *, after: str = "") -> list[str]:
+        """Return the names of files and directories in a directory; none if there is no such directory.
+
+        With `after` those behind it alone, where directories may be left out.
+        """
 
 
 class TableStorage(Storage, Protocol):
@@ -246,9 +249,6 @@ class TableStorage(Storage, Protocol):
 
     def full(self, path: str) -> str:
         """Return the absolute path or URL of a file, as other programs take it."""
-
-    def names(self, directory: str = "", *, after: str = "") -> list[str]:
-        """Return the names in a directory; with `after` those behind it, where directories may be left out."""
 
     def put(self, path: str, content: bytes, *, replace: bool, always: bool = False) -> None:
         """Give a file its name as a whole, if nobody has that name or it may be replaced.
@@ -641,12 +641,12 @@ class MemoryStorage:
         with self._lock:
             return path in self._files
 
-    def names(self, directory: str = "") -> list[str]:
+    def names(self, directory: str = "", *, after: str = "") -> list[str]:
         """Return the names in a directory."""
         prefix = f"{directory}/" if directory else ""
         with self._lock:
             paths = [p for p in self._files if p.startswith(prefix)]
-        return sorted({p[len(prefix) :].split("/")[0] for p in paths})
+        return sorted(name for name in {p[len(prefix) :].split("/")[0] for p in paths} if name > after)
 
 
 class _MemoryFile:
