@@ -24,13 +24,14 @@ from spark_timely.dataflow.logs import Sink, open_logs
 from spark_timely.dataflow.stream import Evaluation, Scope
 from spark_timely.dataflow.views import leaves_of, packed, unpacked
 from spark_timely.datasource.clock import Alarm
-from spark_timely.errors import InvalidUsageError, WaitTimeoutError, shown
+from spark_timely.errors import InvalidUsageError, StorageError, WaitTimeoutError, shown
 from spark_timely.log.log import open_log
 from spark_timely.log.store.storage import normal_path
 from spark_timely.log.wait import Throttle, wait_until
 from spark_timely.notebook import page, shown_in_notebook
 from spark_timely.protocol.note import OutputFailure
 from spark_timely.protocol.replay import Limits
+from spark_timely.spark.base.checkpoint import damaged_file
 from spark_timely.spark.base.trigger import Trigger, ending_of, parse_trigger
 from spark_timely.spark.dataflow_tasks import DRIVER_BYTES, SparkTasks, catalog_of
 from spark_timely.spark.session import register, spare_progress, stored
@@ -171,6 +172,8 @@ class Dataflow(Scope):
             If an output belongs to another dataflow or query; `PlanMismatchError` if it was made by another plan.
         SchemaMismatchError
             If an output's log has other columns or times.
+        StorageError
+            If the folder ``ending`` of the checkpoint is damaged.
         """
         if not self.sinks:
             msg = f"could not start dataflow {self.name!r}: found nothing that is captured"
@@ -236,6 +239,15 @@ class Dataflow(Scope):
             DRIVER_BYTES if max_bytes_in_driver is None else max_bytes_in_driver,
         )
         location = self.checkpoint if lives else _below(self.checkpoint)
+        if not lives and (damaged := damaged_file(location)) is not None:
+            msg = f"could not start dataflow {self.name!r}: found a damaged file {damaged!r} in checkpoint {location!r}"
+            raise StorageError(
+                msg,
+                hint=f"delete the folder {_ENDING!r} in the checkpoint: it says only when to look, and what was done"
+                " is in the outputs' logs",
+                determinate=True,
+                context={"checkpoint": location},
+            )
         writer = source.writeStream.foreachBatch(step).option("checkpointLocation", location)
         if wanted:
             writer = writer.trigger(**wanted)

@@ -19,7 +19,14 @@ from pyspark.errors import StreamingQueryException
 
 import spark_timely as st
 from spark_timely.dataflow.engine.steps import MOST_TOGETHER
-from spark_timely.errors import InvalidUsageError, LogMissingError, OperatorError, PlanMismatchError, WaitTimeoutError
+from spark_timely.errors import (
+    InvalidUsageError,
+    LogMissingError,
+    OperatorError,
+    PlanMismatchError,
+    StorageError,
+    WaitTimeoutError,
+)
 from spark_timely.predicate import parse_predicate
 from spark_timely.spark import dataflow_sql
 from spark_timely.spark.dataflow import JobCancelledError
@@ -97,6 +104,28 @@ def test_dataflow_continues_after_restarts_and_a_lost_checkpoint(spark: SparkSes
     assert query.frontier.is_empty
     assert windows(tmp_path) == flights.late()
     assert st.open_log(str(tmp_path / "windows")).verify().legal
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("metadata", b""), ("metadata", b"{}"), ("offsets/0", b"v1\n{"), ("offsets/0", b"\xff\xfe"), ("commits/0", b"")],
+)
+def test_damaged_checkpoint_of_an_ending_query_is_named(
+    spark: SparkSession, tmp_path: Path, file: str, content: bytes
+) -> None:
+    flights = Flights(tmp_path / "flights")
+    flights.write(12)
+    assert flow_of(tmp_path, flights).start(spark, trigger=NOW).await_termination(120)
+    ending = tmp_path / "checkpoint" / "ending"
+    (ending / file).write_bytes(content)
+    with pytest.raises(
+        StorageError, match=rf"found a damaged file '{file}' in checkpoint .* — hint: delete the folder"
+    ):
+        flow_of(tmp_path, flights).start(spark, trigger=NOW)
+    shutil.rmtree(ending)
+    flights.write(21)
+    assert flow_of(tmp_path, flights).start(spark, trigger=NOW).await_termination(120)
+    assert windows(tmp_path) == flights.late(25)
 
 
 def micro_batches(query: st.DataflowQuery) -> list[int]:

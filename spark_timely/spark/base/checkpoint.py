@@ -24,6 +24,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 import threading
 import time
@@ -358,6 +359,38 @@ def reachable(location: str, /) -> bool:
     """
     scheme = location.partition("://")[0].lower() if "://" in location else "file"
     return scheme in _SCHEMES
+
+
+def damaged_file(location: str, /) -> str | None:
+    """Return a file of a checkpoint on this machine that Spark could not make sense of; None if there is none.
+
+    Looked at are the query's id and the newest micro-batch. Spark reads no more when a query starts.
+    """
+    storage = open_storage(location, literal=True) if reachable(location) else None
+    if storage is None or not storage.local:
+        return None
+    try:
+        files = ["metadata"]
+        for folder in ("offsets", "commits"):
+            newest = _greatest(storage.names(folder))
+            files += [] if newest is None else [f"{folder}/{newest}"]
+        found = ((file, storage.find(file)) for file in files)  # three at most
+        return next((file for file, content in found if content is not None and not _is_whole(file, content)), None)
+    except (StorageError, OSError):
+        return None  # Spark says it
+
+
+def _is_whole(file: str, content: bytes) -> bool:
+    """Return whether a file is JSON, behind a line with a version where it is about a micro-batch."""
+    try:
+        head, _, rest = content.decode().partition("\n")
+        if file == "metadata":
+            return isinstance(json.loads(content)["id"], str)
+        return re.fullmatch(r"v\d+", head) is not None and all(
+            line == "-" or isinstance(json.loads(line), dict | int) for line in rest.splitlines()
+        )
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def _query_id(text: bytes, location: str) -> str:
