@@ -19,7 +19,7 @@ from spark_timely.conf.options import CHECK_OPTION, SOURCE_OPTIONS, option_key, 
 from spark_timely.datasource.clock import CLOCK_SCHEMA, check_clock_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log.files.format import METADATA_KEY
-from spark_timely.log.store.storage import normal_path
+from spark_timely.log.store.storage import checked_options, normal_path
 from spark_timely.spark.base.compat import ADMISSION_CONTROL, require_arrow_sink
 from spark_timely.spark.base.credentials import Credentials, refuse_secrets, with_credential
 from spark_timely.spark.base.schema import arrow_schema, spark_schema
@@ -116,9 +116,10 @@ def source_options(given: Mapping[str, object], /) -> SourceOptions:
     Raises
     ------
     InvalidOptionError
-        As `parse_options`.
+        As `parse_options`, and as `spark_timely.log.store.keys.check_names`.
     """
     options = parse_options(SOURCE_OPTIONS, given)
+    checked_options(options.storage_options, options.path, *(options.logs or ()), options.alarm)
     other = sorted(options.given & {"logs", "run", "alarm"})
     if other and options.content != "clock":
         msg = f"could not read the log: found options {shown(other)} with content={options.content!r}"

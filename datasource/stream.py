@@ -199,10 +199,11 @@ class ClockStreamReader(DataSourceStreamReader, AvailableNow):
         """The clock of this process; opens the logs at first use."""
         if self._clock is None:
             from spark_timely.log.log import open_log
+            from spark_timely.log.store.keys import own_options
 
             options = self._options
             paths = dict.fromkeys([options.path, *(options.logs or ())])
-            logs = [open_log(path, storage_options=options.storage_options or None) for path in paths]
+            logs = [open_log(path, storage_options=own_options(path, options.storage_options)) for path in paths]
             run, alarm = options.run or "", None
             if options.alarm is not None:
                 alarm = Alarm(options.alarm, run, options.storage_options)

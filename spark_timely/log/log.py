@@ -1105,7 +1105,7 @@ def create_log(
     _check_handle(f"could not create log {where!r}", clock, merge_every)
     form = LogFormat.build(schema, times=times, minimum=minimum, kind=kind)
     _check_streams(streams, where)
-    storage_options = promised(storage_options, single_writer=single_writer, flush=flush)
+    storage_options = promised(storage_options, where, single_writer=single_writer, flush=flush)
     check_place(where, storage_options)
     open_ = partial(
         open_log,
@@ -1236,7 +1236,7 @@ def open_log(
 there — hint: ...
     """
     where = normal_path(path)
-    storage_options = promised(storage_options, single_writer=single_writer, flush=flush)
+    storage_options = promised(storage_options, where, single_writer=single_writer, flush=flush)
     storage = open_storage(where, storage_options)
     if storage.local and not os.path.isdir(where):
         found = "a file" if os.path.exists(where) else "nothing there"

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import AnalysisException
 
-from spark_timely.conf.options import CHECK_OPTION, SOURCE_OPTIONS, parse_options
-from spark_timely.datasource.source import table_options
+from spark_timely.conf.options import CHECK_OPTION
+from spark_timely.datasource.source import source_options, table_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, LogMissingError, shown
 from spark_timely.log.store.storage import normal_path
 from spark_timely.sink.start import batch_refused, check_start, question, raise_answer, sink_options
@@ -285,7 +285,7 @@ def _check_read(reader: object, noted: _Noted, arguments: dict[str, Any]) -> Non
     del reader
     refuse_secrets(noted.options)
     if CHECK_OPTION not in noted.options and not isinstance(arguments.get("path"), list):
-        parse_options(SOURCE_OPTIONS, noted.options)
+        source_options(noted.options)
 
 
 def _refuse_batch(writer: object, noted: _Noted, arguments: dict[str, Any]) -> None:

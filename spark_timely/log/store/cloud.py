@@ -35,6 +35,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from spark_timely.errors import InvalidOptionError, StorageError, TimelyError, shown
+from spark_timely.log.store.keys import HTTP, client_options
 from spark_timely.log.store.storage import (
     PROMISE_HINT,
     FileStorage,
@@ -43,7 +44,6 @@ from spark_timely.log.store.storage import (
     missing,
     normal_path,
     plain,
-    store_options,
 )
 
 if TYPE_CHECKING:
@@ -80,35 +80,19 @@ def _client(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any],
     for name, value in options.items():  # some
         key = name.lower()
         plain = key.removeprefix("aws_").removeprefix("azure_").removeprefix("google_")
-        if plain in _HTTP:
+        if plain in HTTP:
             http[plain] = value.lower() in ("true", "1", "yes", "on", "y", "t") if plain in _TRUTHS else value
         elif key in ("max_retries", "retry_timeout"):
             retry[key] = _number(name, value) if key == "max_retries" else _seconds(name, value)
-        elif key.startswith("backoff_config."):
-            part = key.removeprefix("backoff_config.")
+        elif (part := key.removeprefix("backoff_config.").removeprefix("backoff.")) in _BACKOFF:
             backoff[part] = _number(name, value) if part == "base" else _seconds(name, value)
         else:
             store[key] = value
     return store, http, retry | ({"backoff": backoff} if backoff else {})
 
 
+_BACKOFF = frozenset({"init_backoff", "max_backoff", "base"})
 _TRUTHS = frozenset({"allow_http", "allow_invalid_certificates", "http1_only", "http2_only", "randomize_addresses"})
-_HTTP = _TRUTHS | {
-    "connect_timeout",
-    "default_content_type",
-    "http2_keep_alive_interval",
-    "http2_keep_alive_timeout",
-    "http2_keep_alive_while_idle",
-    "pool_idle_timeout",
-    "pool_max_idle_per_host",
-    "proxy_ca_certificate",
-    "proxy_excludes",
-    "proxy_url",
-    "read_timeout",
-    "root_certificate",
-    "timeout",
-    "user_agent",
-}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|millis\w*|s|secs?|seconds?|m|mins?|minutes?|h|hours?)?\s*")
 _UNITS = {"ms": 0.001, "mi": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -212,13 +196,10 @@ class CloudStorage:
         self._entries: OrderedDict[str, bytes] = OrderedDict()
         self._entry_bytes = 0
         self._lock = threading.Lock()
+        self._key = uri, tuple(sorted(client_options(uri, self.options).items()))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.uri, self.options)
-
-    @property
-    def _key(self) -> tuple[str, tuple[tuple[str, str], ...]]:
-        return self.uri, tuple(sorted(store_options(self.options).items()))
 
     def _call(self, what: str, call: str, *args: Any, file: str = "", **more: Any) -> Any:  # noqa: ANN401
         """Call the client; what it raises, but for files that are missing or there already, is a `StorageError`."""

@@ -36,6 +36,7 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from spark_timely.errors import DataLossError, InvalidOptionError, InvalidUsageError, StorageError, shown
+from spark_timely.log.store.keys import check_names
 from spark_timely.masking import keep_secret, masked_logger, secret_in_url
 
 if TYPE_CHECKING:
@@ -779,13 +780,19 @@ PROMISE_HINT = (
 )
 
 
-def checked_options(storage_options: Mapping[str, str] | None, /) -> dict[str, str]:
+def checked_options(storage_options: Mapping[str, str] | None, /, *places: str | None) -> dict[str, str]:
     """Return a copy of storage options; from then on no text of this process shows their secrets.
+
+    Parameters
+    ----------
+    storage_options : mapping or None
+    *places : str or None
+        Paths or URLs that they are for, the log first; None is no place. Names are looked at where there is one.
 
     Raises
     ------
     InvalidOptionError
-        If they are no mapping, or a name or a value is no text.
+        If they are no mapping, a name or a value is no text, or none of the places knows an option.
 
     Examples
     --------
@@ -814,11 +821,13 @@ found type=int — hint: ...
                 hint="give texts as values: write '5' for 5, 'true' for True",
                 context={"option": name},
             )
+    if found and (where := [place for place in places if place is not None]):
+        check_names(found, where)
     return found
 
 
 def promised(
-    storage_options: Mapping[str, str] | None, /, *, single_writer: bool, flush: bool = True
+    storage_options: Mapping[str, str] | None, /, *places: str | None, single_writer: bool, flush: bool = True
 ) -> dict[str, str]:
     """Return storage options that carry the promise of a single writer, and whether files are flushed.
 
@@ -826,6 +835,8 @@ def promised(
     ----------
     storage_options : mapping or None
         Not modified.
+    *places : str or None
+        As for `checked_options`.
     single_writer : bool
         Whether surely only one process at a time writes to the log.
     flush : bool
@@ -842,7 +853,7 @@ def promised(
     >>> is_flushed(promised(None, single_writer=False, flush=False))
     False
     """
-    found = checked_options(storage_options)
+    found = checked_options(storage_options, *places)
     if single_writer:
         found[_PROMISE] = "true"
     if not flush:
@@ -859,29 +870,6 @@ def is_flushed(storage_options: Mapping[str, str] | None, /) -> bool:
     True
     """
     return (storage_options or {}).get(_FLUSH) != "false"
-
-
-def delta_options(storage_options: Mapping[str, str] | None, /) -> dict[str, str] | None:
-    """Return storage options as delta-rs takes them: without ours; None where there are none.
-
-    Examples
-    --------
-    >>> delta_options(promised({"region": "eu"}, single_writer=False, flush=False))
-    {'region': 'eu'}
-    """
-    return {name: value for name, value in (storage_options or {}).items() if name != _FLUSH} or None
-
-
-def store_options(storage_options: Mapping[str, str] | None, /) -> dict[str, str]:
-    """Return storage options as an object store's client takes them: without ours and delta-rs's own.
-
-    Examples
-    --------
-    >>> store_options(promised({"region": "eu"}, single_writer=True))
-    {'region': 'eu'}
-    """
-    ours = (_FLUSH, _PROMISE)
-    return {name: value for name, value in (storage_options or {}).items() if name.lower() not in ours}
 
 
 def check_place(path: str, storage_options: Mapping[str, str] | None, /) -> None:
