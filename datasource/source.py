@@ -20,6 +20,7 @@ from spark_timely.datasource.clock import CLOCK_SCHEMA, check_clock_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log.files.format import METADATA_KEY
 from spark_timely.log.store.storage import checked_options, normal_path
+from spark_timely.log.store.urls import same_place
 from spark_timely.spark.base.compat import ADMISSION_CONTROL, require_arrow_sink
 from spark_timely.spark.base.credentials import Credentials, refuse_secrets, with_credential
 from spark_timely.spark.base.schema import arrow_schema, spark_schema
@@ -92,7 +93,7 @@ def _check_of_table(table: Mapping[str, str], given: Mapping[str, str]) -> None:
         return
     asked = {option_key(name): value for name, value in given.items()}
     log = asked.get("path")
-    if log is not None and normal_path(log) != normal_path(table["path"]):
+    if log is not None and not same_place(normal_path(log), normal_path(table["path"])):
         msg = f"could not read a table of format timely: found path={shown(log)}, the table's log is {table['path']!r}"
         raise InvalidOptionError(msg, hint="leave the path out, or use load(path)", context={"option": "path"})
     for name in _OF_COLUMNS:  # a few

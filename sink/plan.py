@@ -418,7 +418,7 @@ def look_around(options: SinkOptions, query: str | None, log: Log | None, /, *, 
         stream=options.stream,
         log_id=log_id,
         state=None if log is None else log.stream(options.stream),
-        entry=find_entry(entries, path, options.stream, log_id),
+        entry=find_entry(entries, path, options.stream, log_id, options.storage_options),
         gapless=gapless,
     )
 

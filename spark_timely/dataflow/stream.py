@@ -13,7 +13,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import pyarrow as pa
@@ -58,6 +58,7 @@ from spark_timely.log import Log
 from spark_timely.log.files.format import LogFormat, canonical_type, check_stream_name
 from spark_timely.log.log import open_log
 from spark_timely.log.store.storage import normal_path
+from spark_timely.log.store.urls import parse_url, same_place
 from spark_timely.predicate import parse_predicate
 from spark_timely.time.antichain import Antichain
 
@@ -147,15 +148,26 @@ class Scope:
                 raise InvalidUsageError(
                     msg, hint="give logs with times of the same types: all logs of one dataflow have them"
                 )
-        if opened.path not in self._leaves:
-            self._leaves[opened.path] = Replay(name, opened.domain, opened.schema, (), opened.path)
-            self.storage[opened.path] = dict(opened.storage_options)
-        return Stream(self, self._leaves[opened.path])
+        path = self._path_of(opened.path, opened.storage_options)
+        if path not in self._leaves:
+            self._leaves[path] = Replay(name, opened.domain, opened.schema, (), path)
+            self.storage[path] = dict(opened.storage_options)
+        return Stream(self, self._leaves[path])
+
+    def _path_of(self, path: str, storage_options: Mapping[str, str]) -> str:
+        """Return the path that a log has in the dataflow: that of the first use, however the place is written now."""
+        if path in self.storage or parse_url(path) is None:
+            return path
+        return next(
+            (known for known, options in self.storage.items() if same_place(known, path, options, storage_options)),
+            path,
+        )
 
     def add_sink(self, view: View, log: str | os.PathLike[str] | Log, stream: str, replaces: str | None = None) -> None:
         """Capture a view into a stream of a log. See `Stream.capture`."""
         name = self.next_name("capture")
-        path = log.path if isinstance(log, Log) else normal_path(log)
+        options = dict(log.storage_options) if isinstance(log, Log) else {}
+        path = self._path_of(log.path if isinstance(log, Log) else normal_path(log), options)
         check_stream_name(stream)
         LogFormat.build(view.schema, times=[kind.value for kind in view.domain.types])
         if replaces is not None and not (isinstance(replaces, str) and FINGERPRINT.fullmatch(replaces)):
@@ -174,7 +186,7 @@ class Scope:
                 path=route,
             )
         self.sinks.append(Sink(name, view, path, stream, f"dataflow {self.name}", replaces))
-        self.storage.setdefault(path, dict(log.storage_options) if isinstance(log, Log) else {})
+        self.storage.setdefault(path, options)
 
     def spool(self, view: View, log: str | os.PathLike[str] | Log, stream: str, replaces: str | None = None) -> Stream:
         """Capture a view, and replay the log that it is captured into. See `Stream.spool`."""

@@ -20,6 +20,7 @@ from spark_timely.errors import DataLossError, InvalidUsageError, LogFormatError
 from spark_timely.log.machine.rollback import Commits, describe_other_commits, newest_commits, other_commits
 from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import checked_options, normal_path
+from spark_timely.log.store.urls import same_place
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 
@@ -188,7 +189,9 @@ class Cut:
             entry.check_commits(log)
         if named:
             return
-        wanted = next((entry.log_id for entry in self.logs if entry.path == log.path), None)
+        wanted = next(
+            (entry.log_id for entry in self.logs if same_place(entry.path, log.path, log.storage_options)), None
+        )
         if wanted is not None:
             msg = f"could not read log {log.path!r} at a cut: found id={found!r}, the cut has id={wanted!r}"
             raise DataLossError(

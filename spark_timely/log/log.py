@@ -62,6 +62,7 @@ from spark_timely.log.store.storage import (
     normal_path,
     promised,
 )
+from spark_timely.log.store.urls import identity
 from spark_timely.log.streams import StreamStates
 from spark_timely.log.verify import VerifyReport, verify_log
 from spark_timely.log.writer import StreamWriter, downgrade_to
@@ -904,7 +905,9 @@ class Log:
                     self._keep_up(states, state.stream, merges=merges)
                     self._states.forget_replaced_rows(states.store.live)
 
-            run_aside((self.path, tuple(sorted(self.store.storage_options.items()))), keep_up)
+            run_aside(
+                (identity(self.path, self.storage_options), tuple(sorted(self.store.storage_options.items()))), keep_up
+            )
 
     def _keep_up(self, states: StreamStates, stream: str, *, merges: bool) -> None:
         if merges and self.merge_every is not None:
@@ -1291,7 +1294,7 @@ def keep_log(path: str | os.PathLike[str], *, storage_options: Mapping[str, str]
     True
     """
     # By process: what a fork takes along does not work in it.
-    key = (os.getpid(), normal_path(path), *sorted((storage_options or {}).items()))
+    key = (os.getpid(), identity(normal_path(path), storage_options), *sorted((storage_options or {}).items()))
     log = _kept.logs.pop(key, None)
     try:
         if log is not None:

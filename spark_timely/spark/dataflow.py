@@ -27,6 +27,7 @@ from spark_timely.datasource.clock import Alarm
 from spark_timely.errors import InvalidUsageError, WaitTimeoutError, shown
 from spark_timely.log.log import open_log
 from spark_timely.log.store.storage import normal_path
+from spark_timely.log.store.urls import same_place
 from spark_timely.log.wait import Throttle, wait_until
 from spark_timely.notebook import page, shown_in_notebook
 from spark_timely.protocol.note import OutputFailure
@@ -586,10 +587,11 @@ class DataflowQuery:
         """
         paths = {sink.path: sink for sink in self._logs}
         if log is None and len(paths) == 1:
-            path = next(iter(paths))
-        elif log is not None and normal_path(log) in paths:
-            path = normal_path(log)
+            path: str | None = next(iter(paths))
         else:
+            asked = None if log is None else normal_path(log)
+            path = next((path for path in paths if asked is not None and same_place(path, asked)), None)
+        if path is None:
             msg = f"could not give the result: found outputs {shown(list(paths))}, asked for {shown(log)}"
             raise InvalidUsageError(msg, hint="name one of them")
         self.await_termination()

@@ -45,6 +45,7 @@ from spark_timely.log.store.storage import (
     normal_path,
     plain,
 )
+from spark_timely.log.store.urls import account_of, parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -67,8 +68,6 @@ _FIRST = {
 _FIRST_HTTP = {"connect_timeout": timedelta(seconds=3), "timeout": timedelta(seconds=4)}
 _PATIENT: dict[str, Any] = {"retry_timeout": timedelta(seconds=60)}
 _PATIENT_HTTP = {"connect_timeout": timedelta(seconds=5)}
-_SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
-_AZURE = frozenset({"az", "azure", "adl", "abfs", "abfss"})
 
 
 def _client(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
@@ -132,23 +131,20 @@ def _opened(uri: str, options: tuple[tuple[str, str], ...], *, patient: bool) ->
         "client_options": {**(_PATIENT_HTTP if patient else _FIRST_HTTP), **http},
         "retry_config": {**(_PATIENT if patient else _FIRST), **retry},
     }
-    found = urlsplit(uri)
-    scheme = found.scheme.lower()
-    path = unquote(found.path).strip("/")
+    scheme = uri.partition("://")[0].lower()
+    found = parse_url(uri)
     try:
         if scheme == "file":
-            return LocalStore(prefix="/" + path, mkdir=True)
+            return LocalStore(prefix="/" + unquote(urlsplit(uri).path).strip("/"), mkdir=True)
         if scheme == "memory":
             return _memories.setdefault(uri, MemoryStore())
-        if _SCHEMES.get(scheme) == "s3":
-            return S3Store(found.netloc, prefix=path or None, config=store, **shared)
-        if _SCHEMES.get(scheme) == "gs":
-            return GCSStore(found.netloc, prefix=path or None, config=store, **shared)
-        if scheme in _AZURE:
-            container, at, host = found.netloc.rpartition("@")
-            if at and not any("account_name" in name for name in store):
-                store["azure_storage_account_name"] = host.partition(".")[0]
-            return AzureStore(container or host, prefix=path or None, config=store, **shared)
+        if found is not None:
+            if found.store == "Azure" and (account := account_of(found, store)):
+                # Where the URL names Azure's own host, its account is meant, whatever the options are for.
+                store = {name: value for name, value in store.items() if "account_name" not in name}
+                store["azure_storage_account_name"] = account
+            kind: Any = {"S3": S3Store, "Google": GCSStore, "Azure": AzureStore}[found.store]
+            return kind(found.bucket, prefix=found.path or None, config=store, **shared)
     except obstore.exceptions.UnknownConfigurationKeyError as error:
         named = re.search(r"key: '([^']*)'", str(error))
         msg = f"could not use a storage option of log {uri!r}: found {named[1] if named else shown(str(error))!r}"
@@ -323,8 +319,8 @@ class CloudStorage:
     def end_of(self, path: str) -> tuple[int, int, pa.Buffer]:
         """Return the size of a file, and its last bytes with the place where they begin."""
         # Azure knows no ranges that are counted from the end.
-        scheme = urlsplit(self.uri).scheme.lower()
-        if scheme.startswith(("az", "adl", "abfs", "wasb")):
+        url = parse_url(self.uri)
+        if url is not None and url.store == "Azure":
             found = self._call("read", "get", path, file=path, options={"range": (0, _END_BYTES)})
             size = int(found.meta["size"])
             if size > _END_BYTES:

@@ -33,6 +33,7 @@ from spark_timely.errors import (
 from spark_timely.log.machine.state import CommitOutcome
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import TableStorage
+from spark_timely.log.store.urls import identity
 from spark_timely.sink.columns import fingerprint
 from spark_timely.sink.commit import TaskReport, commit_reports, is_refusal
 from spark_timely.sink.continuity import BatchId
@@ -238,7 +239,7 @@ class Captured:
     def __init__(self, session: SparkSession, options: SinkOptions, ident: BatchId) -> None:
         self._session, self._options, self._ident = session, options, ident
         storage = open_storage(options.path, options.storage_options)
-        place = os.path.realpath(storage.uri) if storage.local else storage.uri
+        place = os.path.realpath(storage.uri) if storage.local else identity(storage.uri, storage.options)
         self._key = (place, options.stream, str(ident.query), ident.step)
         self._run = _run_of(session)
         self._before: list[object] = []
