@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
 from spark_timely.conf.options import CHECK_OPTION, SOURCE_OPTIONS, option_key, parse_options
-from spark_timely.datasource.clock import CLOCK_SCHEMA, check_clock_options
+from spark_timely.datasource.clock import CLOCK_SCHEMA, check_clock_options, storage_of_logs
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log.files.format import METADATA_KEY
 from spark_timely.log.store.storage import checked_options, normal_path
@@ -121,7 +121,7 @@ def source_options(given: Mapping[str, object], /) -> SourceOptions:
     """
     options = parse_options(SOURCE_OPTIONS, given)
     checked_options(options.storage_options, options.path, *(options.logs or ()), options.alarm)
-    other = sorted(options.given & {"logs", "run", "alarm"})
+    other = sorted(options.given & {"logs", "log_options", "run", "alarm"})
     if other and options.content != "clock":
         msg = f"could not read the log: found options {shown(other)} with content={options.content!r}"
         raise InvalidOptionError(msg, hint="leave them out: they are for content=clock", context={"options": other})
@@ -203,7 +203,8 @@ class TimelyDataSource(DataSource):
         options = self._source_options(schema)
         if options.content == "clock":
             check_clock_options(options)
-            return (ClockStreamReader if ADMISSION_CONTROL else EarlierClockReader)(options)
+            storage = storage_of_logs(options, self.credentials)
+            return (ClockStreamReader if ADMISSION_CONTROL else EarlierClockReader)(options, storage)
         kind = TimelyStreamReader if ADMISSION_CONTROL else EarlierStreamReader
         return kind(options, self._read_layout(options, schema))
 

@@ -22,7 +22,7 @@ from urllib.parse import unquote
 
 from spark_timely.log.store.keys import SCHEMES
 
-__all__ = ["StoreUrl", "account_of", "clean_url", "identity", "parse_url", "same_place"]
+__all__ = ["StoreUrl", "account_of", "clean_url", "identity", "nearest_log", "parse_url", "same_place"]
 
 _SLASHES: Final = re.compile("//+")
 # Hosts of Azure itself. Others, such as an emulator's, say nothing of the account.
@@ -138,6 +138,39 @@ def identity(place: str, options: Mapping[str, str] | None = None, /) -> str:
         return place
     account = account_of(url, options)
     return f"{url.store.lower()}://{url.bucket}{'@' if account else ''}{account}/{url.path}"
+
+
+def nearest_log(place: str, storage: Mapping[str, Mapping[str, str]], /) -> str | None:
+    """Return the log whose storage options reach a place for which none are given, such as a checkpoint.
+
+    Parameters
+    ----------
+    place : str
+        Path or URL.
+    storage : mapping
+        Storage options by path or URL of logs.
+
+    Returns
+    -------
+    str or None
+        One in the same bucket, else one in the same store. None where there is none, and for a disk, which needs none.
+
+    Examples
+    --------
+    >>> logs = {"s3://a/x": {"region": "one"}, "s3://b/x": {"region": "two"}, "/data/log": {}}
+    >>> nearest_log("s3a://b/checkpoint", logs), nearest_log("gs://b/checkpoint", logs)
+    ('s3://b/x', None)
+    """
+    url = parse_url(place)
+    found: str | None = None
+    for path, options in storage.items():  # one turn per log
+        other = parse_url(path)
+        if url is None or other is None or other.store != url.store:
+            continue
+        if (other.bucket, account_of(other, options)) == (url.bucket, account_of(url, options)):
+            return path
+        found = found or path
+    return found
 
 
 def same_place(
