@@ -20,7 +20,7 @@ from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store import checkpoints, cloud
 from spark_timely.log.store.cloud import CloudStorage
 from tests.faults.harness import long_lane, seed_of_run, tell
-from tests.stores.conftest import Place
+from tests.stores.conftest import IGNORANT, Place
 from tests.stores.producer import SCHEMA, outcome, produce, start
 from tests.stores.proxy import CODES, Plan, Rule
 from tests.stores.servers import STORES, Server
@@ -224,9 +224,6 @@ def test_fault_on_any_request_of_other_work_is_absorbed(
 
 # A store that ignores conditions --------------------------------------------------------------------
 
-# moto alone: the others refuse a request whose signature is of a header that is gone.
-IGNORANT = pytest.mark.parametrize("server", ["moto"], indirect=True)
-
 STRIPS = Rule("strip", kind="PUT", key=ENTRY, delay=0.4)
 
 
@@ -234,17 +231,17 @@ STRIPS = Rule("strip", kind="PUT", key=ENTRY, delay=0.4)
 def test_store_without_conditional_puts_is_refused_at_creation(place: Place) -> None:
     # Before there is an entry, a file of the log is put twice.
     with place.proxy.breaking(Rule("strip", kind="PUT")), pytest.raises(TimelyError, match="singleWriter"):
-        create_log(place.url, SCHEMA, minimum=(0,), storage_options=place.options)
+        create_log(place.url, SCHEMA, minimum=(0,), storage_options=place.unsigned)
 
 
 @IGNORANT
 def test_store_without_conditional_puts_acknowledges_no_append(place: Place) -> None:
-    create_log(place.url, SCHEMA, minimum=(0,), streams=2, storage_options=place.options)
+    create_log(place.url, SCHEMA, minimum=(0,), streams=2, storage_options=place.unsigned)
     with place.proxy.breaking(STRIPS):
-        processes = [start(place.url, place.options, stream, batches=10, deadline_s=0) for stream in range(2)]
+        processes = [start(place.url, place.unsigned, stream, batches=10, deadline_s=0) for stream in range(2)]
         said = [process.communicate(timeout=DEADLINE_S) for process in processes]
     acknowledged = {int(line) for lines, _ in said for line in lines.split()}
-    there = set(open_log(place.url, storage_options=place.options).messages()["v"].to_pylist())
+    there = set(open_log(place.url, storage_options=place.unsigned).messages()["v"].to_pylist())
     assert acknowledged - there == set(), f"lost of {len(acknowledged)}"
     assert acknowledged == set()
     assert all("singleWriter" in words for _, words in said)
@@ -253,11 +250,11 @@ def test_store_without_conditional_puts_acknowledges_no_append(place: Place) -> 
 @IGNORANT
 def test_promise_of_one_writer_allows_such_a_store(place: Place) -> None:
     with place.proxy.breaking(STRIPS):
-        log = create_log(place.url, SCHEMA, minimum=(0,), storage_options=place.options, single_writer=True)
+        log = create_log(place.url, SCHEMA, minimum=(0,), storage_options=place.unsigned, single_writer=True)
         writer = log.writer("s0", owner="s0")
         for value in range(3):
             assert writer.append(pa.table({"_time": [value], "v": [value]}), advance_to=value).committed
-    assert open_log(place.url, storage_options=place.options).messages()["v"].to_pylist() == [0, 1, 2]
+    assert open_log(place.url, storage_options=place.unsigned).messages()["v"].to_pylist() == [0, 1, 2]
 
 
 # Several processes ----------------------------------------------------------------------------------
