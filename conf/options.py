@@ -381,7 +381,9 @@ class SourceOptions(Options):
         "pollInterval",
         "duration",
         "200ms",
-        "How often at most the log is asked for news; in between Spark is answered from memory.",
+        "How often at most the log is asked for news; in between Spark is answered from memory. If not given, a log in "
+        "an object store is asked less often while nothing is new, down to once a second; a trigger with an interval "
+        "is not held up by that.",
         unit="a duration such as `10 minutes`",
     )
     include_metadata: bool = _option(

@@ -133,6 +133,8 @@ class Clock:
         Which run of the query asks.
     poll_s : float
         Seconds between two looks at the logs, at least.
+    idle_poll_s : float, optional
+        Seconds up to which that grows while none moves.
     alarm : Alarm, optional
         By which the query asks for a micro-batch although no log moved.
     now : callable
@@ -153,12 +155,13 @@ class Clock:
         *,
         run: str,
         poll_s: float = 0.2,
+        idle_poll_s: float = 0.0,
         alarm: Alarm | None = None,
         now: Callable[[], float] = monotonic.monotonic,
     ) -> None:
         self._logs = sorted(logs, key=lambda log: log.path)
         self._run = run
-        self._looks = Throttle(poll_s, now=now)
+        self._looks = Throttle(poll_s, idle_s=idle_poll_s, now=now)
         self._alarm = alarm
         self._frontiers: dict[str, object] = {}
         self._iso: dict[str, object] = {}
@@ -219,16 +222,15 @@ class Clock:
         first = not self._looks.begun
         if not at_once and (self._pinned or not self._looks.due(self._has_news, least_s=self._pause_s)):
             return False
-        self._looks.done()
         try:
-            for log in self._logs:
-                log.refresh()
+            moved = [log.refresh() for log in self._logs]
             frontiers = {log.path: log.frontier() for log in self._logs}
             self._frontiers = {path: frontier.to_json() for path, frontier in frontiers.items()}
             # For people alone.
             texts = (iso_of({log.path: frontiers[log.path]}, log.domain) for log in self._logs)
             self._iso = {path: text for each in texts for path, text in each.items()}
         except StorageError as error:
+            self._looks.done()
             self._failed += 1
             if isinstance(error, DataLossError) or first or at_once or self._failed >= _TRIES:
                 raise
@@ -236,6 +238,7 @@ class Clock:
             _log.warning("a clock could not look at its logs, and tries again in %g s: %s", self._pause_s, error)
         else:
             self._failed, self._pause_s = 0, 0.0
+            self._looks.done(moved=any(moved))
         return True
 
 
@@ -341,9 +344,10 @@ class Alarm:
     def _read(self) -> tuple[int, float, float] | None:
         """Return number, seconds and moment of the setting; None where there is none of this run."""
         try:
-            if not self._storage.exists(_FILE):
+            content = self._storage.find(_FILE)
+            if content is None:
                 return None
-            setting = json.loads(bytes(self._storage.read(_FILE)))
+            setting = json.loads(content)
             if setting["version"] != _ALARM_VERSION or setting["run"] != self._run:
                 return None
             return int(setting["number"]), float(setting["after_s"]), float(setting["at"])

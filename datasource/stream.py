@@ -202,6 +202,7 @@ class ClockStreamReader(DataSourceStreamReader, AvailableNow):
         """The clock of this process; opens the logs at first use."""
         if self._clock is None:
             from spark_timely.log.log import open_log
+            from spark_timely.log.wait import idle_poll_s
 
             options = self._options
             paths = dict.fromkeys([options.path, *(options.logs or ())])
@@ -209,7 +210,9 @@ class ClockStreamReader(DataSourceStreamReader, AvailableNow):
             run, alarm = options.run or "", None
             if options.alarm is not None:
                 alarm = Alarm(options.alarm, run, self._storage[options.alarm])
-            self._clock = Clock(logs, run=run, poll_s=options.poll_interval.seconds, alarm=alarm)
+            every_s = options.poll_interval.seconds
+            idle_s = 0.0 if "poll_interval" in options.given else idle_poll_s(logs)
+            self._clock = Clock(logs, run=run, poll_s=every_s, idle_poll_s=idle_s, alarm=alarm)
         return self._clock
 
     def initialOffset(self) -> dict[str, object]:

@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -48,9 +48,10 @@ from spark_timely.log.store.storage import (
 from spark_timely.log.store.urls import account_of, parse_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
+_T = TypeVar("_T")
 WHOLE_BYTES = 8 << 20
 """Up to here a file is written by one PUT."""
 
@@ -60,6 +61,7 @@ _AHEAD_BYTES = 32 << 20  # fetched at most before it is asked for
 _KEPT_BYTES = 32 << 20  # of entries of the table's log
 _MOST_MARKS = 4096
 _AT_ONCE = 16  # requests
+_TRIES = 3  # of what may be done twice, where the client gives up at once
 # Until a store has answered once it is given up soon: nobody may be there. Later one that is overloaded is waited for.
 _FIRST = {
     "retry_timeout": timedelta(seconds=2.5),
@@ -233,28 +235,43 @@ class CloudStorage:
     def read(self, path: str) -> pa.Buffer:
         """Return a whole file; raises `DataLossError` if there is none."""
         try:
-            found = self._call("read", "get", path, file=path)
+            found, content = self._get(path)
         except FileNotFoundError as error:
             raise missing(self.uri, path) from error
         self._note(path, found.meta)
-        return self._body(found, path)
+        return content
 
-    def _body(self, found: Any, path: str) -> pa.Buffer:  # noqa: ANN401 - obstore's classes are not public
+    def _get(self, path: str, options: Mapping[str, object] | None = None) -> tuple[Any, pa.Buffer]:
+        """Return the client's answer to a GET, and its body."""
         import obstore
 
-        try:
-            return pa.py_buffer(found.bytes())
-        except (obstore.exceptions.BaseError, OSError, ValueError) as error:
-            raise cloud_error(self.uri, "read", error, file=path) from error
+        def get() -> tuple[Any, pa.Buffer]:
+            found = self._call("read", "get", path, file=path, options=options)
+            try:
+                return found, pa.py_buffer(found.bytes())
+            except (obstore.exceptions.BaseError, OSError, ValueError) as error:
+                raise cloud_error(self.uri, "read", error, file=path) from error
+
+        return self._again(get)
+
+    def _again(self, act: Callable[[], _T]) -> _T:
+        """Do what may be done twice; again where an answer broke off, which the client takes for the last word."""
+        for _ in range(_TRIES - 1):
+            try:
+                return act()
+            except StorageError as error:
+                if self.options.get("max_retries") == "0" or not _broke_off(error):
+                    raise
+        return act()
 
     def find(self, path: str) -> bytes | None:
         """Return a whole file; None if there is none. Entries of the table's log, which never change, are kept."""
         try:
-            found = self._call("read", "get", path, file=path)
+            found, body = self._get(path)
         except FileNotFoundError:
             self._marks.pop(path, None)
             return None
-        content = bytes(self._body(found, path))
+        content = bytes(body)
         self._note(path, found.meta)
         self._keep(path, content)
         return content
@@ -321,23 +338,27 @@ class CloudStorage:
         # Azure knows no ranges that are counted from the end.
         url = parse_url(self.uri)
         if url is not None and url.store == "Azure":
-            found = self._call("read", "get", path, file=path, options={"range": (0, _END_BYTES)})
+            found, content = self._get(path, options={"range": (0, _END_BYTES)})
             size = int(found.meta["size"])
             if size > _END_BYTES:
                 start = max(size - _END_BYTES, 0)
                 return size, start, self.fetch(path, [start], [size])[0]
-            return size, 0, self._body(found, path)
-        found = self._call("read", "get", path, file=path, options={"range": {"suffix": _END_BYTES}})
+            return size, 0, content
+        found, content = self._get(path, options={"range": {"suffix": _END_BYTES}})
         start, stop = found.range
         size = int(found.meta["size"])
         if stop != size:
             raise cloud_error(self.uri, "read", ValueError(f"bytes {start} to {stop} of {size}"), file=path)
-        return size, int(start), self._body(found, path)
+        return size, int(start), content
 
     def fetch(self, path: str, starts: Sequence[int], stops: Sequence[int]) -> list[pa.Buffer]:
         """Return ranges of a file, fetched side by side; those that lie near each other as one."""
         try:
-            found = self._call("read", "get_ranges", path, file=path, starts=starts, ends=stops, coalesce=_HOLE_BYTES)
+            found = self._again(
+                lambda: self._call(
+                    "read", "get_ranges", path, file=path, starts=starts, ends=stops, coalesce=_HOLE_BYTES
+                )
+            )
         except FileNotFoundError as error:
             raise missing(self.uri, path) from error
         parts = [pa.py_buffer(part) for part in found]
@@ -488,7 +509,7 @@ class CloudStorage:
     def delete(self, path: str) -> None:
         """Delete a file; nothing happens if there is none."""
         with suppress(FileNotFoundError):
-            self._call("delete", "delete", path, file=path)
+            self._again(lambda: self._call("delete", "delete", path, file=path))
         self._marks.pop(path, None)
 
     def exists(self, path: str) -> bool:
@@ -498,7 +519,7 @@ class CloudStorage:
     def mark(self, path: str) -> tuple[object, ...] | None:
         """Return what tells a file from another one in its place; None: none there. One HEAD."""
         try:
-            found = self._call("look for", "head", path, file=path)
+            found = self._again(lambda: self._call("look for", "head", path, file=path))
         except FileNotFoundError:
             self._marks.pop(path, None)
             return None
@@ -520,13 +541,13 @@ class CloudStorage:
         """
         if after:
             return sorted(self._aged(directory, after))
-        found = self._call("look into", "list_with_delimiter", directory or None)
+        found = self._again(lambda: self._call("look into", "list_with_delimiter", directory or None))
         paths = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
         return sorted({path.rstrip("/").rpartition("/")[2] for path in paths})
 
     def folders(self, directory: str = "") -> list[str]:
         """Return the names of the directories in a directory."""
-        found = self._call("look into", "list_with_delimiter", directory or None)
+        found = self._again(lambda: self._call("look into", "list_with_delimiter", directory or None))
         return sorted(path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
 
     def ages(self, directory: str) -> dict[str, float]:
@@ -539,18 +560,22 @@ class CloudStorage:
         import obstore
 
         offset = f"{directory}/{after}" if after else None
-        listed = self._call("look into", "list", directory, offset=offset, chunk_size=1000)
-        found: dict[str, float] = {}
-        try:
-            for part in listed:
-                for meta in part:
-                    below = meta["path"].removeprefix(f"{directory}/")
-                    # Some stores pay no heed to where a list is to begin.
-                    if "/" not in below and below > after:
-                        found[below] = meta["last_modified"].timestamp()
-        except (obstore.exceptions.BaseError, OSError, ValueError) as error:
-            raise cloud_error(self.uri, "look into", error) from error
-        return found
+
+        def aged() -> dict[str, float]:
+            listed = self._call("look into", "list", directory, offset=offset, chunk_size=1000)
+            found: dict[str, float] = {}
+            try:
+                for part in listed:
+                    for meta in part:
+                        below = meta["path"].removeprefix(f"{directory}/")
+                        # Some stores pay no heed to where a list is to begin.
+                        if "/" not in below and below > after:
+                            found[below] = meta["last_modified"].timestamp()
+            except (obstore.exceptions.BaseError, OSError, ValueError) as error:
+                raise cloud_error(self.uri, "look into", error) from error
+            return found
+
+        return self._again(aged)
 
 
 def _body_of(content: bytes | pa.Buffer) -> Any:  # noqa: ANN401 - obstore's classes are not public
@@ -785,7 +810,17 @@ _STATUS = re.compile(r"status(?: code)?:? (\d{3})\b|\b([45]\d\d) [A-Z][a-z]")
 _HABIT = re.compile(r"retry_timeout: [^\s,]+")
 _TRIED_AGAIN = re.compile(r"after [1-9]\d* retries")
 _NOT_SENT = re.compile(r"onnection refused|ConnectionRefused|dns error|lookup address")
+# An answer that broke off, unlike these, is no reason for the client to ask again.
+_TIMED_OUT = re.compile(r"timed ?out|TimedOut|timeout|deadline")
 _CHECK = "check the path, the permissions and the options of the storage, then try again"
+
+
+def _broke_off(error: StorageError) -> bool:
+    """Whether a store's answer was cut short, and the client did not ask again."""
+    text = _HABIT.sub("", str(error.__cause__))
+    told = text.partition("Debug source:")[0]
+    said = _CODE.search(told) or _STATUS.search(told) or _TRIED_AGAIN.search(told)
+    return not said and not _NOT_SENT.search(text) and not _TIMED_OUT.search(text) and "HTTP error" in told
 
 
 def cloud_error(uri: str, what: str, error: Exception, *, file: str = "") -> StorageError:
