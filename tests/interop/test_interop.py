@@ -20,7 +20,7 @@ from tests.modules import ROOT
 from tests.oracles.golden import captures, golden_bytes, types_of
 
 KINDS = {"text": "c2_3workers", "product": "d2_product_2workers"}
-TYPES = {kind: CaptureTypes.parse(*types_of(group)) for kind, group in KINDS.items()}
+TYPES = {kind: CaptureTypes.parse(*types_of(group), timely="0.31") for kind, group in KINDS.items()}
 
 
 @pytest.fixture(scope="session")
