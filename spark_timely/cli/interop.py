@@ -413,6 +413,9 @@ def _export(options: argparse.Namespace, console: Console) -> bool:
     index = log.files()
     total = int(index.rows.sum()) if bool((index.rows >= 0).all()) else None
     form = options.format or ("cdcv2" if log.kind == "collection" else "timely")
+    if form == "cdcv2" and options.timely is not None:
+        msg = "could not read the command line: found --timely with --format cdcv2"
+        raise InvalidOptionError(msg, hint="leave it out: messages of CDCv2 have no stamps, and are the same in both")
     if form == "cdcv2" and options.stream is not None:
         msg = "could not read the command line: found --stream with --format cdcv2"
         raise InvalidOptionError(msg, hint="leave --stream out: a collection is what all its streams add up to")
@@ -433,6 +436,7 @@ def _export(options: argparse.Namespace, console: Console) -> bool:
                 options.folder,
                 files=options.files,
                 types=types,
+                timely=options.timely,
                 stream=options.stream,
                 up_to=options.up_to,
                 name=options.name,

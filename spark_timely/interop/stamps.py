@@ -144,6 +144,22 @@ def stamps_of(column: pa.Array | pa.ChunkedArray) -> tuple[IntArray, Offsets]:
     return np.stack([np.asarray(part, np.int64) for part in parts], axis=1), np.diff(offsets)
 
 
+def stamp_keys(column: pa.Array | pa.ChunkedArray) -> Offsets:
+    """Return a number for each stamp of a column, the same for equal ones.
+
+    Examples
+    --------
+    >>> stamp_keys(stamp_column(np.array([[1], [2], [1]]), np.array([2, 0, 1]))).tolist()
+    [0, 1, 2]
+    """
+    times, sizes = stamps_of(column)
+    # Their bytes say whether they are equal; Arrow numbers distinct byte strings.
+    data = pa.py_buffer(np.ascontiguousarray(times))
+    bounds = pa.py_buffer(bounds_of(sizes) * (8 * times.shape[1]))
+    texts = pa.Array.from_buffers(pa.large_binary(), sizes.shape[0], [None, bounds, data])
+    return np.asarray(texts.dictionary_encode().indices, np.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class StampRules:
     """What is done with stamps that have not one time.

@@ -540,3 +540,20 @@ def test_cdcv2_has_no_stamps(run: Run, log_path: str, tmp_path: Path) -> None:
     code, _, err = run("import", log_path, str(file), *CDCV2, "--timely", "0.32")
     assert code == 2
     assert "with --format cdcv2" in err
+
+
+def test_kept_stamps_are_exported_again(run: Run, log_path: str, tmp_path: Path) -> None:
+    file = stamped(tmp_path / "x.bin", [([0, 9], [1, 2]), ([3], [4]), {0: -1}])
+    assert run("import", log_path, file, *PLAIN, "--stamps", "column")[0] == 0
+    code, out, _ = run("export", log_path, str(tmp_path / "out"), "--format", "jsonl", "--json")
+    (written,) = json.loads(out)
+    said = [json.loads(line) for line in Path(written["path"]).read_text().splitlines()]
+    assert (code, [event["messages"] for event in said if "messages" in event]) == (0, [[[0, 9], [1, 2]], [[3], [4]]])
+    code, _, err = run("export", log_path, str(tmp_path / "old"), "--timely", "0.31")
+    assert code == 2
+    assert "could not write messages as Timely 0.31 has them: found 2 times in message=0" in err
+    # Types that are declared change nothing about the stamps.
+    assert run("export", log_path, str(tmp_path / "typed"), "--record", "{value: u64}", "--time", "u64")[0] == 0
+    events = [([0, 9], [(1,), (2,)]), {0: -1, 3: 1}, ([3], [(4,)]), {3: -1}]
+    wanted = capture_bytes(events, time="u64", record="(u64,)", timely="0.32")  # type: ignore[arg-type]
+    assert (tmp_path / "typed" / "capture_w0.bin").read_bytes() == wanted
