@@ -554,6 +554,6 @@ def test_kept_stamps_are_exported_again(run: Run, log_path: str, tmp_path: Path)
     assert "could not write messages as Timely 0.31 has them: found 2 times in message=0" in err
     # Types that are declared change nothing about the stamps.
     assert run("export", log_path, str(tmp_path / "typed"), "--record", "{value: u64}", "--time", "u64")[0] == 0
-    events = [([0, 9], [(1,), (2,)]), {0: -1, 3: 1}, ([3], [(4,)]), {3: -1}]
+    events = [([0, 9], [(1,), (2,)]), [[3, 1], [0, -1]], ([3], [(4,)]), {3: -1}]
     wanted = capture_bytes(events, time="u64", record="(u64,)", timely="0.32")  # type: ignore[arg-type]
     assert (tmp_path / "typed" / "capture_w0.bin").read_bytes() == wanted
