@@ -42,15 +42,33 @@ def events(data: bytes, arity: int = 1) -> list[Stamped | None]:
     return found
 
 
-def with_sorted_stamps(data: bytes) -> bytes:
-    """Return a capture as timely itself would have written it; times of one coordinate."""
+def with_sorted_stamps(data: bytes, kinds: tuple[str, ...] = ("u64",)) -> bytes:
+    """Return whole events as timely itself would have written them.
+
+    Parameters
+    ----------
+    data : bytes
+    kinds : tuple of str
+        Integers of which a time is made, in their order.
+    """
+    sizes = [int(kind[1:]) // 8 for kind in kinds]
+    width = sum(sizes)
+
+    def key(time: bytes) -> list[int]:
+        found, place = [], 0
+        for kind, size in zip(kinds, sizes, strict=True):
+            found.append(int.from_bytes(time[place : place + size], "little", signed=kind[0] == "i"))
+            place += size
+        return found
+
     out, at = b"", 0
-    for event in events(data):
+    while at < len(data):
         (length,) = struct.unpack_from("<Q", data, at)
         whole, at = data[at : at + 8 + length], at + 8 + length
-        if event is not None:
-            times = [time for (time,) in event.stamp]
-            whole = whole[:20] + struct.pack(f"<{len(times)}Q", *times) + event.rest
+        if whole[8:12] == b"\1\0\0\0":
+            end = 20 + struct.unpack_from("<Q", whole, 12)[0] * width
+            times = sorted((whole[place : place + width] for place in range(20, end, width or 1)), key=key)
+            whole = whole[:20] + b"".join(times if width else []) + whole[end:]
         out += whole
     return out
 
