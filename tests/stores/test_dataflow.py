@@ -141,7 +141,7 @@ def test_options_of_a_log_that_do_not_fit_are_refused(place: Place, tmp_path: Pa
     with pytest.raises(InvalidUsageError, match="found storage options beside log"):
         flow.replay(log, storage_options=place.options)
     stream = flow.replay(log)
-    with pytest.raises(InvalidUsageError, match="found log .* at endpoints .*127.0.0.1:9"):
+    with pytest.raises(InvalidUsageError, match=r"found log .* at endpoints .*127\.0\.0\.1:9"):
         stream.capture(place.url, storage_options={**place.options, "aws_endpoint": "http://127.0.0.1:9"})
     with pytest.raises(InvalidOptionError, match="found an option of S3 for a log in Google"):
         stream.capture("gs://bucket/log", storage_options=place.options)
