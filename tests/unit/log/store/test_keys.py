@@ -148,8 +148,9 @@ _SCHEMA = pa.schema([("v", pa.int64())])
         lambda path, **more: spark_timely.capture(None, 0, path=path, app_id="a", **more),
         lambda path, **more: spark_timely.start(None, path=path, checkpoint="/c", **more),
         lambda path, **more: spark_timely.replay(None, path, **more),
+        lambda path, **more: spark_timely.snapshot(None, path, 1, **more),
     ],
-    ids=["open_log", "create_log", "cut", "wait", "capture", "start", "replay"],
+    ids=["open_log", "create_log", "cut", "wait", "capture", "start", "replay", "snapshot"],
 )
 @pytest.mark.parametrize("where", ["disk", "store"])
 def test_misspelt_option_is_refused_everywhere(use: Callable[..., Any], where: str, tmp_path: Path) -> None:
