@@ -125,7 +125,7 @@ def test_random_faults_lose_nothing_and_repeat_nothing(place: Place, retries: st
             finally:
                 over.set()
 
-        in_threads(produce_all, lambda: seen.extend(watch(place, options, over)))
+        in_threads(produce_all, lambda: seen.extend(watch(place, {**place.options, **TIMES_OUT}, over)))
     tell(f"{len(acknowledged)} rows, {dict(place.proxy.broken)}, {place.proxy.total} requests, {len(seen)} looks")
     assert sum(place.proxy.broken.values()) >= wanted
     assert acknowledged
