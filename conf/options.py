@@ -254,6 +254,13 @@ class SourceOptions(Options):
     logs: tuple[str, ...] | None = _option(
         "logs", "names", None, "With `content=clock`: paths of further logs to watch, as a JSON list."
     )
+    log_options: str | None = _option(
+        "logOptions",
+        "str",
+        None,
+        "With `content=clock`: options of single logs, and of the alarm's checkpoint, as a JSON object by path, such "
+        'as `{"s3://bucket/log": {"credential": "lake"}}`. Other logs have `credential` and `storage.…` of the read.',
+    )
     run: str | None = _option(
         "run",
         "str",

@@ -33,14 +33,17 @@ import pyarrow as pa
 
 from spark_timely.errors import DataLossError, InvalidOptionError, InvalidUsageError, StorageError, TimelyError, shown
 from spark_timely.log.store.cloud import open_storage
-from spark_timely.log.store.storage import TableStorage
+from spark_timely.log.store.keys import own_options
+from spark_timely.log.store.storage import TableStorage, checked_options
 from spark_timely.log.wait import Throttle
 from spark_timely.masking import masked_logger
+from spark_timely.spark.base.credentials import refuse_secrets, with_credential
 from spark_timely.spark.base.offsets import iso_of
 
 if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
     from spark_timely.log import Log
+    from spark_timely.spark.base.credentials import Credentials
 
 
 CLOCK_SCHEMA: Final = pa.schema([pa.field("_log", pa.string(), nullable=False), pa.field("_frontier", pa.string())])
@@ -49,7 +52,8 @@ CLOCK_SCHEMA: Final = pa.schema([pa.field("_log", pa.string(), nullable=False), 
 _log = masked_logger("spark_timely.spark")
 
 _VERSION: Final = 1
-_ALLOWED: Final = frozenset({"path", "content", "logs", "run", "alarm", "poll_interval"})
+_STORAGE: Final = "storage."
+_ALLOWED: Final = frozenset({"path", "content", "logs", "log_options", "run", "alarm", "poll_interval"})
 # Looks at the logs that may fail in a row, and the seconds after the first that does; each next time twice as long.
 _TRIES: Final = 6
 _PAUSE_S: Final = 0.5
@@ -67,9 +71,55 @@ def check_clock_options(options: SourceOptions, /) -> None:
         msg = f"could not read a clock: found options {shown(other)}"
         raise InvalidOptionError(
             msg,
-            hint="give path, logs, run, alarm and pollInterval only, with content=clock",
+            hint="give path, logs, logOptions, run, alarm and pollInterval only, with content=clock",
             context={"options": other},
         )
+
+
+def storage_of_logs(options: SourceOptions, credentials: Credentials, /) -> dict[str, dict[str, str]]:
+    """Return the storage options of each log of a clock, and of its alarm's checkpoint, by path.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Parsed; their own storage options are those of all logs that have none for themselves.
+    credentials : mapping
+        What the session's names of credentials stand for.
+
+    Raises
+    ------
+    InvalidOptionError
+        If options of a log are no JSON object of texts, or do not fit it.
+    """
+    found: dict[str, dict[str, str]] = {}
+    given = _by_path(options.log_options)
+    for path in [options.path, *(options.logs or ()), *([options.alarm] if options.alarm else [])]:
+        own = given.get(path)
+        if own is None:
+            found[path] = own_options(path, options.storage_options)
+            continue
+        refuse_secrets(own)
+        full = with_credential(own, credentials)
+        storage = {name[len(_STORAGE) :]: str(value) for name, value in full.items() if name.startswith(_STORAGE)}
+        found[path] = checked_options(storage, path)
+    return found
+
+
+def _by_path(text: str | None) -> dict[str, dict[str, str]]:
+    try:
+        found = json.loads(text or "{}")
+        texts = [text for each in found.values() for pair in each.items() for text in pair]
+    except (ValueError, AttributeError):
+        texts = [None]
+    if not all(isinstance(each, str) for each in texts):
+        # Not the value: it may hold a secret.
+        msg = "could not read a clock: found logOptions that are no JSON object of objects of texts"
+        raise InvalidOptionError(
+            msg,
+            hint='give options by path, such as {"s3://bucket/log": {"credential": "lake"}}',
+            context={"option": "logOptions"},
+        )
+    return dict(found)
 
 
 class Clock:

@@ -14,13 +14,14 @@ Invariants
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from spark_timely.errors import StorageError, TimelyError
-from spark_timely.log.files.parquet import write_progress_file
+from spark_timely.log.files.parquet import files_of_job, write_progress_file
 from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
 from spark_timely.log.machine.decide import decide_commit, decide_open
 from spark_timely.log.machine.state import (
@@ -148,6 +149,23 @@ def discard_refused(log: CaptureLog, files: Sequence[DataFile]) -> None:
         logger.warning("log %r: %d unused files stay: %s", log.path, len(files), error)
         return
     discard(log.storage, (file for file in files if file.path not in live))
+
+
+def discard_job(log: CaptureLog, stream: str, seq: int, job: str) -> None:
+    """Delete what a job that failed has written for a commit: nobody else knows the names of all of it.
+
+    Tasks that still run write what stays behind until a vacuum.
+    """
+    try:
+        written = files_of_job(log.storage, stream, seq, job)
+        live = log.live_paths(written) if written else set()
+    except (TimelyError, OSError) as error:
+        logger.warning("log %r: unused files may stay: %s", log.path, error)
+        return
+    for path in written:  # one turn per file of the job
+        if path not in live:
+            with suppress(StorageError):  # gone, or left to a vacuum
+                log.storage.delete(path)
 
 
 def _committed(

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_timely.conf.options import option_key
 from spark_timely.errors import InvalidUsageError, LogFormatError, LogMissingError, shown
+from spark_timely.log.store.keys import check_names
 from spark_timely.log.store.storage import checked_options, normal_path
 from spark_timely.masking import is_secret
 from spark_timely.spark.base.compat import is_remote
@@ -350,7 +351,7 @@ def credential(spark: SparkSession, name: str, storage_options: Mapping[str, str
         If the name has other characters; Spark's Python cannot import this library; or Spark keeps the format as it
         found it by itself, as it may in a second session of one JVM.
     InvalidOptionError
-        If the options are no mapping of texts.
+        If the options are no mapping of texts, or no store knows one of them.
 
     Notes
     -----
@@ -368,6 +369,7 @@ def credential(spark: SparkSession, name: str, storage_options: Mapping[str, str
         msg = f"could not name a credential: found name={shown(name)}"
         raise InvalidUsageError(msg, hint="give letters, digits, underscores, dots and hyphens")
     options = checked_options(storage_options)
+    check_names(options, ())
     register(spark)
     with naming:
         named = {**credentials_of(spark), name: options}
@@ -380,6 +382,19 @@ class _KnownFormatError(InvalidUsageError):
 
 
 def _announce(spark: SparkSession, source: type[DataSource]) -> None:
+    if _takes(spark, source):
+        return
+    if not is_remote(spark):
+        with _made_active(spark):
+            if _takes(spark, source):
+                return
+    msg = "could not name a credential: found that Spark keeps the format 'timely' as it found it by itself"
+    raise _KnownFormatError(
+        msg, hint="use the session that was made first, or credential='module:function', or the environment"
+    )
+
+
+def _takes(spark: SparkSession, source: type[DataSource]) -> bool:
     from pyspark.errors import PySparkException
 
     try:
@@ -387,10 +402,29 @@ def _announce(spark: SparkSession, source: type[DataSource]) -> None:
     except PySparkException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
-        msg = "could not name a credential: found that Spark keeps the format 'timely' as it found it by itself"
-        raise _KnownFormatError(
-            msg, hint="use the session that was made first, or credential='module:function', or the environment"
-        ) from error
+        return False
+    return True
+
+
+@contextmanager
+def _made_active(spark: SparkSession) -> Iterator[None]:
+    """Let Spark see a session as this thread's.
+
+    Whether a format is taken Spark asks the thread's session, not the one that registers it (4.2): a second session of
+    one JVM is refused what the first one knows. Making a DataFrame is what makes a session the thread's.
+    """
+    from pyspark.sql import SparkSession
+
+    before = SparkSession.getActiveSession()
+    spark.createDataFrame([], _ANY)
+    try:
+        yield
+    finally:
+        if before is not None:
+            before.createDataFrame([], _ANY)
+
+
+_ANY: Final = "nothing int"
 
 
 def _knowing(named: Credentials) -> type[DataSource]:

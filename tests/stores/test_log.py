@@ -193,7 +193,7 @@ def test_large_file_comes_back_and_its_lost_reply_is_absorbed(place: Place) -> N
 
 
 def test_option_that_is_misspelt_is_refused(place: Place) -> None:
-    with pytest.raises(InvalidOptionError, match="could not use a storage option"):
+    with pytest.raises(InvalidOptionError, match="could not use storage option 'aws_regoin'"):
         open_log(place.url, storage_options={**place.options, "aws_regoin": "x"})
 
 

@@ -35,6 +35,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from spark_timely.errors import InvalidOptionError, StorageError, TimelyError, shown
+from spark_timely.log.store.keys import HTTP, client_options
 from spark_timely.log.store.storage import (
     PROMISE_HINT,
     FileStorage,
@@ -43,8 +44,8 @@ from spark_timely.log.store.storage import (
     missing,
     normal_path,
     plain,
-    store_options,
 )
+from spark_timely.log.store.urls import account_of, parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,8 +70,6 @@ _FIRST = {
 _FIRST_HTTP = {"connect_timeout": timedelta(seconds=3), "timeout": timedelta(seconds=4)}
 _PATIENT: dict[str, Any] = {"retry_timeout": timedelta(seconds=60)}
 _PATIENT_HTTP = {"connect_timeout": timedelta(seconds=5)}
-_SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
-_AZURE = frozenset({"az", "azure", "adl", "abfs", "abfss"})
 
 
 def _client(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
@@ -82,35 +81,19 @@ def _client(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any],
     for name, value in options.items():  # some
         key = name.lower()
         plain = key.removeprefix("aws_").removeprefix("azure_").removeprefix("google_")
-        if plain in _HTTP:
+        if plain in HTTP:
             http[plain] = value.lower() in ("true", "1", "yes", "on", "y", "t") if plain in _TRUTHS else value
         elif key in ("max_retries", "retry_timeout"):
             retry[key] = _number(name, value) if key == "max_retries" else _seconds(name, value)
-        elif key.startswith("backoff_config."):
-            part = key.removeprefix("backoff_config.")
+        elif (part := key.removeprefix("backoff_config.").removeprefix("backoff.")) in _BACKOFF:
             backoff[part] = _number(name, value) if part == "base" else _seconds(name, value)
         else:
             store[key] = value
     return store, http, retry | ({"backoff": backoff} if backoff else {})
 
 
+_BACKOFF = frozenset({"init_backoff", "max_backoff", "base"})
 _TRUTHS = frozenset({"allow_http", "allow_invalid_certificates", "http1_only", "http2_only", "randomize_addresses"})
-_HTTP = _TRUTHS | {
-    "connect_timeout",
-    "default_content_type",
-    "http2_keep_alive_interval",
-    "http2_keep_alive_timeout",
-    "http2_keep_alive_while_idle",
-    "pool_idle_timeout",
-    "pool_max_idle_per_host",
-    "proxy_ca_certificate",
-    "proxy_excludes",
-    "proxy_url",
-    "read_timeout",
-    "root_certificate",
-    "timeout",
-    "user_agent",
-}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|millis\w*|s|secs?|seconds?|m|mins?|minutes?|h|hours?)?\s*")
 _UNITS = {"ms": 0.001, "mi": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -150,23 +133,20 @@ def _opened(uri: str, options: tuple[tuple[str, str], ...], *, patient: bool) ->
         "client_options": {**(_PATIENT_HTTP if patient else _FIRST_HTTP), **http},
         "retry_config": {**(_PATIENT if patient else _FIRST), **retry},
     }
-    found = urlsplit(uri)
-    scheme = found.scheme.lower()
-    path = unquote(found.path).strip("/")
+    scheme = uri.partition("://")[0].lower()
+    found = parse_url(uri)
     try:
         if scheme == "file":
-            return LocalStore(prefix="/" + path, mkdir=True)
+            return LocalStore(prefix="/" + unquote(urlsplit(uri).path).strip("/"), mkdir=True)
         if scheme == "memory":
             return _memories.setdefault(uri, MemoryStore())
-        if _SCHEMES.get(scheme) == "s3":
-            return S3Store(found.netloc, prefix=path or None, config=store, **shared)
-        if _SCHEMES.get(scheme) == "gs":
-            return GCSStore(found.netloc, prefix=path or None, config=store, **shared)
-        if scheme in _AZURE:
-            container, at, host = found.netloc.rpartition("@")
-            if at and not any("account_name" in name for name in store):
-                store["azure_storage_account_name"] = host.partition(".")[0]
-            return AzureStore(container or host, prefix=path or None, config=store, **shared)
+        if found is not None:
+            if found.store == "Azure" and (account := account_of(found, store)):
+                # Where the URL names Azure's own host, its account is meant, whatever the options are for.
+                store = {name: value for name, value in store.items() if "account_name" not in name}
+                store["azure_storage_account_name"] = account
+            kind: Any = {"S3": S3Store, "Google": GCSStore, "Azure": AzureStore}[found.store]
+            return kind(found.bucket, prefix=found.path or None, config=store, **shared)
     except obstore.exceptions.UnknownConfigurationKeyError as error:
         named = re.search(r"key: '([^']*)'", str(error))
         msg = f"could not use a storage option of log {uri!r}: found {named[1] if named else shown(str(error))!r}"
@@ -214,13 +194,10 @@ class CloudStorage:
         self._entries: OrderedDict[str, bytes] = OrderedDict()
         self._entry_bytes = 0
         self._lock = threading.Lock()
+        self._key = uri, tuple(sorted(client_options(uri, self.options).items()))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.uri, self.options)
-
-    @property
-    def _key(self) -> tuple[str, tuple[tuple[str, str], ...]]:
-        return self.uri, tuple(sorted(store_options(self.options).items()))
 
     def _call(self, what: str, call: str, *args: Any, file: str = "", **more: Any) -> Any:  # noqa: ANN401
         """Call the client; what it raises, but for files that are missing or there already, is a `StorageError`."""
@@ -359,8 +336,8 @@ class CloudStorage:
     def end_of(self, path: str) -> tuple[int, int, pa.Buffer]:
         """Return the size of a file, and its last bytes with the place where they begin."""
         # Azure knows no ranges that are counted from the end.
-        scheme = urlsplit(self.uri).scheme.lower()
-        if scheme.startswith(("az", "adl", "abfs", "wasb")):
+        url = parse_url(self.uri)
+        if url is not None and url.store == "Azure":
             found, content = self._get(path, options={"range": (0, _END_BYTES)})
             size = int(found.meta["size"])
             if size > _END_BYTES:
