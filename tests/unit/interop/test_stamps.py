@@ -396,6 +396,9 @@ def test_records_like_updates_can_be_declared_to_be_none() -> None:
     types = types_of(record="(u8, u64, i64)", timely="0.31")
     log, _ = imported([(7, [(1, 9, 1)]), {0: -1}], types)
     assert log.messages()["_time"].to_pylist() == [7]
+    types = types_of(record="(u8, u64, i64)", timely="0.31", updates="yes")
+    log, _ = imported([(7, [(1, 9, 1)]), {0: -1}], types)
+    assert log.messages()["_time"].to_pylist() == [9]
 
 
 def test_updates_may_have_times_of_any_type() -> None:
