@@ -206,7 +206,7 @@ def event(k: int, words: list[int], *, surplus: int = 0) -> bytes:
 @pytest.mark.parametrize("k", [3, 4, 1 << 20, 1 << 61, (1 << 64) - 1])
 def test_number_of_times_is_bounded_by_the_body(k: int) -> None:
     for chunk_bytes in (64, 4096):
-        with pytest.raises(CaptureFormatError, match=f"at event=0, byte=12: found a length of {k} where"):
+        with pytest.raises(CaptureFormatError, match=f"at event=0, byte=12: found a stamp of {k} times where 16"):
             list(CaptureReader(io.BytesIO(event(k, [5, 6, 0])), **U64, chunk_bytes=chunk_bytes))
 
 
