@@ -5,8 +5,8 @@ an output's log, with each of the two triggers that end. Now and then Spark is m
 is deleted, or another copy of the dataflow runs at the same time. In the end the rows of each output are compared with
 what loops give, and its commits with those of a dataflow that nobody killed.
 
-``SPARK_TIMELY_LONG=1`` makes 24 kills with each trigger instead of 2. The seed is printed; ``SPARK_TIMELY_SEED`` repeats
-a run's choices.
+``SPARK_TIMELY_LONG=1`` makes 24 kills with each trigger instead of 2. The seed is printed; ``SPARK_TIMELY_SEED``
+repeats a run's choices.
 """
 
 from __future__ import annotations
@@ -170,5 +170,5 @@ def _check_commits(spark: SparkSession, folder: Path, spec: dict[str, Any], told
         shutil.rmtree(folder / name)
     dataflow_job.run(spark, {**spec, "checkpoint": str(folder / "another checkpoint")})
     for name, commits in found.items():
-        assert len(commits) > 5, name
+        assert len(commits) > 3, name
         assert commits == commits_of(folder / name), (name, told)
