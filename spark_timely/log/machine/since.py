@@ -1,0 +1,297 @@
+"""What a log may forget, and which answers are still to be had: decisions about since and retainers, pure.
+
+A reader says what it needs as one antichain, its *hold*: what is at and beyond it must stay told apart. Answers are to
+be had as long as since has not passed the hold, and who retains a position retains the same antichain; so "may be read"
+and "is retained" are one comparison.
+
+Invariants
+----------
+1. since only moves forward: never past a hold that is alive, nor past what the log's own frontier holds.
+2. A hold is taken only where since has not passed it.
+3. A hold that has expired blocks nothing. If since passes it, the same decision says so, for its reader's error.
+4. A decision is about one state; who commits it excludes all others, and decides again after a lost race.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spark_timely.errors import InvalidUsageError, OwnershipError, SinceViolationError, shown
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.text import moment_text
+
+if TYPE_CHECKING:
+    from spark_timely.log.files.format import LogKind
+    from spark_timely.time.domain import TimeDomain
+
+
+def held_by_contents(time: tuple[int, ...]) -> Antichain:
+    """Return what the contents of a collection at a time need.
+
+    Examples
+    --------
+    >>> held_by_contents((5,))
+    Antichain.of(5)
+    """
+    return Antichain.of(time)
+
+
+def held_by_changes(frontier: Antichain, minimum: tuple[int, ...]) -> Antichain:
+    """Return what the changes of a collection at times beyond a frontier need: its minimal predecessors.
+
+    Updates before since stand *at* since. So that none of them is taken for a change, since must be lower than each
+    element of the frontier in every coordinate, but for those at the minimum, before which nothing was.
+
+    Parameters
+    ----------
+    frontier : Antichain
+    minimum : tuple of int
+        The log's.
+
+    Notes
+    -----
+    "Strictly less" would not do for product times: an update at (1, 0) moves to (1, 1) under since {(0, 1)}, and would
+    come again to who stands at {(1, 1)}. The least upper bound of the predecessors would, but retains too much: of
+    {(0, 5), (5, 0)} everything for ever.
+
+    Examples
+    --------
+    >>> held_by_changes(Antichain.of(5), (0,)), held_by_changes(Antichain.of(0), (0,))
+    (Antichain.of(4), Antichain.of(0))
+    >>> held_by_changes(Antichain.of((0, 5), (5, 0)), (0, 0))
+    Antichain.of((0, 4), (4, 0))
+    """
+    least = np.asarray(minimum, np.int64)
+    times = np.asarray(frontier.times, np.int64)
+    # Not `max(t - 1, least)`: the minimum may be the least int64.
+    return Antichain.from_times(np.where(times > least, times - (times > least), least), frontier.arity)
+
+
+def held_from(kind: LogKind, frontier: Antichain, minimum: tuple[int, ...]) -> Antichain:
+    """Return what a replay needs that stands at a frontier; of a stream, whose messages never move, the frontier.
+
+    Examples
+    --------
+    >>> held_from("stream", Antichain.of(5), (0,)), held_from("collection", Antichain.of(5), (0,))
+    (Antichain.of(5), Antichain.of(4))
+    """
+    return frontier if kind == "stream" else held_by_changes(frontier, minimum)
+
+
+def may_read(since: Antichain, hold: Antichain) -> bool:
+    """Return whether what a hold needs can still be answered.
+
+    Examples
+    --------
+    >>> since = Antichain.of(5)
+    >>> may_read(since, held_by_contents((5,))), may_read(since, held_by_changes(Antichain.of(5), (0,)))
+    (True, False)
+    """
+    return since.less_equal_frontier(hold)
+
+
+@dataclass(frozen=True, slots=True)
+class Retainer:
+    """Who needs what of a log.
+
+    Parameters
+    ----------
+    name : str
+        Of the consumer.
+    hold : Antichain
+        What it needs, see `held_from`.
+    owner : str
+        Who may move it: a query, a dataflow, a program.
+    expires : int
+        When it blocks nothing any more, unless renewed before: microseconds since 1970, UTC.
+    overrun : str
+        Who moved since past it, and when, once that has happened; empty before.
+    """
+
+    name: str
+    hold: Antichain
+    owner: str
+    expires: int
+    overrun: str = ""
+
+    def is_alive(self, now: int) -> bool:
+        """Return whether since may not pass it."""
+        return not self.overrun and self.expires > now
+
+
+def _nobody() -> Mapping[str, Retainer]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a log remembers: the whole state that commits of since and of retainers replace.
+
+    Parameters
+    ----------
+    since : Antichain
+        From where the log can be read. A log begins with its minimum: everything.
+    seq : int
+        Number of the newest commit; -1 before the first.
+    moved_by, moved_at : str, int
+        Who moved since last, and when, in microseconds; empty and 0 if nobody did.
+    retainers : mapping of str to Retainer
+    """
+
+    since: Antichain
+    seq: int = -1
+    moved_by: str = ""
+    moved_at: int = 0
+    retainers: Mapping[str, Retainer] = field(default_factory=_nobody)
+
+    def alive(self, now: int) -> list[Retainer]:
+        """Return the retainers that since may not pass."""
+        return [each for each in self.retainers.values() if each.is_alive(now)]
+
+
+def everything(domain: TimeDomain) -> Memory:
+    """Return what a log remembers that never forgot anything."""
+    return Memory(domain.minimum_frontier)
+
+
+def decide_since(memory: Memory, wanted: Antichain, own_hold: Antichain, *, by: str, now: int) -> Memory | None:
+    """Decide how far since moves; None if it stays.
+
+    Parameters
+    ----------
+    memory : Memory
+    wanted : Antichain
+        How far it may, not empty.
+    own_hold : Antichain
+        What the log's own frontier needs, see `held_from`; empty if the log is complete.
+    by : str
+    now : int
+        Wall clock, microseconds.
+
+    Examples
+    --------
+    >>> moved = decide_since(Memory(Antichain.of(0)), Antichain.of(9), Antichain.of(7), by="me", now=1)
+    >>> moved.since, moved.seq
+    (Antichain.of(7), 0)
+    """
+    allowed = wanted.meet(own_hold)
+    for retainer in memory.alive(now):  # as many turns as consumers
+        allowed = allowed.meet(retainer.hold)
+    since = memory.since.join(allowed)
+    if since == memory.since:
+        return None
+    overrun = f"{by} at {moment_text(now, least='seconds')}"
+    retainers = {
+        name: each if each.overrun or may_read(since, each.hold) else replace(each, overrun=overrun)
+        for name, each in memory.retainers.items()
+    }
+    return Memory(since, memory.seq + 1, by, now, MappingProxyType(retainers))
+
+
+def decide_retain(
+    path: str, domain: TimeDomain, memory: Memory, name: str, hold: Antichain, *, owner: str, expires: int, now: int
+) -> Memory | None:
+    """Decide about a hold that is registered, moved or renewed; None if it says what is there already.
+
+    Parameters
+    ----------
+    path : str
+        Of the log, for errors.
+    domain : TimeDomain
+    memory : Memory
+    name, owner : str
+    hold : Antichain
+        Empty releases: nothing is needed any more.
+    expires, now : int
+        Microseconds since 1970.
+
+    Raises
+    ------
+    OwnershipError
+        If the name is another owner's, and alive.
+    SinceViolationError
+        If since has passed what is to be held.
+    """
+    before = memory.retainers.get(name)
+    if before is not None and before.owner != owner and before.is_alive(now):
+        msg = (
+            f"could not retain log {path!r} for consumer {name!r}: found it owned by {before.owner!r}, not by {owner!r}"
+        )
+        raise OwnershipError(
+            msg,
+            hint=f"choose another name, or release it first: it expires at {moment_text(before.expires)}",
+            context={"path": path, "consumer": name, "owner": before.owner},
+        )
+    if hold.is_empty:
+        return None if before is None else _without(memory, name)
+    if not may_read(memory.since, hold):
+        raise passed(path, domain, memory, hold, what=f"retain log {path!r} for consumer {name!r}", consumer=name)
+    found = Retainer(name, hold, owner, expires)
+    if found == before:
+        return None
+    retainers = MappingProxyType(dict(sorted({**memory.retainers, name: found}.items())))
+    return replace(memory, seq=memory.seq + 1, retainers=retainers)
+
+
+def decide_release(path: str, memory: Memory, name: str) -> Memory:
+    """Decide to let a hold go, whoever owns it.
+
+    Raises
+    ------
+    InvalidUsageError
+        If there is none of that name.
+    """
+    if name not in memory.retainers:
+        msg = f"could not release consumer {name!r} of log {path!r}: found consumers={shown(sorted(memory.retainers))}"
+        raise InvalidUsageError(msg, hint="give the name of one of them", context={"path": path, "consumer": name})
+    return _without(memory, name)
+
+
+def _without(memory: Memory, name: str) -> Memory:
+    left = {other: each for other, each in memory.retainers.items() if other != name}
+    return replace(memory, seq=memory.seq + 1, retainers=MappingProxyType(left))
+
+
+def check_may_read(
+    path: str, domain: TimeDomain, memory: Memory, hold: Antichain, *, what: str, consumer: str | None = None
+) -> None:
+    """Refuse an answer that needs what the log has forgotten.
+
+    Parameters
+    ----------
+    path, domain, memory
+        Of the log.
+    hold : Antichain
+    what : str
+        For the error: what cannot be done, as in ``read log '/log' from 5``.
+    consumer : str, optional
+        Whose hold it was.
+
+    Raises
+    ------
+    SinceViolationError
+    """
+    if not may_read(memory.since, hold):
+        raise passed(path, domain, memory, hold, what=what, consumer=consumer)
+
+
+def passed(
+    path: str, domain: TimeDomain, memory: Memory, hold: Antichain, *, what: str, consumer: str | None = None
+) -> SinceViolationError:
+    """Return the error for an answer that needs what the log has forgotten."""
+    mine = None if consumer is None else memory.retainers.get(consumer)
+    who = f", moved by {memory.moved_by} at {moment_text(memory.moved_at, least='seconds')}" if memory.moved_by else ""
+    if mine is not None and mine.overrun:
+        who = f", moved past consumer {consumer!r} by {mine.overrun}, after it expired at {moment_text(mine.expires)}"
+    msg = f"could not {what}: found since={domain.render_frontier(memory.since)}{who}"
+    return SinceViolationError(
+        msg,
+        hint="read from since on, or take a fresh start; to keep a position from being passed, retain it",
+        since=memory.since.to_json(),
+        context={"path": path, "needed": domain.render_frontier(hold)},
+    )
