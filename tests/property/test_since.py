@@ -20,10 +20,10 @@ from spark_timely.log.machine.since import (
     decide_retain,
     decide_since,
     everything,
-    held_by_changes,
-    held_by_contents,
-    held_from,
     may_read,
+    needed_by_changes,
+    needed_by_contents,
+    needed_from,
 )
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import advance_by
@@ -57,7 +57,7 @@ def test_no_update_comes_twice_to_who_may_read(arity: int) -> None:
     wrong_by_equality = wrong_by_strictness = useful = 0
     for since, frontier in itertools.product(antichains(arity), repeat=2):
         twice = comes_twice(since, frontier, times)
-        allowed = may_read(since, held_by_changes(frontier, minimum))
+        allowed = may_read(since, needed_by_changes(frontier, minimum))
         assert not (allowed and twice), (since, frontier)
         useful += allowed
         if not allowed and not twice:
@@ -77,7 +77,7 @@ def test_contents_at_and_beyond_since_stay_the_same(arity: int) -> None:
     for since in antichains(arity):
         moved = advance_by(times, np.asarray(since.times, np.int64))
         for at in times:
-            if may_read(since, held_by_contents(tuple(at.tolist()))):
+            if may_read(since, needed_by_contents(tuple(at.tolist()))):
                 assert np.array_equal((times <= at).all(axis=1), (moved <= at).all(axis=1)), (since, at)
 
 
@@ -86,14 +86,14 @@ def test_streams_keep_all_that_a_replay_may_ask_for(arity: int) -> None:
     times, minimum = grid(arity), (0,) * arity
     for since, frontier in itertools.product(antichains(arity), repeat=2):
         kept = since.beyond(times)
-        allowed = may_read(since, held_from("stream", frontier, minimum))
+        allowed = may_read(since, needed_from("stream", frontier, minimum))
         assert allowed == bool(kept[frontier.beyond(times)].all()), (since, frontier)
 
 
 def test_frontiers_in_the_past_of_the_log_are_not_passed() -> None:
     # Closed, yet (0, 4) may still be written: read as (2, 4) it would be a change of another time.
     frontier, wanted = Antichain.of((0, 3), (3, 0)), Antichain.of((2, 2))
-    own = held_from("collection", frontier, (0, 0))
+    own = needed_from("collection", frontier, (0, 0))
     moved = decide_since(Memory(Antichain.of((0, 0))), wanted, own, by="me", now=1)
     assert moved is not None
     assert moved.since == Antichain.of((0, 2), (2, 0))
@@ -115,9 +115,9 @@ DOMAIN = TimeDomain((TimeType.LONG, TimeType.LONG), (0, 0))
 
 
 @given(steps=STEPS, frontier=ANTICHAINS, kind=s.sampled_from(["stream", "collection"]))
-def test_no_live_hold_is_ever_passed(steps: list[tuple[str, object]], frontier: Antichain, kind: str) -> None:
+def test_no_live_retainer_is_ever_passed(steps: list[tuple[str, object]], frontier: Antichain, kind: str) -> None:
     memory = everything(DOMAIN)
-    own = held_from(kind, frontier, (0, 0))  # type: ignore[arg-type]
+    own = needed_from(kind, frontier, (0, 0))  # type: ignore[arg-type]
     for now, (what, given_) in enumerate(steps, start=1):
         before = memory
         if what == "since":
@@ -128,14 +128,14 @@ def test_no_live_hold_is_ever_passed(steps: list[tuple[str, object]], frontier: 
             if not before.alive(now):
                 assert memory.since == allowed
         elif what == "retain":
-            name, hold, expiry = given_  # type: ignore[misc]
+            name, needed, expiry = given_  # type: ignore[misc]
             try:
                 memory = (
-                    decide_retain("/log", DOMAIN, memory, name, hold, owner="q", expires=now + expiry, now=now)
+                    decide_retain("/log", DOMAIN, memory, name, needed, owner="q", expires=now + expiry, now=now)
                     or memory
                 )
             except SinceViolationError:
-                assert not may_read(before.since, hold)
+                assert not may_read(before.since, needed)
         elif given_ in memory.retainers:
             memory = decide_release("/log", memory, str(given_))
         assert before.since.less_equal_frontier(memory.since)
@@ -143,13 +143,13 @@ def test_no_live_hold_is_ever_passed(steps: list[tuple[str, object]], frontier: 
         assert memory.seq - before.seq == (memory is not before)
         for each in memory.retainers.values():
             if not each.overrun:
-                assert may_read(memory.since, each.hold)
+                assert may_read(memory.since, each.needed)
             else:
                 assert each.expires <= now
-                assert not may_read(memory.since, each.hold)
+                assert not may_read(memory.since, each.needed)
 
 
-def test_expired_holds_are_passed_and_told_so() -> None:
+def test_expired_retainers_are_passed_and_named() -> None:
     memory = decide_retain(
         "/log", DOMAIN, everything(DOMAIN), "report", Antichain.of((1, 1)), owner="query", expires=60_000_000, now=0
     )
@@ -171,13 +171,13 @@ def test_expired_holds_are_passed_and_told_so() -> None:
 
 
 def test_name_is_of_one_owner_until_it_expires() -> None:
-    hold = Antichain.of((1, 1))
-    mine = Memory(DOMAIN.minimum_frontier, 3, retainers=MappingProxyType({"a": Retainer("a", hold, "me", 100)}))
+    needed = Antichain.of((1, 1))
+    mine = Memory(DOMAIN.minimum_frontier, 3, retainers=MappingProxyType({"a": Retainer("a", needed, "me", 100)}))
     with pytest.raises(OwnershipError, match=r"found it owned by 'me', not by 'you' — hint: .* or release it first"):
-        decide_retain("/log", DOMAIN, mine, "a", hold, owner="you", expires=200, now=99)
-    taken = decide_retain("/log", DOMAIN, mine, "a", hold, owner="you", expires=200, now=100)
-    assert taken == replace(mine, seq=4, retainers={"a": Retainer("a", hold, "you", 200)})
-    assert decide_retain("/log", DOMAIN, taken, "a", hold, owner="you", expires=200, now=101) is None
+        decide_retain("/log", DOMAIN, mine, "a", needed, owner="you", expires=200, now=99)
+    taken = decide_retain("/log", DOMAIN, mine, "a", needed, owner="you", expires=200, now=100)
+    assert taken == replace(mine, seq=4, retainers={"a": Retainer("a", needed, "you", 200)})
+    assert decide_retain("/log", DOMAIN, taken, "a", needed, owner="you", expires=200, now=101) is None
     released = decide_retain("/log", DOMAIN, taken, "a", Antichain.empty(2), owner="you", expires=0, now=101)
     assert released == replace(mine, seq=5, retainers={})
     with pytest.raises(InvalidUsageError, match=r"could not release consumer 'a' .*: found consumers=\[\]"):

@@ -1,14 +1,14 @@
 """What a log may forget, and which answers are still to be had: decisions about since and retainers, pure.
 
-A reader says what it needs as one antichain, its *hold*: what is at and beyond it must stay told apart. Answers are to
-be had as long as since has not passed the hold, and who retains a position retains the same antichain; so "may be read"
-and "is retained" are one comparison.
+A reader says what it *needs* as one antichain: times at and beyond it must stay told apart. Answers are to be had as
+long as since has not passed it, and who retains a position retains the same antichain; so "may be read" and "is
+retained" are one comparison.
 
 Invariants
 ----------
-1. since only moves forward: never past a hold that is alive, nor past what the log's own frontier holds.
-2. A hold is taken only where since has not passed it.
-3. A hold that has expired blocks nothing. If since passes it, the same decision says so, for its reader's error.
+1. since only moves forward: never past what a live retainer needs, nor past what the log's own frontier needs.
+2. Nothing is retained that since has passed.
+3. A retainer that has expired blocks nothing. If since passes it, the same decision says so, for its reader's error.
 4. A decision is about one state; who commits it excludes all others, and decides again after a lost race.
 """
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from spark_timely.time.domain import TimeDomain
 
 
-def held_by_contents(time: tuple[int, ...]) -> Antichain:
+def needed_by_contents(time: tuple[int, ...]) -> Antichain:
     """Return what the contents of a collection at a time need.
 
     Examples
     --------
-    >>> held_by_contents((5,))
+    >>> needed_by_contents((5,))
     Antichain.of(5)
     """
     return Antichain.of(time)
 
 
-def held_by_changes(frontier: Antichain, minimum: tuple[int, ...]) -> Antichain:
+def needed_by_changes(frontier: Antichain, minimum: tuple[int, ...]) -> Antichain:
     """Return what the changes of a collection at times beyond a frontier need: its minimal predecessors.
 
     Updates before since stand *at* since. So that none of them is taken for a change, since must be lower than each
@@ -61,9 +61,9 @@ def held_by_changes(frontier: Antichain, minimum: tuple[int, ...]) -> Antichain:
 
     Examples
     --------
-    >>> held_by_changes(Antichain.of(5), (0,)), held_by_changes(Antichain.of(0), (0,))
+    >>> needed_by_changes(Antichain.of(5), (0,)), needed_by_changes(Antichain.of(0), (0,))
     (Antichain.of(4), Antichain.of(0))
-    >>> held_by_changes(Antichain.of((0, 5), (5, 0)), (0, 0))
+    >>> needed_by_changes(Antichain.of((0, 5), (5, 0)), (0, 0))
     Antichain.of((0, 4), (4, 0))
     """
     least = np.asarray(minimum, np.int64)
@@ -72,27 +72,27 @@ def held_by_changes(frontier: Antichain, minimum: tuple[int, ...]) -> Antichain:
     return Antichain.from_times(np.where(times > least, times - (times > least), least), frontier.arity)
 
 
-def held_from(kind: LogKind, frontier: Antichain, minimum: tuple[int, ...]) -> Antichain:
+def needed_from(kind: LogKind, frontier: Antichain, minimum: tuple[int, ...]) -> Antichain:
     """Return what a replay needs that stands at a frontier; of a stream, whose messages never move, the frontier.
 
     Examples
     --------
-    >>> held_from("stream", Antichain.of(5), (0,)), held_from("collection", Antichain.of(5), (0,))
+    >>> needed_from("stream", Antichain.of(5), (0,)), needed_from("collection", Antichain.of(5), (0,))
     (Antichain.of(5), Antichain.of(4))
     """
-    return frontier if kind == "stream" else held_by_changes(frontier, minimum)
+    return frontier if kind == "stream" else needed_by_changes(frontier, minimum)
 
 
-def may_read(since: Antichain, hold: Antichain) -> bool:
-    """Return whether what a hold needs can still be answered.
+def may_read(since: Antichain, needed: Antichain) -> bool:
+    """Return whether what is needed can still be answered.
 
     Examples
     --------
     >>> since = Antichain.of(5)
-    >>> may_read(since, held_by_contents((5,))), may_read(since, held_by_changes(Antichain.of(5), (0,)))
+    >>> may_read(since, needed_by_contents((5,))), may_read(since, needed_by_changes(Antichain.of(5), (0,)))
     (True, False)
     """
-    return since.less_equal_frontier(hold)
+    return since.less_equal_frontier(needed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,8 @@ class Retainer:
     ----------
     name : str
         Of the consumer.
-    hold : Antichain
-        What it needs, see `held_from`.
+    needed : Antichain
+        What it needs, see `needed_from`.
     owner : str
         Who may move it: a query, a dataflow, a program.
     expires : int
@@ -114,7 +114,7 @@ class Retainer:
     """
 
     name: str
-    hold: Antichain
+    needed: Antichain
     owner: str
     expires: int
     overrun: str = ""
@@ -159,7 +159,7 @@ def everything(domain: TimeDomain) -> Memory:
     return Memory(domain.minimum_frontier)
 
 
-def decide_since(memory: Memory, wanted: Antichain, own_hold: Antichain, *, by: str, now: int) -> Memory | None:
+def decide_since(memory: Memory, wanted: Antichain, own: Antichain, *, by: str, now: int) -> Memory | None:
     """Decide how far since moves; None if it stays.
 
     Parameters
@@ -167,8 +167,8 @@ def decide_since(memory: Memory, wanted: Antichain, own_hold: Antichain, *, by: 
     memory : Memory
     wanted : Antichain
         How far it may, not empty.
-    own_hold : Antichain
-        What the log's own frontier needs, see `held_from`; empty if the log is complete.
+    own : Antichain
+        What the log's own frontier needs, see `needed_from`; empty if the log is complete.
     by : str
     now : int
         Wall clock, microseconds.
@@ -179,24 +179,24 @@ def decide_since(memory: Memory, wanted: Antichain, own_hold: Antichain, *, by: 
     >>> moved.since, moved.seq
     (Antichain.of(7), 0)
     """
-    allowed = wanted.meet(own_hold)
+    allowed = wanted.meet(own)
     for retainer in memory.alive(now):  # as many turns as consumers
-        allowed = allowed.meet(retainer.hold)
+        allowed = allowed.meet(retainer.needed)
     since = memory.since.join(allowed)
     if since == memory.since:
         return None
     overrun = f"{by} at {moment_text(now, least='seconds')}"
     retainers = {
-        name: each if each.overrun or may_read(since, each.hold) else replace(each, overrun=overrun)
+        name: each if each.overrun or may_read(since, each.needed) else replace(each, overrun=overrun)
         for name, each in memory.retainers.items()
     }
     return Memory(since, memory.seq + 1, by, now, MappingProxyType(retainers))
 
 
 def decide_retain(
-    path: str, domain: TimeDomain, memory: Memory, name: str, hold: Antichain, *, owner: str, expires: int, now: int
+    path: str, domain: TimeDomain, memory: Memory, name: str, needed: Antichain, *, owner: str, expires: int, now: int
 ) -> Memory | None:
-    """Decide about a hold that is registered, moved or renewed; None if it says what is there already.
+    """Decide about a retainer that is registered, moved or renewed; None if it says what is there already.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ def decide_retain(
     domain : TimeDomain
     memory : Memory
     name, owner : str
-    hold : Antichain
+    needed : Antichain
         Empty releases: nothing is needed any more.
     expires, now : int
         Microseconds since 1970.
@@ -215,7 +215,7 @@ def decide_retain(
     OwnershipError
         If the name is another owner's, and alive.
     SinceViolationError
-        If since has passed what is to be held.
+        If since has passed what is to be retained.
     """
     before = memory.retainers.get(name)
     if before is not None and before.owner != owner and before.is_alive(now):
@@ -227,11 +227,11 @@ def decide_retain(
             hint=f"choose another name, or release it first: it expires at {moment_text(before.expires)}",
             context={"path": path, "consumer": name, "owner": before.owner},
         )
-    if hold.is_empty:
+    if needed.is_empty:
         return None if before is None else _without(memory, name)
-    if not may_read(memory.since, hold):
-        raise passed(path, domain, memory, hold, what=f"retain log {path!r} for consumer {name!r}", consumer=name)
-    found = Retainer(name, hold, owner, expires)
+    if not may_read(memory.since, needed):
+        raise passed(path, domain, memory, needed, what=f"retain log {path!r} for consumer {name!r}", consumer=name)
+    found = Retainer(name, needed, owner, expires)
     if found == before:
         return None
     retainers = MappingProxyType(dict(sorted({**memory.retainers, name: found}.items())))
@@ -239,7 +239,7 @@ def decide_retain(
 
 
 def decide_release(path: str, memory: Memory, name: str) -> Memory:
-    """Decide to let a hold go, whoever owns it.
+    """Decide to let a retainer go, whoever owns it.
 
     Raises
     ------
@@ -258,7 +258,7 @@ def _without(memory: Memory, name: str) -> Memory:
 
 
 def check_may_read(
-    path: str, domain: TimeDomain, memory: Memory, hold: Antichain, *, what: str, consumer: str | None = None
+    path: str, domain: TimeDomain, memory: Memory, needed: Antichain, *, what: str, consumer: str | None = None
 ) -> None:
     """Refuse an answer that needs what the log has forgotten.
 
@@ -266,22 +266,22 @@ def check_may_read(
     ----------
     path, domain, memory
         Of the log.
-    hold : Antichain
+    needed : Antichain
     what : str
         For the error: what cannot be done, as in ``read log '/log' from 5``.
     consumer : str, optional
-        Whose hold it was.
+        Whose retainer it was.
 
     Raises
     ------
     SinceViolationError
     """
-    if not may_read(memory.since, hold):
-        raise passed(path, domain, memory, hold, what=what, consumer=consumer)
+    if not may_read(memory.since, needed):
+        raise passed(path, domain, memory, needed, what=what, consumer=consumer)
 
 
 def passed(
-    path: str, domain: TimeDomain, memory: Memory, hold: Antichain, *, what: str, consumer: str | None = None
+    path: str, domain: TimeDomain, memory: Memory, needed: Antichain, *, what: str, consumer: str | None = None
 ) -> SinceViolationError:
     """Return the error for an answer that needs what the log has forgotten."""
     mine = None if consumer is None else memory.retainers.get(consumer)
@@ -293,5 +293,5 @@ def passed(
         msg,
         hint="read from since on, or take a fresh start; to keep a position from being passed, retain it",
         since=memory.since.to_json(),
-        context={"path": path, "needed": domain.render_frontier(hold)},
+        context={"path": path, "needed": domain.render_frontier(needed)},
     )
