@@ -13,8 +13,8 @@ from hypothesis import strategies as s
 
 from spark_timely.errors import InvalidUsageError, OwnershipError, SinceViolationError
 from spark_timely.log.machine.since import (
-    Memory,
     Retainer,
+    Retention,
     check_may_read,
     decide_release,
     decide_retain,
@@ -94,7 +94,7 @@ def test_frontiers_in_the_past_of_the_log_are_not_passed() -> None:
     # Closed, yet (0, 4) may still be written: read as (2, 4) it would be a change of another time.
     frontier, wanted = Antichain.of((0, 3), (3, 0)), Antichain.of((2, 2))
     own = needed_from("collection", frontier, (0, 0))
-    moved = decide_since(Memory(Antichain.of((0, 0))), wanted, own, by="me", now=1)
+    moved = decide_since(Retention(Antichain.of((0, 0))), wanted, own, by="me", now=1)
     assert moved is not None
     assert moved.since == Antichain.of((0, 2), (2, 0))
     open_times = grid(2)[frontier.beyond(grid(2))]
@@ -116,45 +116,45 @@ DOMAIN = TimeDomain((TimeType.LONG, TimeType.LONG), (0, 0))
 
 @given(steps=STEPS, frontier=ANTICHAINS, kind=s.sampled_from(["stream", "collection"]))
 def test_no_live_retainer_is_ever_passed(steps: list[tuple[str, object]], frontier: Antichain, kind: str) -> None:
-    memory = everything(DOMAIN)
+    retention = everything(DOMAIN)
     own = needed_from(kind, frontier, (0, 0))  # type: ignore[arg-type]
     for now, (what, given_) in enumerate(steps, start=1):
-        before = memory
+        before = retention
         if what == "since":
-            memory = decide_since(memory, given_, own, by="me", now=now) or memory  # type: ignore[arg-type]
+            retention = decide_since(retention, given_, own, by="me", now=now) or retention  # type: ignore[arg-type]
             # Never further than asked for, and no less than may be.
             allowed = before.since.join(given_.meet(own))  # type: ignore[attr-defined]
-            assert memory.since.less_equal_frontier(allowed)
+            assert retention.since.less_equal_frontier(allowed)
             if not before.alive(now):
-                assert memory.since == allowed
+                assert retention.since == allowed
         elif what == "retain":
             name, needed, expiry = given_  # type: ignore[misc]
             try:
-                memory = (
-                    decide_retain("/log", DOMAIN, memory, name, needed, owner="q", expires=now + expiry, now=now)
-                    or memory
+                retention = (
+                    decide_retain("/log", DOMAIN, retention, name, needed, owner="q", expires=now + expiry, now=now)
+                    or retention
                 )
             except SinceViolationError:
                 assert not may_read(before.since, needed)
-        elif given_ in memory.retainers:
-            memory = decide_release("/log", memory, str(given_))
-        assert before.since.less_equal_frontier(memory.since)
-        assert may_read(memory.since, own)
-        assert memory.seq - before.seq == (memory is not before)
-        for each in memory.retainers.values():
+        elif given_ in retention.retainers:
+            retention = decide_release("/log", retention, str(given_))
+        assert before.since.less_equal_frontier(retention.since)
+        assert may_read(retention.since, own)
+        assert retention.seq - before.seq == (retention is not before)
+        for each in retention.retainers.values():
             if not each.overrun:
-                assert may_read(memory.since, each.needed)
+                assert may_read(retention.since, each.needed)
             else:
                 assert each.expires <= now
-                assert not may_read(memory.since, each.needed)
+                assert not may_read(retention.since, each.needed)
 
 
 def test_expired_retainers_are_passed_and_named() -> None:
-    memory = decide_retain(
+    retention = decide_retain(
         "/log", DOMAIN, everything(DOMAIN), "report", Antichain.of((1, 1)), owner="query", expires=60_000_000, now=0
     )
-    assert memory is not None
-    kept = decide_since(memory, Antichain.of((5, 5)), Antichain.empty(2), by="keep", now=59_999_999)
+    assert retention is not None
+    kept = decide_since(retention, Antichain.of((5, 5)), Antichain.empty(2), by="keep", now=59_999_999)
     assert kept is not None
     assert kept.since == Antichain.of((1, 1))
     moved = decide_since(kept, Antichain.of((5, 5)), Antichain.empty(2), by="keep", now=60_000_000)
@@ -172,7 +172,7 @@ def test_expired_retainers_are_passed_and_named() -> None:
 
 def test_name_is_of_one_owner_until_it_expires() -> None:
     needed = Antichain.of((1, 1))
-    mine = Memory(DOMAIN.minimum_frontier, 3, retainers=MappingProxyType({"a": Retainer("a", needed, "me", 100)}))
+    mine = Retention(DOMAIN.minimum_frontier, 3, retainers=MappingProxyType({"a": Retainer("a", needed, "me", 100)}))
     with pytest.raises(OwnershipError, match=r"found it owned by 'me', not by 'you' — hint: .* or release it first"):
         decide_retain("/log", DOMAIN, mine, "a", needed, owner="you", expires=200, now=99)
     taken = decide_retain("/log", DOMAIN, mine, "a", needed, owner="you", expires=200, now=100)

@@ -129,7 +129,7 @@ def _nobody() -> Mapping[str, Retainer]:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class Retention:
     """What a log remembers: the whole state that commits of since and of retainers replace.
 
     Parameters
@@ -154,17 +154,17 @@ class Memory:
         return [each for each in self.retainers.values() if each.is_alive(now)]
 
 
-def everything(domain: TimeDomain) -> Memory:
+def everything(domain: TimeDomain) -> Retention:
     """Return what a log remembers that never forgot anything."""
-    return Memory(domain.minimum_frontier)
+    return Retention(domain.minimum_frontier)
 
 
-def decide_since(memory: Memory, wanted: Antichain, own: Antichain, *, by: str, now: int) -> Memory | None:
+def decide_since(retention: Retention, wanted: Antichain, own: Antichain, *, by: str, now: int) -> Retention | None:
     """Decide how far since moves; None if it stays.
 
     Parameters
     ----------
-    memory : Memory
+    retention : Retention
     wanted : Antichain
         How far it may, not empty.
     own : Antichain
@@ -175,27 +175,35 @@ def decide_since(memory: Memory, wanted: Antichain, own: Antichain, *, by: str, 
 
     Examples
     --------
-    >>> moved = decide_since(Memory(Antichain.of(0)), Antichain.of(9), Antichain.of(7), by="me", now=1)
+    >>> moved = decide_since(Retention(Antichain.of(0)), Antichain.of(9), Antichain.of(7), by="me", now=1)
     >>> moved.since, moved.seq
     (Antichain.of(7), 0)
     """
     allowed = wanted.meet(own)
-    for retainer in memory.alive(now):  # as many turns as consumers
+    for retainer in retention.alive(now):  # as many turns as consumers
         allowed = allowed.meet(retainer.needed)
-    since = memory.since.join(allowed)
-    if since == memory.since:
+    since = retention.since.join(allowed)
+    if since == retention.since:
         return None
     overrun = f"{by} at {moment_text(now, least='seconds')}"
     retainers = {
         name: each if each.overrun or may_read(since, each.needed) else replace(each, overrun=overrun)
-        for name, each in memory.retainers.items()
+        for name, each in retention.retainers.items()
     }
-    return Memory(since, memory.seq + 1, by, now, MappingProxyType(retainers))
+    return Retention(since, retention.seq + 1, by, now, MappingProxyType(retainers))
 
 
 def decide_retain(
-    path: str, domain: TimeDomain, memory: Memory, name: str, needed: Antichain, *, owner: str, expires: int, now: int
-) -> Memory | None:
+    path: str,
+    domain: TimeDomain,
+    retention: Retention,
+    name: str,
+    needed: Antichain,
+    *,
+    owner: str,
+    expires: int,
+    now: int,
+) -> Retention | None:
     """Decide about a retainer that is registered, moved or renewed; None if it says what is there already.
 
     Parameters
@@ -203,7 +211,7 @@ def decide_retain(
     path : str
         Of the log, for errors.
     domain : TimeDomain
-    memory : Memory
+    retention : Retention
     name, owner : str
     needed : Antichain
         Empty releases: nothing is needed any more.
@@ -217,7 +225,7 @@ def decide_retain(
     SinceViolationError
         If since has passed what is to be retained.
     """
-    before = memory.retainers.get(name)
+    before = retention.retainers.get(name)
     if before is not None and before.owner != owner and before.is_alive(now):
         msg = (
             f"could not retain log {path!r} for consumer {name!r}: found it owned by {before.owner!r}, not by {owner!r}"
@@ -228,17 +236,17 @@ def decide_retain(
             context={"path": path, "consumer": name, "owner": before.owner},
         )
     if needed.is_empty:
-        return None if before is None else _without(memory, name)
-    if not may_read(memory.since, needed):
-        raise passed(path, domain, memory, needed, what=f"retain log {path!r} for consumer {name!r}", consumer=name)
+        return None if before is None else _without(retention, name)
+    if not may_read(retention.since, needed):
+        raise passed(path, domain, retention, needed, what=f"retain log {path!r} for consumer {name!r}", consumer=name)
     found = Retainer(name, needed, owner, expires)
     if found == before:
         return None
-    retainers = MappingProxyType(dict(sorted({**memory.retainers, name: found}.items())))
-    return replace(memory, seq=memory.seq + 1, retainers=retainers)
+    retainers = MappingProxyType(dict(sorted({**retention.retainers, name: found}.items())))
+    return replace(retention, seq=retention.seq + 1, retainers=retainers)
 
 
-def decide_release(path: str, memory: Memory, name: str) -> Memory:
+def decide_release(path: str, retention: Retention, name: str) -> Retention:
     """Decide to let a retainer go, whoever owns it.
 
     Raises
@@ -246,25 +254,27 @@ def decide_release(path: str, memory: Memory, name: str) -> Memory:
     InvalidUsageError
         If there is none of that name.
     """
-    if name not in memory.retainers:
-        msg = f"could not release consumer {name!r} of log {path!r}: found consumers={shown(sorted(memory.retainers))}"
+    if name not in retention.retainers:
+        msg = (
+            f"could not release consumer {name!r} of log {path!r}: found consumers={shown(sorted(retention.retainers))}"
+        )
         raise InvalidUsageError(msg, hint="give the name of one of them", context={"path": path, "consumer": name})
-    return _without(memory, name)
+    return _without(retention, name)
 
 
-def _without(memory: Memory, name: str) -> Memory:
-    left = {other: each for other, each in memory.retainers.items() if other != name}
-    return replace(memory, seq=memory.seq + 1, retainers=MappingProxyType(left))
+def _without(retention: Retention, name: str) -> Retention:
+    left = {other: each for other, each in retention.retainers.items() if other != name}
+    return replace(retention, seq=retention.seq + 1, retainers=MappingProxyType(left))
 
 
 def check_may_read(
-    path: str, domain: TimeDomain, memory: Memory, needed: Antichain, *, what: str, consumer: str | None = None
+    path: str, domain: TimeDomain, retention: Retention, needed: Antichain, *, what: str, consumer: str | None = None
 ) -> None:
     """Refuse an answer that needs what the log has forgotten.
 
     Parameters
     ----------
-    path, domain, memory
+    path, domain, retention
         Of the log.
     needed : Antichain
     what : str
@@ -276,22 +286,26 @@ def check_may_read(
     ------
     SinceViolationError
     """
-    if not may_read(memory.since, needed):
-        raise passed(path, domain, memory, needed, what=what, consumer=consumer)
+    if not may_read(retention.since, needed):
+        raise passed(path, domain, retention, needed, what=what, consumer=consumer)
 
 
 def passed(
-    path: str, domain: TimeDomain, memory: Memory, needed: Antichain, *, what: str, consumer: str | None = None
+    path: str, domain: TimeDomain, retention: Retention, needed: Antichain, *, what: str, consumer: str | None = None
 ) -> SinceViolationError:
     """Return the error for an answer that needs what the log has forgotten."""
-    mine = None if consumer is None else memory.retainers.get(consumer)
-    who = f", moved by {memory.moved_by} at {moment_text(memory.moved_at, least='seconds')}" if memory.moved_by else ""
+    mine = None if consumer is None else retention.retainers.get(consumer)
+    who = (
+        f", moved by {retention.moved_by} at {moment_text(retention.moved_at, least='seconds')}"
+        if retention.moved_by
+        else ""
+    )
     if mine is not None and mine.overrun:
         who = f", moved past consumer {consumer!r} by {mine.overrun}, after it expired at {moment_text(mine.expires)}"
-    msg = f"could not {what}: found since={domain.render_frontier(memory.since)}{who}"
+    msg = f"could not {what}: found since={domain.render_frontier(retention.since)}{who}"
     return SinceViolationError(
         msg,
         hint="read from since on, or take a fresh start; to keep a position from being passed, retain it",
-        since=memory.since.to_json(),
+        since=retention.since.to_json(),
         context={"path": path, "needed": domain.render_frontier(needed)},
     )
