@@ -41,7 +41,7 @@ from spark_timely.log.compaction import CompactionReport, compact, merge_progres
 from spark_timely.log.files.format import LogFormat, check_stream_name
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES, check_codec, side_by_side, write_progress_file
 from spark_timely.log.machine.decide import closed_stream, missing_stream
-from spark_timely.log.machine.since import needed_from
+from spark_timely.log.machine.since import check_may_read, needed_from
 from spark_timely.log.machine.state import (
     OPEN_STREAM,
     CommitOutcome,
@@ -737,12 +737,32 @@ class Log:
         with self._lock:
             return retention_of(self._states).since
 
+    def check_may_read(self, needed: Antichain, *, what: str, consumer: str | None = None) -> None:
+        """Refuse an answer that needs what the log has forgotten, as of the snapshot.
+
+        Parameters
+        ----------
+        needed : Antichain
+            By `needed_from` or `needed_by_contents`.
+        what : str
+            What cannot be done, for the error.
+        consumer : str, optional
+            Whose retainer kept it, for the error.
+
+        Raises
+        ------
+        SinceViolationError
+        """
+        with self._lock:
+            retention = retention_of(self._states)
+        check_may_read(self.path, self.domain, retention, needed, what=what, consumer=consumer)
+
     def retainers(self) -> MappingProxyType[str, Retainer]:
         """Return who retains what of the log, by the consumer's name; those that have expired too."""
         with self._lock:
             return MappingProxyType(dict(retention_of(self._states).retainers))
 
-    def allow_compaction(self, frontier: FrontierLike, *, by: str = "by hand") -> Antichain:
+    def allow_compaction(self, frontier: FrontierLike, *, by: str = "hand") -> Antichain:
         """Allow the log to forget: times before the frontier need not be told apart any more.
 
         since moves as far as is allowed, but never past what a live retainer needs, nor past what the log's own

@@ -101,6 +101,12 @@ class CaptureLog(Protocol):
     def frontier(self) -> Antichain:
         """Return the minimal times that any stream may still use."""
 
+    def since(self) -> Antichain:
+        """Return from where the log can be read."""
+
+    def check_may_read(self, needed: Antichain, *, what: str, consumer: str | None = None) -> None:
+        """Refuse an answer that needs what the log has forgotten; raises `SinceViolationError`."""
+
     def files(self) -> FileIndex:
         """Return the files of messages."""
 

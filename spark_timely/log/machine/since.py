@@ -305,7 +305,8 @@ def passed(
     msg = f"could not {what}: found since={domain.render_frontier(retention.since)}{who}"
     return SinceViolationError(
         msg,
-        hint="read from since on, or take a fresh start; to keep a position from being passed, retain it",
-        since=retention.since.to_json(),
-        context={"path": path, "needed": domain.render_frontier(needed)},
+        hint="begin at since or later, a query with a new checkpoint; to keep a position from being passed, retain it",
+        as_of=domain.render_frontier(needed),
+        since=domain.render_frontier(retention.since),
+        context={"path": path},
     )
