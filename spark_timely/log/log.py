@@ -773,7 +773,7 @@ class Log:
         frontier : frontier
             As `TimeDomain.parse_frontier` takes it; not empty.
         by : str
-            Who allows it, for the errors of those who come too late.
+            A name for the errors of those that come too late.
 
         Returns
         -------
@@ -826,7 +826,7 @@ class Log:
         frontier : frontier
             Where the consumer stands; empty releases.
         owner : str
-            Who may move it, until it expires.
+            The one that may move it, until it expires.
         expiry : str or timedelta
             How long it counts unless renewed, such as ``"7 days"``.
 

@@ -51,7 +51,7 @@ def test_since_moves_as_far_as_the_frontier_needs(maker: LogMaker) -> None:
     assert stream.allow_compaction([3], by="the keeper") == Antichain.of(3)
     assert stream.allow_compaction([2]) == Antichain.of(3)  # never back
     assert stream.allow_compaction([99]) == Antichain.of(5)
-    # Who stands at the frontier of a collection must tell times before it from those to come.
+    # A reader at the frontier of a collection must tell times before it from those to come.
     assert collection.allow_compaction([99]) == Antichain.of(4)
     for log in (stream, collection):
         other = maker.another(log)
@@ -60,7 +60,7 @@ def test_since_moves_as_far_as_the_frontier_needs(maker: LogMaker) -> None:
         assert other.messages().num_rows == 5
 
 
-def test_complete_log_may_forget_all_but_not_by_the_empty_frontier(maker: LogMaker) -> None:
+def test_complete_log_may_forget_all_but_by_a_time(maker: LogMaker) -> None:
     log = moved(maker, 5)
     log.close()
     assert log.allow_compaction([99]) == Antichain.of(99)

@@ -9,7 +9,7 @@ Invariants
 1. since only moves forward: never past what a live retainer needs, nor past what the log's own frontier needs.
 2. Nothing is retained that since has passed.
 3. A retainer that has expired blocks nothing. If since passes it, the same decision says so, for its reader's error.
-4. A decision is about one state; who commits it excludes all others, and decides again after a lost race.
+4. A decision is about one state: its commit excludes all others, and after a lost race it is made again.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def may_read(since: Antichain, needed: Antichain) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Retainer:
-    """Who needs what of a log.
+    """A consumer, and what it needs of a log.
 
     Parameters
     ----------
@@ -106,11 +106,11 @@ class Retainer:
     needed : Antichain
         What it needs, see `needed_from`.
     owner : str
-        Who may move it: a query, a dataflow, a program.
+        The query, dataflow or program that may move it.
     expires : int
         When it blocks nothing any more, unless renewed before: microseconds since 1970, UTC.
     overrun : str
-        Who moved since past it, and when, once that has happened; empty before.
+        By whom since was moved past it, and when, once that has happened; empty before.
     """
 
     name: str
@@ -139,7 +139,7 @@ class Retention:
     seq : int
         Number of the newest commit; -1 before the first.
     moved_by, moved_at : str, int
-        Who moved since last, and when, in microseconds; empty and 0 if nobody did.
+        By whom since was moved last, and when, in microseconds; empty and 0 before that.
     retainers : mapping of str to Retainer
     """
 
