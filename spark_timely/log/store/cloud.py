@@ -812,6 +812,11 @@ _CAUSES = (
     ("NoSuchBucket|BucketNotFound|ContainerNotFound", "no such bucket", "check its name, the region and the endpoint"),
     ("SlowDown|ServerBusy|\\b503 ", "that the store is overloaded", "try again later, or from fewer processes"),
     ("40[13] |Forbidden|Unauthorized|AccessDenied", "access denied", "check the credentials and what they may do"),
+    (
+        "error sending request|request or response body error",
+        "a connection that broke off",
+        "check the network and the endpoint, then try again",
+    ),
 )
 _NO_PLACE = re.compile(r"NoSuchBucket|ContainerNotFound|BucketNotFound|bucket does not exist")
 _HOST_OF_URL = re.compile(r"https?://([^/\s]+)")
