@@ -820,7 +820,8 @@ _CAUSES = (
 )
 _NO_PLACE = re.compile(r"NoSuchBucket|ContainerNotFound|BucketNotFound|bucket does not exist")
 _HOST_OF_URL = re.compile(r"https?://([^/\s]+)")
-_CODE = re.compile(r"<Code>\s*([A-Za-z0-9_.]+)\s*</Code>")
+# S3 is asked for deletions in bulk: what became of each is said in the client's words.
+_CODE = re.compile(r"(?:<Code>\s*|\(code: )([A-Za-z0-9_.]+)\s*(?:</Code>|\))")
 _SAID = re.compile(r"<Message>\s*([^<]+?)\s*</Message>")
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})\b|\b([45]\d\d) [A-Z][a-z]")
 # What the client says of its own settings.

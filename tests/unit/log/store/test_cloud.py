@@ -339,6 +339,7 @@ def test_file_that_is_not_there_is_lost(log: Log) -> None:
         ("status code: 404 Not Found: <Code>NoSuchBucket</Code>", "read", "NoSuchBucket: no such bucket", True),
         ("<Code>Odd</Code><Message>How odd.</Message>", "read", "Odd: 'How odd.'", True),
         ("operation timed out, retry_timeout: 180s", "write", "no answer in time", False),
+        ("failed for key x/a: Access Denied. (code: AccessDenied)", "delete", "AccessDenied: access denied", True),
         (BROKE_OFF, "read", "a connection that broke off, host='h:9'", True),
         ("x after 10 retries - HTTP error: error sending request", "write", "a connection that broke off", False),
         ("retry_timeout: 180s - error decoding", "write", "error decoding", False),
