@@ -191,11 +191,27 @@ class Appends:
 
 
 Work = Callable[[Place, Log, Appends], None]
+_numbers = itertools.count()
 
 
 def opening(place: Place, log: Log, append: Appends) -> None:
     del log
     assert open_log(place.url, storage_options=place.options).messages().num_rows == append.n
+
+
+def creation(place: Place, log: Log, append: Appends) -> None:
+    """Of a log of its own each time; refused where there is one already, also one that the lost attempt made."""
+    del log, append
+    made = create_log(f"{place.url} {next(_numbers)}", SCHEMA, minimum=(0,), storage_options=place.options)
+    Appends(made)()
+    assert made.messages().num_rows == 1
+
+
+def first_append(place: Place, log: Log, append: Appends) -> None:
+    """Of a process: before it the store is asked whether it excludes."""
+    del place, log
+    cloud._excluding.clear()
+    append()
 
 
 def checkpoint(place: Place, log: Log, append: Appends) -> None:
@@ -222,7 +238,7 @@ def large_file(place: Place, log: Log, append: Appends) -> None:
 
 
 @pytest.mark.parametrize("fault", OF_ANY_REQUEST)
-@pytest.mark.parametrize("work", [opening, checkpoint, merge, large_file])
+@pytest.mark.parametrize("work", [creation, first_append, opening, checkpoint, merge, large_file])
 def test_fault_on_any_request_of_other_work_is_absorbed(
     place: Place, fault: str, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -445,11 +445,21 @@ class CloudStorage:
         import obstore
 
         found: bytes | None
+        unclear = False  # whether an attempt may have been done
+
+        def create() -> Any:  # noqa: ANN401 - obstore's classes are not public
+            nonlocal unclear
+            try:
+                return self._create(path, content)
+            except StorageError as error:
+                unclear = unclear or not error.determinate
+                raise
 
         try:
-            made = self._call("write", "put", path, content, file=path, mode="create", use_multipart=False)
+            # Twice is once: of all that have this name in mind one gets it, and what is in it says who.
+            made = self._again(create)
         except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError) as error:
-            # It may be our own attempt that the client tried again after a lost reply.
+            # It may be our own attempt whose reply got lost.
             try:
                 found = self.find(path)
             except StorageError as unread:
@@ -459,17 +469,24 @@ class CloudStorage:
                 raise FileExistsError(path) from error
             return
         except StorageError as error:
-            if error.determinate:
+            if not unclear:
                 raise
             found = None
             with suppress(StorageError):
                 found = self.find(path)
+            if found is None and error.determinate:
+                # What a later attempt was refused for tells nothing of an earlier one.
+                raise self._unclear(error) from error
             if found is None:
                 raise
             if found != content:
                 raise FileExistsError(path) from error
             return
         self._note(path, {**made, "size": len(content)})
+
+    def _create(self, path: str, content: bytes) -> Any:  # noqa: ANN401 - obstore's classes are not public
+        """Ask the store to make a file unless there is one."""
+        return self._call("write", "put", path, content, file=path, mode="create", use_multipart=False)
 
     def check_excludes(self, path: str) -> None:
         """Refuse a store that lets a second writer take a name that is taken. Once in a process, for a log.
@@ -493,7 +510,8 @@ class CloudStorage:
             return  # deleted with all the rest: the commit will find that
         for _ in range(2):  # where it succeeds once, the file may have been deleted a moment ago
             try:
-                self._call("write", "put", path, content, file=path, mode="create", use_multipart=False)
+                # Whatever became of an attempt whose reply got lost, the file is as it was.
+                self._again(lambda: self._create(path, content))
             except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
                 _excluding.add(self._key)
                 return

@@ -522,6 +522,44 @@ def test_name_that_is_taken_and_cannot_be_read_may_be_ours(log: Log, url: str, m
     assert open_log(url).verify().legal
 
 
+@pytest.mark.parametrize("done", [True, False])
+@pytest.mark.parametrize("read", [True, False])
+def test_refusal_after_a_lost_reply_is_no_refusal(
+    log: Log, url: str, monkeypatch: pytest.MonkeyPatch, done: bool, read: bool
+) -> None:
+    """An entry that the store has, or has not: its reply got lost, and the next attempt is refused."""
+    writer = log.writer(owner="me")
+    put, get, asked = obstore.put, obstore.get, list[str]()
+
+    def lose(store: Any, path: str, *args: Any, **more: Any) -> Any:
+        if not path.endswith(".json"):
+            return put(store, path, *args, **more)
+        asked.append(path)
+        if len(asked) > 1:
+            raise obstore.exceptions.GenericError(FORBIDDEN)
+        if done:
+            put(store, path, *args, **more)
+        raise obstore.exceptions.GenericError(BROKE_OFF)
+
+    def refuse(store: Any, path: str, *args: Any, **more: Any) -> Any:
+        if not read and path in asked:
+            raise obstore.exceptions.GenericError(FORBIDDEN)
+        return get(store, path, *args, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(obstore, "put", lose)
+        patch.setattr(obstore, "get", refuse)
+        if done and read:
+            assert writer.append(rows(1)).committed
+        else:
+            with pytest.raises(StorageError, match="SignatureDoesNotMatch") as told:
+                writer.append(rows(1))
+            assert not told.value.determinate
+    assert len(asked) >= 2
+    assert open_log(url).messages()["v"].to_pylist() == [1] * done
+    assert open_log(url).verify().legal
+
+
 def test_put_of_a_single_writer_that_fails_is_unclear(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     log = create_log(url, VALUES, minimum=(0,), single_writer=True)
     writer = log.writer(owner="me")
