@@ -817,7 +817,11 @@ class DeltaStore:
 
         It is rendered for each version that it is tried at, because it says which one that is.
         """
-        if not self._is_there(surely=True):
+        try:
+            there = self._is_there(surely=True)
+        except StorageError as error:  # nothing was put
+            raise StorageError(error.message, hint=error.hint, context=error.context, determinate=True) from error
+        if not there:
             raise self._lost(found="another entry in place of the snapshot's", determinate=True)
         for version in range(self.version + 1, self.version + 2 + MOST_ATTEMPTS):
             try:

@@ -481,13 +481,27 @@ def test_middling_file_that_nobody_announced_takes_two_requests(url: str, asked:
     assert asked == {"get": 1, "get_ranges": 1}
 
 
-def test_error_behind_an_entry_that_was_put_deletes_nothing(
-    log: Log, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The look behind the put fails: what the entry names is part of the log."""
+def test_error_before_a_put_says_that_nothing_happened(log: Log, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = log.writer(owner="me")
     with monkeypatch.context() as patch:
         break_calls(patch, "head", lambda path: True, BUSY)
+        with pytest.raises(StorageError, match="SlowDown") as told:
+            writer.append(rows(1))
+        assert told.value.determinate
+    assert open_log(url).messages().num_rows == 0
+    assert writer.append(rows(1)).committed
+    assert open_log(url).messages()["v"].to_pylist() == [1]
+
+
+def test_error_behind_an_entry_that_was_put_deletes_nothing(
+    log: Log, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look behind a put that took long fails: what the entry names is part of the log."""
+    writer = log.writer(owner="me")
+    entry = f"{log.version + 1:020d}.json"
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_timely.log.store.delta._SEEN_S", -1.0)
+        break_calls(patch, "head", lambda path: entry in CloudStorage(url).names("_delta_log"), BUSY)
         with pytest.raises(StorageError, match="SlowDown") as told:
             writer.append(rows(1))
         assert not told.value.determinate
