@@ -207,7 +207,7 @@ def prepare(name: str) -> None:
 
 def _built_minio() -> Path:
     program = CACHE / "bin" / "minio"
-    with _alone():
+    with alone():
         if not program.exists():
             go = shutil.which("go")
             if go is None:
@@ -223,14 +223,14 @@ def _installed_azurite() -> tuple[str, Path]:
         raise MissingError("Azurite runs in Node.js, which is not here")
     folder = CACHE / "azurite"
     script = folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-    with _alone():
+    with alone():
         if not script.exists():
             _run([npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts", AZURITE], {})
     return node, script
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
+def alone() -> Iterator[None]:
     """Let one process at a time build."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:

@@ -69,6 +69,7 @@ _PATIENT: dict[str, Any] = {"retry_timeout": timedelta(seconds=60)}
 _PATIENT_HTTP = {"connect_timeout": timedelta(seconds=5)}
 _SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
 _AZURE = frozenset({"az", "azure", "adl", "abfs", "abfss"})
+_ALLOWING = {"s3": "AWS_ALLOW_HTTP", "s3a": "AWS_ALLOW_HTTP", **dict.fromkeys(_AZURE, "AZURE_ALLOW_HTTP")}
 
 
 def _client(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
@@ -81,7 +82,7 @@ def _client(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any],
         key = name.lower()
         plain = key.removeprefix("aws_").removeprefix("azure_").removeprefix("google_")
         if plain in _HTTP:
-            http[plain] = value.lower() in ("true", "1", "yes", "on", "y", "t") if plain in _TRUTHS else value
+            http[plain] = _is_true(value) if plain in _TRUTHS else value
         elif key in ("max_retries", "retry_timeout"):
             retry[key] = _number(name, value) if key == "max_retries" else _seconds(name, value)
         elif key.startswith("backoff_config."):
@@ -111,6 +112,10 @@ _HTTP = _TRUTHS | {
 }
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|millis\w*|s|secs?|seconds?|m|mins?|minutes?|h|hours?)?\s*")
 _UNITS = {"ms": 0.001, "mi": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _is_true(value: str) -> bool:
+    return value.lower() in ("true", "1", "yes", "on", "y", "t")
 
 
 def _seconds(name: str, value: str) -> timedelta:
@@ -151,6 +156,10 @@ def _opened(uri: str, options: tuple[tuple[str, str], ...], *, patient: bool) ->
     found = urlsplit(uri)
     scheme = found.scheme.lower()
     path = unquote(found.path).strip("/")
+    # What is given replaces all of this kind that the client itself would find in the environment: this alone.
+    allowed = os.environ.get(_ALLOWING.get(scheme, ""))
+    if allowed is not None:
+        shared["client_options"].setdefault("allow_http", _is_true(allowed))
     try:
         if scheme == "file":
             return LocalStore(prefix="/" + path, mkdir=True)
