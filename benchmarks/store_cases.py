@@ -1,184 +1,108 @@
-"""A captured micro-batch in an object store, against Spark's own Delta sink over S3A on the same server.
+"""Appends to a log in an object store that is 50 ms away, beside one request to it.
 
-The server is MinIO on loopback, behind the proxy of the tests, which counts requests and makes each take longer. Both
-sides keep Spark's checkpoint in the store: it is the same work for both, so also told without it.
+MinIO, or moto where that cannot be had, stands behind the proxy of the tests, which lets a request take 50 ms longer.
 """
 
 from __future__ import annotations
 
-import os
+import itertools
 import statistics
-import uuid
 from typing import TYPE_CHECKING
-from unittest.mock import patch
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-import spark_timely as st
-from tests.stores.hadoop import environment, package_settings, s3a_settings
+from spark_timely.log.background import finish_upkeep
+from spark_timely.log.log import create_log, open_log
+from spark_timely.log.store.cloud import open_storage
 from tests.stores.proxy import ProxyProcess
-from tests.stores.servers import minio
+from tests.stores.servers import STORES, MissingError, Server
 
-from .report import Case
+from .report import Case, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from spark_timely.log.writer import StreamWriter
 
-NAMES = ("capture_store_vs_delta_sink", "capture_foreach_batch_store_vs_delta_sink")
-DELAYS_MS = (0, 20)
-ROWS, BATCHES, SKIPPED = 10_000, 8, 2
-LATENESS = 5
+NAMES = ("append_50ms_vs_one_request", "append_50ms_worst_vs_median")
+DELAY_S = 0.05
+# An append that waits for a merge or a checkpoint would be among the appends of a round: both come several times.
+ROUNDS, BLOCKS, APPENDS, REQUESTS = 3, 24, 10, 5
+ROWS = 100
+_SCHEMA = pa.schema([("v", pa.int64())])
 
 
-def run(scratch: Path, wanted: Callable[[str], bool], repeats: int = 3) -> list[Case]:
-    """Measure both sides in turn, in a session of their own: Hadoop's connector is downloaded when it is asked for."""
+def run(scratch: Path, wanted: Callable[[str], bool]) -> list[Case]:
+    """Measure appends and single requests in turn, through one proxy."""
     if not any(map(wanted, NAMES)):
         return []
-    folder = scratch / "minio"
-    folder.mkdir()
-    server = minio(folder).start()
+    n = BLOCKS * APPENDS
+    what = f"an append of {ROWS} rows at {DELAY_S * 1000:.0f} ms a request; peer: {{}}"
+    single = Case(NAMES[0], what.format("one GET of a small file"), 8.0, higher_is_better=False)
+    worst = Case(
+        NAMES[1],
+        f"the slowest of {n} appends as above, with merges and checkpoints among them; peer: their median",
+        3.0,
+        higher_is_better=False,
+    )
+    server = _server(scratch / "store")
     try:
-        with (
-            ProxyProcess(server.address) as proxy,
-            patch.dict(os.environ, environment(server.options(proxy.address))),
-        ):
-            spark = st.session(
-                "bench",
-                master="local[2]",
-                delta=True,
-                **{
-                    "spark.driver.memory": "3g",
-                    "spark.ui.enabled": "false",
-                    "spark.sql.shuffle.partitions": "2",
-                    "spark.sql.parquet.compression.codec": "zstd",
-                    **package_settings(),
-                    **s3a_settings(proxy.address),
-                },
-            )
-            spark.sparkContext.setLogLevel("ERROR")
-            try:
-                return _Sides(spark, proxy, _files(scratch / "incoming")).cases(wanted, repeats)
-            finally:
-                spark.stop()
+        with ProxyProcess(server.address, style=server.style) as proxy:
+            for number in range(ROUNDS):
+                _measure(server, proxy, number, single, worst)
     finally:
         server.stop()
+    settings = {"store": server.name, "appends": n * ROUNDS, "delay_s": DELAY_S}
+    for case in (single, worst):
+        case.settings.update(settings)
+    return [case for case in (single, worst) if wanted(case.name)]
 
 
-def _files(folder: Path) -> Path:
+def _server(folder: Path) -> Server:
     folder.mkdir()
-    for number in range(BATCHES):
-        ids = np.arange(number * ROWS, (number + 1) * ROWS)
-        times = number * 10 + ids % 10
-        pq.write_table(pa.table({"t": times, "id": ids, "value": ids / 7}), folder / f"part-{number:05d}.parquet")
-        os.utime(folder / f"part-{number:05d}.parquet", (1_700_000_000 + number,) * 2)
-    return folder
+    try:
+        return STORES["minio"](folder).start()
+    except MissingError:
+        return STORES["moto"](folder).start()
 
 
-class _Sides:
-    """The two sides; what they say per micro-batch is the median of those that come after the first ones."""
+def _measure(server: Server, proxy: ProxyProcess, number: int, single: Case, worst: Case) -> None:
+    url, options = server.url(f"log {number}"), server.options(proxy.address)
+    log = create_log(url, _SCHEMA, minimum=(0,), storage_options=options)
+    small = open_storage(server.url(f"files {number}"), options)
+    small.write("small", b"x" * 1000)
+    writer = log.writer(owner="bench")
+    times = itertools.count()
+    for _ in range(3):  # opens the stream and the connections
+        _append(writer, times)
+        small.find("small")
+    proxy.delay = DELAY_S
+    took: list[float] = []
+    for _ in range(BLOCKS):
+        block = [seconds(lambda: _append(writer, times)) for _ in range(APPENDS)]
+        asked = [seconds(lambda: small.find("small")) for _ in range(REQUESTS)]
+        single.ours.append(statistics.median(block))
+        single.peer.append(statistics.median(asked))
+        took += block
+    worst.ours.append(max(took))
+    worst.peer.append(statistics.median(took))
+    proxy.delay = 0.0
+    finish_upkeep()
+    _check(url, options, next(times))
 
-    def __init__(self, spark: SparkSession, proxy: ProxyProcess, incoming: Path) -> None:
-        self.spark, self.proxy, self.incoming = spark, proxy, incoming
-        self.requests: dict[str, list[float]] = {}
 
-    def cases(self, wanted: Callable[[str], bool], repeats: int) -> list[Case]:
-        found = []
-        for name, ours in zip(NAMES, (self.sink, self.foreach_batch), strict=True):
-            for delay in DELAYS_MS if wanted(name) else ():
-                found.append(self._case(name, ours, delay, repeats))
-        return found
+def _append(writer: StreamWriter, times: Iterator[int]) -> None:
+    time = next(times)
+    writer.append(pa.table({"_time": [time] * ROWS, "v": range(time * ROWS, (time + 1) * ROWS)}), advance_to=time + 1)
 
-    def _case(self, name: str, ours: Callable[[], float], delay: int, repeats: int) -> Case:
-        by = "the sink" if ours == self.sink else "capture in foreachBatch"
-        case = Case(
-            f"{name}{f'_{delay}ms' if delay else ''}",
-            f"seconds a micro-batch of {ROWS} rows by {by}, log and checkpoint in MinIO over a proxy with {delay} ms a "
-            "request; peer: Spark's Delta sink over S3A on the same server",
-            1.0 if ours == self.sink else None,
-        )
-        self.requests = {}
-        for number in range(-1, repeats):  # the first pair is not counted
-            self.proxy.delay = delay / 1000
-            pair = [ours, self.delta] if number % 2 else [self.delta, ours]
-            took = {each: each() for each in pair}
-            if number >= 0:
-                case.ours.append(took[ours])
-                case.peer.append(took[self.delta])
-        case.settings = {what: statistics.median(counts) for what, counts in self.requests.items()}
-        return case
 
-    def _root(self) -> str:
-        return f"s3a://bucket/{uuid.uuid4().hex[:8]}"
-
-    def _arrivals(self) -> DataFrame:
-        reader = self.spark.readStream.schema("t long, id long, value double").option("maxFilesPerTrigger", 1)
-        return reader.parquet(str(self.incoming))
-
-    def _measured(self, what: str, work: Callable[[], st.CaptureQuery], root: str) -> float:
-        with self.proxy.counting() as seen:
-            query = work()
-            query.awaitTermination()
-        done = [progress for progress in query.recentProgress if progress.numInputRows]
-        if len(done) != BATCHES:
-            message = f"{what}: expected {BATCHES} micro-batches, ran {len(done)}"
-            raise AssertionError(message)
-        place = root.partition("bucket/")[2]
-        own = sum(not request.key.startswith(f"{place}/checkpoint") for request in seen.requests)
-        self.requests.setdefault(f"{what}: requests a micro-batch", []).append(seen.total / BATCHES)
-        self.requests.setdefault(f"{what}: of them not of the checkpoint", []).append(own / BATCHES)
-        return statistics.median(progress.batchDuration / 1000 for progress in done[SKIPPED:])
-
-    def _check(self, rows: DataFrame, what: str) -> None:
-        # Of the data, not of the time.
-        self.proxy.delay = 0.0
-        found = rows.selectExpr("count(*) AS n", "sum(id) AS ids").first()
-        n = ROWS * BATCHES
-        if found is None or (found["n"], found["ids"]) != (n, n * (n - 1) // 2):
-            message = f"{what}: found {found}"
-            raise AssertionError(message)
-
-    def _check_log(self, root: str, what: str) -> None:
-        self._check(self.spark.read.format("delta").load(f"{root}/log").where("_event = 'message'"), what)
-        frontier = st.open_log(f"{root}/log").frontier().to_json()
-        if frontier != [BATCHES * 10 - 1 - LATENESS]:
-            message = f"{what}: the frontier is {frontier}"
-            raise AssertionError(message)
-
-    def delta(self) -> float:
-        root = self._root()
-        writer = self._arrivals().writeStream.format("delta").option("checkpointLocation", f"{root}/checkpoint")
-        took = self._measured("delta", lambda: writer.trigger(availableNow=True).start(f"{root}/table"), root)
-        self._check(self.spark.read.format("delta").load(f"{root}/table"), "Delta sink")
-        return took
-
-    def sink(self) -> float:
-        root = self._root()
-        writer = self._arrivals().writeStream.format("timely").option("checkpointLocation", f"{root}/checkpoint")
-        writer = writer.options(timeColumn="t", frontier="bounded", lateness=LATENESS).trigger(availableNow=True)
-        took = self._measured("timely", lambda: writer.start(f"{root}/log"), root)
-        self._check_log(root, "sink")
-        return took
-
-    def foreach_batch(self) -> float:
-        root = self._root()
-
-        def each(rows: DataFrame, number: int) -> None:
-            st.capture(
-                rows,
-                number,
-                path=f"{root}/log",
-                checkpoint=f"{root}/checkpoint",
-                time_column="t",
-                frontier="bounded",
-                lateness=LATENESS,
-            )
-
-        writer = self._arrivals().writeStream.foreachBatch(each).option("checkpointLocation", f"{root}/checkpoint")
-        took = self._measured("timely", lambda: writer.trigger(availableNow=True).start(), root)
-        self._check_log(root, "capture in foreachBatch")
-        return took
+def _check(url: str, options: dict[str, str], n: int) -> None:
+    log = open_log(url, storage_options=options)
+    found = log.messages()["v"].to_pylist()
+    if sorted(found) != list(range(n * ROWS)) or not log.verify().legal:
+        message = f"expected {n * ROWS} rows once each, found {len(found)}"
+        raise AssertionError(message)
+    if len(log.files()) >= n or log.storage.find("_delta_log/_last_checkpoint") is None:
+        message = f"expected merges and checkpoints among {n} appends, found {len(log.files())} files"
+        raise AssertionError(message)

@@ -32,7 +32,7 @@ from spark_timely.errors import DataLossError, NotBeyondError, SinceViolationErr
 from spark_timely.log.cut import Cut
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.rollback import describe_other_commits, newest_commits, other_commits
-from spark_timely.log.wait import Throttle
+from spark_timely.log.wait import Throttle, idle_poll_s
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Admission, Limits, admit, cut_bytes, default_splits, may_hold
 from spark_timely.spark.base.offsets import Begin, Offset, Selection, iso_of, read_offset
@@ -164,7 +164,8 @@ class ReplayPlanner:
             rows=options.max_rows_per_trigger,
             align=self._align,
         )
-        self._looks = Throttle(options.poll_interval.seconds, now=now)
+        idle_s = 0.0 if "poll_interval" in options.given else idle_poll_s([log])
+        self._looks = Throttle(options.poll_interval.seconds, idle_s=idle_s, now=now)
         self._catalog = Catalog(log, fail_on_data_loss=options.fail_on_data_loss, pause=pause)
         self._arrivals = Arrivals(log, self._catalog, self.layout)
         self._bounds: dict[tuple[str, int, tuple[str, ...] | None], CommitBound] = {}
@@ -584,12 +585,12 @@ class ReplayPlanner:
         """Ask the log for news, at most once per poll interval, and never again once pinned.
 
         Where news is seen at no cost, the interval is not waited for: `processAllAvailable` of a query
-        would come back without what was committed just before.
+        would come back without what was committed just before. Where a look is a request, the interval grows while
+        nothing is new (`idle_poll_s`).
         """
         if not at_once and (self._pinned is not None or not self._looks.due(self._log.has_news)):
             return
-        self._log.refresh()
-        self._looks.done()
+        self._looks.done(moved=self._log.refresh())
 
     # -- lag
 

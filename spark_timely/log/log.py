@@ -62,6 +62,7 @@ from spark_timely.log.store.storage import (
     normal_path,
     promised,
 )
+from spark_timely.log.store.urls import identity
 from spark_timely.log.streams import StreamStates
 from spark_timely.log.verify import VerifyReport, verify_log
 from spark_timely.log.writer import StreamWriter, downgrade_to
@@ -904,7 +905,9 @@ class Log:
                     self._keep_up(states, state.stream, merges=merges)
                     self._states.forget_replaced_rows(states.store.live)
 
-            run_aside((self.path, tuple(sorted(self.store.storage_options.items()))), keep_up)
+            run_aside(
+                (identity(self.path, self.storage_options), tuple(sorted(self.store.storage_options.items()))), keep_up
+            )
 
     def _keep_up(self, states: StreamStates, stream: str, *, merges: bool) -> None:
         if merges and self.merge_every is not None:
@@ -1105,7 +1108,7 @@ def create_log(
     _check_handle(f"could not create log {where!r}", clock, merge_every)
     form = LogFormat.build(schema, times=times, minimum=minimum, kind=kind)
     _check_streams(streams, where)
-    storage_options = promised(storage_options, single_writer=single_writer, flush=flush)
+    storage_options = promised(storage_options, where, single_writer=single_writer, flush=flush)
     check_place(where, storage_options)
     open_ = partial(
         open_log,
@@ -1236,7 +1239,7 @@ def open_log(
 there — hint: ...
     """
     where = normal_path(path)
-    storage_options = promised(storage_options, single_writer=single_writer, flush=flush)
+    storage_options = promised(storage_options, where, single_writer=single_writer, flush=flush)
     storage = open_storage(where, storage_options)
     if storage.local and not os.path.isdir(where):
         found = "a file" if os.path.exists(where) else "nothing there"
@@ -1291,7 +1294,7 @@ def keep_log(path: str | os.PathLike[str], *, storage_options: Mapping[str, str]
     True
     """
     # By process: what a fork takes along does not work in it.
-    key = (os.getpid(), normal_path(path), *sorted((storage_options or {}).items()))
+    key = (os.getpid(), identity(normal_path(path), storage_options), *sorted((storage_options or {}).items()))
     log = _kept.logs.pop(key, None)
     try:
         if log is not None:

@@ -135,7 +135,7 @@ def frame_of_splits(
         key = (split.root, split.lower, split.upper, split.as_of, split.streams, split.consolidate)
         ranges.setdefault(key, []).append(split)
     _check_one(sorted(ranges.values(), key=lambda each: each[0].number))
-    options = checked_options(storage_options) or None
+    options = checked_options(storage_options, *dict.fromkeys(split.root for split in splits)) or None
     found = [_frame(spark, each, layout, open_storage(each[0].root, options)) for each in ranges.values()]
     frames = [frame for frame in found if frame is not None]
     if not frames:

@@ -26,15 +26,17 @@ from spark_timely.dataflow.views import leaves_of, packed, unpacked
 from spark_timely.datasource.clock import Alarm
 from spark_timely.errors import InvalidUsageError, StorageError, WaitTimeoutError, shown
 from spark_timely.log.log import open_log
-from spark_timely.log.store.storage import normal_path
+from spark_timely.log.store.storage import checked_options, normal_path
+from spark_timely.log.store.urls import nearest_log, same_place
 from spark_timely.log.wait import Throttle, wait_until
 from spark_timely.notebook import page, shown_in_notebook
 from spark_timely.protocol.note import OutputFailure
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.base.checkpoint import damaged_file
+from spark_timely.spark.base.credentials import OPTION, credentials_of, joined_options, named_here
 from spark_timely.spark.base.trigger import Trigger, ending_of, parse_trigger
 from spark_timely.spark.dataflow_tasks import DRIVER_BYTES, SparkTasks, catalog_of
-from spark_timely.spark.session import register, spare_progress, stored
+from spark_timely.spark.session import given_to_spark, register, spare_progress, stored
 from spark_timely.time.text import parse_duration
 
 if TYPE_CHECKING:
@@ -90,6 +92,23 @@ class Dataflow(Scope):
             raise InvalidUsageError(msg, hint="give the location of the query's checkpoint")
         self.checkpoint = checkpoint
         self._watched: dict[str, tuple[Log, Callable[[], FileView]]] = {}
+
+    def joined_options(self, credential: str | None, storage_options: Mapping[str, str] | None) -> dict[str, str]:
+        """Return storage options with those of a credential that a session of this process knows, or of a function."""
+        return joined_options(credential, storage_options, named_here())
+
+    def _settle_options(self, spark: SparkSession) -> None:
+        """Take what the credentials' names stand for in the session that runs the dataflow: they may be renewed."""
+        named = credentials_of(spark) if self._named else {}
+        for path, (credential, beside) in self._named.items():  # one turn per log
+            self.storage[path] = checked_options(joined_options(credential, beside, named), path)
+
+    def _shown_options(self, spark: SparkSession, path: str) -> dict[str, str]:
+        """Return the options of a log as Spark may see them."""
+        if path not in self._named:
+            return stored(spark, self.storage[path])
+        credential, beside = self._named[path]
+        return {name: str(value) for name, value in given_to_spark(spark, {OPTION: credential}, beside).items()}
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the graph with its frontiers, read from the logs. Never fails."""
@@ -209,6 +228,7 @@ class Dataflow(Scope):
                 msg, hint="set it to true in this session: else numbers that do not fit are other numbers"
             )
         for flow in flows:
+            flow._settle_options(spark)
             check_plans(flow.sinks, open_logs(flow.sinks, flow.storage))
         register(spark)
         spare_progress(spark)
@@ -216,10 +236,18 @@ class Dataflow(Scope):
         storage = {path: options for flow in flows for path, options in flow.storage.items()}
         # Outputs that are read again too: others may write further streams of their logs.
         first, *others = {leaf.path: None for flow in flows for sink in flow.sinks for leaf in leaves_of(sink.view)}
+        # Spark has its own credentials for the checkpoint; the alarm in it is this library's.
+        near = nearest_log(self.checkpoint, storage)
         lives = ending_of(wanted) is None
         if lives:
+            flow_of = {path: flow for flow in flows for path in flow.storage}
+            visible = {path: flow_of[path]._shown_options(spark, path) for path in (first, *others)}
+            shared = {path: visible[path] for path in others}
+            shared[self.checkpoint] = {} if near is None else flow_of[near]._shown_options(spark, near)
             reader = spark.readStream.format("timely").option("content", "clock").option("run", run)
-            reader = reader.option("alarm", self.checkpoint).options(**stored(spark, storage[first]))
+            reader = reader.option("alarm", self.checkpoint).options(**visible[first])
+            if any(visible.values()) or any(shared.values()):
+                reader = reader.option("logOptions", json.dumps(shared))
             source = reader.option("logs", json.dumps(others)).load(first) if others else reader.load(first)
         else:
             source = spark.readStream.format(_ONE_ROW).option("rowsPerBatch", 1).load()
@@ -235,7 +263,7 @@ class Dataflow(Scope):
             lives,
             _bounds(wanted),
             self.checkpoint,
-            storage[first],
+            {} if near is None else storage[near],
             DRIVER_BYTES if max_bytes_in_driver is None else max_bytes_in_driver,
         )
         location = self.checkpoint if lives else _below(self.checkpoint)
@@ -622,10 +650,11 @@ class DataflowQuery:
         """
         paths = {sink.path: sink for sink in self._logs}
         if log is None and len(paths) == 1:
-            path = next(iter(paths))
-        elif log is not None and normal_path(log) in paths:
-            path = normal_path(log)
+            path: str | None = next(iter(paths))
         else:
+            asked = None if log is None else normal_path(log)
+            path = next((path for path in paths if asked is not None and same_place(path, asked)), None)
+        if path is None:
             msg = f"could not give the result: found outputs {shown(list(paths))}, asked for {shown(log)}"
             raise InvalidUsageError(msg, hint="name one of them")
         self.await_termination()

@@ -42,7 +42,7 @@ from spark_timely.datasource.source import source_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, StorageError, shown
 from spark_timely.log.log import open_log
 from spark_timely.log.store.cloud import open_storage
-from spark_timely.log.store.storage import FileStorage, plain
+from spark_timely.log.store.storage import FileStorage, normal_path, plain
 from spark_timely.spark.base.checkpoint import REPLAY_HEADER
 from spark_timely.spark.base.trigger import Ending, TriggerGiven, ending_of, parse_trigger
 from spark_timely.spark.batch_frame import check_settings, frame_of_splits
@@ -227,7 +227,7 @@ class DriverReplay:
         if not isinstance(checkpoint, str | os.PathLike):
             msg = f"{_ATTEMPT}: found checkpoint={shown(checkpoint)}"
             raise InvalidOptionError(msg, hint="give a folder as text or path", context={"option": "checkpoint"})
-        if os.path.realpath(checkpoint) == os.path.realpath(self._log.path):
+        if os.path.realpath(normal_path(checkpoint, literal=True)) == os.path.realpath(self._log.path):
             msg = f"{_ATTEMPT}: found the log itself as checkpoint {os.fspath(checkpoint)!r}"
             raise InvalidOptionError(msg, hint="give a folder of its own", context={"option": "checkpoint"})
         written = _Checkpoint(os.fspath(checkpoint))

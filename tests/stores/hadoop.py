@@ -65,7 +65,7 @@ def jars() -> str:
     """
     folder = CACHE / f"hadoop-aws-{hadoop_version()}"
     done = folder / "done"
-    with alone():
+    with alone("hadoop-aws"):
         if not done.exists():
             settings = {**package_settings(), "spark.jars.ivy": str(folder), "spark.ui.enabled": "false"}
             got = subprocess.run(
