@@ -77,15 +77,12 @@ def good(spark: SparkSession, root: str, options: dict[str, str]) -> None:
         assert st.open_log(f"{root}/{through}", storage_options=options).messages().num_rows == 2
     for evaluation in ("arrow", "sql"):
         flow = st.Dataflow(evaluation, checkpoint=f"{root}/checkpoints/{evaluation}", evaluation=evaluation)  # type: ignore[arg-type]
-        counts = flow.replay(log).aggregate(n=st.count())
-        schema = pa.schema([("n", pa.int64())])
-        output = st.create_log(f"{root}/{evaluation}", schema, times=("long",), storage_options=options)
-        counts.capture(output)
+        counts = flow.replay(f"{root}/log", storage_options=options).aggregate(n=st.count())
+        counts.capture(f"{root}/{evaluation}", storage_options=options)
         run = flow.start(spark, trigger="availableNow", max_bytes_in_driver=0)
         run.await_termination()
         sys.stdout.write(f"{flow.explain()} {run!r}\n")
-        output.refresh()
-        assert output.messages().num_rows == 2
+        assert st.open_log(f"{root}/{evaluation}", storage_options=options).messages().num_rows == 2
 
     def failing(rows: DataFrame, number: int) -> None:
         raise RuntimeError(f"no {rows} {number}")
@@ -121,11 +118,7 @@ def bad(spark: SparkSession, number: int, url: str, options: dict[str, str], fol
             ).await_termination()
         )
     tried(lambda: st.replay(spark, url, storage_options=options))
-    tried(
-        lambda: st.Dataflow("bad", checkpoint=f"{root}/checkpoints/bad").replay(
-            st.open_log(url, storage_options=options)
-        )
-    )
+    tried(lambda: st.Dataflow("bad", checkpoint=f"{root}/checkpoints/bad").replay(url, storage_options=options))
     sys.stdout.write(f"BAD {number}\n")
 
 
