@@ -394,6 +394,8 @@ def _print_imported(
         if result.stream in found:
             state += f"; read as Timely {result.timely}, the only version that its bytes fit"
         console.line(printable(f"{result.name} \N{RIGHTWARDS ARROW} {result.stream}: {added}; {state}"))
+    if any(dataclasses.replace(types, timely=result.timely).are_updates for result in results):
+        console.line("records are updates (data, time, diff), each at its own time; --updates no: they are none")
     if log is None:
         console.line("nothing came: there is no log yet")
         return

@@ -58,7 +58,7 @@ from spark_timely.log import Log
 from spark_timely.log.files.format import LogFormat, canonical_type, check_stream_name
 from spark_timely.log.log import open_log
 from spark_timely.log.store.storage import checked_options, normal_path
-from spark_timely.log.store.urls import parse_url, same_place
+from spark_timely.log.store.urls import endpoint_of, parse_url, same_place
 from spark_timely.predicate import parse_predicate
 from spark_timely.time.antichain import Antichain
 
@@ -164,7 +164,7 @@ class Scope:
                 raise InvalidUsageError(
                     msg, hint="give logs with times of the same types: all logs of one dataflow have them"
                 )
-        path = self._path_of(opened.path, opened.storage_options)
+        path = self._path_of(name, opened.path, opened.storage_options)
         if path not in self._leaves:
             self._leaves[path] = Replay(name, opened.domain, opened.schema, (), path)
             self.storage[path] = dict(opened.storage_options)
@@ -197,14 +197,21 @@ class Scope:
         if credential is not None:
             self._named[path] = credential, dict(storage_options or {})
 
-    def _path_of(self, path: str, storage_options: Mapping[str, str]) -> str:
+    def _path_of(self, name: str, path: str, storage_options: Mapping[str, str]) -> str:
         """Return the path that a log has in the dataflow: that of the first use, however the place is written now."""
-        if path in self.storage or parse_url(path) is None:
+        if parse_url(path) is None:
             return path
-        return next(
-            (known for known, options in self.storage.items() if same_place(known, path, options, storage_options)),
-            path,
-        )
+        found = path
+        if path not in self.storage:
+            same = (other for other, given in self.storage.items() if same_place(other, path, given, storage_options))
+            found = next(same, path)
+        endpoints = endpoint_of(self.storage.get(found)), endpoint_of(storage_options)
+        if all(endpoints) and endpoints[0] != endpoints[1]:
+            msg = f"could not add operator {name!r}: found log {path!r} at endpoints {shown(endpoints)}"
+            raise InvalidUsageError(
+                msg, hint="use buckets of different names: a dataflow knows a log by its URL", context={"path": path}
+            )
+        return found
 
     def add_sink(
         self,
@@ -218,7 +225,7 @@ class Scope:
         """Capture a view into a stream of a log. See `Stream.capture`."""
         name = self.next_name("capture")
         options = self._options(name, log, credential, storage_options)
-        path = self._path_of(log.path if isinstance(log, Log) else normal_path(log), options)
+        path = self._path_of(name, log.path if isinstance(log, Log) else normal_path(log), options)
         check_stream_name(stream)
         LogFormat.build(view.schema, times=[kind.value for kind in view.domain.types])
         if replaces is not None and not (isinstance(replaces, str) and FINGERPRINT.fullmatch(replaces)):

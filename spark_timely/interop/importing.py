@@ -69,7 +69,7 @@ from spark_timely.log.files.format import TIMESTAMP, canonical_type, check_strea
 from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.machine.decide import decide_open
 from spark_timely.log.machine.state import CommitRequest, DataFile, StreamState
-from spark_timely.protocol.note import ImportMark, Note
+from spark_timely.protocol.note import ImportMark, MicroBatch, Note
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.antichain import Antichain
 
@@ -700,7 +700,7 @@ class StreamImport:
             expected_seq=state.seq,
             files=files,
             reason=f"import of {name}: {high} bytes, {events} events{_without_time(dropped, n_dead)}",
-            note=Note(mark=mark),
+            note=Note(mark=mark, batch=MicroBatch(dead=n_dead) if n_dead else None),
         )
         try:
             outcome = log.commit(request)

@@ -304,14 +304,18 @@ class CaptureReader:
         """Return the times of all stamps, how many each has (None: one each), and where each ends."""
         check(at + 16 > ends, lambda i: _short(at[i], ends[i]))
         width = self.times.width
+        said = body.take(U64, Places.of(at))
         if width:
-            # The number of records comes behind them.
-            sizes = read_counts(body, at, ends - 8, width)
+            room = ends - at - 16  # the number of records comes behind them
+            left = "bytes are left for them"
+            check(
+                said > (room // width).astype(np.uint64),
+                lambda i: Fault(at[i], f"a stamp of {said[i]} times where {room[i]} {left}"),
+            )
         else:
-            units = body.take(U64, Places.of(at))
             most = f"a stamp has at most {_MOST_UNITS}"
-            check(units > _MOST_UNITS, lambda i: Fault(at[i], f"{units[i]} times without bytes, {most}"))
-            sizes = units.astype(np.int64)
+            check(said > _MOST_UNITS, lambda i: Fault(at[i], f"{said[i]} times without bytes, {most}"))
+        sizes = said.astype(np.int64)
         after = at + 8 + sizes * width
         if (sizes == 1).all():
             return self.times.read(body, Places.of(at + 8), vast=True), None, after

@@ -175,3 +175,22 @@ def test_illegal_captures_are_refused_where_they_are_wrong(case: dict[str, Any],
     # Within the event, not only at its first byte.
     length = int.from_bytes(data[case["byte"] : case["byte"] + 8], "little")
     assert case["byte"] <= context["position"] <= case["byte"] + 8 + length
+
+
+GROUPS = sorted({name.rpartition("_w")[0] for name in stamped_captures() if name.rpartition("_w")[2].isdigit()})
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_stamped_streams_of_workers_hold_what_timely_merged(group: str) -> None:
+    found: dict[str, list[Any]] = {}
+    for name in stamped_captures():
+        if name.rpartition("_w")[0] == group:
+            for event in lines(read(name)[0], name):
+                stamp, records = event.get("messages", ([], []))
+                found.setdefault(json.dumps(stamp), []).extend(records)
+    merged = [line for line in vectors(capture_file(group, "merged.jsonl")) if "stamp" in line]
+    wanted = {json.dumps(line["stamp"]): line["data_sorted"] for line in merged}
+    assert len(wanted) == len(merged) > 0
+    assert {stamp: sorted(records) for stamp, records in found.items() if records} == {
+        stamp: records for stamp, records in wanted.items() if records
+    }

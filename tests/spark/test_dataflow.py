@@ -622,7 +622,7 @@ _OF_A_STOP = re.compile(
 )
 
 
-def test_cancelled_job_is_said_in_words_that_spark_takes_for_a_stop() -> None:
+def test_cancelled_job_is_said_in_words_of_a_stop() -> None:
     calls = "\n\tat org.apache.spark.Somewhere.run(Somewhere.scala:1)" * 1000
     long = f"An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job 7 cancelled {calls}"
     try:

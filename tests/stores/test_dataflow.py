@@ -108,6 +108,20 @@ def test_next_start_uses_the_renewed_credential(spark: SparkSession, place: Plac
     assert _words(tmp_path / "copy") == ["a", "b", "c"]
 
 
+def test_snapshots_take_options_of_a_store(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    logs = []
+    for path, options in ((place.url, place.options), (tmp_path / "log", None)):
+        log = spark_timely.create_log(path, SCHEMA, minimum=(0,), kind="collection", storage_options=options)
+        log.writer(owner="me").append(ROWS.append_column("_diff", pa.array([1, 1, 1])), time_column="t", advance_to=3)
+        logs.append(log)
+    rows = spark_timely.snapshot(spark, place.url, 2, storage_options=place.options)
+    assert sorted(row["word"] for row in rows.collect()) == ["a", "b", "c"]
+    far, near = spark_timely.snapshot_at(spark, spark_timely.cut(logs), storage_options=place.options)
+    assert far.count() == near.count() == 3
+    with pytest.raises(InvalidUsageError, match="found storage options beside log"):
+        spark_timely.snapshot(spark, logs[0], 2, storage_options=place.options)
+
+
 def test_output_that_is_the_input_under_another_url_is_refused(place: Place, tmp_path: Path) -> None:
     _filled(place.url, place.options)
     flow = Dataflow("loop", checkpoint=str(tmp_path / "checkpoint"))
@@ -141,6 +155,8 @@ def test_options_of_a_log_that_do_not_fit_are_refused(place: Place, tmp_path: Pa
     with pytest.raises(InvalidUsageError, match="found storage options beside log"):
         flow.replay(log, storage_options=place.options)
     stream = flow.replay(log)
+    with pytest.raises(InvalidUsageError, match=r"found log .* at endpoints .*127\.0\.0\.1:9"):
+        stream.capture(place.url, storage_options={**place.options, "aws_endpoint": "http://127.0.0.1:9"})
     with pytest.raises(InvalidOptionError, match="found an option of S3 for a log in Google"):
         stream.capture("gs://bucket/log", storage_options=place.options)
     assert not flow.sinks

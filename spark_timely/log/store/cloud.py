@@ -73,6 +73,21 @@ _PATIENT_HTTP = {"connect_timeout": timedelta(seconds=5)}
 _ALLOWING = {"S3": "AWS_ALLOW_HTTP", "Azure": "AZURE_ALLOW_HTTP"}
 
 
+# delta-rs has a client for HDFS, but a file that it moves takes a name that somebody else has, so no commit of ours
+# would exclude another (tried with 1.6.6).
+_HDFS = (
+    "mount the file system, give the local path and promise singleWriter=true, for such mounts take no hard links; or"
+    " keep the log in an object store. The checkpoint of a query may stay there"
+)
+_AZURE_HINT = "write abfss://container@account.dfs.core.windows.net/… for a log in Azure, or az://container/…"
+_INSTEAD = {
+    **dict.fromkeys(("hdfs", "webhdfs", "swebhdfs", "viewfs"), _HDFS),
+    **dict.fromkeys(("wasb", "wasbs"), _AZURE_HINT),
+    **dict.fromkeys(("http", "https"), f"write s3://bucket/…, gs://bucket/…; {_AZURE_HINT}"),
+    "s3n": "write s3://bucket/…",
+}
+
+
 def _client(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
     """Return storage options as the client takes them: of the store, of HTTP, of how often it tries."""
     store: dict[str, Any] = {}
@@ -164,7 +179,9 @@ def _opened(uri: str, options: tuple[tuple[str, str], ...], *, patient: bool) ->
         ) from error
     except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
         raise cloud_error(uri, "look into", error) from error
-    raise cloud_error(uri, "look into", ValueError(f"Unknown scheme {scheme!r}"))
+    hint = _INSTEAD.get(scheme, "write s3://, gs:// or abfss:// with the bucket, or a local path")
+    msg = f"could not look into log {uri!r}: found an unknown scheme"
+    raise StorageError(msg, hint=hint, context={"path": uri, "store": ""}, determinate=True)
 
 
 # By URL and options: stores that have answered this process, and those that were seen to refuse a name that is taken.
@@ -782,11 +799,6 @@ def open_storage(
 # What cloud stores say, in the order in which one may hold another; what that means, and what to do.
 _NO_CREDENTIALS = "no credentials"
 _CAUSES = (
-    (
-        "Unknown scheme",
-        "an unknown scheme",
-        "write s3://, gs:// or abfss:// with the bucket, or a local path",
-    ),
     (
         "URL scheme is not allowed|BadScheme",
         "an endpoint without encryption",

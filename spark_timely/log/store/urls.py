@@ -22,11 +22,19 @@ from urllib.parse import unquote
 
 from spark_timely.log.store.keys import SCHEMES
 
-__all__ = ["StoreUrl", "account_of", "clean_url", "identity", "nearest_log", "parse_url", "same_place"]
+__all__ = ["StoreUrl", "account_of", "clean_url", "endpoint_of", "identity", "nearest_log", "parse_url", "same_place"]
 
 _SLASHES: Final = re.compile("//+")
 # Hosts of Azure itself. Others, such as an emulator's, say nothing of the account.
 _AZURE_HOST: Final = re.compile(r"([^.@]+)\.(?:dfs|blob)\..+", re.IGNORECASE)
+_ENDPOINT: Final = (
+    "aws_endpoint_url_s3",
+    *(
+        f"{prefix}{name}"
+        for prefix in ("aws_", "azure_storage_", "azure_", "")
+        for name in ("endpoint_url", "endpoint")
+    ),
+)
 _ACCOUNT: Final = ("azure_storage_account_name", "account_name")
 
 
@@ -110,6 +118,18 @@ def account_of(url: StoreUrl, options: Mapping[str, str] | None, /) -> str:
     given = {name.lower(): value for name, value in (options or {}).items()}
     found = next((given[name] for name in _ACCOUNT if given.get(name)), "")
     return (found or url.account or os.environ.get(_ACCOUNT[0].upper(), "")).lower()
+
+
+def endpoint_of(options: Mapping[str, str] | None, /) -> str:
+    """Return the endpoint that storage options name, without a slash at its end; empty where they name none.
+
+    Examples
+    --------
+    >>> endpoint_of({"AWS_ENDPOINT_URL": "http://minio:9000/"}), endpoint_of(None)
+    ('http://minio:9000', '')
+    """
+    given = {name.lower(): value for name, value in (options or {}).items()}
+    return next((given[name].rstrip("/").lower() for name in _ENDPOINT if given.get(name)), "")
 
 
 def identity(place: str, options: Mapping[str, str] | None = None, /) -> str:

@@ -557,3 +557,14 @@ def test_kept_stamps_are_exported_again(run: Run, log_path: str, tmp_path: Path)
     events = [([0, 9], [(1,), (2,)]), [[3, 1], [0, -1]], ([3], [(4,)]), {3: -1}]
     wanted = capture_bytes(events, time="u64", record="(u64,)", timely="0.32")  # type: ignore[arg-type]
     assert (tmp_path / "typed" / "capture_w0.bin").read_bytes() == wanted
+
+
+def test_records_that_are_taken_for_updates_are_said_to_be(run: Run, log_path: str, tmp_path: Path) -> None:
+    update = ("--time", "u64", "--record", "(string, u64, i64)")
+    file = tmp_path / "x.bin"
+    events = [([3, 5], [("a", 9, 1)]), {0: -1}]
+    file.write_bytes(capture_bytes(events, time="u64", record="(string, u64, i64)", timely="0.32"))  # type: ignore[arg-type]
+    for more, said, time in (((), True, 9), (("--updates", "no"), False, 3)):
+        code, out, _ = run("import", f"{log_path}{time}", str(file), *update, *more)
+        assert (code, "records are updates (data, time, diff), each at its own time" in out) == (0, said)
+        assert open_log(f"{log_path}{time}").messages()["_time"].to_pylist() == [time]

@@ -206,7 +206,7 @@ def event(k: int, words: list[int], *, surplus: int = 0) -> bytes:
 @pytest.mark.parametrize("k", [3, 4, 1 << 20, 1 << 61, (1 << 64) - 1])
 def test_number_of_times_is_bounded_by_the_body(k: int) -> None:
     for chunk_bytes in (64, 4096):
-        with pytest.raises(CaptureFormatError, match=f"at event=0, byte=12: found a length of {k} where"):
+        with pytest.raises(CaptureFormatError, match=f"at event=0, byte=12: found a stamp of {k} times where 16"):
             list(CaptureReader(io.BytesIO(event(k, [5, 6, 0])), **U64, chunk_bytes=chunk_bytes))
 
 
@@ -396,6 +396,9 @@ def test_records_like_updates_can_be_declared_to_be_none() -> None:
     types = types_of(record="(u8, u64, i64)", timely="0.31")
     log, _ = imported([(7, [(1, 9, 1)]), {0: -1}], types)
     assert log.messages()["_time"].to_pylist() == [7]
+    types = types_of(record="(u8, u64, i64)", timely="0.31", updates="yes")
+    log, _ = imported([(7, [(1, 9, 1)]), {0: -1}], types)
+    assert log.messages()["_time"].to_pylist() == [9]
 
 
 def test_updates_may_have_times_of_any_type() -> None:

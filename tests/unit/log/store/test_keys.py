@@ -12,13 +12,17 @@ import pyarrow as pa
 import pytest
 from obstore.exceptions import BaseError, UnknownConfigurationKeyError
 from obstore.store import AzureStore, GCSStore, S3Store
+from pyspark.sql.types import StructType
 
 import spark_timely
+from spark_timely.cli.command import main
+from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.errors import InvalidOptionError
 from spark_timely.log.cut import Cut
 from spark_timely.log.store import keys
 from spark_timely.log.store.cloud import CloudStorage
 from spark_timely.log.store.keys import check_names, client_options, delta_options, own_options
+from spark_timely.sink.start import parse_sink
 
 URLS = {"S3": "s3://bucket/log", "Azure": "abfss://logs@lake.dfs.core.windows.net/a", "Google": "gs://bucket/log"}
 SECRET = "wJalrXUtnFEMIbPxRfiCY"
@@ -144,8 +148,9 @@ _SCHEMA = pa.schema([("v", pa.int64())])
         lambda path, **more: spark_timely.capture(None, 0, path=path, app_id="a", **more),
         lambda path, **more: spark_timely.start(None, path=path, checkpoint="/c", **more),
         lambda path, **more: spark_timely.replay(None, path, **more),
+        lambda path, **more: spark_timely.snapshot(None, path, 1, **more),
     ],
-    ids=["open_log", "create_log", "cut", "wait", "capture", "start", "replay"],
+    ids=["open_log", "create_log", "cut", "wait", "capture", "start", "replay", "snapshot"],
 )
 @pytest.mark.parametrize("where", ["disk", "store"])
 def test_misspelt_option_is_refused_everywhere(use: Callable[..., Any], where: str, tmp_path: Path) -> None:
@@ -154,6 +159,39 @@ def test_misspelt_option_is_refused_everywhere(use: Callable[..., Any], where: s
         use(path, storage_options=MISSPELT)
     assert SECRET not in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("value", ["eu-west-1", SECRET])
+@pytest.mark.parametrize("name", ["storage.aws_regoin", "STORAGE.AWS_REGOIN"])
+def test_misspelt_option_of_the_format_is_refused(name: str, value: str, tmp_path: Path) -> None:
+    source = TimelyDataSource({"path": "s3://bucket/log", name: value})
+    sink = {"path": str(tmp_path / "log"), "checkpointLocation": str(tmp_path / "checkpoint"), name: value}
+    for use in (source.schema, lambda: TimelyDataSource(sink).streamWriter(StructType([]), overwrite=False)):
+        with pytest.raises(InvalidOptionError, match="did you mean 'aws_region'") as caught:
+            use()
+        assert value not in str(caught.value)
+
+
+def test_option_of_another_store_is_refused_by_the_format() -> None:
+    source = TimelyDataSource({"path": "gs://bucket/log", "storage.aws_region": "eu-west-1"})
+    with pytest.raises(InvalidOptionError, match="found an option of S3 for a log in Google"):
+        source.schema()
+
+
+def test_option_of_the_checkpoint_fits_a_capture() -> None:
+    given = {"path": "s3://b/log", "checkpointLocation": "gs://b/checkpoint", "timeColumn": "t"}
+    settings = {"storage.aws_region": "eu-west-1", "storage.google_bucket": "b"}
+    assert parse_sink({**given, **settings}).storage_options == {"aws_region": "eu-west-1", "google_bucket": "b"}
+    with pytest.raises(InvalidOptionError, match="found an option of Azure for a log in S3 and Google"):
+        parse_sink({**given, "storage.azure_storage_account_name": "lake"})
+
+
+def test_command_refuses_a_misspelt_option_before_it_asks(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in (["stats", "s3://bucket/log"], ["ls", "s3://bucket/logs"], ["frontier", "s3://bucket/log"]):
+        assert main([*verb, "--storage", f"aws_secret_acces_key={SECRET}"]) == 2
+        said = capsys.readouterr()
+        assert "did you mean 'aws_secret_access_key'" in said.err
+        assert SECRET not in said.err + said.out
 
 
 def test_cut_takes_options_of_all_its_stores(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from obstore.store import AzureStore
 
 import spark_timely
 from spark_timely.dataflow.engine.inputs import Inputs
-from spark_timely.errors import DataLossError, InvalidUsageError
+from spark_timely.errors import DataLossError, InvalidUsageError, StorageError
 from spark_timely.log.cut import Cut
 from spark_timely.log.store import cloud
 from spark_timely.log.store.storage import normal_path
@@ -160,3 +160,21 @@ def test_input_under_another_url_is_known_to_be_replaced() -> None:
     assert inputs.replaced(sink, note) == {"s3://b/log": "1"}
     (said,) = inputs.changes(sink, note, {"s3://b/log": InputNote("2")})
     assert "'1'" in said
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("hdfs://name-node/logs/a", "mount the file system, give the local path and promise singleWriter=true"),
+        ("viewfs://cluster/logs/a", "mount the file system"),
+        ("wasbs://logs@lake.blob.core.windows.net/a", "write abfss://container@account"),
+        ("https://lake.blob.core.windows.net/logs/a", "write s3://bucket.*abfss://container@account"),
+        ("s3n://bucket/a", "write s3://bucket"),
+        ("odd://bucket/a", "write s3://, gs:// or abfss://"),
+    ],
+)
+def test_scheme_that_nobody_serves_says_what_to_do(url: str, hint: str) -> None:
+    for use in (spark_timely.open_log, lambda path: spark_timely.create_log(path, pa.schema([("v", pa.int64())]))):
+        with pytest.raises(StorageError, match=f"found an unknown scheme — hint: {hint}") as caught:
+            use(url)
+        assert caught.value.determinate
