@@ -84,6 +84,7 @@ class _Sides:
 
     def __init__(self, spark: SparkSession, proxy: ProxyProcess, incoming: Path) -> None:
         self.spark, self.proxy, self.incoming = spark, proxy, incoming
+        self.delay = 0.0
         self.requests: dict[str, list[float]] = {}
 
     def cases(self, wanted: Callable[[str], bool], repeats: int) -> list[Case]:
@@ -103,7 +104,7 @@ class _Sides:
         )
         self.requests = {}
         for number in range(-1, repeats):  # the first pair is not counted
-            self.proxy.delay = delay / 1000
+            self.delay = delay / 1000
             pair = [ours, self.delta] if number % 2 else [self.delta, ours]
             took = {each: each() for each in pair}
             if number >= 0:
@@ -120,9 +121,15 @@ class _Sides:
         return reader.parquet(str(self.incoming))
 
     def _measured(self, what: str, work: Callable[[], st.CaptureQuery], root: str) -> float:
-        with self.proxy.counting() as seen:
-            query = work()
-            query.awaitTermination()
+        # The second of a pair waits as long as the first.
+        self.proxy.delay = self.delay
+        try:
+            with self.proxy.counting() as seen:
+                query = work()
+                query.awaitTermination()
+        finally:
+            # What is looked up then is of the data, not of the time.
+            self.proxy.delay = 0.0
         done = [progress for progress in query.recentProgress if progress.numInputRows]
         if len(done) != BATCHES:
             message = f"{what}: expected {BATCHES} micro-batches, ran {len(done)}"
@@ -134,8 +141,6 @@ class _Sides:
         return statistics.median(progress.batchDuration / 1000 for progress in done[SKIPPED:])
 
     def _check(self, rows: DataFrame, what: str) -> None:
-        # Of the data, not of the time.
-        self.proxy.delay = 0.0
         found = rows.selectExpr("count(*) AS n", "sum(id) AS ids").first()
         n = ROWS * BATCHES
         if found is None or (found["n"], found["ids"]) != (n, n * (n - 1) // 2):
