@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from spark_timely.errors import StorageError, TimelyError
@@ -40,6 +41,7 @@ from spark_timely.protocol.rules import StreamCounts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from spark_timely.log.files.index import FileIndex
     from spark_timely.log.store.base import App, Store
     from spark_timely.log.store.storage import Storage
     from spark_timely.log.streams import CaptureLog, StreamStates
@@ -130,6 +132,13 @@ def add_columns(store: Store, columns: pa.Schema) -> None:
         decide=decide,
         done=lambda: None,
     )
+
+
+def as_data_files(index: FileIndex) -> list[DataFile]:
+    """Return live files as a commit names them that removes them."""
+    none = np.empty((0, index.min_times.shape[1]), np.int64)
+    rows = zip(index.paths.tolist(), index.sizes.tolist(), index.rows.tolist(), index.events.tolist(), strict=True)
+    return [DataFile(path, size, n, event, "{}", none, None) for path, size, n, event in rows]
 
 
 def discard(storage: Storage, files: Iterable[DataFile]) -> None:

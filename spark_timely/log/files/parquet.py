@@ -295,7 +295,9 @@ def _row_groups(times: IntArray, row_group_rows: int) -> list[int]:
     return [*cuts, n]
 
 
-def write_progress_file(storage: Storage, rows: pa.Table, stream: str, seq: int, domain: TimeDomain) -> DataFile:
+def write_progress_file(
+    storage: Storage, rows: pa.Table, stream: str, seq: int, domain: TimeDomain, *, event: str = "progress"
+) -> DataFile:
     """Write one progress batch, or the merged batches of one stream, to a small file, and flush it.
 
     Parameters
@@ -306,6 +308,8 @@ def write_progress_file(storage: Storage, rows: pa.Table, stream: str, seq: int,
     stream, seq
         For the file name: the newest batch.
     domain : TimeDomain
+    event : str
+        `since` and `retain` for rows of that kind, which have the same columns.
     """
     sink = pa.BufferOutputStream()
     # A few rows are read whole: dictionaries, statistics and compression would only cost time.
@@ -319,13 +323,15 @@ def write_progress_file(storage: Storage, rows: pa.Table, stream: str, seq: int,
         write_statistics=not few,
     )
     content = sink.getvalue()
-    path = file_name("progress", stream, seq)
+    path = file_name(event, stream, seq)
     storage.write(path, content)
     storage.flush([path])
-    return describe_progress(path, content.size, rows, domain)
+    return describe_progress(path, content.size, rows, domain, event=event)
 
 
-def describe_progress(path: str, size_bytes: int, rows: pa.Table, domain: TimeDomain) -> DataFile:
+def describe_progress(
+    path: str, size_bytes: int, rows: pa.Table, domain: TimeDomain, *, event: str = "progress"
+) -> DataFile:
     """Describe a file of progress by its rows, in the log's progress schema and not empty."""
     times = domain.from_columns(rows)
     streams, seqs = rows.column("_stream"), rows.column("_seq").to_numpy()
@@ -341,7 +347,7 @@ def describe_progress(path: str, size_bytes: int, rows: pa.Table, domain: TimeDo
         path=path,
         size_bytes=size_bytes,
         n_rows=rows.num_rows,
-        event="progress",
+        event=event,
         stats=stats_json(rows.num_rows, lows, highs, dict.fromkeys(lows, 0)),
         minima=minimal(times),
         bounds=np.stack([low, high]),

@@ -454,11 +454,21 @@ class CloudStorage:
         import obstore
 
         found: bytes | None
+        unclear = False  # whether an attempt may have been done
+
+        def create() -> Any:  # noqa: ANN401 - obstore's classes are not public
+            nonlocal unclear
+            try:
+                return self._create(path, content)
+            except StorageError as error:
+                unclear = unclear or not error.determinate
+                raise
 
         try:
-            made = self._call("write", "put", path, content, file=path, mode="create", use_multipart=False)
+            # Twice is once: of all that have this name in mind one gets it, and what is in it says who.
+            made = self._again(create)
         except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError) as error:
-            # It may be our own attempt that the client tried again after a lost reply.
+            # It may be our own attempt whose reply got lost.
             try:
                 found = self.find(path)
             except StorageError as unread:
@@ -468,17 +478,24 @@ class CloudStorage:
                 raise FileExistsError(path) from error
             return
         except StorageError as error:
-            if error.determinate:
+            if not unclear:
                 raise
             found = None
             with suppress(StorageError):
                 found = self.find(path)
+            if found is None and error.determinate:
+                # What a later attempt was refused for tells nothing of an earlier one.
+                raise self._unclear(error) from error
             if found is None:
                 raise
             if found != content:
                 raise FileExistsError(path) from error
             return
         self._note(path, {**made, "size": len(content)})
+
+    def _create(self, path: str, content: bytes) -> Any:  # noqa: ANN401 - obstore's classes are not public
+        """Ask the store to make a file unless there is one."""
+        return self._call("write", "put", path, content, file=path, mode="create", use_multipart=False)
 
     def check_excludes(self, path: str) -> None:
         """Refuse a store that lets a second writer take a name that is taken. Once in a process, for a log.
@@ -502,7 +519,8 @@ class CloudStorage:
             return  # deleted with all the rest: the commit will find that
         for _ in range(2):  # where it succeeds once, the file may have been deleted a moment ago
             try:
-                self._call("write", "put", path, content, file=path, mode="create", use_multipart=False)
+                # Whatever became of an attempt whose reply got lost, the file is as it was.
+                self._again(lambda: self._create(path, content))
             except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
                 _excluding.add(self._key)
                 return
@@ -821,10 +839,16 @@ _CAUSES = (
     ("NoSuchBucket|BucketNotFound|ContainerNotFound", "no such bucket", "check its name, the region and the endpoint"),
     ("SlowDown|ServerBusy|\\b503 ", "that the store is overloaded", "try again later, or from fewer processes"),
     ("40[13] |Forbidden|Unauthorized|AccessDenied", "access denied", "check the credentials and what they may do"),
+    (
+        "error sending request|request or response body error",
+        "a connection that broke off",
+        "check the network and the endpoint, then try again",
+    ),
 )
 _NO_PLACE = re.compile(r"NoSuchBucket|ContainerNotFound|BucketNotFound|bucket does not exist")
 _HOST_OF_URL = re.compile(r"https?://([^/\s]+)")
-_CODE = re.compile(r"<Code>\s*([A-Za-z0-9_.]+)\s*</Code>")
+# S3 is asked for deletions in bulk: what became of each is said in the client's words.
+_CODE = re.compile(r"(?:<Code>\s*|\(code: )([A-Za-z0-9_.]+)\s*(?:</Code>|\))")
 _SAID = re.compile(r"<Message>\s*([^<]+?)\s*</Message>")
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})\b|\b([45]\d\d) [A-Z][a-z]")
 # What the client says of its own settings.
