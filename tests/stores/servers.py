@@ -235,7 +235,7 @@ def prepare(name: str) -> None:
 
 def _built_minio() -> Path:
     program = CACHE / "bin" / "minio"
-    with _alone("minio"):
+    with alone("minio"):
         if not program.exists():
             go = shutil.which("go")
             if go is None:
@@ -251,15 +251,15 @@ def _installed_azurite() -> tuple[str, Path]:
         raise MissingError("Azurite runs in Node.js, which is not here")
     folder = CACHE / "azurite"
     script = folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-    with _alone("azurite"):
+    with alone("azurite"):
         if not script.exists():
             _run([npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts", AZURITE], {})
     return node, script
 
 
 @contextlib.contextmanager
-def _alone(name: str) -> Iterator[None]:
-    """Let one process at a time build or install the server of a name."""
+def alone(name: str) -> Iterator[None]:
+    """Let one process at a time get what has a name: build, install or download it."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

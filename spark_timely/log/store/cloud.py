@@ -70,6 +70,7 @@ _FIRST = {
 _FIRST_HTTP = {"connect_timeout": timedelta(seconds=3), "timeout": timedelta(seconds=4)}
 _PATIENT: dict[str, Any] = {"retry_timeout": timedelta(seconds=60)}
 _PATIENT_HTTP = {"connect_timeout": timedelta(seconds=5)}
+_ALLOWING = {"S3": "AWS_ALLOW_HTTP", "Azure": "AZURE_ALLOW_HTTP"}
 
 
 # delta-rs has a client for HDFS, but a file that it moves takes a name that somebody else has, so no commit of ours
@@ -97,7 +98,7 @@ def _client(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any],
         key = name.lower()
         plain = key.removeprefix("aws_").removeprefix("azure_").removeprefix("google_")
         if plain in HTTP:
-            http[plain] = value.lower() in ("true", "1", "yes", "on", "y", "t") if plain in _TRUTHS else value
+            http[plain] = _is_true(value) if plain in _TRUTHS else value
         elif key in ("max_retries", "retry_timeout"):
             retry[key] = _number(name, value) if key == "max_retries" else _seconds(name, value)
         elif (part := key.removeprefix("backoff_config.").removeprefix("backoff.")) in _BACKOFF:
@@ -111,6 +112,10 @@ _BACKOFF = frozenset({"init_backoff", "max_backoff", "base"})
 _TRUTHS = frozenset({"allow_http", "allow_invalid_certificates", "http1_only", "http2_only", "randomize_addresses"})
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|millis\w*|s|secs?|seconds?|m|mins?|minutes?|h|hours?)?\s*")
 _UNITS = {"ms": 0.001, "mi": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _is_true(value: str) -> bool:
+    return value.lower() in ("true", "1", "yes", "on", "y", "t")
 
 
 def _seconds(name: str, value: str) -> timedelta:
@@ -150,6 +155,10 @@ def _opened(uri: str, options: tuple[tuple[str, str], ...], *, patient: bool) ->
     }
     scheme = uri.partition("://")[0].lower()
     found = parse_url(uri)
+    # What is given replaces all of this kind that the client itself would find in the environment: this alone.
+    allowed = os.environ.get(_ALLOWING.get(found.store, "")) if found is not None else None
+    if allowed is not None:
+        shared["client_options"].setdefault("allow_http", _is_true(allowed))
     try:
         if scheme == "file":
             return LocalStore(prefix="/" + unquote(urlsplit(uri).path).strip("/"), mkdir=True)

@@ -363,6 +363,14 @@ def test_nobody_at_the_endpoint_is_told_soon(tmp_path: Path, monkeypatch: pytest
     assert not os.listdir(tmp_path)
 
 
+def test_environment_may_allow_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {name: value for name, value in NOBODY.items() if name != "allow_http"}
+    for url, found in (("s3://bucket/no-http", "without encryption"), ("s3a://bucket/http", "nobody answers")):
+        with pytest.raises(StorageError, match=found):
+            CloudStorage(url, options).write("a/b", b"")
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+
+
 def test_option_that_no_store_has_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="'aws_regoin'"):
         open_log("s3://bucket/log", storage_options={**KEYS, "aws_regoin": "x"})
