@@ -22,7 +22,7 @@ import errno
 import glob
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -32,11 +32,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
+from spark_timely.interop.choosing import Selection
 from spark_timely.interop.chunk import CaptureChunk
 from spark_timely.interop.importing import CaptureTypes, import_owner
 from spark_timely.interop.jsonl import chunk_lines
 from spark_timely.interop.layout import TimeLayout, time_text_of
-from spark_timely.interop.schema import Record, columns_of, parse_type, type_of_schema
+from spark_timely.interop.schema import columns_of, parse_type, type_text
 from spark_timely.interop.writer import CaptureEncoder
 from spark_timely.log import Log
 from spark_timely.log.files.parquet import file_times, open_parquet, read_file
@@ -56,21 +57,33 @@ class Exported:
     ----------
     path : str
     events, records, size_bytes : int
+    time, record : str
+        The types, as an import takes them.
     """
 
     path: str
     events: int
     records: int
     size_bytes: int
+    time: str = ""
+    record: str = ""
 
 
-def default_types(log: Log) -> CaptureTypes:
+def default_types(log: Log, selection: Selection | None = None) -> CaptureTypes:
     """Return the types in which a log is exported: those of its imports, else what its columns are.
+
+    Parameters
+    ----------
+    log : Log
+    selection : Selection, optional
+        Columns that are left out, or cast.
 
     Raises
     ------
+    InvalidUsageError
+        If a column is chosen that the log does not have.
     SchemaMismatchError
-        If it has columns that captures do not have.
+        If it has columns that captures do not have, or that cannot be cast so.
 
     Examples
     --------
@@ -80,15 +93,14 @@ def default_types(log: Log) -> CaptureTypes:
     'import u64 {n: option<i64>}'
     """
     found = {types for state in log.streams().values() if (types := import_owner(state)) is not None}
-    if len(found) != 1:
-        return CaptureTypes(parse_type(time_text_of(log.domain)), type_of_schema(log.schema))
-    types = found.pop()
-    known = dict(columns_of(types.record))
-    if set(log.schema.names) <= set(known):
-        return types
-    # Columns that came later, by another query.
-    items = [known.get(f.name) or columns_of(type_of_schema(pa.schema([f])))[0][1] for f in log.schema]
-    return CaptureTypes(types.time, Record(tuple(log.schema.names), tuple(items), "struct"))
+    known = found.pop() if len(found) == 1 else None
+    if selection is None or (selection.columns is None and not selection.casts):
+        if known is not None and set(log.schema.names) <= set(dict(columns_of(known.record))):
+            return known
+        selection = Selection()
+    # An import knows more than the columns that it became; others may have come later, by another query.
+    record = selection.record(log.schema, None if known is None else known.record)
+    return CaptureTypes(parse_type(time_text_of(log.domain)) if known is None else known.time, record)
 
 
 def export_log(
@@ -97,6 +109,8 @@ def export_log(
     *,
     files: int = 1,
     types: CaptureTypes | None = None,
+    columns: Sequence[str] | None = None,
+    casts: Mapping[str, str] | None = None,
     stream: str | None = None,
     up_to: object | None = None,
     name: str = "capture",
@@ -116,6 +130,10 @@ def export_log(
         How many captures.
     types : CaptureTypes, optional
         As in `default_types` unless given.
+    columns : sequence of str, optional
+        Only these, in this order.
+    casts : mapping of str to str, optional
+        By the name of a column the type that it becomes; see `spark_timely.interop.choosing`.
     stream : str, optional
         Only this stream of the log.
     up_to : frontier, optional
@@ -136,9 +154,10 @@ def export_log(
     Raises
     ------
     InvalidUsageError
-        If the log is a collection, a file is there already, or a value cannot be written.
+        If the log is a collection, a file is there already, a value cannot be written, or columns are chosen or cast
+        that the log, or the given type, does not have.
     SchemaMismatchError
-        If the columns do not fit the types.
+        If the columns do not fit the types, or a value not the type that its column is cast to.
 
     Examples
     --------
@@ -153,7 +172,8 @@ def export_log(
         msg = f"could not export log {log.path!r} as captures: found kind={log.kind!r}"
         raise InvalidUsageError(msg, hint="export the log as CDCv2: it is a collection")
     check_files(log, files)
-    types = default_types(log) if types is None else types
+    selection = Selection.parse(columns, casts)
+    types = chosen_types(log, types, selection)
     upper = None if up_to is None else log.domain.parse_frontier(up_to)
     left = _left(log, stream, upper)
     times, counts = times_of(log, stream, upper)
@@ -161,13 +181,15 @@ def export_log(
     _check_times(log, encoder.times)
     suffix = "jsonl" if json_lines else "bin"
     held = still_to_come(times, left)
+    needed = needed_columns(log, types)
     with WholeFiles(f"log {log.path!r}", folder, [f"{name}_w{i}.{suffix}" for i in range(files)]) as whole:
         outputs = [
             CaptureOutput(path, file, encoder, types) for path, file in zip(whole.paths, whole.files, strict=True)
         ]
         dealt = 0
         for low, high in stretches(counts, stretch_rows):
-            rows, at = rows_between(log, log.schema.names, stream, upper, times, low, high)
+            rows, at = rows_between(log, needed, stream, upper, times, low, high)
+            rows = selection.cast(rows)
             for i, output in enumerate(outputs):
                 mine = slice((i - dealt) % files, None, files)
                 output.add(rows.take(np.arange(rows.num_rows)[mine]), at[mine], times[low:high], held[low:high])
@@ -177,6 +199,32 @@ def export_log(
             output.move(left)
         whole.finish()
     return [output.written() for output in outputs]
+
+
+def chosen_types(log: Log, types: CaptureTypes | None, selection: Selection) -> CaptureTypes:
+    """Return the types of an export: those given, which must be of the chosen columns, or those of `default_types`.
+
+    Raises
+    ------
+    InvalidUsageError, SchemaMismatchError
+        As `export_log`.
+    """
+    if types is None:
+        return default_types(log, selection)
+    if selection.columns is not None or selection.casts:
+        wanted = default_types(log, selection).record
+        if wanted != types.record:
+            msg = f"could not export log {log.path!r}: found records of type {type_text(types.record)}"
+            hint = f"declare no records beside columns and casts; those are {type_text(wanted)}"
+            raise InvalidUsageError(msg, hint=hint)
+    return types
+
+
+def needed_columns(log: Log, types: CaptureTypes) -> list[str]:
+    """Return the columns of the log that its records are written from; all, where one is missing."""
+    wanted = {name for name, _ in columns_of(types.record)}
+    names = log.schema.names
+    return [name for name in names if name in wanted] if wanted <= set(names) else names
 
 
 def check_files(log: Log, files: int) -> None:
@@ -378,7 +426,8 @@ class CaptureOutput:
 
     def written(self) -> Exported:
         """Return what was written."""
-        return Exported(str(self.path), self.events, self.records, self.size_bytes)
+        types = (type_text(self.types.time), type_text(self.types.record))
+        return Exported(str(self.path), self.events, self.records, self.size_bytes, *types)
 
 
 def _change(before: IntArray, after: IntArray) -> tuple[IntArray, DiffArray] | None:
