@@ -20,6 +20,7 @@ from . import (
     memory_cases,
     progress_counts,
     progress_reach,
+    store_cases,
 )
 from .data import events
 from .dataflow_cases import DataflowCases
@@ -50,6 +51,7 @@ def main() -> int:
     cases += cli_cases.run(scratch, wanted)
     cases += history_cases.run(scratch, wanted)
     cases += memory_cases.run(scratch, wanted)
+    cases += store_cases.run(scratch, wanted)
     if any(map(wanted, (*NAMES, *dataflow_cases.NAMES, *latency_cases.NAMES))):
         cases += on_spark(given.rows, given.repeats, scratch, wanted)
     write_jsonl(cases, BUILD / "bench.jsonl")

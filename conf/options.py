@@ -254,6 +254,13 @@ class SourceOptions(Options):
     logs: tuple[str, ...] | None = _option(
         "logs", "names", None, "With `content=clock`: paths of further logs to watch, as a JSON list."
     )
+    log_options: str | None = _option(
+        "logOptions",
+        "str",
+        None,
+        "With `content=clock`: options of single logs, and of the alarm's checkpoint, as a JSON object by path, such "
+        'as `{"s3://bucket/log": {"credential": "lake"}}`. Other logs have `credential` and `storage.…` of the read.',
+    )
     run: str | None = _option(
         "run",
         "str",
@@ -374,7 +381,9 @@ class SourceOptions(Options):
         "pollInterval",
         "duration",
         "200ms",
-        "How often at most the log is asked for news; in between Spark is answered from memory.",
+        "How often at most the log is asked for news; in between Spark is answered from memory. If not given, a log in "
+        "an object store is asked less often while nothing is new, down to once a second; a trigger with an interval "
+        "is not held up by that.",
         unit="a duration such as `10 minutes`",
     )
     include_metadata: bool = _option(

@@ -25,8 +25,10 @@ from spark_timely.datasource.recent import RecentProgress
 from spark_timely.errors import DataLossError
 from spark_timely.log.machine.history import History
 from spark_timely.log.machine.rollback import made_last
+from spark_timely.log.machine.since import needed_from
 from spark_timely.log.machine.state import OPEN_STREAM
 from spark_timely.protocol.replay import Limits, admit_commits, default_splits
+from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -197,6 +199,7 @@ class Arrivals:
         low, high = _chosen(low, streams), _chosen(end.seqs, streams)
         self._check_reached(high, end.origin_seqs)
         history = self._since(low, end.selection)
+        self._check_since(history, low)
         commits = _between(history, low, {name: seq for name, seq in high.items() if name != OPEN_STREAM})
         # An opening has no messages; its progress comes first.
         opening_commits = commits[history.seqs[commits] == 0]
@@ -298,6 +301,20 @@ class Arrivals:
         return progress_table(
             sorted_schema(self._layout), self._layout, times, deltas, streams=names.tolist(), seqs=seqs
         )
+
+    def _check_since(self, history: History, low: Seqs) -> None:
+        """Refuse to read commits whose messages may be forgotten, by the frontier that was before them."""
+        domain = self._log.domain
+        before = domain.minimum_frontier
+        if self._log.since() == before:
+            return
+        begun = [name for name, seq in low.items() if seq > 0]
+        if begun:
+            times, counts = history.held({name: low[name] for name in begun}, begun)
+            before = Antichain.from_times(times[counts > 0], domain.arity)
+        at = domain.render_frontier(before)
+        needed = needed_from(self._log.kind, before, domain.minimum)
+        self._log.check_may_read(needed, what=f"read commits of log {self._log.path!r} that were made at frontier={at}")
 
     def _check_reached(self, high: Seqs, origin: Seqs) -> None:
         present = self.present(None)

@@ -62,13 +62,6 @@ class Catalog:
         found: str | None = getattr(self._log, "log_id", None)
         return found
 
-    def since(self) -> Antichain:
-        """Return the frontier from which the log can be read.
-
-        Nothing moves it yet: logical compaction will, by rows with ``_event=since``.
-        """
-        return self._log.domain.minimum_frontier
-
     def index(self, streams: tuple[str, ...] | None = None) -> FileIndex:
         """Return the files of messages in the log's present snapshot; those alone that may hold some streams."""
         version = self._log.generation, self._log.version

@@ -33,14 +33,17 @@ import pyarrow as pa
 
 from spark_timely.errors import DataLossError, InvalidOptionError, InvalidUsageError, StorageError, TimelyError, shown
 from spark_timely.log.store.cloud import open_storage
-from spark_timely.log.store.storage import TableStorage
+from spark_timely.log.store.keys import own_options
+from spark_timely.log.store.storage import TableStorage, checked_options
 from spark_timely.log.wait import Throttle
 from spark_timely.masking import masked_logger
+from spark_timely.spark.base.credentials import refuse_secrets, with_credential
 from spark_timely.spark.base.offsets import iso_of
 
 if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
     from spark_timely.log import Log
+    from spark_timely.spark.base.credentials import Credentials
 
 
 CLOCK_SCHEMA: Final = pa.schema([pa.field("_log", pa.string(), nullable=False), pa.field("_frontier", pa.string())])
@@ -49,7 +52,8 @@ CLOCK_SCHEMA: Final = pa.schema([pa.field("_log", pa.string(), nullable=False), 
 _log = masked_logger("spark_timely.spark")
 
 _VERSION: Final = 1
-_ALLOWED: Final = frozenset({"path", "content", "logs", "run", "alarm", "poll_interval"})
+_STORAGE: Final = "storage."
+_ALLOWED: Final = frozenset({"path", "content", "logs", "log_options", "run", "alarm", "poll_interval"})
 # Looks at the logs that may fail in a row, and the seconds after the first that does; each next time twice as long.
 _TRIES: Final = 6
 _PAUSE_S: Final = 0.5
@@ -67,9 +71,55 @@ def check_clock_options(options: SourceOptions, /) -> None:
         msg = f"could not read a clock: found options {shown(other)}"
         raise InvalidOptionError(
             msg,
-            hint="give path, logs, run, alarm and pollInterval only, with content=clock",
+            hint="give path, logs, logOptions, run, alarm and pollInterval only, with content=clock",
             context={"options": other},
         )
+
+
+def storage_of_logs(options: SourceOptions, credentials: Credentials, /) -> dict[str, dict[str, str]]:
+    """Return the storage options of each log of a clock, and of its alarm's checkpoint, by path.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Parsed; their own storage options are those of all logs that have none for themselves.
+    credentials : mapping
+        What the session's names of credentials stand for.
+
+    Raises
+    ------
+    InvalidOptionError
+        If options of a log are no JSON object of texts, or do not fit it.
+    """
+    found: dict[str, dict[str, str]] = {}
+    given = _by_path(options.log_options)
+    for path in [options.path, *(options.logs or ()), *([options.alarm] if options.alarm else [])]:
+        own = given.get(path)
+        if own is None:
+            found[path] = own_options(path, options.storage_options)
+            continue
+        refuse_secrets(own)
+        full = with_credential(own, credentials)
+        storage = {name[len(_STORAGE) :]: str(value) for name, value in full.items() if name.startswith(_STORAGE)}
+        found[path] = checked_options(storage, path)
+    return found
+
+
+def _by_path(text: str | None) -> dict[str, dict[str, str]]:
+    try:
+        found = json.loads(text or "{}")
+        texts = [text for each in found.values() for pair in each.items() for text in pair]
+    except (ValueError, AttributeError):
+        texts = [None]
+    if not all(isinstance(each, str) for each in texts):
+        # Not the value: it may hold a secret.
+        msg = "could not read a clock: found logOptions that are no JSON object of objects of texts"
+        raise InvalidOptionError(
+            msg,
+            hint='give options by path, such as {"s3://bucket/log": {"credential": "lake"}}',
+            context={"option": "logOptions"},
+        )
+    return dict(found)
 
 
 class Clock:
@@ -83,6 +133,8 @@ class Clock:
         Which run of the query asks.
     poll_s : float
         Seconds between two looks at the logs, at least.
+    idle_poll_s : float, optional
+        Seconds up to which that grows while none moves.
     alarm : Alarm, optional
         By which the query asks for a micro-batch although no log moved.
     now : callable
@@ -103,12 +155,13 @@ class Clock:
         *,
         run: str,
         poll_s: float = 0.2,
+        idle_poll_s: float = 0.0,
         alarm: Alarm | None = None,
         now: Callable[[], float] = monotonic.monotonic,
     ) -> None:
         self._logs = sorted(logs, key=lambda log: log.path)
         self._run = run
-        self._looks = Throttle(poll_s, now=now)
+        self._looks = Throttle(poll_s, idle_s=idle_poll_s, now=now)
         self._alarm = alarm
         self._frontiers: dict[str, object] = {}
         self._iso: dict[str, object] = {}
@@ -169,16 +222,15 @@ class Clock:
         first = not self._looks.begun
         if not at_once and (self._pinned or not self._looks.due(self._has_news, least_s=self._pause_s)):
             return False
-        self._looks.done()
         try:
-            for log in self._logs:
-                log.refresh()
+            moved = [log.refresh() for log in self._logs]
             frontiers = {log.path: log.frontier() for log in self._logs}
             self._frontiers = {path: frontier.to_json() for path, frontier in frontiers.items()}
             # For people alone.
             texts = (iso_of({log.path: frontiers[log.path]}, log.domain) for log in self._logs)
             self._iso = {path: text for each in texts for path, text in each.items()}
         except StorageError as error:
+            self._looks.done()
             self._failed += 1
             if isinstance(error, DataLossError) or first or at_once or self._failed >= _TRIES:
                 raise
@@ -186,6 +238,7 @@ class Clock:
             _log.warning("a clock could not look at its logs, and tries again in %g s: %s", self._pause_s, error)
         else:
             self._failed, self._pause_s = 0, 0.0
+            self._looks.done(moved=any(moved))
         return True
 
 
@@ -291,9 +344,10 @@ class Alarm:
     def _read(self) -> tuple[int, float, float] | None:
         """Return number, seconds and moment of the setting; None where there is none of this run."""
         try:
-            if not self._storage.exists(_FILE):
+            content = self._storage.find(_FILE)
+            if content is None:
                 return None
-            setting = json.loads(bytes(self._storage.read(_FILE)))
+            setting = json.loads(content)
             if setting["version"] != _ALARM_VERSION or setting["run"] != self._run:
                 return None
             return int(setting["number"]), float(setting["after_s"]), float(setting["at"])

@@ -28,11 +28,12 @@ from spark_timely.datasource.bounds import aligned, alignment_of, continue_with,
 from spark_timely.datasource.catalog import Catalog
 from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split, frontier_changes, make_layout
 from spark_timely.datasource.recent import CommitBound
-from spark_timely.errors import DataLossError, NotBeyondError, SinceViolationError
+from spark_timely.errors import DataLossError, NotBeyondError
 from spark_timely.log.cut import Cut
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.rollback import describe_other_commits, newest_commits, other_commits
-from spark_timely.log.wait import Throttle
+from spark_timely.log.machine.since import needed_by_contents, needed_from
+from spark_timely.log.wait import Throttle, idle_poll_s
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Admission, Limits, admit, cut_bytes, default_splits, may_hold
 from spark_timely.spark.base.offsets import Begin, Offset, Selection, iso_of, read_offset
@@ -164,7 +165,8 @@ class ReplayPlanner:
             rows=options.max_rows_per_trigger,
             align=self._align,
         )
-        self._looks = Throttle(options.poll_interval.seconds, now=now)
+        idle_s = 0.0 if "poll_interval" in options.given else idle_poll_s([log])
+        self._looks = Throttle(options.poll_interval.seconds, idle_s=idle_s, now=now)
         self._catalog = Catalog(log, fail_on_data_loss=options.fail_on_data_loss, pause=pause)
         self._arrivals = Arrivals(log, self._catalog, self.layout)
         self._bounds: dict[tuple[str, int, tuple[str, ...] | None], CommitBound] = {}
@@ -281,8 +283,18 @@ class ReplayPlanner:
         elif by_commits and not self._commits(begin.kind, int(str(begin.value)), selection.streams).reached():
             return None
         else:
+            selection = self._whole_from_since(begin, selection)
             origin = self._origin(begin, selection)
+            self._check_since(origin, selection)
         return Offset(selection, position=origin, origin=origin, log_id=self._catalog.log_id)
+
+    def _whole_from_since(self, begin: Begin, selection: Selection) -> Selection:
+        """Let a collection that has forgotten its beginning begin by its contents as of since, pinned in the offset."""
+        since = self._log.since()
+        forgotten = begin.value == self._domain.minimum_frontier != since
+        if not forgotten or selection.as_of is not None or self._log.kind != "collection" or len(since) > 1:
+            return selection
+        return replace(selection, as_of=since)
 
     def _origin(self, begin: Begin, selection: Selection) -> Antichain:
         if begin.kind == "latest":
@@ -293,6 +305,9 @@ class ReplayPlanner:
         assert isinstance(begin.value, Antichain)
         if begin.kind == "as_of" and not selection.snapshot:
             return self._domain.successors(begin.value.elements[0])
+        if begin.value == self._domain.minimum_frontier:
+            # The earliest that there is.
+            return self._log.since() if self._log.kind == "stream" else selection.as_of or begin.value
         return begin.value
 
     def _upper(self, begun: Offset) -> Antichain:
@@ -452,7 +467,7 @@ class ReplayPlanner:
 
     def _plan_complete(self, lower: Antichain, end: Offset, *, opening: bool) -> list[Split]:
         selection, upper = end.selection, end.frontier
-        self._check_since(lower)
+        self._check_since(lower, selection)
         self._check_reached(end)
         catalog = self._catalog.files(selection.streams, selection.as_of)
         files = catalog.select(may_hold(catalog.bounds, lower.times, upper.times)).in_time_order()
@@ -496,16 +511,13 @@ class ReplayPlanner:
 
     # -- checks
 
-    def _check_since(self, lower: Antichain) -> None:
+    def _check_since(self, lower: Antichain, selection: Selection) -> None:
         """Refuse to read times that compaction has merged with later ones (called on every plan)."""
-        since = self._catalog.since()
-        if since.less_equal_frontier(lower):
-            return
-        low, readable = self._domain.render_frontier(lower), self._domain.render_frontier(since)
-        msg = f"could not read log {self._log.path!r} from {low}: found since={readable}"
-        raise SinceViolationError(
-            msg, hint="begin with a new checkpoint at a frontier beyond since", as_of=low, since=readable
-        )
+        if lower == selection.as_of:
+            needed = needed_by_contents(lower.elements[0])
+        else:
+            needed = needed_from(self._log.kind, lower, self._domain.minimum)
+        self._log.check_may_read(needed, what=f"read log {self._log.path!r} from {self._domain.render_frontier(lower)}")
 
     def _check_reached(self, end: Offset) -> None:
         """Refuse an end that the log has not reached: the log was replaced or restored."""
@@ -584,12 +596,12 @@ class ReplayPlanner:
         """Ask the log for news, at most once per poll interval, and never again once pinned.
 
         Where news is seen at no cost, the interval is not waited for: `processAllAvailable` of a query
-        would come back without what was committed just before.
+        would come back without what was committed just before. Where a look is a request, the interval grows while
+        nothing is new (`idle_poll_s`).
         """
         if not at_once and (self._pinned is not None or not self._looks.due(self._log.has_news)):
             return
-        self._log.refresh()
-        self._looks.done()
+        self._looks.done(moved=self._log.refresh())
 
     # -- lag
 

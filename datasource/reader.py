@@ -34,6 +34,7 @@ from spark_timely.errors import DataLossError, InvalidUsageError, SchemaMismatch
 from spark_timely.log.files.parquet import expect_columns
 from spark_timely.log.reader import consolidate_updates
 from spark_timely.log.store.cloud import open_storage
+from spark_timely.log.store.storage import checked_options
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Piece, lexicographically_below, part_of, surely_holds, within
 from spark_timely.spark.base.worker import settle_worker
@@ -184,7 +185,9 @@ def read_splits(
                     msg = f"could not read splits: found no column {missing[0]!r} in {layout.schema.names!r:.200}"
                     raise InvalidUsageError(msg, hint="name columns of the log")
                 layout = layout.with_schema(pa.schema([layout.schema.field(name) for name in columns]))
-            rows = read_split(split, layout, storage=open_storage(split.root, storage_options))
+            rows = read_split(
+                split, layout, storage=open_storage(split.root, checked_options(storage_options, split.root))
+            )
             table = pa.Table.from_batches(rows, layout.schema)
             settle_worker()  # here all that a task needs is loaded
             yield table

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
 from spark_timely.conf.options import CHECK_OPTION, SOURCE_OPTIONS, option_key, parse_options
-from spark_timely.datasource.clock import CLOCK_SCHEMA, check_clock_options
+from spark_timely.datasource.clock import CLOCK_SCHEMA, check_clock_options, storage_of_logs
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log.files.format import METADATA_KEY
-from spark_timely.log.store.storage import normal_path
+from spark_timely.log.store.storage import checked_options, normal_path
+from spark_timely.log.store.urls import same_place
 from spark_timely.spark.base.compat import ADMISSION_CONTROL, require_arrow_sink
 from spark_timely.spark.base.credentials import Credentials, refuse_secrets, with_credential
 from spark_timely.spark.base.schema import arrow_schema, spark_schema
@@ -92,7 +93,7 @@ def _check_of_table(table: Mapping[str, str], given: Mapping[str, str]) -> None:
         return
     asked = {option_key(name): value for name, value in given.items()}
     log = asked.get("path")
-    if log is not None and normal_path(log) != normal_path(table["path"]):
+    if log is not None and not same_place(normal_path(log), normal_path(table["path"])):
         msg = f"could not read a table of format timely: found path={shown(log)}, the table's log is {table['path']!r}"
         raise InvalidOptionError(msg, hint="leave the path out, or use load(path)", context={"option": "path"})
     for name in _OF_COLUMNS:  # a few
@@ -116,10 +117,11 @@ def source_options(given: Mapping[str, object], /) -> SourceOptions:
     Raises
     ------
     InvalidOptionError
-        As `parse_options`.
+        As `parse_options`, and as `spark_timely.log.store.keys.check_names`.
     """
     options = parse_options(SOURCE_OPTIONS, given)
-    other = sorted(options.given & {"logs", "run", "alarm"})
+    checked_options(options.storage_options, options.path, *(options.logs or ()), options.alarm)
+    other = sorted(options.given & {"logs", "log_options", "run", "alarm"})
     if other and options.content != "clock":
         msg = f"could not read the log: found options {shown(other)} with content={options.content!r}"
         raise InvalidOptionError(msg, hint="leave them out: they are for content=clock", context={"options": other})
@@ -201,7 +203,8 @@ class TimelyDataSource(DataSource):
         options = self._source_options(schema)
         if options.content == "clock":
             check_clock_options(options)
-            return (ClockStreamReader if ADMISSION_CONTROL else EarlierClockReader)(options)
+            storage = storage_of_logs(options, self.credentials)
+            return (ClockStreamReader if ADMISSION_CONTROL else EarlierClockReader)(options, storage)
         kind = TimelyStreamReader if ADMISSION_CONTROL else EarlierStreamReader
         return kind(options, self._read_layout(options, schema))
 

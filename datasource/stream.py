@@ -16,7 +16,7 @@ from spark_timely.spark.base.compat import AvailableNow, carrier_limit, reads_al
 from spark_timely.spark.base.worker import settle_worker, short_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql.streaming.datasource import ReadLimit
@@ -184,29 +184,35 @@ class ClockStreamReader(DataSourceStreamReader, AvailableNow):
     Parameters
     ----------
     options : SourceOptions
+    storage : mapping of str to dict
+        Storage options of the logs and of the checkpoint, by path: see `storage_of_logs`.
     """
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, storage: Mapping[str, dict[str, str]]) -> None:
         self._options = options
+        self._storage = dict(storage)
         self._clock: Clock | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the clock and its open logs behind."""
-        return {"_options": self._options, "_clock": None}
+        return {"_options": self._options, "_storage": self._storage, "_clock": None}
 
     @property
     def clock(self) -> Clock:
         """The clock of this process; opens the logs at first use."""
         if self._clock is None:
             from spark_timely.log.log import open_log
+            from spark_timely.log.wait import idle_poll_s
 
             options = self._options
             paths = dict.fromkeys([options.path, *(options.logs or ())])
-            logs = [open_log(path, storage_options=options.storage_options or None) for path in paths]
+            logs = [open_log(path, storage_options=self._storage[path]) for path in paths]
             run, alarm = options.run or "", None
             if options.alarm is not None:
-                alarm = Alarm(options.alarm, run, options.storage_options)
-            self._clock = Clock(logs, run=run, poll_s=options.poll_interval.seconds, alarm=alarm)
+                alarm = Alarm(options.alarm, run, self._storage[options.alarm])
+            every_s = options.poll_interval.seconds
+            idle_s = 0.0 if "poll_interval" in options.given else idle_poll_s(logs)
+            self._clock = Clock(logs, run=run, poll_s=every_s, idle_poll_s=idle_s, alarm=alarm)
         return self._clock
 
     def initialOffset(self) -> dict[str, object]:

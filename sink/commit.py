@@ -35,6 +35,7 @@ from spark_timely.errors import (
 from spark_timely.log.machine.repetition import Repetition, judge_repetition, refused_repetition, shown_source
 from spark_timely.log.machine.state import CommitOutcome, CommitRequest, DataFile
 from spark_timely.log.store.cloud import open_storage
+from spark_timely.log.store.keys import own_options
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.note import Note
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress
@@ -420,7 +421,7 @@ def _create(plan: CapturePlan) -> Log:
         kind=form.kind,
         streams=options.streams,
         exist_ok=True,
-        storage_options=options.storage_options or None,
+        storage_options=own_options(options.path, options.storage_options) or None,
     )
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from spark_timely.errors import ClosedError, LogMissingError, OwnershipError, RolledBackError, shown
 from spark_timely.log.machine.repetition import Repetition, judge_repetition, refused_repetition
 from spark_timely.log.store.cloud import open_storage
+from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import (
     Storage,
     check_place,
@@ -278,7 +279,7 @@ def find_log(path: str, storage_options: dict[str, str]) -> Log | None:
     from spark_timely.log.log import keep_log
 
     try:
-        return keep_log(path, storage_options=storage_options or None)
+        return keep_log(path, storage_options=own_options(path, storage_options) or None)
     except LogMissingError:
         storage = open_storage(path, storage_options)
         if has_table(storage):
@@ -417,7 +418,7 @@ def look_around(options: SinkOptions, query: str | None, log: Log | None, /, *, 
         stream=options.stream,
         log_id=log_id,
         state=None if log is None else log.stream(options.stream),
-        entry=find_entry(entries, path, options.stream, log_id),
+        entry=find_entry(entries, path, options.stream, log_id, options.storage_options),
         gapless=gapless,
     )
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from spark_timely import errors
 from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
 from spark_timely.errors import ClosedError, InvalidOptionError, InvalidUsageError, TimelyError
+from spark_timely.log.store.storage import checked_options
 from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.plan import make_plan
 from spark_timely.spark.base.checkpoint import (
@@ -34,11 +35,31 @@ from spark_timely.spark.base.credentials import Credentials, refuse_secrets, wit
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["answer", "batch_refused", "check_start", "question", "raise_answer", "sink_options"]
+__all__ = ["answer", "batch_refused", "check_start", "parse_sink", "question", "raise_answer", "sink_options"]
 
 _FIELD: Final = "refusal"
 # Stands for the id that a query gets when it starts: nobody owns a stream by it.
 _NEW: Final = "a new query"
+
+
+def parse_sink(options: Mapping[str, object], /, *, checkpoint: str | None = None) -> SinkOptions:
+    """Read the options of a capture; a storage option that neither the log nor the checkpoint knows is refused.
+
+    Parameters
+    ----------
+    options : mapping
+        Names in any case, and values.
+    checkpoint : str, optional
+        Checkpoint of the query, where it is not among the options.
+
+    Raises
+    ------
+    InvalidOptionError
+        As `parse_options`, and as `spark_timely.log.store.keys.check_names`.
+    """
+    parsed = parse_options(SINK_OPTIONS, options)
+    checked_options(parsed.storage_options, parsed.path, parsed.checkpoint_location or checkpoint)
+    return parsed
 
 
 def sink_options(options: Mapping[str, object], /, *, output_mode: str = "append") -> SinkOptions:
@@ -59,7 +80,7 @@ def sink_options(options: Mapping[str, object], /, *, output_mode: str = "append
         If options are unknown, missing or contradict each other, or are about what a sink does not see: the end of its
         query, that nothing comes, rows of other tasks.
     """
-    parsed = parse_options(SINK_OPTIONS, options)
+    parsed = parse_sink(options)
     if output_mode.lower() != "append":
         msg = f"could not start the sink for log {parsed.path!r}: found output mode {output_mode!r}"
         raise InvalidUsageError(
@@ -178,7 +199,7 @@ def answer(asked: str, options: Mapping[str, str], credentials: Credentials, /) 
         mode, gapless = facts["mode"], facts["gapless"]
         refuse_secrets(options)
         full = with_credential(options, credentials)
-        parsed = sink_options(full, output_mode=mode) if gapless else parse_options(SINK_OPTIONS, full)
+        parsed = sink_options(full, output_mode=mode) if gapless else parse_sink(full)
         check_start(StructType.fromJson(facts["schema"]), parsed, gapless=gapless)
     except TimelyError as error:
         refusal = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}

@@ -51,12 +51,13 @@ _MOST_LEVELS = 50
 # Names of options whose values say where and how, not by which right. As object stores spell them, lower case.
 _PREFIXES = r"(?:aws_|azure_|azure_storage_|google_|gcs_|gs_|oss_|s3_|hf_|fs_)?"
 _HARMLESS = re.compile(
-    _PREFIXES + r"(?:(?:default_)?region|endpoint(?:_url)?|endpoint_url_s3|s3_endpoint|metadata_endpoint|authority_host"
+    _PREFIXES + r"(?:(?:default_)?region|endpoint(?:_url)?|endpoint_url_s3|endpoint_url_sts|base_url"
+    r"|s3_endpoint|metadata_endpoint|authority_host"
     r"|bucket(?:_name)?|container(?:_name)?|root|account(?:_name)?|storage_account_name|project(?:_id)?|profile"
     r"|allow_http|allow_invalid_certificates|allow_unsafe_rename|s3_allow_unsafe_rename|timely_flush"
     r"|virtual_hosted_style_request|use_emulator|use_fabric_endpoint|skip_signature|unsigned_payload|s3_express"
     r"|imdsv1_fallback|checksum_algorithm|conditional_put|copy_if_not_exists|s3_locking_provider|request_payer"
-    r"|(?:connect_|retry_|pool_idle_)?timeout|max_retries|pool_max_idle_per_host|http[12]_only|http2_.*|proxy_url"
+    r"|(?:connect_|read_|retry_|pool_idle_)?timeout|max_retries|pool_max_idle_per_host|http[12]_only|http2_.*|proxy_url|proxy_excludes"
     r"|user_agent|randomize_addresses|backoff_config_.*|backoff_.*|disable_tagging|dynamodb_table|delta_dynamo_table_name"
     r"|role_session_name|server_side_encryption|storage_class|(?:default_)?content_type)"
 )

@@ -9,7 +9,7 @@ import os
 import re
 import threading
 import time as clock
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -28,7 +28,13 @@ from spark_timely.interop.cdcv2.collections import CdcImport, export_collection
 from spark_timely.interop.cdcv2.reader import Updates, read_message
 from spark_timely.interop.cdcv2.statements import Statement
 from spark_timely.interop.exporting import Exported, default_types, export_log
-from spark_timely.interop.importing import CaptureTypes, Imported, StreamImport
+from spark_timely.interop.importing import (
+    CaptureTypes,
+    Imported,
+    StreamImport,
+    found_version,
+    hint_at_other_version,
+)
 from spark_timely.interop.jsonl import JsonLines, Line, Lines
 from spark_timely.interop.reader import GrowingFile, Source
 from spark_timely.interop.sockets import Address, Producers, import_socket, is_address
@@ -45,7 +51,9 @@ def _import(
     now: Callable[[], float] = clock.monotonic,
     pause: Callable[[float], None] = clock.sleep,
 ) -> bool:
-    types = CaptureTypes.parse(options.time, options.record)
+    types = CaptureTypes.parse(
+        options.time, options.record, timely=options.timely, stamps=options.stamps, updates=options.updates
+    )
     target = _Target(options, types)
     if options.format == "cdcv2":
         return _import_cdcv2(options, types, target, console)
@@ -54,7 +62,7 @@ def _import(
     files = [capture for capture in options.captures if capture not in addresses]
     _check_files(files)
     _check_distinct(files)
-    wrap = _wrapped(options.format, types)
+    json_lines = options.format == "jsonl"
     results: dict[str, Imported] = {}
     total = sum(os.path.getsize(file) for file in files) if options.format == "timely" and not addresses else None
     with contextlib.ExitStack() as stack:
@@ -64,14 +72,24 @@ def _import(
         tasks: dict[str, StreamImport] = {}
         for capture, stream in named:
             if capture in addresses:
-                tasks[capture] = StreamImport(target.source(own=True), stream, types, name=capture, max_delay_s=1.0)
+                tasks[capture] = StreamImport(
+                    target.source(own=True),
+                    stream,
+                    types,
+                    name=capture,
+                    unstamped=options.unstamped,
+                    max_delay_s=1.0,
+                )
             else:
                 name = os.path.basename(capture)
-                tasks[capture] = StreamImport(target.source(), stream, types, name=name, report=bar.update)
+                tasks[capture] = StreamImport(
+                    target.source(), stream, types, name=name, unstamped=options.unstamped, report=bar.update
+                )
+        found = _settle(tasks, files, json_lines=json_lines, follow=options.wait is not None)
         for file in files:
             if not tasks[file].position:
-                with GrowingFile(file) as opened:
-                    tasks[file].rehearse(wrap(opened))
+                with GrowingFile(file) as opened, _hinted(tasks[file], file, json_lines=json_lines):
+                    tasks[file].rehearse(_wrapped(tasks[file], json_lines=json_lines)(opened))
         target.reserve(list(tasks.values()))
         wait_s = 0.0 if options.wait is None else options.wait.seconds
 
@@ -85,7 +103,9 @@ def _import(
         try:
             for file in files:
                 bar.update(tasks[file].position)
-                results[file] = tasks[file].take_file(file, wait=wait, wrap=wrap)
+                wrap = _wrapped(tasks[file], json_lines=json_lines)
+                with _hinted(tasks[file], file, json_lines=json_lines):
+                    results[file] = tasks[file].take_file(file, wait=wait, wrap=wrap)
             threads.join()
         except KeyboardInterrupt:
             threads.stop()
@@ -93,8 +113,31 @@ def _import(
         finally:
             threads.wait()
         threads.check()
-    _print_imported(target.log, types, [results[capture] for capture, _ in named], console)
+    _print_imported(target.log, types, [results[capture] for capture, _ in named], found, console)
     return True
+
+
+def _settle(tasks: Mapping[str, StreamImport], files: list[str], *, json_lines: bool, follow: bool) -> set[str]:
+    """Find the versions of timely that were not declared; return the streams of which one was found."""
+    unknown = {capture: task for capture, task in tasks.items() if task.types.timely is None}
+    for capture, task in unknown.items():
+        if follow or capture not in files:
+            msg = f"could not import {shown(capture)}: found no --timely with a capture that is followed"
+            hint = "give --timely 0.31 or --timely 0.32: the bytes do not say it, and may be good in both at first"
+            raise InvalidOptionError(msg, hint=hint)
+        task.settle(found_version(capture, task.types, json_lines=json_lines))
+    return {task.stream for task in unknown.values()}
+
+
+@contextlib.contextmanager
+def _hinted(task: StreamImport, file: str, *, json_lines: bool) -> Iterator[None]:
+    """Say of bytes that cannot be read whether they fit the other version of timely."""
+    try:
+        yield
+    except CaptureFormatError as error:
+        if not task.position:
+            hint_at_other_version(error, file, task.types, json_lines=json_lines)
+        raise
 
 
 def _check_files(files: list[str]) -> None:
@@ -116,16 +159,24 @@ def _check_distinct(files: list[str]) -> None:
             raise InvalidOptionError(msg, hint="give each capture once: its records would be in the log twice")
 
 
-def _wrapped(form: str, types: CaptureTypes) -> Callable[[GrowingFile], Source]:
+def _wrapped(task: StreamImport, *, json_lines: bool) -> Callable[[GrowingFile], Source]:
     """Return what gives the bytes of a capture for those of a file."""
-    if form == "jsonl":
-        return lambda file: JsonLines(file, types.time, types.record)
+    types = task.types
+    if json_lines:
+        return lambda file: JsonLines(file, types.time, types.record, timely=types.version)
     return lambda file: file
 
 
 def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, target: _Target, console: Console) -> bool:
     """Import messages from all files into one stream; those that are not complete are left for another time."""
     _check_files(options.captures)
+    if options.timely is not None or (options.stamps, options.unstamped, options.updates) != (
+        "refuse",
+        "refuse",
+        "auto",
+    ):
+        msg = "could not read the command line: found --timely, --stamps, --unstamped or --updates with --format cdcv2"
+        raise InvalidOptionError(msg, hint="leave them out: messages of CDCv2 have no stamps, and are the same in both")
     if len(options.stream) > 1 or options.wait is not None:
         msg = "could not read the command line: found --wait, or more than one --stream, with --format cdcv2"
         raise InvalidOptionError(msg, hint="leave them out: all files together are one stream, and are read once")
@@ -313,7 +364,9 @@ class _Listeners:
         raise first
 
 
-def _print_imported(log: Log | None, types: CaptureTypes, results: list[Imported], console: Console) -> None:
+def _print_imported(
+    log: Log | None, types: CaptureTypes, results: list[Imported], found: set[str], console: Console
+) -> None:
     if log is None:  # nobody came
         domain = types.layout.domain
         frontier = domain.minimum_frontier
@@ -334,7 +387,15 @@ def _print_imported(log: Log | None, types: CaptureTypes, results: list[Imported
             state += f", {count_text(result.unfinished, 'byte')} of an event that is not whole yet"
         if result.missing:
             state += f"; sent once more, but for the last {count_text(result.missing, 'byte')}"
+        if result.dropped:
+            state += f"; {count_text(result.dropped, 'record')} without a time left out"
+        if result.dead:
+            state += f"; {count_text(result.dead, 'record')} without a time set apart as dead letters"
+        if result.stream in found:
+            state += f"; read as Timely {result.timely}, the only version that its bytes fit"
         console.line(printable(f"{result.name} \N{RIGHTWARDS ARROW} {result.stream}: {added}; {state}"))
+    if any(dataclasses.replace(types, timely=result.timely).are_updates for result in results):
+        console.line("records are updates (data, time, diff), each at its own time; --updates no: they are none")
     if log is None:
         console.line("nothing came: there is no log yet")
         return
@@ -354,6 +415,9 @@ def _export(options: argparse.Namespace, console: Console) -> bool:
     index = log.files()
     total = int(index.rows.sum()) if bool((index.rows >= 0).all()) else None
     form = options.format or ("cdcv2" if log.kind == "collection" else "timely")
+    if form == "cdcv2" and options.timely is not None:
+        msg = "could not read the command line: found --timely with --format cdcv2"
+        raise InvalidOptionError(msg, hint="leave it out: messages of CDCv2 have no stamps, and are the same in both")
     if form == "cdcv2" and options.stream is not None:
         msg = "could not read the command line: found --stream with --format cdcv2"
         raise InvalidOptionError(msg, hint="leave --stream out: a collection is what all its streams add up to")
@@ -374,6 +438,7 @@ def _export(options: argparse.Namespace, console: Console) -> bool:
                 options.folder,
                 files=options.files,
                 types=types,
+                timely=options.timely,
                 stream=options.stream,
                 up_to=options.up_to,
                 name=options.name,

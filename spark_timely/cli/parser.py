@@ -199,6 +199,32 @@ def _import_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time", metavar="TYPE", required=True, help="type of the times")
     parser.add_argument("--record", metavar="TYPE", required=True, help=f"type of the records; {_TYPES}")
     parser.add_argument(
+        "--timely",
+        choices=["0.31", "0.32"],
+        help="version of timely that writes the captures; needed with addresses, with --wait, and where both fit the"
+        " bytes. Kept with the stream (the only one that all bytes of a file fit)",
+    )
+    parser.add_argument(
+        "--stamps",
+        choices=["refuse", "column"],
+        default="refuse",
+        help="what to do with records that have several times of a partial order, as 0.32 allows; column keeps the"
+        " times of each record's message in a column 'stamp' (refuse)",
+    )
+    parser.add_argument(
+        "--unstamped",
+        choices=["refuse", "drop", "dead-letter"],
+        default="refuse",
+        help="what to do with records that have no time, as 0.32 allows; drop counts them (refuse)",
+    )
+    parser.add_argument(
+        "--updates",
+        choices=["auto", "yes", "no"],
+        default="auto",
+        help="whether records are updates (data, time, diff), each at its own time (auto: those of 0.32 that have the"
+        " type (data, time, i64))",
+    )
+    parser.add_argument(
         "--stream",
         metavar="NAME",
         action="append",
@@ -231,6 +257,11 @@ def _export_arguments(parser: argparse.ArgumentParser) -> None:
         "--time", metavar="TYPE", help="type of the times; by default as imported, or as the log has them"
     )
     parser.add_argument("--record", metavar="TYPE", help=f"type of the records; {_TYPES}")
+    parser.add_argument(
+        "--timely",
+        choices=["0.31", "0.32"],
+        help="version of timely that is to read the captures (as imported; 0.31 for other logs)",
+    )
     parser.add_argument("--stream", metavar="NAME", help="only this stream of the log")
     parser.add_argument(
         "--up-to", metavar="FRONTIER", help="only times not beyond this frontier; the captures end there"

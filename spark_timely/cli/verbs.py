@@ -33,7 +33,8 @@ from spark_timely.log.log import open_log
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.state import StreamState
 from spark_timely.log.store.cloud import open_storage
-from spark_timely.log.store.storage import TableStorage, promised
+from spark_timely.log.store.keys import own_options
+from spark_timely.log.store.storage import TableStorage, checked_options, normal_path, promised
 from spark_timely.log.wait import passes, wait_for, wait_until
 from spark_timely.masking import masked
 from spark_timely.time.antichain import Antichain
@@ -50,7 +51,7 @@ def asked_log(options: argparse.Namespace) -> Log:
 
 def reach(path: str, options: Mapping[str, str] | None) -> TableStorage:
     """Return access to a folder; in an object store after one look, which says soon where nobody is there."""
-    storage = open_storage(path, options)
+    storage = open_storage(path, checked_options(options, normal_path(path)))
     if not storage.local:
         storage.names("_delta_log")
     return storage
@@ -743,9 +744,10 @@ def _asked(options: argparse.Namespace) -> tuple[list[Log], Callable[[Antichain]
         msg = f"could not read the command line: found LOG {shown(options.log)} beside --cut"
         raise InvalidUsageError(msg, hint="leave LOG out: a cut names its logs")
     cut = Cut.from_json(_text(options.cut))
+    given = checked_options(storage_options(options), *(entry.path for entry in cut.logs))
     for entry in cut.logs:  # as many turns as logs
-        reach(entry.path, storage_options(options))
-    return open_cut(cut, storage_options=storage_options(options)), cut.reached_by
+        reach(entry.path, own_options(entry.path, given))
+    return open_cut(cut, storage_options=given), cut.reached_by
 
 
 _FILE_HINT = "give a file with what str(cut) gives, or - for standard input"

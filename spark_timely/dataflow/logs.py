@@ -25,6 +25,7 @@ from spark_timely.log import Log
 from spark_timely.log.files.format import LogFormat
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store.cloud import open_storage
+from spark_timely.log.store.urls import identity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -97,17 +98,17 @@ def open_logs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) -> d
         except LogMissingError:
             if path not in written:
                 raise
-    _check_paths(sinks, logs)
+    _check_paths(sinks, logs, storage)
     made = [sink for path, sink in written.items() if path not in logs]
     for sink in made:
         logs[sink.path] = _create_log(sink, [other for other in sinks if other.path == sink.path], storage[sink.path])
-        _check_paths(sinks, logs)  # where two paths lead to one place and do not show it
+        _check_paths(sinks, logs, storage)  # where two paths lead to one place and do not show it
     for sink in sinks:  # one turn per output
         _open_stream(logs[sink.path], sink)
     return logs
 
 
-def _check_paths(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
+def _check_paths(sinks: Sequence[Sink], logs: Mapping[str, Log], storage: Mapping[str, dict[str, str]]) -> None:
     """Refuse a log that is written and has two paths (invariant 1)."""
     users: dict[str, tuple[str, str]] = {}
     for sink in sinks:
@@ -117,7 +118,7 @@ def _check_paths(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
             users.setdefault(leaf.path, (leaf.name, "reads"))
     first: dict[str, str] = {}
     for path, (name, _) in users.items():  # one turn per log, those that are written first
-        other = first.setdefault(_identity(path, logs), path)
+        other = first.setdefault(_identity(path, logs, storage), path)
         user, does = users[other]
         if other != path and does == "writes":
             msg = f"could not start operator {name!r}: found log {path!r} to be log {other!r}, which {user!r} writes"
@@ -129,11 +130,11 @@ def _check_paths(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
             )
 
 
-def _identity(path: str, logs: Mapping[str, Log]) -> str:
+def _identity(path: str, logs: Mapping[str, Log], storage: Mapping[str, dict[str, str]]) -> str:
     """Return what two paths of one log have in common."""
     if path in logs:
         return logs[path].log_id
-    return os.path.realpath(path) if open_storage(path).local else path
+    return os.path.realpath(path) if open_storage(path).local else identity(path, storage.get(path))
 
 
 def _create_log(sink: Sink, beside: Sequence[Sink], storage_options: dict[str, str]) -> Log:

@@ -13,7 +13,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import pyarrow as pa
@@ -57,7 +57,8 @@ from spark_timely.errors import (
 from spark_timely.log import Log
 from spark_timely.log.files.format import LogFormat, canonical_type, check_stream_name
 from spark_timely.log.log import open_log
-from spark_timely.log.store.storage import normal_path
+from spark_timely.log.store.storage import checked_options, normal_path
+from spark_timely.log.store.urls import endpoint_of, parse_url, same_place
 from spark_timely.predicate import parse_predicate
 from spark_timely.time.antichain import Antichain
 
@@ -102,6 +103,7 @@ class Scope:
         self.evaluation = evaluation
         self.sinks: list[Sink] = []
         self.storage: dict[str, dict[str, str]] = {}
+        self._named: dict[str, tuple[str, dict[str, str]]] = {}  # by log: the credential, and the options beside it
         self._leaves: dict[str, Replay] = {}
         self._operators = 0
 
@@ -114,12 +116,24 @@ class Scope:
         self._operators += 1
         return f"{kind}_{self._operators}"
 
-    def replay(self, log: str | os.PathLike[str] | Log, /) -> Stream:
+    def replay(
+        self,
+        log: str | os.PathLike[str] | Log,
+        /,
+        *,
+        credential: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> Stream:
         """Read a log: its messages, and its frontier.
 
         Parameters
         ----------
         log : path or Log
+        credential : str, optional
+            Which credential to use for a cloud URL: a name that `spark_timely.credential` gave in this process, or
+            ``module:function``. Looked up here, and again when the dataflow is started.
+        storage_options : mapping of str to str, optional
+            Credentials and settings for a cloud URL. They win over those of the credential. Each log has its own.
 
         Returns
         -------
@@ -131,10 +145,13 @@ class Scope:
             If there is no log.
         InvalidUsageError
             If its times are of other types than those of another log of the dataflow, or it is a
-            collection.
+            collection; or a log that is open is given with options.
+        InvalidOptionError
+            If there is no credential of that name, or the log's store does not know an option.
         """
         name = self.next_name("replay")
-        opened = log if isinstance(log, Log) else open_log(log)
+        options = self._options(name, log, credential, storage_options)
+        opened = log if isinstance(log, Log) else open_log(log, storage_options=options)
         if opened.kind != "stream":
             msg = f"could not add operator {name!r}: found log {opened.path!r} of kind={opened.kind!r}"
             raise InvalidUsageError(
@@ -147,15 +164,68 @@ class Scope:
                 raise InvalidUsageError(
                     msg, hint="give logs with times of the same types: all logs of one dataflow have them"
                 )
-        if opened.path not in self._leaves:
-            self._leaves[opened.path] = Replay(name, opened.domain, opened.schema, (), opened.path)
-            self.storage[opened.path] = dict(opened.storage_options)
-        return Stream(self, self._leaves[opened.path])
+        path = self._path_of(name, opened.path, opened.storage_options)
+        if path not in self._leaves:
+            self._leaves[path] = Replay(name, opened.domain, opened.schema, (), path)
+            self.storage[path] = dict(opened.storage_options)
+            self._keep_name(path, credential, storage_options)
+        return Stream(self, self._leaves[path])
 
-    def add_sink(self, view: View, log: str | os.PathLike[str] | Log, stream: str, replaces: str | None = None) -> None:
+    def _options(
+        self,
+        name: str,
+        log: str | os.PathLike[str] | Log,
+        credential: str | None,
+        storage_options: Mapping[str, str] | None,
+    ) -> dict[str, str]:
+        """Return the storage options of a log, as far as they are given: by name or by value."""
+        if not isinstance(log, Log):
+            return checked_options(self.joined_options(credential, storage_options), normal_path(log))
+        if credential is not None or storage_options is not None:
+            msg = f"could not add operator {name!r}: found storage options beside log {log.path!r}, which is open"
+            raise InvalidUsageError(msg, hint="leave them out, or give the path of the log")
+        return dict(log.storage_options)
+
+    def joined_options(self, credential: str | None, storage_options: Mapping[str, str] | None) -> dict[str, str]:
+        """Return storage options with those of a credential, for which a scope that knows no session has no names."""
+        if credential is not None:
+            msg = f"could not use credential {shown(credential)}: found a scope that belongs to no session"
+            raise InvalidUsageError(msg, hint="use spark_timely.Dataflow, or give storage_options")
+        return checked_options(storage_options)
+
+    def _keep_name(self, path: str, credential: str | None, storage_options: Mapping[str, str] | None) -> None:
+        if credential is not None:
+            self._named[path] = credential, dict(storage_options or {})
+
+    def _path_of(self, name: str, path: str, storage_options: Mapping[str, str]) -> str:
+        """Return the path that a log has in the dataflow: that of the first use, however the place is written now."""
+        if parse_url(path) is None:
+            return path
+        found = path
+        if path not in self.storage:
+            same = (other for other, given in self.storage.items() if same_place(other, path, given, storage_options))
+            found = next(same, path)
+        endpoints = endpoint_of(self.storage.get(found)), endpoint_of(storage_options)
+        if all(endpoints) and endpoints[0] != endpoints[1]:
+            msg = f"could not add operator {name!r}: found log {path!r} at endpoints {shown(endpoints)}"
+            raise InvalidUsageError(
+                msg, hint="use buckets of different names: a dataflow knows a log by its URL", context={"path": path}
+            )
+        return found
+
+    def add_sink(
+        self,
+        view: View,
+        log: str | os.PathLike[str] | Log,
+        stream: str,
+        replaces: str | None = None,
+        credential: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
         """Capture a view into a stream of a log. See `Stream.capture`."""
         name = self.next_name("capture")
-        path = log.path if isinstance(log, Log) else normal_path(log)
+        options = self._options(name, log, credential, storage_options)
+        path = self._path_of(name, log.path if isinstance(log, Log) else normal_path(log), options)
         check_stream_name(stream)
         LogFormat.build(view.schema, times=[kind.value for kind in view.domain.types])
         if replaces is not None and not (isinstance(replaces, str) and FINGERPRINT.fullmatch(replaces)):
@@ -174,13 +244,23 @@ class Scope:
                 path=route,
             )
         self.sinks.append(Sink(name, view, path, stream, f"dataflow {self.name}", replaces))
-        self.storage.setdefault(path, dict(log.storage_options) if isinstance(log, Log) else {})
+        if path not in self.storage or not self.storage[path]:
+            self.storage[path] = options
+            self._keep_name(path, credential, storage_options)
 
-    def spool(self, view: View, log: str | os.PathLike[str] | Log, stream: str, replaces: str | None = None) -> Stream:
+    def spool(
+        self,
+        view: View,
+        log: str | os.PathLike[str] | Log,
+        stream: str,
+        replaces: str | None = None,
+        credential: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> Stream:
         """Capture a view, and replay the log that it is captured into. See `Stream.spool`."""
-        self.add_sink(view, log, stream, replaces)
+        self.add_sink(view, log, stream, replaces, credential, storage_options)
         sink = self.sinks[-1]
-        return self.replay(open_logs([sink], self.storage)[sink.path])
+        return self.replay(open_logs([sink], self.storage)[sink.path])  # has its options by now
 
     def _below(self, view: View) -> dict[str, list[str]]:
         """Return the logs that a view is made from, through other outputs too, each with how."""
@@ -815,7 +895,14 @@ class Stream:
         return self._made(Notified(name, domain, schema, inputs, function, given, later, named))
 
     def capture(
-        self, log: str | os.PathLike[str] | Log, /, *, stream: str = "main", replaces: str | None = None
+        self,
+        log: str | os.PathLike[str] | Log,
+        /,
+        *,
+        stream: str = "main",
+        replaces: str | None = None,
+        credential: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
     ) -> None:
         """Append the rows of complete times to a log, exactly once, and move its frontier along.
 
@@ -841,9 +928,14 @@ class Stream:
             Where an output was moved, or an input put back or another log made in its place, on purpose: what the error
             names. The rows in the log stay as they are, and the dataflow continues at the output's frontier with the
             inputs as they are. This holds for what that error named and nothing else; a step later it has no effect.
+        credential : str, optional
+        storage_options : mapping of str to str, optional
+            As in `Dataflow.replay`: for this log.
 
         Raises
         ------
+        InvalidOptionError
+            If there is no credential of that name, or the log's store does not know an option.
         InvalidUsageError
             If the dataflow captures into this stream already, a column cannot be kept, or `replaces` is no fingerprint.
         CyclicSummaryError
@@ -855,10 +947,17 @@ class Stream:
 
             flow.replay("/data/flights").filter("delay > 15").capture("/data/late")
         """
-        self._scope.add_sink(self.view, log, stream, replaces)
+        self._scope.add_sink(self.view, log, stream, replaces, credential, storage_options)
 
     def spool(
-        self, log: str | os.PathLike[str] | Log, /, *, stream: str = "main", replaces: str | None = None
+        self,
+        log: str | os.PathLike[str] | Log,
+        /,
+        *,
+        stream: str = "main",
+        replaces: str | None = None,
+        credential: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
     ) -> Stream:
         """Capture into a log of its own, and continue with what is replayed from it, in the same dataflow.
 
@@ -873,6 +972,9 @@ class Stream:
             Which stream of the log the dataflow owns.
         replaces : str, optional
             As in `capture`. Outputs that are made from a spool have its plan in theirs.
+        credential : str, optional
+        storage_options : mapping of str to str, optional
+            As in `Dataflow.replay`: for this log.
 
         Examples
         --------
@@ -882,7 +984,7 @@ class Stream:
             hours.filter("n > 100").capture("/data/busy")
             hours.delay(st.windows("1 day")).aggregate(by="origin", n=st.sum("n")).capture("/data/days")
         """
-        return self._scope.spool(self.view, log, stream, replaces)
+        return self._scope.spool(self.view, log, stream, replaces, credential, storage_options)
 
     def probe(self) -> Probe:
         """Return what tells how far the outputs made from this stream are.

@@ -2,8 +2,9 @@
 
 Their types are declared in a small language (`schema`). In: bytes (`reader`, by the `layout` of each type) or lines of
 JSON (`jsonl`), from a file or a socket (`sockets`), become events in columns (`chunk`, `records`), which are judged by
-the protocol; a `StreamImport` (`importing`) commits them to a log, and knows how far it came. Out: `export_log` reads a
-log by ranges of times, and `CaptureEncoder` (`writer`) writes the events. `cdcv2` does both for the messages of CDCv2.
+the protocol, and whose records get the times that stamps leave them (`stamps`); a `StreamImport` (`importing`) commits
+them to a log, and knows how far it came. Out: `export_log` reads a log by ranges of times, and `CaptureEncoder`
+(`writer`) writes the events. `cdcv2` does both for the messages of CDCv2.
 
 Examples
 --------
@@ -21,16 +22,26 @@ if TYPE_CHECKING:
     from spark_timely.interop.cdcv2.collections import CdcImport as CdcImport
     from spark_timely.interop.cdcv2.reader import CdcReader as CdcReader
     from spark_timely.interop.exporting import export_log as export_log
+    from spark_timely.interop.importing import CaptureTypes as CaptureTypes
     from spark_timely.interop.importing import StreamImport as StreamImport
     from spark_timely.interop.reader import CaptureReader as CaptureReader
     from spark_timely.interop.writer import CaptureEncoder as CaptureEncoder
 
-__all__ = ["CaptureEncoder", "CaptureReader", "CdcImport", "CdcReader", "StreamImport", "export_log"]
+__all__ = [
+    "CaptureEncoder",
+    "CaptureReader",
+    "CaptureTypes",
+    "CdcImport",
+    "CdcReader",
+    "StreamImport",
+    "export_log",
+]
 
 # Loaded on first use: the sink imports `statements` in every task.
 _MODULES = {
     "CaptureEncoder": "writer",
     "CaptureReader": "reader",
+    "CaptureTypes": "importing",
     "CdcImport": "cdcv2.collections",
     "CdcReader": "cdcv2.reader",
     "StreamImport": "importing",

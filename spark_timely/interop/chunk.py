@@ -3,10 +3,15 @@
 The real timely checks nothing, so a capture may break it. All events of a chunk are judged at once; only where one is
 wrong they are judged again, one after the other, to name it.
 
+A message of timely 0.31 has a time, one of 0.32 a *stamp*: a sorted multiset of times, mostly of one, maybe of none.
+Its bytes do not say which of both it is.
+
 Invariants
 ----------
-1. What a chunk holds says which bytes it came from: to write it gives these bytes.
+1. What a chunk holds says which bytes it came from: to write it gives these bytes, with the times of stamps sorted.
 2. Events keep their order; progress entries keep theirs, repeats and zeros included.
+3. Each time of a stamp is used as a message at that time alone would use it; a stamp without times uses none. No
+   message changes what is held.
 """
 
 from __future__ import annotations
@@ -14,16 +19,41 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_timely.errors import NegativeCountError, ProtocolError, shown
-from spark_timely.interop.layout import Offsets, TimeLayout
+from spark_timely.errors import InvalidUsageError, NegativeCountError, ProtocolError, shown
+from spark_timely.interop.layout import Offsets, TimeLayout, bounds_of, cut_times
 from spark_timely.protocol.event import StreamEvents
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress, verify_events
 from spark_timely.time.arrays import DiffArray, IntArray
+
+TimelyVersion: TypeAlias = Literal["0.31", "0.32"]
+"""Whose captures: their messages have a time (0.31) or a stamp (0.32)."""
+
+VERSIONS: tuple[TimelyVersion, ...] = get_args(TimelyVersion)
+
+
+def timely_version(text: object) -> TimelyVersion:
+    """Return a version of timely whose captures are known.
+
+    Raises
+    ------
+    InvalidUsageError
+        If it is none.
+
+    Examples
+    --------
+    >>> timely_version("0.32")
+    '0.32'
+    """
+    if text not in VERSIONS:
+        msg = f"could not use captures of Timely {shown(text)}: found none of {', '.join(VERSIONS)}"
+        raise InvalidUsageError(msg, hint="give the version of the crate that writes or reads them, as text")
+    return text
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,8 +68,9 @@ class CaptureChunk:
         Where each event begins in the stream, in bytes, and where the last ends; zeros where it has no bytes.
     first_event : int
         Number of the first event in the stream.
-    times : ndarray of int64, shape (m, k)
-        Time of each event of messages.
+    times : ndarray of int64, shape (s, k)
+        Times of the events of messages, those of a stamp sorted by their coordinates. As uint64 where a stamp has a
+        time of 2^63 or more, which no log holds.
     counts : ndarray of int64, shape (m,)
         Records of each event of messages.
     records : pyarrow.RecordBatch
@@ -48,6 +79,8 @@ class CaptureChunk:
         All entries of progress.
     progress_counts : ndarray of int64, shape (e - m,)
         Entries of each event of progress.
+    stamps : ndarray of int64, shape (m,), optional
+        How many times each event of messages has; one each if not given.
     """
 
     is_messages: npt.NDArray[np.bool_]
@@ -59,6 +92,7 @@ class CaptureChunk:
     progress_times: IntArray
     progress_deltas: DiffArray
     progress_counts: Offsets
+    stamps: Offsets | None = None
 
     @property
     def n_events(self) -> int:
@@ -72,16 +106,36 @@ class CaptureChunk:
 
     @property
     def record_times(self) -> IntArray:
-        """Time of each record, shape (n, k)."""
+        """Time of each record, shape (n, k), where each event of messages has one time."""
         return np.repeat(self.times, self.counts, axis=0)
 
+    @property
+    def stamp_sizes(self) -> Offsets:
+        """How many times each event of messages has, shape (m,)."""
+        return np.ones(self.counts.shape[0], np.int64) if self.stamps is None else self.stamps
+
+    def check_stamps(self, timely: TimelyVersion) -> None:
+        """Refuse stamps that a version has no place for.
+
+        Raises
+        ------
+        InvalidUsageError
+            If a message has not one time, and 0.31 is to read it.
+        """
+        if timely != "0.31" or self.stamps is None or (self.stamps == 1).all():
+            return
+        i = int(np.argmax(self.stamps != 1))
+        msg = f"could not write messages as Timely 0.31 has them: found {self.stamps[i]} times in message={i}"
+        raise InvalidUsageError(msg, hint="write them for 0.32: a message of 0.31 has one time")
+
     def stream_events(self) -> StreamEvents:
-        """Return the events as the protocol judges them, an event of messages by its time alone."""
+        """Return the events as the protocol judges them, an event of messages by its times alone."""
         steps = np.cumsum(~self.is_messages, dtype=np.int64)
         entries = self.progress_counts.shape[0]
+        uses = steps[self.is_messages]
         return StreamEvents(
-            self.times,
-            steps[self.is_messages],
+            cut_times(self.times),
+            uses if self.stamps is None else np.repeat(uses, self.stamps),
             self.progress_times,
             self.progress_deltas,
             np.repeat(np.arange(entries, dtype=np.int64), self.progress_counts),
@@ -153,10 +207,12 @@ def _judge_slowly(
 ) -> StreamCounts:
     """Judge one event after the other, to name the one that is wrong."""
     message = 0
+    used, bounds = cut_times(chunk.times), bounds_of(chunk.stamp_sizes)
     for number, (kind, part) in enumerate(chunk.walk()):
         try:
             if kind:
-                check_messages(counts, chunk.times[message : message + 1], stream=stream, domain=times.domain)
+                stamp = used[bounds[message] : bounds[message + 1]]
+                check_messages(counts, stamp, stream=stream, domain=times.domain)
                 message += 1
             else:
                 counts = check_progress(

@@ -7,7 +7,8 @@ soon as it can: whoever replays it learns early what is complete.
 Invariants
 ----------
 1. Each capture by itself is a valid stream; together they have each row once, at its time.
-2. At its end each capture holds the log's frontier: nothing of it is said to be complete that is not.
+2. At its end each capture holds the log's frontier: nothing of it is said to be complete that is not. Before, it holds
+   what the stamps need that are still to come, where the log has kept stamps.
 3. Files appear under their names when all of them are whole and on the disk, and never before. One that is there is
    never written over, also if it came while the export ran.
 4. An export that fails leaves nothing. What one leaves that was killed has no name that counts, and goes with
@@ -23,7 +24,7 @@ import glob
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -33,11 +34,12 @@ import pyarrow.compute as pc
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.interop.choosing import Selection
-from spark_timely.interop.chunk import CaptureChunk
+from spark_timely.interop.chunk import VERSIONS, CaptureChunk, TimelyVersion
 from spark_timely.interop.importing import CaptureTypes, import_owner
 from spark_timely.interop.jsonl import chunk_lines
-from spark_timely.interop.layout import TimeLayout, time_text_of
+from spark_timely.interop.layout import Offsets, TimeLayout, time_text_of
 from spark_timely.interop.schema import columns_of, parse_type, type_text
+from spark_timely.interop.stamps import STAMP, stamp_keys, stamps_of
 from spark_timely.interop.writer import CaptureEncoder
 from spark_timely.log import Log
 from spark_timely.log.files.parquet import file_times, open_parquet, read_file
@@ -92,15 +94,30 @@ def default_types(log: Log, selection: Selection | None = None) -> CaptureTypes:
     >>> types.owner
     'import u64 {n: option<i64>}'
     """
-    found = {types for state in log.streams().values() if (types := import_owner(state)) is not None}
-    known = found.pop() if len(found) == 1 else None
+    found = {replace(types, timely=None, updates="auto") for types in _imports(log)}
+    known = replace(found.pop(), timely=_version(log)) if len(found) == 1 else None
+    stamped = known is not None and known.stamps == "column"
+    schema = pa.schema([field for field in log.schema if field.name != STAMP or not stamped])
     if selection is None or (selection.columns is None and not selection.casts):
-        if known is not None and set(log.schema.names) <= set(dict(columns_of(known.record))):
+        if known is not None and set(schema.names) <= set(dict(columns_of(known.record))):
             return known
         selection = Selection()
     # An import knows more than the columns that it became; others may have come later, by another query.
-    record = selection.record(log.schema, None if known is None else known.record)
-    return CaptureTypes(parse_type(time_text_of(log.domain)) if known is None else known.time, record)
+    record = selection.record(schema, None if known is None else known.record)
+    if known is None:
+        return CaptureTypes(parse_type(time_text_of(log.domain)), record)
+    return replace(known, record=record)
+
+
+def _imports(log: Log) -> list[CaptureTypes]:
+    """Return with which types each stream that was imported came."""
+    return [types for state in log.streams().values() if (types := import_owner(state)) is not None]
+
+
+def _version(log: Log) -> TimelyVersion | None:
+    """Return the only version of timely whose captures a log was made of, None if there is none or more."""
+    versions = {types.timely for types in _imports(log)}
+    return versions.pop() if len(versions) == 1 else None
 
 
 def export_log(
@@ -111,6 +128,7 @@ def export_log(
     types: CaptureTypes | None = None,
     columns: Sequence[str] | None = None,
     casts: Mapping[str, str] | None = None,
+    timely: TimelyVersion | None = None,
     stream: str | None = None,
     up_to: object | None = None,
     name: str = "capture",
@@ -134,6 +152,9 @@ def export_log(
         Only these, in this order.
     casts : mapping of str to str, optional
         By the name of a column the type that it becomes; see `spark_timely.interop.choosing`.
+    timely : str, optional
+        Version of timely that is to read them, ``0.31`` or ``0.32``; that of the types or of the log's imports unless
+        given, and 0.31 where they say none. Stamps that the log has kept go back to where they were.
     stream : str, optional
         Only this stream of the log.
     up_to : frontier, optional
@@ -154,8 +175,8 @@ def export_log(
     Raises
     ------
     InvalidUsageError
-        If the log is a collection, a file is there already, a value cannot be written, or columns are chosen or cast
-        that the log, or the given type, does not have.
+        If the log is a collection, a file is there already, a value cannot be written, as a stamp of several times for
+        0.31, or columns are chosen or cast that the log, or the given type, does not have.
     SchemaMismatchError
         If the columns do not fit the types, or a value not the type that its column is cast to.
 
@@ -177,11 +198,15 @@ def export_log(
     upper = None if up_to is None else log.domain.parse_frontier(up_to)
     left = _left(log, stream, upper)
     times, counts = times_of(log, stream, upper)
-    encoder = CaptureEncoder(time=types.time, record=types.record)
+    version = timely or types.timely or _version(log) or VERSIONS[0]
+    encoder = CaptureEncoder(time=types.time, record=types.record, timely=version)
     _check_times(log, encoder.times)
     suffix = "jsonl" if json_lines else "bin"
-    held = still_to_come(times, left)
+    stamped = any(each.stamps == "column" for each in _imports(log))
+    held = still_to_come(times, left, _stamp_times(log, stream, upper, times) if stamped else None)
     needed = needed_columns(log, types)
+    if stamped and STAMP not in needed:
+        needed.append(STAMP)
     with WholeFiles(f"log {log.path!r}", folder, [f"{name}_w{i}.{suffix}" for i in range(files)]) as whole:
         outputs = [
             CaptureOutput(path, file, encoder, types) for path, file in zip(whole.paths, whole.files, strict=True)
@@ -189,10 +214,17 @@ def export_log(
         dealt = 0
         for low, high in stretches(counts, stretch_rows):
             rows, at = rows_between(log, needed, stream, upper, times, low, high)
+            keys = None
+            if stamped:
+                # Those of one stamp together: they are messages then.
+                keys = stamp_keys(rows[STAMP])
+                order = np.lexsort((keys, at))
+                rows, at, keys = rows.take(order), at[order], keys[order]
             rows = selection.cast(rows)
             for i, output in enumerate(outputs):
                 mine = slice((i - dealt) % files, None, files)
-                output.add(rows.take(np.arange(rows.num_rows)[mine]), at[mine], times[low:high], held[low:high])
+                part = rows.take(np.arange(rows.num_rows)[mine])
+                output.add(part, at[mine], times[low:high], held[low:high], None if keys is None else keys[mine])
             dealt += rows.num_rows
             report(rows.num_rows)
         for output in outputs:
@@ -295,18 +327,35 @@ def times_of(log: Log, stream: str | None, upper: Antichain | None) -> tuple[Int
     return times[first], np.add.reduceat(counts, first)
 
 
-def still_to_come(times: IntArray, left: Antichain) -> list[IntArray]:
+def still_to_come(times: IntArray, left: Antichain, used: list[IntArray] | None = None) -> list[IntArray]:
     """Return for each time the minima of it, of all that come after it, and of what is left open.
 
-    One turn per distinct time, each over the width of a frontier.
+    One turn per distinct time, each over the width of a frontier; `used` are other times that its rows need, in their
+    stamps.
     """
     minima = left.times.reshape(-1, times.shape[1])
     held: list[IntArray] = []
-    for time in times[::-1]:
-        if not less_equal(minima, time[None, :]).any():
-            minima = np.concatenate([time[None, :], minima[~less_equal(time[None, :], minima)]])
+    for i in range(times.shape[0] - 1, -1, -1):
+        for time in (times[i], *(() if used is None else used[i])):
+            if not less_equal(minima, time[None, :]).any():
+                minima = np.concatenate([time[None, :], minima[~less_equal(time[None, :], minima)]])
         held.append(minima)
     return held[::-1]
+
+
+def _stamp_times(log: Log, stream: str | None, upper: Antichain | None, times: IntArray) -> list[IntArray]:
+    """Return for each of the distinct times, in their order, the times in the stamps of its rows."""
+    schema = pa.schema([log.format.data_schema.field(name) for name in ("_stream", *log.domain.columns, STAMP)])
+    pairs = np.empty((0, 1 + times.shape[1]), np.int64)
+    for path in log.files().paths.tolist():  # as many turns as files
+        table, at = _wanted(log, read_file(log.storage, path, schema), stream, upper)
+        elements, sizes = stamps_of(table[STAMP])
+        # All distinct times are among the first ones, in lexicographic order.
+        number = np.unique(np.concatenate([times, at]), axis=0, return_inverse=True)[1].ravel()[times.shape[0] :]
+        found = np.concatenate([np.repeat(number, sizes)[:, None], elements], axis=1)
+        pairs = np.unique(np.concatenate([pairs, found]), axis=0)
+    bounds = np.searchsorted(pairs[:, 0], np.arange(times.shape[0] + 1))
+    return [pairs[low:high, 1:] for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)]
 
 
 def stretches(counts: IntArray, stretch_rows: int) -> Iterator[tuple[int, int]]:
@@ -365,14 +414,19 @@ class CaptureOutput:
         self.arity = encoder.times.arity
         self.held = np.array([encoder.times.domain.minimum], np.int64)
 
-    def add(self, rows: pa.Table, at: IntArray, times: IntArray, held: list[IntArray]) -> None:
-        """Write rows, of which `at` numbers the times, each after what is held then."""
+    def add(
+        self, rows: pa.Table, at: IntArray, times: IntArray, held: list[IntArray], keys: Offsets | None = None
+    ) -> None:
+        """Write rows, of which `at` numbers the times and `keys` the stamps, each after what is held then."""
         kinds: list[bool] = []
         message_at: list[int] = []
         counts: list[int] = []
         changes: list[tuple[IntArray, DiffArray]] = []
-        numbers, sizes = np.unique(at, return_counts=True)
-        for number, size in zip(numbers.tolist(), sizes.tolist(), strict=True):  # one turn per time
+        firsts: list[int] = []
+        starts = _runs(at, keys)
+        sizes = np.diff(starts)
+        # One turn per time, and per stamp of it.
+        for start, number, size in zip(starts.tolist(), at[starts[:-1]].tolist(), sizes.tolist(), strict=False):
             change = _change(self.held, held[number])
             if change is not None:
                 self.held = held[number]
@@ -381,8 +435,12 @@ class CaptureOutput:
             for first in range(0, size, _EVENT_RECORDS):
                 kinds.append(True)
                 message_at.append(number)
+                firsts.append(start + first)
                 counts.append(min(_EVENT_RECORDS, size - first))
-        self._write(kinds, times[np.array(message_at, np.int64)], np.array(counts, np.int64), rows, changes)
+        at_times, stamps = times[np.array(message_at, np.int64)], None
+        if keys is not None:
+            at_times, stamps = stamps_of(rows[STAMP].take(np.array(firsts, np.int64)))
+        self._write(kinds, at_times, np.array(counts, np.int64), rows, changes, stamps)
 
     def move(self, frontier: Antichain) -> None:
         """Write the progress to a frontier, if it is another than what is held."""
@@ -398,6 +456,7 @@ class CaptureOutput:
         counts: DiffArray,
         rows: pa.Table,
         changes: list[tuple[IntArray, DiffArray]],
+        stamps: Offsets | None = None,
     ) -> None:
         if not kinds:
             return
@@ -413,9 +472,11 @@ class CaptureOutput:
             np.concatenate([np.empty((0, self.arity), np.int64), *(change[0] for change in changes)]),
             np.concatenate([np.empty(0, np.int64), *(change[1] for change in changes)]),
             np.array([change[1].shape[0] for change in changes], np.int64),
+            stamps,
         )
         if self.path.suffix == ".jsonl":
-            lines = chunk_lines(self.encoder.fit(chunk), time=self.types.time, record=self.types.record)
+            chunk, timely = self.encoder.fit(chunk), self.encoder.timely
+            lines = chunk_lines(chunk, time=self.types.time, record=self.types.record, timely=timely)
             data = "".join(f"{line}\n" for line in lines).encode()
         else:
             data = self.encoder.encode(chunk)
@@ -428,6 +489,16 @@ class CaptureOutput:
         """Return what was written."""
         types = (type_text(self.types.time), type_text(self.types.record))
         return Exported(str(self.path), self.events, self.records, self.size_bytes, *types)
+
+
+def _runs(at: IntArray, keys: Offsets | None) -> Offsets:
+    """Return where each run of equal values begins, and at last how many there are."""
+    if not at.shape[0]:
+        return np.zeros(1, np.int64)
+    other = at[1:] != at[:-1]
+    if keys is not None:
+        other |= keys[1:] != keys[:-1]
+    return np.concatenate([[0], np.flatnonzero(other) + 1, [at.shape[0]]])
 
 
 def _change(before: IntArray, after: IntArray) -> tuple[IntArray, DiffArray] | None:

@@ -4,6 +4,9 @@ What a commit holds are the events of a stretch of the capture, all messages bef
 is as legal as the events one by one are, which is checked before: a progress only allows times beyond
 those it had, and who may use a time after it might use it before.
 
+The bytes of a capture do not say which version of timely wrote them, and may be good in both. So it is declared, or
+found by a look at all bytes of a file that is not followed, where they fit one version only; and kept with the stream.
+
 Invariants
 ----------
 1. The log says how far it has the capture: position and number of events are in the commit that has
@@ -14,6 +17,8 @@ Invariants
    yet, are made when there is something to commit, or when a capture has ended well.
 5. The stream's frontier in the log is that of the capture, up to its last whole event: what is missing
    at the end of an unfinished capture keeps it where it is.
+6. A version of timely is never concluded from a part of a capture that may grow; one that was found not to fit does not
+   fit however the capture grows.
 """
 
 from __future__ import annotations
@@ -22,6 +27,8 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TypeVar, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +38,7 @@ from spark_timely.errors import (
     CaptureFormatError,
     InvalidUsageError,
     LogFormatError,
+    OwnershipError,
     RolledBackError,
     SchemaMismatchError,
     StorageError,
@@ -39,18 +47,29 @@ from spark_timely.errors import (
     UpperMismatchError,
     shown,
 )
-from spark_timely.interop.chunk import CaptureChunk, judge_chunk
+from spark_timely.interop.chunk import VERSIONS, CaptureChunk, TimelyVersion, judge_chunk, timely_version
 from spark_timely.interop.jsonl import JsonLines
 from spark_timely.interop.layout import TimeLayout
 from spark_timely.interop.reader import CaptureReader, GrowingFile, Source
-from spark_timely.interop.schema import Type, arrow_schema, parse_type, type_text
+from spark_timely.interop.schema import Type, arrow_schema, columns_of, parse_type, type_text
+from spark_timely.interop.stamps import (
+    STAMP,
+    Placed,
+    StampRules,
+    Stamps,
+    Unstamped,
+    Updates,
+    are_updates,
+    place_records,
+    stamp_type,
+)
 from spark_timely.log import Log
 from spark_timely.log.commit import discard_refused
-from spark_timely.log.files.format import canonical_type, check_stream_name, conform
+from spark_timely.log.files.format import TIMESTAMP, canonical_type, check_stream_name, conform
 from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.machine.decide import decide_open
 from spark_timely.log.machine.state import CommitRequest, DataFile, StreamState
-from spark_timely.protocol.note import ImportMark, Note
+from spark_timely.protocol.note import ImportMark, MicroBatch, Note
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.antichain import Antichain
 
@@ -59,32 +78,108 @@ _OWNER = "import "
 
 @dataclass(frozen=True, slots=True)
 class CaptureTypes:
-    """What was declared of captures: the types of their times and records.
+    """What was declared of captures: the types of their times and records, and how stamps are read.
 
     Parameters
     ----------
     time, record : Type
+    timely : str, optional
+        Version of timely that wrote them, ``0.31`` or ``0.32``; None if that is not known yet.
+    stamps : str
+        ``column`` keeps the stamps of 0.32 in a column `stamp`; ``refuse`` refuses records with several times of a
+        partial order, of which none is theirs.
+    updates : str
+        Whether records are updates (data, time, diff), which stand at their own times: ``yes``, ``no``, or ``auto``:
+        those of 0.32 that have the type ``(data, time, i64)``.
 
     Examples
     --------
     >>> CaptureTypes.parse("u64", "(String, u64)").owner
     'import u64 (string, u64)'
+    >>> CaptureTypes.parse("u64", "(String, u64)", timely="0.32").owner
+    'import timely=0.32 u64 (string, u64)'
     """
 
     time: Type
     record: Type
+    timely: TimelyVersion | None = None
+    stamps: Stamps = "refuse"
+    updates: Updates = "auto"
 
     @classmethod
-    def parse(cls, time: str, record: str) -> CaptureTypes:
-        """Read both; raises `InvalidUsageError`."""
-        types = cls(parse_type(time), parse_type(record))
+    def parse(
+        cls,
+        time: str,
+        record: str,
+        *,
+        timely: str | None = None,
+        stamps: str = "refuse",
+        updates: str = "auto",
+    ) -> CaptureTypes:
+        """Read the types, and check how they fit together.
+
+        Raises
+        ------
+        InvalidUsageError
+            If a type cannot be read, or something else is none of its values, or not possible with these types.
+        """
+        types = cls(
+            parse_type(time),
+            parse_type(record),
+            None if timely is None else timely_version(timely),
+            _one_of("stamps", stamps, get_args(Stamps)),
+            _one_of("updates", updates, get_args(Updates)),
+        )
         TimeLayout(types.time)
-        return types
+        are_updates(types.time, types.record, types.updates)
+        names = [name for name, _ in columns_of(types.record)]
+        if types.stamps == "column" and STAMP in map(str.lower, names):
+            msg = f"could not keep stamps in a column {STAMP!r}: found columns={shown(names)} of records"
+            raise InvalidUsageError(msg, hint="give the field of the records another name")
+        return types if types.timely is None else types.settled(types.timely)
+
+    def settled(self, timely: TimelyVersion) -> CaptureTypes:
+        """Return the types for captures of a version.
+
+        Raises
+        ------
+        InvalidUsageError
+            If 0.31 is to have stamps.
+        """
+        if timely == "0.31" and self.stamps == "column":
+            msg = "could not keep stamps of captures of Timely 0.31: found stamps='column'"
+            raise InvalidUsageError(msg, hint="leave it out: a message of 0.31 has one time, which its records have")
+        return replace(self, timely=timely)
+
+    @property
+    def version(self) -> TimelyVersion:
+        """Version of timely; the one that was there first if none is known."""
+        return self.timely or VERSIONS[0]
 
     @property
     def owner(self) -> str:
         """Owner of the streams that captures of these types become: an import with others is not theirs."""
-        return f"{_OWNER}{type_text(self.time)} {type_text(self.record)}"
+        facts = [
+            f"{name}={value}"
+            for name, value, usual in (
+                ("timely", self.version, "0.31"),
+                ("stamps", self.stamps, "refuse"),
+                ("updates", self.updates, "auto"),
+            )
+            if value != usual
+        ]
+        return _OWNER + " ".join([*facts, type_text(self.time), type_text(self.record)])
+
+    @property
+    def are_updates(self) -> bool:
+        """Whether records are updates that stand at their own times."""
+        if self.version == "0.31" and self.updates == "auto":
+            return False
+        return are_updates(self.time, self.record, self.updates)
+
+    def rules(self, unstamped: Unstamped = "refuse") -> StampRules:
+        """Return what is done with stamps."""
+        return StampRules(self.layout, self.record, self.are_updates, self.stamps == "column", unstamped)
 
     @property
     def payload(self) -> pa.Schema:
@@ -96,6 +191,8 @@ class CaptureTypes:
             If records hold nothing, or something that a table cannot have.
         """
         schema = arrow_schema(self.record)
+        if self.stamps == "column":
+            schema = schema.append(pa.field(STAMP, stamp_type(self.layout), nullable=False))
         for field in schema:
             canonical_type(field.type, field.name)
         return schema
@@ -109,18 +206,32 @@ class CaptureTypes:
 def import_owner(state: StreamState) -> CaptureTypes | None:
     """Return the types with which a stream was imported, None if it was not.
 
-    A type has balanced parentheses, so the text is cut where the first of both is whole.
+    A type has balanced parentheses, so the text is cut where the first of both is whole. What comes before them has an
+    equals sign, which no type has.
     """
     text = (state.owner or "").removeprefix("cdcv2 ")
     if not text.startswith(_OWNER):
         return None
     words = text[len(_OWNER) :].split(" ")
+    facts = {"timely": VERSIONS[0]} | dict(word.split("=", 1) for word in words if "=" in word)
+    words = [word for word in words if "=" not in word]
     for i in range(1, len(words)):
         try:
-            return CaptureTypes.parse(" ".join(words[:i]), " ".join(words[i:]))
-        except InvalidUsageError:
+            return CaptureTypes.parse(" ".join(words[:i]), " ".join(words[i:]), **facts)
+        except (InvalidUsageError, TypeError):
             continue
     return None
+
+
+_Word = TypeVar("_Word", bound=str)
+
+
+def _one_of(name: str, value: object, words: tuple[_Word, ...]) -> _Word:
+    for word in words:
+        if word == value:
+            return word
+    msg = f"could not import captures: found {name}={value!r}"
+    raise InvalidUsageError(msg, hint=f"give one of {', '.join(map(repr, words))}")
 
 
 def check_log(log: Log, types: CaptureTypes) -> None:
@@ -179,6 +290,10 @@ class Imported:
         Bytes that the log has and that were not sent when the capture was sent once more.
     frontier : Antichain
     closed : bool
+    timely : str
+        Version of timely that wrote the capture.
+    dropped, dead : int
+        Records without a time that this import left out, or set apart as dead letters.
     """
 
     name: str
@@ -191,6 +306,9 @@ class Imported:
     missing: int
     frontier: Antichain
     closed: bool
+    timely: TimelyVersion
+    dropped: int = 0
+    dead: int = 0
 
 
 def _never() -> bool:
@@ -214,6 +332,9 @@ class StreamImport:
     types : CaptureTypes
     name : str
         What the capture is called, for people.
+    unstamped : str
+        What to do with plain records in messages of 0.32 without any time: ``refuse`` the capture, ``drop`` them and
+        count, or set them apart as a ``dead-letter``, at the least time there is.
     commit_bytes : int
         Bytes of the capture that one commit takes, about.
     max_delay_s : float, optional
@@ -237,7 +358,7 @@ class StreamImport:
     >>> import io
     >>> from spark_timely.interop.writer import capture_bytes
     >>> from spark_timely.log import MemoryLog
-    >>> types = CaptureTypes.parse("u64", "u64")
+    >>> types = CaptureTypes.parse("u64", "u64", timely="0.31")
     >>> log = MemoryLog.create(types.payload, times=("long",), minimum=(0,))
     >>> data = capture_bytes([(0, [7, 8]), {0: -1}], time="u64", record="u64")
     >>> for _ in range(2):
@@ -254,6 +375,7 @@ class StreamImport:
         types: CaptureTypes,
         *,
         name: str,
+        unstamped: Unstamped = "refuse",
         commit_bytes: int = COMMIT_BYTES,
         max_delay_s: float | None = None,
         report: Callable[[int], None] = lambda n: None,
@@ -262,6 +384,7 @@ class StreamImport:
         self.stream = stream
         self.types = types
         self.name = name
+        self._unstamped: Unstamped = _one_of("unstamped", unstamped, get_args(Unstamped))
         self._commit_bytes = commit_bytes
         self._max_delay_s = max_delay_s
         self._report = report
@@ -276,7 +399,7 @@ class StreamImport:
         else:
             self._make = log
         self._counts = self._held()
-        self._new_events = self._new_records = 0
+        self._new_events = self._new_records = self._dropped = self._dead = 0
         self._unfinished = self._missing = 0
         self._place_of: Callable[[int], int | None] | None = None
 
@@ -301,6 +424,7 @@ class StreamImport:
         log.check_writable()
         log.refresh()
         states = log.ends()
+        self._agree(log, states.get(self.stream))
         minimum = log.domain.minimum
         found = decide_open(
             log.path, log.domain, states, self.stream, owner=self.types.owner, at=minimum, donor=None, clock=0
@@ -309,6 +433,32 @@ class StreamImport:
             self._state, self._mark = found, newest_mark(log, found)
         self._log = log
         return log
+
+    def _agree(self, log: Log, state: StreamState | None) -> None:
+        """Take the version of timely that the stream has, and refuse another one."""
+        known = import_owner(state) if state is not None and (state.owner or "").startswith(_OWNER) else None
+        if known is None or known.timely is None:
+            return
+        if self.types.timely is None and replace(self.types, timely=known.timely) == known:
+            self.types = known
+        elif self.types.timely is not None and replace(known, timely=self.types.timely) == self.types != known:
+            msg = (
+                f"could not continue the import of {shown(self.name)} into stream {self.stream!r} of log {log.path!r}:"
+                f" found it imported as Timely {known.timely}, not {self.types.timely}"
+            )
+            hint = f"import it as Timely {known.timely}; a capture of another version needs another stream"
+            context = {"path": log.path, "stream": self.stream, "owner": known.owner}
+            raise OwnershipError(msg, hint=hint, context=context)
+
+    def settle(self, timely: TimelyVersion) -> None:
+        """Declare which version of timely wrote the capture, where that was not known; else nothing changes."""
+        if self.types.timely is None:
+            self.types = self.types.settled(timely)
+
+    def _check_settled(self) -> None:
+        if self.types.timely is None:
+            msg = f"could not import {shown(self.name)}: found no version of Timely declared, and none in the log"
+            raise InvalidUsageError(msg, hint=_DECLARE)
 
     def _held(self) -> StreamCounts:
         """Return the counts by which the next event is judged."""
@@ -327,6 +477,7 @@ class StreamImport:
         UpperMismatchError
             If another import opened it meanwhile, and has gone on.
         """
+        self._check_settled()
         log = self._log
         if log is None:
             assert self._make is not None
@@ -352,6 +503,9 @@ class StreamImport:
             self._missing,
             self._held().frontier,
             self.closed,
+            self.types.version,
+            self._dropped,
+            self._dead,
         )
 
     def rehearse(self, source: Source) -> None:
@@ -362,6 +516,7 @@ class StreamImport:
         CaptureFormatError, ProtocolError
             As `take_whole` would.
         """
+        self._check_settled()
         for _ in self._stretches(self._reader(source)):
             break
         self._counts = self._held()
@@ -371,9 +526,12 @@ class StreamImport:
         path: str,
         *,
         wait: Callable[[Callable[[], bool]], bool] = _end_there,
-        wrap: Callable[[GrowingFile], Source] = lambda file: file,
+        wrap: Callable[[GrowingFile], Source] | None = None,
     ) -> Imported:
         """Import what a file has and the log has not.
+
+        Where the version of timely is neither declared nor in the log, all of the file is read to find it
+        (`found_version`), unless it is to be followed.
 
         Parameters
         ----------
@@ -390,11 +548,16 @@ class StreamImport:
             If the file is no longer what was imported from it, or an event is not of the declared types.
         ProtocolError
             If an event breaks the protocol. What came before its commit is imported.
+        InvalidUsageError
+            If no version of timely is declared, and it is not the only one that fits a file that is not followed.
         OSError
             If the file cannot be read.
         """
+        if self.types.timely is None and wait is _end_there and wrap is None:
+            self.settle(found_version(path, self.types))
+        self._check_settled()
         with GrowingFile(path) as file:
-            source = wrap(file)
+            source = file if wrap is None else wrap(file)
             if left := self._compared(source, _never, [self._mark]):
                 raise self._another(self._mark, found=f"{left} bytes less")
             return self._take(source, lambda: wait(file.has_news))
@@ -416,6 +579,7 @@ class StreamImport:
         CaptureFormatError, ProtocolError
             As `take_file`.
         """
+        self._check_settled()
         # Each commit's mark, so that what ends early is compared as far as it came.
         marks = [] if self._log is None or not self.position else all_marks(self._log, self.stream)
         marks = [*(mark for mark in marks if mark.position < self.position), self._mark]
@@ -459,6 +623,7 @@ class StreamImport:
             source,
             time=self.types.time,
             record=self.types.record,
+            timely=self.types.version,
             position=self._mark.position,
             event=self._mark.events,
             checksum=self._mark.checksum,
@@ -474,15 +639,16 @@ class StreamImport:
                 self.open()
                 return self.result()
 
-    def _stretches(self, reader: CaptureReader) -> Iterator[list[CaptureChunk]]:
-        """Yield the chunks of each commit, judged."""
-        pending: list[CaptureChunk] = []
+    def _stretches(self, reader: CaptureReader) -> Iterator[list[tuple[CaptureChunk, Placed]]]:
+        """Yield the chunks of each commit, judged, and their records with the times that they get."""
+        pending: list[tuple[CaptureChunk, Placed]] = []
+        rules = self.types.rules(self._unstamped)
         n_bytes = n_rows = 0
         since = self._clock()
         try:
             for chunk in reader:
                 self._counts = judge_chunk(chunk, self._counts, reader.times, self.stream, place_of=self._place_of)
-                pending.append(chunk)
+                pending.append((chunk, place_records(chunk, rules, self.stream, place_of=self._place_of)))
                 n_bytes += int(chunk.positions[-1] - chunk.positions[0])
                 n_rows += chunk.n_records
                 late = self._max_delay_s is not None and self._clock() - since >= self._max_delay_s
@@ -498,17 +664,18 @@ class StreamImport:
         if pending:
             yield pending
 
-    def _commit(self, chunks: list[CaptureChunk], reader: CaptureReader) -> None:
+    def _commit(self, stretch: list[tuple[CaptureChunk, Placed]], reader: CaptureReader) -> None:
         state = self.open()
         log = self._log
         assert log is not None
+        chunks, placed = [chunk for chunk, _ in stretch], [each for _, each in stretch]
         low, high = int(chunks[0].positions[0]), int(chunks[-1].positions[-1])
         events = chunks[-1].first_event + chunks[-1].n_events
-        times = np.concatenate([chunk.record_times for chunk in chunks])
+        times = np.concatenate([each.times for each in placed])
         # Messages first, then the progress: see the head of this module.
         files: list[DataFile] = []
         if times.shape[0]:
-            payload = conform(pa.Table.from_batches([chunk.records for chunk in chunks]), log.format.payload)
+            payload = conform(pa.Table.from_batches([each.records for each in placed]), log.format.payload)
             files = write_data_files(
                 log.storage,
                 message_table(log.format, payload, times, self.stream, state.seq + 1),
@@ -517,6 +684,9 @@ class StreamImport:
                 seq=state.seq + 1,
                 domain=log.domain,
             )
+        dead = [each.dead for each in placed if each.dead is not None]
+        files += _dead_files(log, dead, self.stream, state.seq + 1)
+        n_dead, dropped = sum(each.num_rows for each in dead), sum(each.dropped for each in placed)
         # Names of files may have bytes that are no text.
         name = self.name.encode("utf-8", "backslashreplace").decode()
         mark = ImportMark(name, high, events, reader.checksum or 0)
@@ -529,8 +699,8 @@ class StreamImport:
             step=0,
             expected_seq=state.seq,
             files=files,
-            reason=f"import of {name}: {high} bytes, {events} events",
-            note=Note(mark=mark),
+            reason=f"import of {name}: {high} bytes, {events} events{_without_time(dropped, n_dead)}",
+            note=Note(mark=mark, batch=MicroBatch(dead=n_dead) if n_dead else None),
         )
         try:
             outcome = log.commit(request)
@@ -552,8 +722,115 @@ class StreamImport:
         else:
             self._new_events += sum(chunk.n_events for chunk in chunks)
             self._new_records += times.shape[0]
+            self._dropped += dropped
+            self._dead += n_dead
         self._mark = mark
         self._report(high - low)
+
+
+_DECLARE = (
+    "declare the version of timely that writes it, --timely 0.31 or --timely 0.32 (in Python timely='0.31'): the bytes"
+    " do not say it, and may be good in both"
+)
+_UNSTAMPED_REASON = "no time: the stamp of its message is empty"
+
+
+def _without_time(dropped: int, dead: int) -> str:
+    parts = [f"{n} records without a time {done}" for n, done in ((dropped, "left out"), (dead, "set apart")) if n]
+    return "".join(f", {part}" for part in parts)
+
+
+def _dead_files(log: Log, parts: list[pa.RecordBatch], stream: str, seq: int) -> list[DataFile]:
+    """Write dead letters: records without a time, which get the least there is, since a letter has one."""
+    if not parts:
+        return []
+    form = log.format
+    payload = conform(pa.Table.from_batches(parts), form.payload)
+    n = payload.num_rows
+    times = np.tile(np.array(log.domain.minimum, np.int64), (n, 1))
+    table = message_table(form, payload, times, stream, seq)
+    table = table.append_column("_reason", pa.repeat(pa.scalar(_UNSTAMPED_REASON), n))
+    table = table.append_column("_at", pa.repeat(pa.scalar(datetime.now(UTC), TIMESTAMP), n))
+    table = table.select(form.dead_schema.names)
+    return write_data_files(log.storage, table, times, stream=stream, seq=seq, domain=log.domain, event="dead")
+
+
+def found_version(path: str, types: CaptureTypes, *, json_lines: bool = False) -> TimelyVersion:
+    """Return the only version of timely that all whole events of a file fit.
+
+    Parameters
+    ----------
+    path : str
+        A file that is not followed.
+    types : CaptureTypes
+        Their version does not matter.
+    json_lines : bool
+        Whether the file has lines of JSON.
+
+    Raises
+    ------
+    InvalidUsageError
+        If both fit: files without messages, and those whose messages are all at time 0, for instance.
+    CaptureFormatError
+        If none fits; the error is that of the version that came further.
+    OSError
+        If the file cannot be read.
+
+    Notes
+    -----
+    Cost: that of decoding the file once, and as much of it a second time as fits the other version too.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from spark_timely.interop.writer import capture_bytes
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "w0.bin"
+    >>> _ = path.write_bytes(capture_bytes([([9], [7, 8])], time="u64", record="u64", timely="0.32"))
+    >>> found_version(str(path), CaptureTypes.parse("u64", "u64"))
+    '0.32'
+    """
+    errors = {version: _misfit(path, types, version, json_lines=json_lines) for version in VERSIONS}
+    fits = [version for version, error in errors.items() if error is None]
+    if len(fits) == 1:
+        return fits[0]
+    if fits:
+        msg = (
+            f"could not tell which version of Timely wrote {shown(path)}: found that its bytes fit {' and '.join(fits)}"
+        )
+        raise InvalidUsageError(msg, hint=_DECLARE)
+    # The one that came further is more likely the one that is meant.
+    raise max((error for error in errors.values() if error is not None), key=_position)
+
+
+def _position(error: CaptureFormatError) -> int:
+    position = error.position
+    return position if isinstance(position, int) else 0
+
+
+def _misfit(path: str, types: CaptureTypes, timely: TimelyVersion, *, json_lines: bool) -> CaptureFormatError | None:
+    """Return why a file does not fit a version, None if it does.
+
+    Only whether it can be decoded: what is no legal capture of the version that wrote it must not pass for the other's.
+    """
+    with GrowingFile(path) as file:
+        source = JsonLines(file, types.time, types.record, timely=timely) if json_lines else file
+        try:
+            for _ in CaptureReader(source, time=types.time, record=types.record, timely=timely):
+                pass
+        except CaptureFormatError as error:
+            return error
+    return None
+
+
+def hint_at_other_version(
+    error: CaptureFormatError, path: str, types: CaptureTypes, *, json_lines: bool = False
+) -> None:
+    """Say in the hint of an error whether the file fits the other version of timely; it is not taken for it."""
+    (other,) = (version for version in VERSIONS if version != types.version)
+    if _misfit(path, types, types.version, json_lines=json_lines) is None:
+        return  # it is not the bytes that are wrong
+    if _misfit(path, types, other, json_lines=json_lines) is None:
+        error.hint = f"decode it as Timely {other}, which all its bytes fit: --timely {other}"
 
 
 def newest_mark(log: Log, state: StreamState) -> ImportMark:

@@ -1,7 +1,8 @@
 """Captures as JSON lines: one event per line, for people and for tests.
 
-A line is ``{"messages": [time, [record, …]]}`` or ``{"progress": [[time, delta], …]}``; for times and records see
-`spark_timely.interop.layout` and `spark_timely.interop.records`. `Lines` gives the lines of a file that may still grow.
+A line is ``{"messages": [time, [record, …]]}`` or ``{"progress": [[time, delta], …]}``; with the stamps of timely 0.32
+``{"messages": [[time, …], [record, …]]}``. For times and records see `spark_timely.interop.layout` and
+`spark_timely.interop.records`. `Lines` gives the lines of a file that may still grow.
 
 Invariants
 ----------
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from spark_timely.errors import CaptureFormatError, TimelyError, shown
-from spark_timely.interop.chunk import CaptureChunk
+from spark_timely.interop.chunk import CaptureChunk, TimelyVersion
 from spark_timely.interop.layout import time_layout
 from spark_timely.interop.reader import MAX_EVENT_BYTES, Source
 from spark_timely.interop.records import Value, is_integer, records_to_rows
@@ -185,8 +186,10 @@ def _finite(text: str) -> float:
     return value
 
 
-def chunk_lines(chunk: CaptureChunk, *, time: str | Type, record: str | Type) -> Iterator[str]:
-    """Yield a line per event.
+def chunk_lines(
+    chunk: CaptureChunk, *, time: str | Type, record: str | Type, timely: TimelyVersion = "0.31"
+) -> Iterator[str]:
+    """Yield a line per event; messages have a time (``0.31``), or the list of their times (``0.32``).
 
     Examples
     --------
@@ -195,14 +198,18 @@ def chunk_lines(chunk: CaptureChunk, *, time: str | Type, record: str | Type) ->
     >>> list(chunk_lines(chunk, time="u64", record="u64"))
     ['{"messages": [0, [7]]}', '{"progress": [[0, -1]]}']
     """
+    chunk.check_stamps(timely)
     layout = time_layout(time)
     rows = records_to_rows(chunk.records, parse_type(record) if isinstance(record, str) else record)
     changed = [layout.to_json(row) for row in chunk.progress_times.tolist()]
     deltas = chunk.progress_deltas.tolist()
-    at = iter(chunk.times.tolist())
+    at = [layout.to_json(row) for row in chunk.times.tolist()]
+    sizes = iter(chunk.stamp_sizes.tolist())
+    done = 0
     for kind, part in chunk.walk():
         if kind:
-            event: dict[str, Value] = {"messages": [layout.to_json(next(at)), rows[part]]}
+            stamp = at[done : (done := done + next(sizes))]
+            event: dict[str, Value] = {"messages": [stamp[0] if timely == "0.31" else stamp, rows[part]]}
         else:
             event = {"progress": [[t, d] for t, d in zip(changed[part], deltas[part], strict=True)]}
         yield json.dumps(event, ensure_ascii=False, allow_nan=False)
@@ -213,6 +220,7 @@ def json_chunk(
     *,
     time: str | Type,
     record: str | Type,
+    timely: TimelyVersion = "0.31",
     first_event: int = 0,
     positions: Sequence[int] | None = None,
 ) -> CaptureChunk:
@@ -222,6 +230,8 @@ def json_chunk(
     ----------
     lines : iterable of str or bytes
     time, record : str or Type
+    timely : str
+        As in `chunk_lines`.
     first_event : int
         Number of the first event.
     positions : sequence of int, optional
@@ -249,17 +259,17 @@ def json_chunk(
                 events.append(_event(found))
                 places.append(place)
         except (ValueError, RecursionError) as error:  # of which UnicodeDecodeError is one
-            raise _no_event(first_event + len(events), place, error) from error
+            raise _no_event(first_event + len(events), place, error, timely) from error
     try:
-        chunk = build_chunk(events, time=time, record=record, first_event=first_event)
+        chunk = build_chunk(events, time=time, record=record, timely=timely, first_event=first_event)
         # Where the last event ends nobody asks.
         return chunk if positions is None else replace(chunk, positions=np.array([*places, 0], np.int64))
     except (ValueError, TypeError, OverflowError):
         for number, event in enumerate(events):  # which of them it was
             try:
-                build_chunk([event], time=time, record=record)
+                build_chunk([event], time=time, record=record, timely=timely)
             except (ValueError, TypeError, OverflowError) as error:
-                raise _no_event(first_event + number, places[number], error) from error
+                raise _no_event(first_event + number, places[number], error, timely) from error
         raise
 
 
@@ -275,10 +285,11 @@ def found_by(error: Exception) -> str:
     return said[said.index("found ") :] if "found " in said else f"found {said}"
 
 
-def _no_event(number: int, place: int | None, error: Exception) -> CaptureFormatError:
+def _no_event(number: int, place: int | None, error: Exception, timely: TimelyVersion) -> CaptureFormatError:
     at = "" if place is None else f", byte={place}"
     msg = f"could not read JSON lines at event={number}{at}: {found_by(error)}"
-    hint = 'write lines as {"messages": [time, [record, …]]} or {"progress": [[time, delta], …]}'
+    stamp = "time" if timely == "0.31" else "[time, …]"
+    hint = f'write lines as {{"messages": [{stamp}, [record, …]]}} or {{"progress": [[time, delta], …]}}'
     return CaptureFormatError(msg, hint=hint, event=number, position=place)
 
 
@@ -301,6 +312,8 @@ class JsonLines:
     ----------
     source : Source
     time, record : str or Type
+    timely : str
+        As in `chunk_lines`.
 
     Examples
     --------
@@ -311,10 +324,10 @@ class JsonLines:
     (36, 0, 5)
     """
 
-    def __init__(self, source: Source, time: str | Type, record: str | Type) -> None:
+    def __init__(self, source: Source, time: str | Type, record: str | Type, *, timely: TimelyVersion = "0.31") -> None:
         self._lines = Lines(source)
         self._types = (time, record)
-        self._encoder = CaptureEncoder(time=time, record=record)
+        self._encoder = CaptureEncoder(time=time, record=record, timely=timely)
         self._events = 0
         self._ready = memoryview(b"")
         self._recent: list[CaptureChunk] = []
@@ -348,6 +361,7 @@ class JsonLines:
                 [line.data for line in lines],
                 time=time,
                 record=record,
+                timely=self._encoder.timely,
                 first_event=self._events,
                 positions=[line.position for line in lines],
             )

@@ -836,6 +836,42 @@ _LOG_TYPES = {
     "timestamp_us": "timestamp",
 }
 _HI = (1 << 63) - 1
+_MOST = (1 << 64) - 1
+
+
+def log_times(times: IntArray) -> IntArray:
+    """Return times as int64 if a log can hold all of them, as uint64 otherwise; not copied.
+
+    Examples
+    --------
+    >>> log_times(np.array([[5]], np.uint64)).dtype, log_times(np.array([[1 << 63]], np.uint64)).dtype
+    (dtype('int64'), dtype('uint64'))
+    """
+    return times.view(np.int64) if times.dtype == np.uint64 and (times <= _HI).all() else times
+
+
+def too_late(times: IntArray) -> npt.NDArray[np.bool_]:
+    """Tell which times have a coordinate that no log can hold, 2^63 or more.
+
+    Examples
+    --------
+    >>> too_late(np.array([[5], [1 << 63]], np.uint64)).tolist()
+    [False, True]
+    """
+    if times.dtype != np.uint64:
+        return np.zeros(times.shape[0], np.bool_)
+    return np.asarray((times > _HI).any(axis=1), np.bool_)
+
+
+def cut_times(times: IntArray) -> IntArray:
+    """Return times with what is too late cut to 2^63 - 1; they are beyond the same times of a log as before.
+
+    Examples
+    --------
+    >>> cut_times(np.array([[5], [1 << 63]], np.uint64)).tolist()
+    [[5], [9223372036854775807]]
+    """
+    return np.minimum(times, _HI).astype(np.int64) if times.dtype == np.uint64 else times
 
 
 class TimeLayout:
@@ -871,9 +907,24 @@ class TimeLayout:
         """Number of coordinates."""
         return self.domain.arity
 
-    def read(self, body: Body, places: Places) -> IntArray:
-        """Return the times at places, shape (n, k). Raises `Fault`."""
-        times = np.zeros((places.n, self.arity), np.int64)
+    @property
+    def may_be_vast(self) -> bool:
+        """Whether there are times of 2^63 or more that an array of uint64 holds."""
+        return "u64" in self.leaves and all(kind[0] == "u" for kind in self.leaves)
+
+    def read(self, body: Body, places: Places, *, vast: bool = False) -> IntArray:
+        """Return the times at places, shape (n, k). Raises `Fault`.
+
+        Parameters
+        ----------
+        body : Body
+        places : Places
+        vast : bool
+            Whether times of 2^63 or more are read as well, where all coordinates are unsigned integers; the array is
+            of uint64 then.
+        """
+        vast = vast and self.may_be_vast
+        times: IntArray = np.zeros((places.n, self.arity), np.uint64 if vast else np.int64)
         for i, kind in enumerate(self.leaves):
             if kind == "duration":
                 seconds = body.take(np.dtype("<u8"), places)
@@ -885,13 +936,13 @@ class TimeLayout:
                 places = after.shift(4)
                 continue
             values = body.take(_integer(kind), places)
-            if kind == "u64":
+            if kind == "u64" and not vast:
                 _refuse_late(values > _HI, values, places)
             elif kind in WIRE_KINDS:
                 values = self._from_wire(kind, values, places)
             times[:, i] = values
             places = places.shift(values.dtype.itemsize)
-        return times
+        return log_times(times)
 
     def _from_wire(self, kind: str, values: npt.NDArray[Any], places: Places) -> npt.NDArray[Any]:
         """Return dates or timestamps for integers, of which the least stands for the least time."""
@@ -916,6 +967,8 @@ class TimeLayout:
         for i, kind in enumerate(self.leaves):
             values = np.ascontiguousarray(times[:, i])
             low, high = self.bounds(kind)
+            if kind == "u64" and values.dtype == np.uint64:
+                high = _MOST
             wrong = (values < low) | (values > high)
             if wrong.any():
                 found = int(values[wrong][0])
@@ -954,8 +1007,14 @@ class TimeLayout:
         """
         return _to_json(self.type, iter(time))
 
-    def from_json(self, value: object) -> tuple[int, ...]:
+    def from_json(self, value: object, *, vast: bool = False) -> tuple[int, ...]:
         """Read a time that `to_json` gave.
+
+        Parameters
+        ----------
+        value
+        vast : bool
+            As in `read`.
 
         Raises
         ------
@@ -965,6 +1024,8 @@ class TimeLayout:
         found = list(self._from_json(self.type, value))
         for coordinate, kind in zip(found, self.leaves, strict=True):
             low, high = self.bounds(kind)
+            if vast and kind == "u64" and self.may_be_vast:
+                high = _MOST
             if not low <= coordinate <= high:
                 raise self._no_time(value)
         return tuple(found) or (0,)
@@ -1047,9 +1108,11 @@ def _to_json(type_: Type, coordinates: Iterator[int]) -> JsonTime:
     return [_to_json(item, coordinates) for item in type_.items]
 
 
+LATE_HINT = "declare the type that the file holds; if you did: times of a log are below 2^63"
+
+
 def _refuse_late(wrong: npt.NDArray[np.bool_], values: npt.NDArray[Any], places: Places) -> None:
-    hint = "declare the type that the file holds; if you did: times of a log are below 2^63"
-    check(wrong, lambda i: Fault(places.at[i], f"the time {values[i]}", hint))
+    check(wrong, lambda i: Fault(places.at[i], f"the time {values[i]}", LATE_HINT))
 
 
 def time_text_of(domain: TimeDomain) -> str:

@@ -1,7 +1,8 @@
 """Read captures that timely's `EventWriter` wrote, from a file, one that still grows, or a socket.
 
 A capture is one event after the other, nothing before, between or behind: the length of the body in
-eight bytes, then the body. It starts with one capability at the minimum, which it never mentions.
+eight bytes, then the body. It starts with one capability at the minimum, which it never mentions. Timely 0.32 writes a
+number of times and these where 0.31 writes a time, and nothing else in other ways: the version is declared.
 
 Invariants
 ----------
@@ -27,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.errors import CaptureFormatError, shown
-from spark_timely.interop.chunk import CaptureChunk
+from spark_timely.interop.chunk import CaptureChunk, TimelyVersion, timely_version
 from spark_timely.interop.layout import (
     U32,
     U64,
@@ -53,6 +54,8 @@ MAX_EVENT_BYTES = 256 << 20
 _FIXED_CHUNK = 4 << 20  # a quarter of that costs two fifths more per record: calls of numpy; twice that gains nothing
 _CHUNK = 2 << 20  # what has no fixed width is found in all events of a chunk in step: the more the better
 _MOST_EMPTY = 1 << 20
+_MOST_UNITS = 256
+"""Times of no bytes, those of type (), in a stamp: each takes eight bytes of memory, and an event has 28 or more."""
 _TRIED = 8
 """Events after which it is tried whether all that follow have the lengths of the last two in turn."""
 _LENGTH = struct.Struct("<Q")
@@ -141,6 +144,8 @@ class CaptureReader:
     source : Source
     time, record : str or Type
         Declared types; see `spark_timely.interop.schema`.
+    timely : str
+        Version of the crate that wrote it, ``0.31`` or ``0.32``. The bytes do not say it.
     position, event : int
         Position in bytes, and number of the event, where the source stands.
     chunk_bytes : int, optional
@@ -180,6 +185,7 @@ class CaptureReader:
         *,
         time: str | Type,
         record: str | Type,
+        timely: TimelyVersion = "0.31",
         position: int = 0,
         event: int = 0,
         chunk_bytes: int | None = None,
@@ -190,6 +196,7 @@ class CaptureReader:
         self.times = time_layout(time)
         self.record = parse_type(record) if isinstance(record, str) else record
         self.schema = arrow_schema(self.record)
+        self.timely = timely_version(timely)
         self.position = position
         self.event = event
         self._layout = layout_of(self.record)
@@ -258,10 +265,11 @@ class CaptureReader:
             raise self._wrong(Fault(0, found), [0])
 
     def _wrong(self, fault: Fault, starts: list[int]) -> CaptureFormatError:
-        event = self.event + max(0, bisect_right(starts, fault.at) - 1)
-        place = self.position + fault.at
+        i = max(0, bisect_right(starts, fault.at) - 1)
+        event, place = self.event + i, self.position + fault.at
         msg = f"could not read a capture at event={event}, byte={place}: found {fault.found}"
-        return CaptureFormatError(msg, hint=fault.hint, event=event, position=place)
+        context = {"begins": self.position + starts[i]}
+        return CaptureFormatError(msg, hint=fault.hint, context=context, event=event, position=place)
 
     def _decoded(self, bounds: Offsets) -> CaptureChunk:
         body = Body(self._view[: int(bounds[-1])])
@@ -271,10 +279,12 @@ class CaptureReader:
         kinds = body.take(U32, Places.of(starts + _HEAD))
         check(kinds > 1, lambda i: Fault(starts[i] + _HEAD, f"an event of kind {kinds[i]}, neither 0 nor 1"))
         is_messages = kinds == 1
-        times, counts, records = self._messages(body, starts[is_messages] + 12, ends[is_messages])
+        heads, limits = starts[is_messages] + 12, ends[is_messages]
+        times, stamps, after = (self._times if self.timely == "0.31" else self._stamps)(body, heads, limits)
+        counts, records = self._messages(body, after, limits)
         changed, deltas, entries = self._progress(body, starts[~is_messages] + 12, ends[~is_messages])
         return CaptureChunk(
-            is_messages, bounds + self.position, self.event, times, counts, records, changed, deltas, entries
+            is_messages, bounds + self.position, self.event, times, counts, records, changed, deltas, entries, stamps
         )
 
     def _progress(self, body: Body, at: Offsets, ends: Offsets) -> tuple[IntArray, DiffArray, Offsets]:
@@ -285,29 +295,59 @@ class CaptureReader:
         times = self.times.read(body, places)
         return times, body.take(np.dtype("<i8"), places.shift(self.times.width)), entries
 
-    def _messages(self, body: Body, at: Offsets, ends: Offsets) -> tuple[IntArray, Offsets, pa.RecordBatch]:
-        layout, head = self._layout, self.times.width + 8
-        check(at + head > ends, lambda i: Fault(at[i], f"an event of messages of {ends[i] - at[i] + 4} bytes"))
-        times = self.times.read(body, Places.of(at))
-        lengths = at + self.times.width
+    def _times(self, body: Body, at: Offsets, ends: Offsets) -> tuple[IntArray, None, Offsets]:
+        """Return the times of messages, and where each ends."""
+        check(at + self.times.width + 8 > ends, lambda i: _short(at[i], ends[i]))
+        return self.times.read(body, Places.of(at)), None, at + self.times.width
+
+    def _stamps(self, body: Body, at: Offsets, ends: Offsets) -> tuple[IntArray, Offsets | None, Offsets]:
+        """Return the times of all stamps, how many each has (None: one each), and where each ends."""
+        check(at + 16 > ends, lambda i: _short(at[i], ends[i]))
+        width = self.times.width
+        said = body.take(U64, Places.of(at))
+        if width:
+            room = ends - at - 16  # the number of records comes behind them
+            left = "bytes are left for them"
+            check(
+                said > (room // width).astype(np.uint64),
+                lambda i: Fault(at[i], f"a stamp of {said[i]} times where {room[i]} {left}"),
+            )
+        else:
+            most = f"a stamp has at most {_MOST_UNITS}"
+            check(said > _MOST_UNITS, lambda i: Fault(at[i], f"{said[i]} times without bytes, {most}"))
+        sizes = said.astype(np.int64)
+        after = at + 8 + sizes * width
+        if (sizes == 1).all():
+            return self.times.read(body, Places.of(at + 8), vast=True), None, after
+        places = Places.of(spread(at + 8, sizes, bounds_of(sizes), width))
+        times = self.times.read(body, places, vast=True)
+        if sizes.max() > 1:
+            # Timely writes them sorted, and sorts what it reads.
+            event = np.repeat(np.arange(sizes.shape[0]), sizes)
+            times = times[np.lexsort((*times.T[::-1], event))]
+        return times, sizes, after
+
+    def _messages(self, body: Body, lengths: Offsets, ends: Offsets) -> tuple[Offsets, pa.RecordBatch]:
+        """Return how many records each event has, and all of them; the numbers stand at `lengths`."""
+        layout = self._layout
         starts = lengths + 8
         if layout.width is None:
             counts = read_counts(body, lengths, ends, layout.least)
             places, _, after = starts_of(layout, body, starts, counts, ends)
             self._check_left(after, ends)
-            return times, counts, self._records(body, places)
+            return counts, self._records(body, places)
         if not layout.width:
             empty = body.take(U64, Places.of(lengths))
             most = f"an event has at most {_MOST_EMPTY}"
             check(empty > _MOST_EMPTY, lambda i: Fault(lengths[i], f"{empty[i]} records without bytes, {most}"))
             self._check_left(starts, ends)
             counts = empty.astype(np.int64)
-            return times, counts, self._records(body, Places(int(counts.sum())))
+            return counts, self._records(body, Places(int(counts.sum())))
         counts = read_counts(body, lengths, ends, layout.width)
         self._check_left(starts + counts * layout.width, ends)
         dense = _joined(body.data, starts, ends)
         try:
-            return times, counts, self._records(Body(dense), Places(len(dense) // layout.width, 0, layout.width))
+            return counts, self._records(Body(dense), Places(len(dense) // layout.width, 0, layout.width))
         except Fault as fault:
             block = bounds_of(ends - starts)
             i = int(np.searchsorted(block, fault.at, side="right")) - 1
@@ -322,8 +362,13 @@ class CaptureReader:
 
     def _check_left(self, after: Offsets, ends: Offsets) -> None:
         found = "bytes left over behind what the event says it holds"
-        hint = f"{WRONG_TYPE}; declared are time {self.times.text} and record {type_text(self.record)}"
+        declared = f"time {self.times.text}, record {type_text(self.record)} and Timely {self.timely}"
+        hint = f"{WRONG_TYPE}; declared are {declared}"
         check(after != ends, lambda i: Fault(after[i], f"{ends[i] - after[i]} {found}", hint))
+
+
+def _short(at: int, end: int) -> Fault:
+    return Fault(at, f"an event of messages of {end - at + 4} bytes")
 
 
 _COMPARED = 64 << 10

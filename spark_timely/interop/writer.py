@@ -2,7 +2,7 @@
 
 Invariants
 ----------
-1. What a reader gave out is written as it was: the same bytes.
+1. What a reader gave out is written as it was: the same bytes, but for stamps whose times were not sorted.
 2. Nothing is written of a chunk that cannot be written whole.
 """
 
@@ -17,14 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
-from spark_timely.interop.chunk import CaptureChunk
-from spark_timely.interop.layout import Offsets, Places, TimeLayout, bounds_of, layout_of, time_layout
+from spark_timely.interop.chunk import CaptureChunk, TimelyVersion, timely_version
+from spark_timely.interop.layout import Offsets, Places, TimeLayout, bounds_of, layout_of, log_times, time_layout
 from spark_timely.interop.records import fitted, integer, rows_to_records
 from spark_timely.interop.schema import Type, arrow_schema, columns_of, parse_type
-from spark_timely.time.arrays import as_times
+from spark_timely.time.arrays import IntArray, as_times
 
 PlainEvent: TypeAlias = "tuple[object, object] | Mapping[object, int] | Sequence[Sequence[object]]"
-"""An event that is written in Python: (time, records), or the changes of progress."""
+"""An event that is written in Python: (time, records), for 0.32 (times, records), or the changes of progress."""
 
 _HEAD, _COUNT = struct.Struct("<QI"), struct.Struct("<Q")
 
@@ -36,6 +36,8 @@ class CaptureEncoder:
     ----------
     time, record : str or Type
         Declared types; see `spark_timely.interop.schema`.
+    timely : str
+        Version of the crate that is to read it, ``0.31`` or ``0.32``.
 
     Examples
     --------
@@ -45,7 +47,8 @@ class CaptureEncoder:
     '1c000000 00000000 00000000 01000000 00000000 00000000 00000000 ffffffff ffffffff'
     """
 
-    def __init__(self, *, time: str | Type, record: str | Type) -> None:
+    def __init__(self, *, time: str | Type, record: str | Type, timely: TimelyVersion = "0.31") -> None:
+        self.timely = timely_version(timely)
         self.times = time_layout(time)
         self.record = parse_type(record) if isinstance(record, str) else record
         self.schema = arrow_schema(self.record)
@@ -59,8 +62,9 @@ class CaptureEncoder:
         SchemaMismatchError
             If records have other columns, or nulls where there are none.
         InvalidUsageError
-            If a time is none of the declared type.
+            If a time is none of the declared type, or a stamp has not one time where 0.31 is to read it.
         """
+        chunk.check_stamps(self.timely)
         data, bounds = self.encode_records(chunk.records)
         view = memoryview(data)
         width = self.times.width
@@ -73,14 +77,18 @@ class CaptureEncoder:
             axis=1,
         ).tobytes()
         places = bounds[np.concatenate([[0], np.cumsum(chunk.counts)])].tolist()
+        stamps = bounds_of(chunk.stamp_sizes).tolist()
         parts: list[bytes | memoryview] = []
         message = 0
         for kind, part in chunk.walk():  # one turn per event
             if kind:
                 low, high = places[message], places[message + 1]
+                stamp = times[stamps[message] * width : stamps[message + 1] * width]
+                if self.timely != "0.31":
+                    stamp = _COUNT.pack(stamps[message + 1] - stamps[message]) + stamp
                 parts += (
-                    _HEAD.pack(12 + width + high - low, 1),
-                    times[message * width : (message + 1) * width],
+                    _HEAD.pack(12 + len(stamp) + high - low, 1),
+                    stamp,
                     _COUNT.pack(part.stop - part.start),
                     view[low:high],
                 )
@@ -98,6 +106,7 @@ class CaptureEncoder:
         SchemaMismatchError, InvalidUsageError
             As `encode`.
         """
+        chunk.check_stamps(self.timely)
         for times in (chunk.times, chunk.progress_times):
             self.times.write(times)
         return replace(chunk, records=self.fitted(chunk.records))
@@ -157,6 +166,7 @@ def build_chunk(
     *,
     time: str | Type,
     record: str | Type,
+    timely: TimelyVersion = "0.31",
     first_event: int = 0,
 ) -> CaptureChunk:
     """Put events that are written in Python into a chunk, for tests and small tools.
@@ -164,9 +174,11 @@ def build_chunk(
     Parameters
     ----------
     events : iterable
-        ``(time, records)`` for messages, with records as a list of Python values or a table;
-        ``{time: delta}`` or ``[[time, delta], …]`` for progress.
+        ``(time, records)`` for messages, with records as a list of Python values or a table; with stamps, as 0.32 has
+        them, ``([time, …], records)``. ``{time: delta}`` or ``[[time, delta], …]`` for progress.
     time, record : str or Type
+    timely : str
+        Whether messages have times (``0.31``) or stamps (``0.32``).
     first_event : int
 
     Examples
@@ -179,6 +191,7 @@ def build_chunk(
     type_ = parse_type(record) if isinstance(record, str) else record
     kinds: list[bool] = []
     times: list[tuple[int, ...]] = []
+    stamps: list[int] = []
     counts: list[int] = []
     rows: list[object] = []
     changed: list[tuple[int, ...]] = []
@@ -191,7 +204,9 @@ def build_chunk(
                 msg = f"could not build messages: found {shown(held)} in place of a list of records"
                 raise InvalidUsageError(msg, hint="give (time, [record, …])")
             kinds.append(True)
-            times.append(_time(layout, at))
+            stamp = [_time(layout, at)] if timely_version(timely) == "0.31" else _stamp(layout, at)
+            times += stamp
+            stamps.append(len(stamp))
             counts.append(len(held))
             rows += held
         else:
@@ -204,13 +219,27 @@ def build_chunk(
         np.array(kinds, np.bool_),
         np.zeros(len(kinds) + 1, np.int64),
         first_event,
-        as_times(np.array(times, np.int64).reshape(-1, layout.arity)),
+        _array(times, layout),
         np.array(counts, np.int64),
         rows_to_records(rows, type_),
         as_times(np.array(changed, np.int64).reshape(-1, layout.arity)),
         np.array(deltas, np.int64),
         np.array(entries, np.int64),
+        None if all(n == 1 for n in stamps) else np.array(stamps, np.int64),
     )
+
+
+def _stamp(layout: TimeLayout, value: object) -> list[tuple[int, ...]]:
+    """Read the times of a stamp, and sort them as Rust does."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        msg = f"could not build messages: found {shown(value)} in place of a stamp"
+        raise InvalidUsageError(msg, hint="give ([time, …], [record, …]): messages of 0.32 have any number of times")
+    return sorted(layout.from_json(_listed(time), vast=True) for time in value)
+
+
+def _array(times: list[tuple[int, ...]], layout: TimeLayout) -> IntArray:
+    array = np.array(times, np.uint64 if layout.may_be_vast else np.int64)
+    return log_times(array.reshape(-1, layout.arity))
 
 
 def _time(layout: TimeLayout, value: object) -> tuple[int, ...]:
@@ -221,12 +250,17 @@ def _listed(value: object) -> object:
     return [_listed(part) for part in value] if isinstance(value, tuple) else value
 
 
-def capture_bytes(events: Iterable[PlainEvent], *, time: str | Type, record: str | Type) -> bytes:
+def capture_bytes(
+    events: Iterable[PlainEvent], *, time: str | Type, record: str | Type, timely: TimelyVersion = "0.31"
+) -> bytes:
     """Return the bytes of events that are written in Python; see `build_chunk`.
 
     Examples
     --------
     >>> len(capture_bytes([(0, [1, 2]), {0: -1}], time="u64", record="u64"))
     80
+    >>> len(capture_bytes([([0], [1, 2]), {0: -1}], time="u64", record="u64", timely="0.32"))
+    88
     """
-    return CaptureEncoder(time=time, record=record).encode(build_chunk(events, time=time, record=record))
+    chunk = build_chunk(events, time=time, record=record, timely=timely)
+    return CaptureEncoder(time=time, record=record, timely=timely).encode(chunk)

@@ -14,13 +14,15 @@ Invariants
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from spark_timely.errors import StorageError, TimelyError
-from spark_timely.log.files.parquet import write_progress_file
+from spark_timely.log.files.parquet import files_of_job, write_progress_file
 from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
 from spark_timely.log.machine.decide import decide_commit, decide_open
 from spark_timely.log.machine.state import (
@@ -39,6 +41,7 @@ from spark_timely.protocol.rules import StreamCounts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from spark_timely.log.files.index import FileIndex
     from spark_timely.log.store.base import App, Store
     from spark_timely.log.store.storage import Storage
     from spark_timely.log.streams import CaptureLog, StreamStates
@@ -131,6 +134,13 @@ def add_columns(store: Store, columns: pa.Schema) -> None:
     )
 
 
+def as_data_files(index: FileIndex) -> list[DataFile]:
+    """Return live files as a commit names them that removes them."""
+    none = np.empty((0, index.min_times.shape[1]), np.int64)
+    rows = zip(index.paths.tolist(), index.sizes.tolist(), index.rows.tolist(), index.events.tolist(), strict=True)
+    return [DataFile(path, size, n, event, "{}", none, None) for path, size, n, event in rows]
+
+
 def discard(storage: Storage, files: Iterable[DataFile]) -> None:
     """Delete files that are not part of a log; what cannot be deleted stays, with a warning."""
     for file in files:
@@ -148,6 +158,23 @@ def discard_refused(log: CaptureLog, files: Sequence[DataFile]) -> None:
         logger.warning("log %r: %d unused files stay: %s", log.path, len(files), error)
         return
     discard(log.storage, (file for file in files if file.path not in live))
+
+
+def discard_job(log: CaptureLog, stream: str, seq: int, job: str) -> None:
+    """Delete what a job that failed has written for a commit: nobody else knows the names of all of it.
+
+    Tasks that still run write what stays behind until a vacuum.
+    """
+    try:
+        written = files_of_job(log.storage, stream, seq, job)
+        live = log.live_paths(written) if written else set()
+    except (TimelyError, OSError) as error:
+        logger.warning("log %r: unused files may stay: %s", log.path, error)
+        return
+    for path in written:  # one turn per file of the job
+        if path not in live:
+            with suppress(StorageError):  # gone, or left to a vacuum
+                log.storage.delete(path)
 
 
 def _committed(

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from spark_timely.errors import InvalidUsageError, LogDamagedError, LogFormatError
 from spark_timely.log.arguments import check_whole, size_of
-from spark_timely.log.commit import discard
+from spark_timely.log.commit import as_data_files, discard
 from spark_timely.log.files.parquet import (
     TARGET_FILE_BYTES,
     read_file,
@@ -200,12 +200,6 @@ def _groups(index: FileIndex, target: int, min_files: int) -> list[np.ndarray]:
     return groups
 
 
-def _sources(index: FileIndex) -> list[DataFile]:
-    none = np.empty((0, index.min_times.shape[1]), np.int64)
-    rows = zip(index.paths.tolist(), index.sizes.tolist(), index.rows.tolist(), index.events.tolist(), strict=True)
-    return [DataFile(path, size, n, event, "{}", none, None) for path, size, n, event in rows]
-
-
 def _merge_data(states: StreamStates, index: FileIndex, event: str, target: int, *, patience: int = _PATIENCE) -> bool:
     form = states.store.format
     schema = form.data_schema if event == "message" else form.dead_schema
@@ -280,7 +274,7 @@ class _Merge(Attempt):
 
 def _replace(store: Store, index: FileIndex, new: list[DataFile], patience: int = _PATIENCE) -> bool:
     """Put new files in the place of old ones; return False if the old ones are gone already, or others do not stop."""
-    merge = _Merge(store, new, _sources(index))
+    merge = _Merge(store, new, as_data_files(index))
     turns = iter(range(patience))
 
     def decide(pending: Sequence[_Merge]) -> Settled[bool] | _Merge:

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 from spark_timely.errors import DataLossError, InvalidUsageError, LogFormatError, NotBeyondError, TimelyError, shown
 from spark_timely.log.machine.rollback import Commits, describe_other_commits, newest_commits, other_commits
+from spark_timely.log.store.keys import own_options
+from spark_timely.log.store.storage import checked_options, normal_path
+from spark_timely.log.store.urls import same_place
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 
@@ -186,7 +189,9 @@ class Cut:
             entry.check_commits(log)
         if named:
             return
-        wanted = next((entry.log_id for entry in self.logs if entry.path == log.path), None)
+        wanted = next(
+            (entry.log_id for entry in self.logs if same_place(entry.path, log.path, log.storage_options)), None
+        )
         if wanted is not None:
             msg = f"could not read log {log.path!r} at a cut: found id={found!r}, the cut has id={wanted!r}"
             raise DataLossError(
@@ -265,11 +270,13 @@ def cut(
     if not isinstance(logs, Iterable) or isinstance(logs, bytes):
         msg = f"could not make a cut: found logs={shown(logs)}"
         raise InvalidUsageError(msg, hint="give a list of logs, or of their paths")
+    asked = [log if isinstance(log, Log) else normal_path(log) for log in logs]
+    options = checked_options(storage_options, *(log for log in asked if isinstance(log, str)))
     opened: list[Log] = []
-    for log in logs:  # as many turns as logs
+    for log in asked:  # as many turns as logs
         if isinstance(log, Log):
             log.refresh()
-        opened.append(log if isinstance(log, Log) else open_log(log, storage_options=storage_options))
+        opened.append(log if isinstance(log, Log) else open_log(log, storage_options=own_options(log, options)))
     if not opened:
         msg = "could not make a cut: found no logs"
         raise InvalidUsageError(msg, hint="give a list of one log or more")
@@ -304,8 +311,9 @@ def open_cut(cut: Cut, /, *, storage_options: Mapping[str, str] | None = None) -
     from spark_timely.log.log import open_log
 
     opened = []
+    options = checked_options(storage_options, *(entry.path for entry in cut.logs))
     for entry in cut.logs:  # as many turns as logs
-        log = open_log(entry.path, storage_options=storage_options)
+        log = open_log(entry.path, storage_options=own_options(entry.path, options))
         cut.check_log(log)
         opened.append(log)
     return opened

@@ -41,6 +41,7 @@ from spark_timely.log.compaction import CompactionReport, compact, merge_progres
 from spark_timely.log.files.format import LogFormat, check_stream_name
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES, check_codec, side_by_side, write_progress_file
 from spark_timely.log.machine.decide import closed_stream, missing_stream
+from spark_timely.log.machine.since import check_may_read, needed_from
 from spark_timely.log.machine.state import (
     OPEN_STREAM,
     CommitOutcome,
@@ -52,6 +53,7 @@ from spark_timely.log.machine.state import (
     next_state,
 )
 from spark_timely.log.reader import events_of, frontier_at, read_rows, snapshot_of
+from spark_timely.log.retention import allow_compaction, drop_old_files, release, retain, retention_of
 from spark_timely.log.store.base import MemoryStore, MemoryTable
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.delta import NO_LOG_HINT, DeltaStore, create_table
@@ -62,6 +64,7 @@ from spark_timely.log.store.storage import (
     normal_path,
     promised,
 )
+from spark_timely.log.store.urls import identity
 from spark_timely.log.streams import StreamStates
 from spark_timely.log.verify import VerifyReport, verify_log
 from spark_timely.log.writer import StreamWriter, downgrade_to
@@ -70,7 +73,7 @@ from spark_timely.notebook import counted, facts_table, page, shown_in_notebook,
 from spark_timely.protocol.note import Note
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.text import moment_text
+from spark_timely.time.text import moment_text, parse_duration
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -79,6 +82,7 @@ if TYPE_CHECKING:
 
     from spark_timely.log.files.format import LogKind
     from spark_timely.log.files.index import FileIndex
+    from spark_timely.log.machine.since import Retainer
     from spark_timely.log.machine.state import DataFile
     from spark_timely.log.store.base import Store
     from spark_timely.log.store.storage import Storage
@@ -716,6 +720,179 @@ class Log:
                 drop_unclaimed(self._states, reason, clock=self._now())
         return closed
 
+    # Retention -----------------------------------------------------------------------------------
+
+    def since(self) -> Antichain:
+        """Return from where the log can be read: its minimum, unless compaction was allowed beyond.
+
+        Contents of a collection are to be had at times beyond it, its changes from frontiers that are later in each
+        coordinate; messages of a stream from frontiers beyond it.
+
+        Examples
+        --------
+        >>> from spark_timely.log import MemoryLog
+        >>> MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,)).since()
+        Antichain.of(0)
+        """
+        with self._lock:
+            return retention_of(self._states).since
+
+    def check_may_read(self, needed: Antichain, *, what: str, consumer: str | None = None) -> None:
+        """Refuse an answer that needs what the log has forgotten, as of the snapshot.
+
+        Parameters
+        ----------
+        needed : Antichain
+            By `needed_from` or `needed_by_contents`.
+        what : str
+            What cannot be done, for the error.
+        consumer : str, optional
+            Whose retainer kept it, for the error.
+
+        Raises
+        ------
+        SinceViolationError
+        """
+        with self._lock:
+            retention = retention_of(self._states)
+        check_may_read(self.path, self.domain, retention, needed, what=what, consumer=consumer)
+
+    def retainers(self) -> MappingProxyType[str, Retainer]:
+        """Return who retains what of the log, by the consumer's name; those that have expired too."""
+        with self._lock:
+            return MappingProxyType(dict(retention_of(self._states).retainers))
+
+    def allow_compaction(self, frontier: FrontierLike, *, by: str = "hand") -> Antichain:
+        """Allow the log to forget: times before the frontier need not be told apart any more.
+
+        since moves as far as is allowed, but never past what a live retainer needs, nor past what the log's own
+        frontier needs. It never moves back; nothing is rewritten by this.
+
+        Parameters
+        ----------
+        frontier : frontier
+            As `TimeDomain.parse_frontier` takes it; not empty.
+        by : str
+            A name for the errors of those that come too late.
+
+        Returns
+        -------
+        Antichain
+            since, after it.
+
+        Raises
+        ------
+        InvalidUsageError
+            If the frontier is empty: a log that is no longer needed is deleted.
+        LogFormatError, StorageError
+            If the log cannot be written. To repeat the call does no harm.
+
+        Notes
+        -----
+        Cost: one small file and one commit of the table; nothing where since stays.
+
+        Examples
+        --------
+        >>> from spark_timely.log import MemoryLog
+        >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
+        >>> log.writer(owner="me").append(pa.table({"_time": [3], "v": [1]}), advance_to=7).state.seq
+        1
+        >>> log.allow_compaction([5]), log.allow_compaction([9])
+        (Antichain.of(5), Antichain.of(7))
+        """
+        attempt = f"could not allow compaction of log {self.path!r}"
+        check_text(attempt, "by", by)
+        wanted = self.domain.parse_frontier(frontier)
+        if wanted.is_empty:
+            msg = f"{attempt}: found the empty frontier"
+            raise InvalidUsageError(
+                msg,
+                hint="give a frontier with a time; a log that nobody needs any more is deleted",
+                context={"path": self.path},
+            )
+        since = allow_compaction(self._states, wanted, by=by, clock=self._now()).since
+        self._drop_old_files()
+        return since
+
+    def retain(
+        self, consumer: str, frontier: FrontierLike, *, owner: str, expiry: str | dt.timedelta = "7 days"
+    ) -> Retainer | None:
+        """Keep the log readable from a frontier on, for a named consumer: register, move or renew a retainer.
+
+        Parameters
+        ----------
+        consumer : str
+            Its name, one in the log.
+        frontier : frontier
+            Where the consumer stands; empty releases.
+        owner : str
+            The one that may move it, until it expires.
+        expiry : str or timedelta
+            How long it counts unless renewed, such as ``"7 days"``.
+
+        Returns
+        -------
+        Retainer or None
+            None if it was released.
+
+        Raises
+        ------
+        SinceViolationError
+            If since has passed the frontier.
+        OwnershipError
+            If the name is another owner's.
+        InvalidUsageError
+            If a name is no text, or the expiry no length of time.
+
+        Notes
+        -----
+        Cost: two small files and one commit of the table; nothing where it says what is there.
+
+        Examples
+        --------
+        >>> from spark_timely.log import MemoryLog
+        >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
+        >>> writer = log.writer(owner="me")
+        >>> state = writer.append(pa.table({"_time": [3], "v": [1]}), advance_to=7).state
+        >>> log.retain("report", [4], owner="nightly").needed
+        Antichain.of(4)
+        >>> log.allow_compaction([6])
+        Antichain.of(4)
+        """
+        attempt = f"could not retain log {self.path!r}"
+        check_text(attempt, "consumer", consumer)
+        check_text(attempt, "owner", owner)
+        try:
+            length = parse_duration(expiry).amount
+        except ValueError as error:
+            msg = f"{attempt}: found expiry={shown(expiry)}"
+            raise InvalidUsageError(msg, hint=str(error), context={"path": self.path}) from error
+        if not length:
+            msg = f"{attempt}: found expiry={shown(expiry)}"
+            raise InvalidUsageError(msg, hint="give a length of time, such as '7 days'", context={"path": self.path})
+        needed = needed_from(self.kind, self.domain.parse_frontier(frontier), self.domain.minimum)
+        now = self._now()
+        after = retain(self._states, consumer, needed, owner=owner, expires=now + length, clock=now)
+        self._drop_old_files()
+        return after.retainers.get(consumer)
+
+    def release(self, consumer: str) -> None:
+        """Let a retainer go, whoever owns it.
+
+        Raises
+        ------
+        InvalidUsageError
+            If there is none of that name.
+        """
+        check_text(f"could not release a consumer of log {self.path!r}", "consumer", consumer)
+        release(self._states, consumer)
+        self._drop_old_files()
+
+    def _drop_old_files(self) -> None:
+        with self._lock, self._upkeep(_MERGING):
+            if not self.store.append_only:
+                drop_old_files(self._states)
+
     # Rows ----------------------------------------------------------------------------------------
 
     def messages(
@@ -904,7 +1081,9 @@ class Log:
                     self._keep_up(states, state.stream, merges=merges)
                     self._states.forget_replaced_rows(states.store.live)
 
-            run_aside((self.path, tuple(sorted(self.store.storage_options.items()))), keep_up)
+            run_aside(
+                (identity(self.path, self.storage_options), tuple(sorted(self.store.storage_options.items()))), keep_up
+            )
 
     def _keep_up(self, states: StreamStates, stream: str, *, merges: bool) -> None:
         if merges and self.merge_every is not None:
@@ -1105,7 +1284,7 @@ def create_log(
     _check_handle(f"could not create log {where!r}", clock, merge_every)
     form = LogFormat.build(schema, times=times, minimum=minimum, kind=kind)
     _check_streams(streams, where)
-    storage_options = promised(storage_options, single_writer=single_writer, flush=flush)
+    storage_options = promised(storage_options, where, single_writer=single_writer, flush=flush)
     check_place(where, storage_options)
     open_ = partial(
         open_log,
@@ -1236,7 +1415,7 @@ def open_log(
 there — hint: ...
     """
     where = normal_path(path)
-    storage_options = promised(storage_options, single_writer=single_writer, flush=flush)
+    storage_options = promised(storage_options, where, single_writer=single_writer, flush=flush)
     storage = open_storage(where, storage_options)
     if storage.local and not os.path.isdir(where):
         found = "a file" if os.path.exists(where) else "nothing there"
@@ -1291,7 +1470,7 @@ def keep_log(path: str | os.PathLike[str], *, storage_options: Mapping[str, str]
     True
     """
     # By process: what a fork takes along does not work in it.
-    key = (os.getpid(), normal_path(path), *sorted((storage_options or {}).items()))
+    key = (os.getpid(), identity(normal_path(path), storage_options), *sorted((storage_options or {}).items()))
     log = _kept.logs.pop(key, None)
     try:
         if log is not None:

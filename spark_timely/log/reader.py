@@ -32,6 +32,7 @@ from spark_timely.log.arguments import check_text, check_whole, names_of
 from spark_timely.log.files.parquet import read_file, side_by_side
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.history import History
+from spark_timely.log.machine.since import needed_by_contents
 from spark_timely.log.machine.state import states_by_seq, stream_codes
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeType
@@ -272,6 +273,8 @@ def snapshot_of(log: CaptureLog, time: TimeLike) -> pa.Table:
             time=at,
             frontier=frontier.to_json(),
         )
+    what = f"take a snapshot of log {log.path!r} at {log.domain.render_time(at)!r}"
+    log.check_may_read(needed_by_contents(at), what=what)
     form = log.format
     names = [*form.payload.names, "_diff"]
     needed = pa.schema([form.data_schema.field(n) for n in (*log.domain.columns, *names)])

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,7 @@ from spark_timely.log.machine.state import (
 from spark_timely.protocol.rules import StreamCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from spark_timely.log.files.format import LogFormat
     from spark_timely.log.files.index import FileIndex, LiveFiles
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from spark_timely.log.store.storage import Storage
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.domain import TimeDomain
+
+
+T = TypeVar("T")
 
 
 def _is_its_own(state: StreamState) -> bool:
@@ -98,6 +101,12 @@ class CaptureLog(Protocol):
     def frontier(self) -> Antichain:
         """Return the minimal times that any stream may still use."""
 
+    def since(self) -> Antichain:
+        """Return from where the log can be read."""
+
+    def check_may_read(self, needed: Antichain, *, what: str, consumer: str | None = None) -> None:
+        """Refuse an answer that needs what the log has forgotten; raises `SinceViolationError`."""
+
     def files(self) -> FileIndex:
         """Return the files of messages."""
 
@@ -144,6 +153,8 @@ class StreamStates:
         self._rows_by_path: dict[str, pa.Table] = {}
         # The newest commit of each stream that this handle has seen, and the progress files that may hold it.
         self._known: dict[str, tuple[StreamState, frozenset[str]]] = {}
+        # Of `kept`: files, and what they say.
+        self._said: tuple[tuple[str, ...], object] = ((), None)
 
     # Snapshot ------------------------------------------------------------------------------------
 
@@ -249,7 +260,7 @@ class StreamStates:
             other = StreamStates(store, keeps_rows=self._keeps_rows)
             for name in ("_states", "_newest_by_path", "_rows_by_path", "_known"):
                 setattr(other, name, dict(getattr(self, name)))
-            other._states_at = self._states_at
+            other._states_at, other._said = self._states_at, self._said
             return other
 
     def forget_replaced_rows(self, live: LiveFiles) -> None:
@@ -261,6 +272,13 @@ class StreamStates:
         """Let go of the rows of progress files that were merged."""
         for path in paths:
             self._rows_by_path.pop(path, None)
+
+    def kept(self, paths: tuple[str, ...], read: Callable[[], T]) -> T:
+        """Return what some files say of the log; they are read again only where they are others than the last time."""
+        with self.lock:
+            if self._said[0] != paths:
+                self._said = paths, read()
+            return self._said[1]  # type: ignore[return-value]
 
     # States --------------------------------------------------------------------------------------
 

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 # A look costs about a millisecond: less than that is as good as no pause.
 _LEAST_POLL_S: Final = 1e-3
+# A caller that asks again sooner than this after the answer does nothing but ask: Spark does, every 10 ms as a rule. A
+# trigger with an interval of its own comes later.
+_PAUSE_S: Final = 0.05
+# Between two looks of an idle query where each is a request, which is paid for.
+_IDLE_POLL_S: Final = 1.0
 
 
 def passes(
@@ -111,10 +116,16 @@ def wait_until(
 class Throttle:
     """Says whether it is time to look again: once an interval, or when there is news.
 
+    With `idle_s` the interval doubles with each look that finds nothing, up to that, and is as before after one that
+    finds something. That holds for a caller that does nothing but ask: one that comes back after a pause has worked
+    meanwhile, or has a rhythm of its own, and may look if the interval as it was given is over.
+
     Parameters
     ----------
     every_s : float
         Seconds between two looks, at least.
+    idle_s : float, optional
+        Seconds up to which the interval grows; it does not grow unless that is more than `every_s`.
     now : callable
         A clock in seconds that never goes back.
 
@@ -128,12 +139,14 @@ class Throttle:
     (False, True)
     """
 
-    __slots__ = ("_at", "_every_s", "_now")
+    __slots__ = ("_asked", "_at", "_every_s", "_idle_s", "_now", "_wait_s")
 
-    def __init__(self, every_s: float, *, now: Callable[[], float] = clock.monotonic) -> None:
-        self._every_s = every_s
+    def __init__(self, every_s: float, *, idle_s: float = 0.0, now: Callable[[], float] = clock.monotonic) -> None:
+        self._every_s = self._wait_s = every_s
+        self._idle_s = max(idle_s, every_s)
         self._now = now
         self._at: float | None = None
+        self._asked = -math.inf  # when the last question, or look, was over
 
     @property
     def begun(self) -> bool:
@@ -152,14 +165,25 @@ class Throttle:
         """
         if self._at is None:
             return True
-        since = self._now() - self._at
+        asked, self._asked = self._asked, self._now()
+        since = self._asked - self._at
         if since < least_s:
             return False
-        return since >= self._every_s or (news is not None and news())
+        wait_s = self._wait_s if self._asked - asked < _PAUSE_S else self._every_s
+        return since >= wait_s or (news is not None and news())
 
-    def done(self) -> None:
-        """Note a look."""
-        self._at = self._now()
+    def done(self, *, moved: bool = True) -> None:
+        """Note a look, and whether it found something."""
+        self._at = self._asked = self._now()
+        self._wait_s = self._every_s if moved else min(2 * self._wait_s, self._idle_s)
+
+
+def idle_poll_s(logs: Sequence[Log], /) -> float:
+    """Return up to how many seconds the interval between looks grows while none of some logs has news.
+
+    0.0 where a look is no request, and the interval need not grow.
+    """
+    return 0.0 if all(log.storage.local for log in logs) else _IDLE_POLL_S
 
 
 def wait_for(

@@ -135,7 +135,7 @@ def frame_of_splits(
         key = (split.root, split.lower, split.upper, split.as_of, split.streams, split.consolidate)
         ranges.setdefault(key, []).append(split)
     _check_one(sorted(ranges.values(), key=lambda each: each[0].number))
-    options = checked_options(storage_options) or None
+    options = checked_options(storage_options, *dict.fromkeys(split.root for split in splits)) or None
     found = [_frame(spark, each, layout, open_storage(each[0].root, options)) for each in ranges.values()]
     frames = [frame for frame in found if frame is not None]
     if not frames:
@@ -200,7 +200,7 @@ def _frame(
         raise missing_file(splits[0].root, gone) from error
     rows = rows.where(_in_range(splits, layout))
     if layout.where is not None:
-        _check_settings(spark)
+        check_settings(spark)
         rows = rows.where(layout.where.predicate().sql)
     if splits[0].as_of is not None:
         for name, kind, value in zip(layout.domain.columns, layout.domain.types, splits[0].as_of, strict=True):
@@ -213,10 +213,10 @@ def _frame(
     return rows.select(*(_shaped(field.name, field.dataType, nullable=field.nullable) for field in wanted))
 
 
-def _check_settings(spark: SparkSession) -> None:
+def check_settings(spark: SparkSession) -> None:
     """Refuse a condition where Spark would take numbers that do not fit for other numbers."""
     if str(spark.conf.get("spark.sql.ansi.enabled")).lower() != "true":
-        msg = "could not make a frame of splits: found a condition 'where', and spark.sql.ansi.enabled=false"
+        msg = "could not let Spark choose rows: found a condition 'where', and spark.sql.ansi.enabled=false"
         raise InvalidUsageError(
             msg, hint="set it to true in this session: else numbers that do not fit are other numbers"
         )

@@ -7,6 +7,8 @@ import os
 from typing import TYPE_CHECKING
 
 from spark_timely.errors import InvalidUsageError, MultiplicityOverflowError, NegativeMultiplicityError
+from spark_timely.log.store.keys import own_options
+from spark_timely.log.store.storage import checked_options
 from spark_timely.spark.session import stored
 
 if TYPE_CHECKING:
@@ -111,6 +113,7 @@ def snapshot(
     /,
     *,
     diffs: bool = False,
+    storage_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """Return the contents of a collection log at a closed time.
 
@@ -124,6 +127,8 @@ def snapshot(
     diffs : bool
         Whether to give distinct rows and how often each is contained, in ``_diff``, instead of each row
         as often as it is contained.
+    storage_options : mapping of str to str, optional
+        Credentials and settings for a cloud URL; a log that is open has its own.
 
     Returns
     -------
@@ -133,7 +138,8 @@ def snapshot(
     Raises
     ------
     InvalidUsageError
-        If the log is no collection, has a column with a map, or the time is none of its times.
+        If the log is no collection, has a column with a map, or the time is none of its times; or options are given
+        with a log that is open.
 
     Examples
     --------
@@ -144,7 +150,10 @@ def snapshot(
     from spark_timely.log import Log
     from spark_timely.log.log import open_log
 
-    opened = log if isinstance(log, Log) else open_log(log)
+    if isinstance(log, Log) and storage_options is not None:
+        msg = f"could not take a snapshot: found storage options beside log {log.path!r}, which is open"
+        raise InvalidUsageError(msg, hint="leave them out, or give the path of the log")
+    opened = log if isinstance(log, Log) else open_log(log, storage_options=storage_options)
     at = opened.domain.parse_time(time)
     # Up to the times right after it: the contents, and none of the changes that follow.
     up_to = opened.domain.successors(at)
@@ -205,9 +214,10 @@ def snapshot_at(
 
     found = cut if isinstance(cut, Cut) else Cut.from_json(cut)
     frames = []
+    options = checked_options(storage_options, *(log.path for log in found.logs))
     for log in found.logs:  # as many turns as logs
         reader = spark.read.format("timely").option("cut", str(found))
-        frame = reader.options(**stored(spark, storage_options)).load(log.path)
+        frame = reader.options(**stored(spark, own_options(log.path, options))).load(log.path)
         if _DIFF in frame.columns:  # ours: no payload has a column of that name
             at = found.domain.render_frontier(found.frontier)
             frame = _contents(frame, f"log {log.path!r} at the cut of frontier={at}", diffs=diffs)

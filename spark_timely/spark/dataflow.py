@@ -19,21 +19,24 @@ from spark_timely.dataflow.engine import explain
 from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES
 from spark_timely.dataflow.engine.explain import OperatorMetrics, OutputProgress
 from spark_timely.dataflow.engine.outputs import TRIES, check_plans, drop_output, failure_of, passes
-from spark_timely.dataflow.engine.steps import Bounds, Engine, advance_all, rest_of
+from spark_timely.dataflow.engine.steps import Bounds, Engine, advance_all, is_cancelled, rest_of
 from spark_timely.dataflow.logs import Sink, open_logs
 from spark_timely.dataflow.stream import Evaluation, Scope
 from spark_timely.dataflow.views import leaves_of, packed, unpacked
 from spark_timely.datasource.clock import Alarm
-from spark_timely.errors import InvalidUsageError, WaitTimeoutError, shown
+from spark_timely.errors import InvalidUsageError, StorageError, WaitTimeoutError, shown
 from spark_timely.log.log import open_log
-from spark_timely.log.store.storage import normal_path
+from spark_timely.log.store.storage import checked_options, normal_path
+from spark_timely.log.store.urls import nearest_log, same_place
 from spark_timely.log.wait import Throttle, wait_until
 from spark_timely.notebook import page, shown_in_notebook
 from spark_timely.protocol.note import OutputFailure
 from spark_timely.protocol.replay import Limits
+from spark_timely.spark.base.checkpoint import damaged_file
+from spark_timely.spark.base.credentials import OPTION, credentials_of, joined_options, named_here
 from spark_timely.spark.base.trigger import Trigger, ending_of, parse_trigger
 from spark_timely.spark.dataflow_tasks import DRIVER_BYTES, SparkTasks, catalog_of
-from spark_timely.spark.session import register, spare_progress, stored
+from spark_timely.spark.session import given_to_spark, register, spare_progress, stored
 from spark_timely.time.text import parse_duration
 
 if TYPE_CHECKING:
@@ -89,6 +92,23 @@ class Dataflow(Scope):
             raise InvalidUsageError(msg, hint="give the location of the query's checkpoint")
         self.checkpoint = checkpoint
         self._watched: dict[str, tuple[Log, Callable[[], FileView]]] = {}
+
+    def joined_options(self, credential: str | None, storage_options: Mapping[str, str] | None) -> dict[str, str]:
+        """Return storage options with those of a credential that a session of this process knows, or of a function."""
+        return joined_options(credential, storage_options, named_here())
+
+    def _settle_options(self, spark: SparkSession) -> None:
+        """Take what the credentials' names stand for in the session that runs the dataflow: they may be renewed."""
+        named = credentials_of(spark) if self._named else {}
+        for path, (credential, beside) in self._named.items():  # one turn per log
+            self.storage[path] = checked_options(joined_options(credential, beside, named), path)
+
+    def _shown_options(self, spark: SparkSession, path: str) -> dict[str, str]:
+        """Return the options of a log as Spark may see them."""
+        if path not in self._named:
+            return stored(spark, self.storage[path])
+        credential, beside = self._named[path]
+        return {name: str(value) for name, value in given_to_spark(spark, {OPTION: credential}, beside).items()}
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the graph with its frontiers, read from the logs. Never fails."""
@@ -171,6 +191,8 @@ class Dataflow(Scope):
             If an output belongs to another dataflow or query; `PlanMismatchError` if it was made by another plan.
         SchemaMismatchError
             If an output's log has other columns or times.
+        StorageError
+            If the folder ``ending`` of the checkpoint is damaged.
         """
         if not self.sinks:
             msg = f"could not start dataflow {self.name!r}: found nothing that is captured"
@@ -206,6 +228,7 @@ class Dataflow(Scope):
                 msg, hint="set it to true in this session: else numbers that do not fit are other numbers"
             )
         for flow in flows:
+            flow._settle_options(spark)
             check_plans(flow.sinks, open_logs(flow.sinks, flow.storage))
         register(spark)
         spare_progress(spark)
@@ -213,10 +236,18 @@ class Dataflow(Scope):
         storage = {path: options for flow in flows for path, options in flow.storage.items()}
         # Outputs that are read again too: others may write further streams of their logs.
         first, *others = {leaf.path: None for flow in flows for sink in flow.sinks for leaf in leaves_of(sink.view)}
+        # Spark has its own credentials for the checkpoint; the alarm in it is this library's.
+        near = nearest_log(self.checkpoint, storage)
         lives = ending_of(wanted) is None
         if lives:
+            flow_of = {path: flow for flow in flows for path in flow.storage}
+            visible = {path: flow_of[path]._shown_options(spark, path) for path in (first, *others)}
+            shared = {path: visible[path] for path in others}
+            shared[self.checkpoint] = {} if near is None else flow_of[near]._shown_options(spark, near)
             reader = spark.readStream.format("timely").option("content", "clock").option("run", run)
-            reader = reader.option("alarm", self.checkpoint).options(**stored(spark, storage[first]))
+            reader = reader.option("alarm", self.checkpoint).options(**visible[first])
+            if any(visible.values()) or any(shared.values()):
+                reader = reader.option("logOptions", json.dumps(shared))
             source = reader.option("logs", json.dumps(others)).load(first) if others else reader.load(first)
         else:
             source = spark.readStream.format(_ONE_ROW).option("rowsPerBatch", 1).load()
@@ -232,10 +263,19 @@ class Dataflow(Scope):
             lives,
             _bounds(wanted),
             self.checkpoint,
-            storage[first],
+            {} if near is None else storage[near],
             DRIVER_BYTES if max_bytes_in_driver is None else max_bytes_in_driver,
         )
         location = self.checkpoint if lives else _below(self.checkpoint)
+        if not lives and (damaged := damaged_file(location)) is not None:
+            msg = f"could not start dataflow {self.name!r}: found a damaged file {damaged!r} in checkpoint {location!r}"
+            raise StorageError(
+                msg,
+                hint=f"delete the folder {_ENDING!r} in the checkpoint: it says only when to look, and what was done"
+                " is in the outputs' logs",
+                determinate=True,
+                context={"checkpoint": location},
+            )
         writer = source.writeStream.foreachBatch(step).option("checkpointLocation", location)
         if wanted:
             writer = writer.trigger(**wanted)
@@ -339,10 +379,34 @@ class _MicroBatch:
         tasks = SparkTasks(df.sparkSession, storage, self.workers, max_bytes_in_driver=self.driver_bytes)
         rest: float | None = 0.0
         while rest == 0.0:  # one turn, unless the clock cannot be asked for another micro-batch
-            advance_all(self.engines, tasks, lives=self.lives, bounds=self.bounds)
+            try:
+                advance_all(self.engines, tasks, lives=self.lives, bounds=self.bounds)
+            except Exception as error:
+                if is_cancelled(error):
+                    raise JobCancelledError(error) from None
+                raise
             rest = rest_of(self.engines) if self.lives else None
             if rest is not None and self.alarm is not None and self.alarm.set(rest):
                 return
+
+
+class JobCancelledError(RuntimeError):
+    """A job of the query was cancelled: by `stop`, or in Spark's pages.
+
+    Spark looks in the text whether it was a stop, by an expression that needs a frame of its stack for each letter
+    behind the first words (4.2). The job's own error has pages of Java's calls there, for which the stack is too small.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        line = str(error).strip().partition("\n")[0][:_MOST_TOLD]
+        super().__init__(f"{line}\n{_AS_SPARK_SAYS}")
+
+
+_MOST_TOLD: Final = 300
+_AS_SPARK_SAYS: Final = (
+    "py4j.protocol.Py4JJavaError: An error occurred while calling a job, which was cancelled: "
+    "java.lang.InterruptedException"
+)
 
 
 def _below(checkpoint: str) -> str:
@@ -586,10 +650,11 @@ class DataflowQuery:
         """
         paths = {sink.path: sink for sink in self._logs}
         if log is None and len(paths) == 1:
-            path = next(iter(paths))
-        elif log is not None and normal_path(log) in paths:
-            path = normal_path(log)
+            path: str | None = next(iter(paths))
         else:
+            asked = None if log is None else normal_path(log)
+            path = next((path for path in paths if asked is not None and same_place(path, asked)), None)
+        if path is None:
             msg = f"could not give the result: found outputs {shown(list(paths))}, asked for {shown(log)}"
             raise InvalidUsageError(msg, hint="name one of them")
         self.await_termination()

@@ -30,7 +30,7 @@ from spark_timely.dataflow.aggregates import merge_parts, part_of_rows
 from spark_timely.dataflow.engine.shuffle import blocks_of, tables_of
 from spark_timely.dataflow.engine.tasks import Counts, OutputPlan, Task, TaskResult, write_result
 from spark_timely.dataflow.views import Aggregate, Concat, Filter, Hinted, Join, Notified, Replay, Step, View, steps_of
-from spark_timely.errors import OperatorError
+from spark_timely.errors import OperatorError, StorageError
 from spark_timely.log.files.format import conform
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.spark.base.schema import spark_schema
@@ -48,6 +48,9 @@ Batches = Iterator[pa.RecordBatch]
 
 # What Spark says of conditions and data, not of itself.
 _USER_ERRORS: Final = (AnalysisException, ArithmeticException, NumberFormatException, SparkRuntimeException)
+
+# Of them those about files: what was planned from may be merged and deleted before the job reads it.
+_FILE_GONE: Final = re.compile(r"PATH_NOT_FOUND|FAILED_READ_FILE|FileNotFoundException|FILE_NOT_EXIST")
 
 # An operator's own error, as the text of a job's failure repeats it.
 _REPEATED: Final = re.compile(
@@ -86,8 +89,16 @@ def _named(error: Exception, task: Task, output: OutputPlan) -> Exception:
     if own is not None:
         message, operator, lower, upper, hint = own.group("message", "operator", "lower", "upper", "hint")
         return OperatorError(message, hint=hint, operator=operator, lower=lower, upper=upper)
+    line = text.strip().partition("\n")[0]
     if isinstance(error, _USER_ERRORS):
-        line = text.strip().partition("\n")[0]
+        if _FILE_GONE.search(text):
+            low, high = (output.form.domain.render_frontier(end) for end in (task.lower, task.upper))
+            return StorageError(
+                f"could not read the inputs of operator {output.name!r} at times from {low} to {high}: {line}",
+                hint="wait: where a vacuum took a file that was merged before, the range is planned again; if the error"
+                " stays, restore the input's files",
+                context={"operator": output.name},
+            )
         hint = "correct the condition, the columns or the data; nothing of these times was written"
         return output.view.failure(f"{type(error).__name__}: {line}", task.lower, task.upper, hint=hint)
     return error

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import AnalysisException
 
-from spark_timely.conf.options import CHECK_OPTION, SOURCE_OPTIONS, parse_options
-from spark_timely.datasource.source import table_options
+from spark_timely.conf.options import CHECK_OPTION
+from spark_timely.datasource.source import source_options, table_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, LogMissingError, shown
 from spark_timely.log.store.storage import normal_path
+from spark_timely.log.store.urls import same_place
 from spark_timely.sink.start import batch_refused, check_start, question, raise_answer, sink_options
 from spark_timely.spark.base.compat import is_remote
 from spark_timely.spark.base.credentials import credentials_of, refuse_secrets, with_credential
@@ -285,7 +286,7 @@ def _check_read(reader: object, noted: _Noted, arguments: dict[str, Any]) -> Non
     del reader
     refuse_secrets(noted.options)
     if CHECK_OPTION not in noted.options and not isinstance(arguments.get("path"), list):
-        parse_options(SOURCE_OPTIONS, noted.options)
+        source_options(noted.options)
 
 
 def _refuse_batch(writer: object, noted: _Noted, arguments: dict[str, Any]) -> None:
@@ -333,13 +334,13 @@ def _check_table(writer: Any, noted: _Noted, arguments: dict[str, Any]) -> None:
             context={"table": name},
         )
     location = _location_of(spark, name)
-    if location is not None and normal_path(location) != normal_path(path):
+    if location is not None and not same_place(normal_path(location), normal_path(path)):
         msg = f"{attempt}: found it at {location!r}, its columns name the log {path!r}"
         raise InvalidUsageError(
             msg, hint="drop the table, which leaves both logs, and create it again: it was moved by SET LOCATION"
         )
     given = noted.options.get("path")
-    if given not in (None, noted.table_path) and normal_path(str(given)) != normal_path(path):
+    if given not in (None, noted.table_path) and not same_place(normal_path(str(given)), normal_path(path)):
         msg = f"{attempt}: found path={given!r}, the table's log is {path!r}"
         raise InvalidOptionError(msg, hint="leave the path out", context={"option": "path"})
     noted.give("path", path)

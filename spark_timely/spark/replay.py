@@ -42,10 +42,10 @@ from spark_timely.datasource.source import source_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, StorageError, shown
 from spark_timely.log.log import open_log
 from spark_timely.log.store.cloud import open_storage
-from spark_timely.log.store.storage import FileStorage, plain
+from spark_timely.log.store.storage import FileStorage, normal_path, plain
 from spark_timely.spark.base.checkpoint import REPLAY_HEADER
 from spark_timely.spark.base.trigger import Ending, TriggerGiven, ending_of, parse_trigger
-from spark_timely.spark.batch_frame import frame_of_splits
+from spark_timely.spark.batch_frame import check_settings, frame_of_splits
 from spark_timely.spark.capture.foreach_batch import Captured
 from spark_timely.spark.session import with_stored
 
@@ -101,6 +101,8 @@ def replay(
     ------
     InvalidOptionError
         If an option is unknown or does not fit.
+    InvalidUsageError
+        If there is a condition, and the session has ``spark.sql.ansi.enabled=false``.
     LogMissingError
         If there is no log.
 
@@ -127,6 +129,8 @@ def replay(
             hint=f"leave content out: the function gets the rows; for events, splits and clocks {_INSTEAD}",
             context={"option": "content"},
         )
+    if parsed.where is not None:
+        check_settings(spark)
     log = open_log(parsed.path, storage_options=parsed.storage_options or None)
     ReplayPlanner(log, parsed)  # refuses what does not fit the log
     return DriverReplay(spark, log, parsed)
@@ -223,7 +227,7 @@ class DriverReplay:
         if not isinstance(checkpoint, str | os.PathLike):
             msg = f"{_ATTEMPT}: found checkpoint={shown(checkpoint)}"
             raise InvalidOptionError(msg, hint="give a folder as text or path", context={"option": "checkpoint"})
-        if os.path.realpath(checkpoint) == os.path.realpath(self._log.path):
+        if os.path.realpath(normal_path(checkpoint, literal=True)) == os.path.realpath(self._log.path):
             msg = f"{_ATTEMPT}: found the log itself as checkpoint {os.fspath(checkpoint)!r}"
             raise InvalidOptionError(msg, hint="give a folder of its own", context={"option": "checkpoint"})
         written = _Checkpoint(os.fspath(checkpoint))
@@ -249,7 +253,8 @@ class DriverReplay:
         done = 0 if last is None or last.finished else 1
         while True:
             end = planner.latest(start, limited=not once)
-            if end == start:
+            # As in Spark the first micro-batch is made also where it is empty: what it captures into exists then.
+            if end == start and number > 0:
                 return done
             written.plan(number, start, end)
             self._deliver(planner, written, number, start, end)
@@ -332,7 +337,9 @@ class _Checkpoint:
         number = max(planned, default=-1)
         # All before the newest are finished, and nothing after it.
         if max(finished, default=-1) not in (number, number - 1):
-            raise self._no_checkpoint(max(finished, default=None), file="commits")
+            ends = [max(numbers, default=None) for numbers in (planned, finished)]
+            state = f"planned up to {ends[0]}, finished up to {ends[1]}"
+            raise self._no_checkpoint(state, file="offsets and commits")
         if number < 0:
             return None
         for old in (planned | finished) - set(range(number - _KEPT, number + 1)):  # left by a kill

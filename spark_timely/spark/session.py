@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_timely.conf.options import option_key
 from spark_timely.errors import InvalidUsageError, LogFormatError, LogMissingError, shown
+from spark_timely.log.store.keys import check_names
 from spark_timely.log.store.storage import checked_options, normal_path
 from spark_timely.masking import is_secret
 from spark_timely.spark.base.compat import is_remote
@@ -350,7 +351,7 @@ def credential(spark: SparkSession, name: str, storage_options: Mapping[str, str
         If the name has other characters; Spark's Python cannot import this library; or Spark keeps the format as it
         found it by itself, as it may in a second session of one JVM.
     InvalidOptionError
-        If the options are no mapping of texts.
+        If the options are no mapping of texts, or no store knows one of them.
 
     Notes
     -----
@@ -368,6 +369,7 @@ def credential(spark: SparkSession, name: str, storage_options: Mapping[str, str
         msg = f"could not name a credential: found name={shown(name)}"
         raise InvalidUsageError(msg, hint="give letters, digits, underscores, dots and hyphens")
     options = checked_options(storage_options)
+    check_names(options, ())
     register(spark)
     with naming:
         named = {**credentials_of(spark), name: options}

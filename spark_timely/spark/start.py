@@ -27,15 +27,17 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import numpy as np
 
 from spark_timely.conf.given import DurationLike, SinkGiven
-from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
+from spark_timely.conf.options import SinkOptions
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, TimelyError, shown
 from spark_timely.log.files.format import LogFormat
 from spark_timely.log.machine.state import CommitRequest
+from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import check_place, normal_path, promised
 from spark_timely.masking import masked_logger
 from spark_timely.notebook import counted, facts_table, page, shown_in_notebook
 from spark_timely.sink.columns import roles_of
 from spark_timely.sink.plan import check_owner, check_unbroken, find_log
+from spark_timely.sink.start import parse_sink
 from spark_timely.spark.base.checkpoint import all_committed
 from spark_timely.spark.base.credentials import refuse_secrets
 from spark_timely.spark.base.trigger import Ending, Trigger, ending_of, parse_trigger
@@ -268,7 +270,7 @@ class CaptureQuery:
                 kind=form.kind,
                 streams=options.streams,
                 exist_ok=True,
-                storage_options=options.storage_options or None,
+                storage_options=own_options(options.path, options.storage_options) or None,
             )
         state = log.stream(options.stream)
         if state is not None:
@@ -368,9 +370,7 @@ def start(
     given: dict[str, object] = {name: value for name, value in options.items() if value is not None}
     refuse_secrets(given)
     full = with_stored(lambda: df.sparkSession, given, storage_options)
-    parsed = parse_options(
-        SINK_OPTIONS, {"path": path, "checkpointLocation": checkpoint, "idleTimeout": idle_timeout, **full}
-    )
+    parsed = parse_sink({"path": path, "checkpointLocation": checkpoint, "idleTimeout": idle_timeout, **full})
     # As the sink's planner does it in another process, so that both mean the same place.
     storage = promised(parsed.storage_options, single_writer=parsed.single_writer, flush=parsed.flush)
     parsed = replace(parsed, path=normal_path(path), storage_options=storage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -15,6 +16,8 @@ import pytest
 
 from spark_timely.cli import main
 from spark_timely.errors import InvalidUsageError, LogDamagedError, LogMissingError, RolledBackError
+from spark_timely.interop.importing import CaptureTypes, StreamImport
+from spark_timely.interop.writer import capture_bytes
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store import delta as delta_store
@@ -271,6 +274,23 @@ def test_micro_batch_with_dead_letters_is_rebuilt(tmp_path: Path) -> None:
     aside.rename(left)
     look(driver.log_path, apply=True)
     assert driver.log().verify() == before
+
+
+def test_import_with_dead_letters_is_rebuilt(tmp_path: Path) -> None:
+    types = CaptureTypes.parse("u64", "u64", timely="0.32")
+    log = create_log(str(tmp_path / "log"), types.payload, times=["long"], minimum=(0,))
+    events: list[Any] = [([3], [1]), ([], [2, 3]), {0: -1, 4: 1}]
+    data = capture_bytes(events, time="u64", record="u64", timely="0.32")
+    StreamImport(log, "w", types, name="x", unstamped="dead-letter").take_whole(io.BytesIO(data))
+    version = log.version
+    log.advance("w", 5)  # a commit without letters
+    before = log.verify()
+    assert before.dead_letters == 2
+    for number in (version + 1, version):
+        entry(tmp_path / "log", number).write_bytes(b"")
+    assert [step.action for step in look(tmp_path / "log").steps] == ["rebuild", "rebuild"]
+    look(tmp_path / "log", apply=True)
+    assert open_log(str(tmp_path / "log")).verify() == before
 
 
 def checkpointed(path: Path, more: int = 1) -> Log:

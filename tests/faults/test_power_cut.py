@@ -261,7 +261,7 @@ def test_capture_in_foreach_batch(disk: Path, tmp_path: Path) -> None:
 
 
 def test_import(disk: Path, tmp_path: Path) -> None:
-    types = CaptureTypes.parse("u64", "u64")
+    types = CaptureTypes.parse("u64", "u64", timely="0.31")
     log = create_log(disk / "log", types.payload, minimum=(0,))
     whole = [(t, [10 * t, 10 * t + 1]) for t in range(5)]
     events: list[Any] = []

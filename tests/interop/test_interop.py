@@ -1,4 +1,4 @@
-"""The real timely replays what was exported, and what it captures is imported. cargo fetches the crates."""
+"""The real timely, 0.31 and 0.32, replays what was exported; what it captures is imported. cargo fetches the crates."""
 
 from __future__ import annotations
 
@@ -8,32 +8,44 @@ import subprocess
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from spark_timely.errors import InvalidUsageError
+from spark_timely.interop.chunk import TimelyVersion
 from spark_timely.interop.exporting import export_log
-from spark_timely.interop.importing import CaptureTypes, StreamImport
+from spark_timely.interop.importing import CaptureTypes, StreamImport, found_version
 from spark_timely.interop.sockets import Address, import_socket
 from spark_timely.interop.writer import capture_bytes
 from spark_timely.log import MemoryLog
 from tests.modules import ROOT
-from tests.oracles.golden import captures, golden_bytes, types_of
+from tests.oracles.golden import STAMPED, capture_file, captures, golden_bytes, stamped_captures, types_of, version_of
 
 KINDS = {"text": "c2_3workers", "product": "d2_product_2workers"}
-TYPES = {kind: CaptureTypes.parse(*types_of(group)) for kind, group in KINDS.items()}
+VERSIONS: tuple[TimelyVersion, ...] = ("0.31", "0.32")
+
+
+@pytest.fixture(scope="session", params=VERSIONS)
+def timely(request: pytest.FixtureRequest) -> TimelyVersion:
+    version: TimelyVersion = request.param
+    return version
 
 
 @pytest.fixture(scope="session")
-def program(cargo: str) -> Path:
-    """Build the program once; cargo does nothing where nothing has changed."""
+def program(cargo: str, timely: TimelyVersion) -> Path:
+    """Build the program against a version of timely; cargo does nothing where nothing has changed."""
     here, there = ROOT / "tests" / "interop", ROOT / "build" / "interop"
     for name in ("Cargo.toml", "src/main.rs"):
         (there / name).parent.mkdir(parents=True, exist_ok=True)
         if not (there / name).exists() or not filecmp.cmp(here / name, there / name, shallow=False):
             shutil.copyfile(here / name, there / name)
-    built = subprocess.run([cargo, "build", "--quiet"], cwd=there, capture_output=True, text=True, timeout=540)
+    feature = f"v{timely.replace('.', '')}"
+    target = there / "target" / feature
+    command = [cargo, "build", "--quiet", "--features", feature, "--target-dir", target]
+    built = subprocess.run(command, cwd=there, capture_output=True, text=True, timeout=540)
     assert built.returncode == 0, built.stderr
-    return there / "target" / "debug" / "interop"
+    return target / "debug" / "interop"
 
 
 def run(program: Path, *arguments: object) -> list[str]:
@@ -42,15 +54,15 @@ def run(program: Path, *arguments: object) -> list[str]:
     return done.stdout.splitlines()
 
 
-def log_of(kind: str, streams: int) -> MemoryLog:
-    domain = TYPES[kind].layout.domain
+def log_of(types: CaptureTypes, streams: int) -> MemoryLog:
+    domain = types.layout.domain
     times = [type_.value for type_ in domain.types]
-    return MemoryLog.create(TYPES[kind].payload, times=times, minimum=domain.minimum, streams=streams)
+    return MemoryLog.create(types.payload, times=times, minimum=domain.minimum, streams=streams)
 
 
-def imported(kind: str, files: list[Path]) -> MemoryLog:
-    log = log_of(kind, len(files))
-    tasks = [StreamImport(log, f"w{i}", TYPES[kind], name=file.name) for i, file in enumerate(files)]
+def imported(types: CaptureTypes, files: list[Path]) -> MemoryLog:
+    log = log_of(types, len(files))
+    tasks = [StreamImport(log, f"w{i}", types, name=file.name, unstamped="drop") for i, file in enumerate(files)]
     for task, file in zip(tasks, files, strict=True):
         task.take_file(str(file))
     assert log.frontier().is_empty
@@ -65,29 +77,60 @@ def shown(value: object) -> str:
 def contents(log: MemoryLog) -> Counter[str]:
     """Return what the program should find in the captures of a log."""
     rows = log.messages()
-    columns = [rows.column(name).to_pylist() for name in (*log.domain.columns, *log.schema.names)]
+    names = [name for name in log.schema.names if name != "stamp"]
+    columns = [rows.column(name).to_pylist() for name in (*log.domain.columns, *names)]
     arity = log.domain.arity
     lines = [[shown(value) for value in row] for row in zip(*columns, strict=True)]
-    return Counter(f"{':'.join(row[:arity])} {':'.join(row[arity:])}" for row in lines)
+    times = [":".join(row[:arity]) for row in lines]
+    if "stamp" in log.schema.names:
+        times = [",".join(":".join(map(str, time.values())) for time in stamp) for stamp in rows["stamp"].to_pylist()]
+    return Counter(f"{time} {':'.join(row[arity:])}" for time, row in zip(times, lines, strict=True))
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
-def test_timely_replays_what_was_exported(program: Path, kind: str, tmp_path: Path) -> None:
+def golden_log(group: str, folder: Path, **options: str) -> MemoryLog:
+    """Import captures of the real timely, those whose names begin so."""
     files = []
-    for name in captures():
-        if name.startswith(KINDS[kind]):
-            files.append(tmp_path / f"{name}.bin")
-            files[-1].write_bytes(golden_bytes(f"capture_{name}.bin"))
-    log = imported(kind, files)
+    names = [name for name in (*captures(), *stamped_captures()) if name.startswith(group)]
+    for name in names:
+        files.append(folder / f"{name.replace('/', '_')}.bin")
+        files[-1].write_bytes(golden_bytes(capture_file(name, "bin")))
+    return imported(CaptureTypes.parse(*types_of(names[0]), timely=version_of(group), **options), files)
+
+
+@pytest.mark.parametrize("source", ["", STAMPED], ids=["from 0.31", "from 0.32"])
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_timely_replays_what_was_exported(
+    program: Path, timely: TimelyVersion, kind: str, source: str, tmp_path: Path
+) -> None:
+    log = golden_log(f"{source}{KINDS[kind]}", tmp_path)
     wanted = contents(log)
     for n_files in (1, 2, 5):
         folder = tmp_path / str(n_files)
-        written = [each.path for each in export_log(log, folder, files=n_files, stretch_rows=200)]
+        written = [each.path for each in export_log(log, folder, files=n_files, timely=timely, stretch_rows=200)]
         assert len(run(program, "check", kind, *written)) == n_files
         for workers in (1, 2, 3):
             *lines, last = run(program, "replay", kind, workers, *written)
             assert last == "closed"
             assert Counter(lines) == wanted
+
+
+@pytest.mark.parametrize("group", ["h1_multi", "h2_multi_2workers", "h4_leave_product"])
+def test_timely_replays_the_stamps_that_a_log_has_kept(
+    program: Path, timely: TimelyVersion, group: str, tmp_path: Path
+) -> None:
+    log = golden_log(f"{STAMPED}{group}", tmp_path, stamps="column")
+    wanted = contents(log)
+    assert any("," in line for line in wanted)
+    if timely == "0.31":
+        with pytest.raises(InvalidUsageError, match="times in message="):
+            export_log(log, tmp_path / "old", timely=timely)
+        return
+    for n_files in (1, 3):
+        written = [each.path for each in export_log(log, tmp_path / str(n_files), files=n_files, stretch_rows=50)]
+        assert len(run(program, "check", "product", *written)) == n_files
+        for workers in (1, 2, 3):
+            *lines, last = run(program, "replay", "product", workers, *written)
+            assert (last, Counter(lines)) == ("closed", wanted)
 
 
 def rust_records() -> Counter[str]:
@@ -100,12 +143,16 @@ def rust_records() -> Counter[str]:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_what_timely_captures_is_imported_and_goes_back(program: Path, workers: int, tmp_path: Path) -> None:
+def test_what_timely_captures_is_imported_and_goes_back(
+    program: Path, timely: TimelyVersion, workers: int, tmp_path: Path
+) -> None:
     run(program, "write", "text", workers, tmp_path)
     files = sorted(tmp_path.glob("rust_w*.bin"))
     assert len(files) == workers
     run(program, "check", "text", *files)
-    log = imported("text", files)
+    types = CaptureTypes.parse(*types_of(KINDS["text"]))
+    assert {found_version(str(file), types) for file in files} == {timely}
+    log = imported(types.settled(timely), files)
     assert log.verify().legal
     assert contents(log) == rust_records()
     written = [each.path for each in export_log(log, tmp_path / "back", files=2)]
@@ -113,8 +160,9 @@ def test_what_timely_captures_is_imported_and_goes_back(program: Path, workers: 
     assert (last, Counter(lines)) == ("closed", rust_records())
 
 
-def test_timely_sends_its_captures_over_sockets(program: Path) -> None:
-    log = log_of("text", 2)
+def test_timely_sends_its_captures_over_sockets(program: Path, timely: TimelyVersion) -> None:
+    types = CaptureTypes.parse(*types_of(KINDS["text"]), timely=timely)
+    log = log_of(types, 2)
     ports: list[int] = []
     ready = [threading.Event(), threading.Event()]
     errors: list[BaseException] = []
@@ -125,7 +173,7 @@ def test_timely_sends_its_captures_over_sockets(program: Path) -> None:
             ready[i].set()
 
         try:
-            task = StreamImport(log.another(), f"w{i}", TYPES["text"], name="x", max_delay_s=0.1)
+            task = StreamImport(log.another(), f"w{i}", types, name="x", max_delay_s=0.1)
             import_socket(task, Address("127.0.0.1", 0, listen=True), wait_s=60.0, bound=bound)
         except BaseException as error:  # noqa: BLE001 - shown below
             errors.append(error)
@@ -143,11 +191,12 @@ def test_timely_sends_its_captures_over_sockets(program: Path) -> None:
     assert contents(log) == rust_records()
 
 
-def test_the_programs_own_check_finds_what_is_wrong(program: Path, tmp_path: Path) -> None:
-    types = {"time": "u64", "record": "(string, u64)"}
-    good = capture_bytes([(0, [("a", 1)]), {0: -1}], **types)
+def test_the_programs_own_check_finds_what_is_wrong(program: Path, timely: TimelyVersion, tmp_path: Path) -> None:
+    types: dict[str, Any] = {"time": "u64", "record": "(string, u64)", "timely": timely}
+    at = 0 if timely == "0.31" else [0]
+    good = capture_bytes([(at, [("a", 1)]), {0: -1}], **types)
     for name, data, said in [
-        ("late", good + capture_bytes([(0, [("a", 1)])], **types), "event 2 at byte"),
+        ("late", good + capture_bytes([(at, [("a", 1)])], **types), "event 2 at byte"),
         ("again", good + capture_bytes([{0: 1}], **types), "out of nothing"),
         ("open", good[:-36], "not closed"),
         ("half", good[:-1], "half an event"),

@@ -1,6 +1,7 @@
 """Where the vectors made by the real timely and differential are, and how to read them.
 
-They are part of the project; ``SPARK_TIMELY_GOLDEN`` names another folder of the same form.
+They are part of the project; ``SPARK_TIMELY_GOLDEN`` names another folder of the same form. Those of timely 0.32 are in
+its folder ``v032``; their names begin with it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.interop.chunk import CaptureChunk
+from spark_timely.interop.chunk import CaptureChunk, TimelyVersion
+from spark_timely.time.arrays import concat_times
 
 FOLDER = Path(os.environ.get("SPARK_TIMELY_GOLDEN", Path(__file__).resolve().parents[1] / "golden" / "vectors"))
 
@@ -37,9 +39,32 @@ def golden_bytes(name: str) -> bytes:
 
 
 def captures() -> list[str]:
-    """Return the names of the captured streams."""
+    """Return the names of the captured streams of timely 0.31."""
+    return _captures(FOLDER)
+
+
+STAMPED = "v032/"
+
+
+def stamped_captures() -> list[str]:
+    """Return the names of the captured streams of timely 0.32."""
+    return [f"{STAMPED}{name}" for name in _captures(FOLDER / STAMPED)]
+
+
+def _captures(folder: Path) -> list[str]:
     pattern = re.compile(r"capture_(\w+)\.bin(\.gz)?")
-    return sorted({m[1] for file in FOLDER.iterdir() if (m := pattern.fullmatch(file.name))})
+    return sorted({m[1] for file in folder.iterdir() if (m := pattern.fullmatch(file.name))})
+
+
+def capture_file(name: str, kind: str) -> str:
+    """Return the file of a capture, ``bin`` or ``expected.jsonl``."""
+    folder, slash, own = name.rpartition("/")
+    return f"{folder}{slash}capture_{own}.{kind}"
+
+
+def version_of(name: str) -> TimelyVersion:
+    """Return whose capture it is."""
+    return "0.32" if name.startswith(STAMPED) else "0.31"
 
 
 TEXTS = ("u64", "(string, u64)")
@@ -55,21 +80,30 @@ TYPES = {
     "g2": ("duration", "(duration, string)"),
     "g3": ("()", "u64"),
     "g4": ("i64", "i64"),
+    **dict.fromkeys(("h1", "h2", "h4"), ("product<u64, u64>", "u64")),
+    **dict.fromkeys(("h3", "h5", "h6", "h7", "j1", "j2", "k1", "k2"), ("u64", "u64")),
+    **dict.fromkeys(("i1", "i2"), ("product<u64, u64>", "((string, u64), product<u64, u64>, i64)")),
+    "i3": ("product<u64, u64>", "((u64, u64), product<u64, u64>, i64)"),
+    "i4": ("u64", "((u64, u64), u64, i64)"),
+    "j3": ("()", "u64"),
+    "j4": ("i64", "string"),
+    "j5": ("duration", "(duration, string)"),
 }
 """Types of time and records, by what a capture's name begins with."""
 
 
 def types_of(name: str) -> tuple[str, str]:
     """Return the types of time and records of a captured stream; of an unknown one, what its events look like."""
-    known = TYPES.get(name.split("_")[0])
+    known = TYPES.get(name.removeprefix(STAMPED).split("_")[0])
     if known is not None:
         return known
     times: list[Any] = []
     records: list[Any] = []
-    for event in vectors(f"capture_{name}.expected.jsonl"):
+    for event in vectors(capture_file(name, "expected.jsonl")):
         times += [time for time, _ in event.get("progress", [])]
         if "messages" in event:
-            times.append(event["messages"][0])
+            stamp = event["messages"][0]
+            times += stamp if version_of(name) == "0.32" else [stamp]
             records += event["messages"][1]
     return _looks_like(times, "product<{}>"), _looks_like(records, "({})")
 
@@ -97,8 +131,11 @@ def concat_chunks(chunks: list[CaptureChunk]) -> CaptureChunk:
     """Put the chunks of one stream, one or more in their order, into one."""
     parts = {
         name: np.concatenate([getattr(chunk, name) for chunk in chunks])
-        for name in ("is_messages", "times", "counts", "progress_times", "progress_deltas", "progress_counts")
+        for name in ("is_messages", "counts", "progress_times", "progress_deltas", "progress_counts")
     }
+    parts["times"] = concat_times(*(chunk.times for chunk in chunks))
+    if any(chunk.stamps is not None for chunk in chunks):
+        parts["stamps"] = np.concatenate([chunk.stamp_sizes for chunk in chunks])
     positions = np.concatenate([chunks[0].positions, *(chunk.positions[1:] for chunk in chunks[1:])])
     records = pa.Table.from_batches([chunk.records for chunk in chunks]).combine_chunks().to_batches()
     return replace(chunks[0], positions=positions, records=records[0] if records else chunks[0].records, **parts)

@@ -22,12 +22,23 @@ import pyarrow as pa
 
 from spark_timely.errors import CaptureFormatError, ProtocolError
 from spark_timely.interop.cdcv2.reader import CdcReader, message_lines, read_message
-from spark_timely.interop.chunk import CaptureChunk
+from spark_timely.interop.chunk import VERSIONS, CaptureChunk, TimelyVersion
 from spark_timely.interop.jsonl import chunk_lines, json_chunk
 from spark_timely.interop.layout import time_layout
 from spark_timely.interop.reader import CaptureReader
+from spark_timely.interop.schema import parse_type
+from spark_timely.interop.stamps import StampRules, are_updates, place_records
 from spark_timely.interop.writer import CaptureEncoder, build_chunk
-from tests.oracles.golden import captures, golden_bytes, types_of, vectors
+from tests.oracles import stamp_model
+from tests.oracles.golden import (
+    capture_file,
+    captures,
+    golden_bytes,
+    stamped_captures,
+    types_of,
+    vectors,
+    version_of,
+)
 
 FUZZ_BYTES = 64 << 20
 """What a million inputs, of some hundred bytes to 60 kB, may take beyond what the process has at the start."""
@@ -48,11 +59,22 @@ FUZZED = [
     ("duration", "(duration, vec<option<(u8, string)>>)"),
 ]
 
+KINDS = {
+    "()": (),
+    "u32": ("u32",),
+    "u64": ("u64",),
+    "i64": ("i64",),
+    "product<u64, u64>": ("u64", "u64"),
+    "duration": ("u64", "u32"),
+}
+"""Integers of which a time is made."""
+
 Types = tuple[str, str]
+Versioned = tuple[str, str, TimelyVersion]
 
 
-def seeds() -> list[tuple[str, str, bytes]]:
-    """Return small captures of types that timely's own have not."""
+def seeds(timely: TimelyVersion) -> list[tuple[str, str, bytes]]:
+    """Return small captures of types that timely's own have not; for 0.32 with stamps of any number of times."""
     rows = {
         "u64": [1, 2, 3],
         "(string, u64)": [("a", 1), ("naïve", 1 << 63), ("", 0)],
@@ -64,17 +86,25 @@ def seeds() -> list[tuple[str, str, bytes]]:
     found = []
     for time, record in FUZZED:
         low, high = times[time]
-        events: list[Any] = [(low, rows[record]), [[low, -1], [high, 1]], (high, []), (high, rows[record] * 2), []]
-        chunk = build_chunk(events * 3, time=time, record=record)
-        found.append((time, record, CaptureEncoder(time=time, record=record).encode(chunk)))
+        stamps: list[Any] = [low, high, high]
+        if timely != "0.31":
+            stamps = [[low, high, high], [], [high]]
+        first, second, third = stamps
+        events: list[Any] = [(first, rows[record]), [[low, -1], [high, 1]], (second, []), (third, rows[record] * 2), []]
+        chunk = build_chunk(events * 3, time=time, record=record, timely=timely)
+        found.append((time, record, CaptureEncoder(time=time, record=record, timely=timely).encode(chunk)))
     return found
 
 
-def lengths_of(data: bytes, width: int) -> list[int]:
-    """Return where the lengths in a capture stand: those of events, and the counts of what they hold."""
+def lengths_of(data: bytes, width: int, timely: TimelyVersion) -> list[int]:
+    """Return where the lengths in a capture stand: those of events, of stamps, and the counts of what they hold."""
     places, at = [], 0
     while at + 28 <= len(data):
-        places += [at, at + 12 + (width if data[at + 8] == 1 else 0)]
+        places += [at, at + 12]
+        if data[at + 8] == 1 and timely == "0.31":
+            places[-1] += width
+        elif data[at + 8] == 1:
+            places.append(at + 20 + width * int.from_bytes(data[at + 12 : at + 20], "little"))
         at += 8 + int.from_bytes(data[at : at + 8], "little")
     return places
 
@@ -128,16 +158,24 @@ def mutated_text(line: str, rng: random.Random) -> str:
     return line
 
 
-def harmless(time: str, record: str, data: bytes, chunk_bytes: int | None) -> bool:
-    """Read whatever it is; whole events are written again as they were, others refused with their place."""
-    reader = CaptureReader(io.BytesIO(data), time=time, record=record, chunk_bytes=chunk_bytes)
-    encoder = CaptureEncoder(time=time, record=record)
+def harmless(time: str, record: str, data: bytes, chunk_bytes: int | None, timely: TimelyVersion = "0.31") -> bool:
+    """Read whatever it is; whole events are written again as they were, others refused with their place.
+
+    Stamps are written sorted; their records get times, with the stamps beside them, or are refused.
+    """
+    reader = CaptureReader(io.BytesIO(data), time=time, record=record, timely=timely, chunk_bytes=chunk_bytes)
+    encoder = CaptureEncoder(time=time, record=record, timely=timely)
     done = 0
     try:
         for chunk in reader:
             low, high = int(chunk.positions[0]), int(chunk.positions[-1])
-            assert (low, encoder.encode(chunk)) == (done, data[low:high])
+            again, wanted = encoder.encode(chunk), data[low:high]
+            if timely != "0.31" and again != wanted:
+                wanted = stamp_model.with_sorted_stamps(wanted, KINDS[time])
+            assert (low, again) == (done, wanted)
             chunk.records.validate(full=True)
+            if timely != "0.31":
+                _place(chunk, time, record)
             done = high
     except CaptureFormatError as refused:
         error = refused
@@ -150,21 +188,35 @@ def harmless(time: str, record: str, data: bytes, chunk_bytes: int | None) -> bo
     return False
 
 
-def harmless_lines(time: str, record: str, lines: list[str]) -> bool:
+def _place(chunk: CaptureChunk, time: str, record: str) -> None:
+    """Give the records times; what is refused is refused in one of the chunk's events."""
+    times, type_ = time_layout(time), parse_type(record)
+    updates = are_updates(times.type, type_, "auto")
+    try:
+        placed = place_records(chunk, StampRules(times, type_, updates, True, "drop"), "w")
+    except CaptureFormatError as refused:
+        assert chunk.positions[0] <= refused.position < chunk.positions[-1]  # noqa: PT017 - any input may be refused
+        return
+    assert placed.times.shape[0] == placed.records.num_rows == chunk.n_records - placed.dropped
+    placed.records.validate(full=True)
+
+
+def harmless_lines(time: str, record: str, lines: list[str], timely: TimelyVersion = "0.31") -> bool:
     """Read lines as events; what is read has bytes, and its own lines have the same."""
     try:
-        chunk = json_chunk(lines, time=time, record=record)
+        chunk = json_chunk(lines, time=time, record=record, timely=timely)
     except CaptureFormatError as refused:
         error = refused
     else:
-        return _same_bytes(time, record, chunk)
+        return _same_bytes(time, record, chunk, timely)
     assert isinstance(error.event, int)
     return False
 
 
-def _same_bytes(time: str, record: str, chunk: CaptureChunk) -> bool:
-    encoder = CaptureEncoder(time=time, record=record)
-    again = json_chunk(chunk_lines(chunk, time=time, record=record), time=time, record=record)
+def _same_bytes(time: str, record: str, chunk: CaptureChunk, timely: TimelyVersion) -> bool:
+    encoder = CaptureEncoder(time=time, record=record, timely=timely)
+    lines = chunk_lines(chunk, time=time, record=record, timely=timely)
+    again = json_chunk(lines, time=time, record=record, timely=timely)
     assert encoder.encode(again) == encoder.encode(chunk)
     return True
 
@@ -200,12 +252,16 @@ def harmless_messages(time: str, record: str, lines: list[str], cut: int) -> boo
     return True
 
 
-def capture_inputs() -> list[tuple[str, str, bytes, list[int]]]:
+def capture_inputs() -> list[tuple[Versioned, bytes, list[int]]]:
     """Return stretches of the golden captures, whole events each, and the small ones of `seeds`."""
-    found = [(time, record, data, lengths_of(data, time_layout(time).width)) for time, record, data in seeds()]
-    for name in captures():
+    found: list[tuple[Versioned, bytes, list[int]]] = [
+        ((time, record, timely), data, lengths_of(data, time_layout(time).width, timely))
+        for timely in VERSIONS
+        for time, record, data in seeds(timely)
+    ]
+    for name in (*captures(), *stamped_captures()):
         time, record = types_of(name)
-        data, width = golden_bytes(f"capture_{name}.bin"), time_layout(time).width
+        data, width, timely = golden_bytes(capture_file(name, "bin")), time_layout(time).width, version_of(name)
         starts, at = [], 0
         while at + 8 <= len(data):
             starts.append(at)
@@ -213,17 +269,17 @@ def capture_inputs() -> list[tuple[str, str, bytes, list[int]]]:
         for i in range(0, len(starts), max(1, len(starts) // 12)):
             end = next((start for start in starts[i:] if start >= starts[i] + WINDOW), len(data))
             window = data[starts[i] : min(end, starts[i] + 8 * WINDOW)]
-            found.append((time, record, window, lengths_of(window, width)))
+            found.append(((time, record, timely), window, lengths_of(window, width, timely)))
     return found
 
 
-def line_inputs() -> list[tuple[Types, list[str]]]:
+def line_inputs() -> list[tuple[Versioned, list[str]]]:
     """Return a few events at a time of the golden captures, as lines."""
-    found = []
-    for name in captures():
-        lines = [json.dumps(line) for line in vectors(f"capture_{name}.expected.jsonl")][:60]
+    found: list[tuple[Versioned, list[str]]] = []
+    for name in (*captures(), *stamped_captures()):
+        lines = [json.dumps(line) for line in vectors(capture_file(name, "expected.jsonl"))][:60]
         short = [line for line in lines if len(line) < 2 * WINDOW]
-        found += [(types_of(name), short[i : i + 4]) for i in range(0, len(short), 12)]
+        found += [((*types_of(name), version_of(name)), short[i : i + 4]) for i in range(0, len(short), 12)]
     return found
 
 
@@ -234,41 +290,59 @@ def message_inputs() -> list[tuple[Types, list[str]]]:
     return [((times[case["time"]], "string"), [json.dumps(m) for m in case["messages"]][:24]) for case in cases]
 
 
-class Fuzzer:
-    """Draws inputs of the three kinds, and counts how many were read and how many refused."""
+WEIGHTS = {"captures": 7, "stamped captures": 10, "lines": 3, "messages": 3}
+"""How often inputs of each kind are drawn."""
 
-    def __init__(self, seed: int) -> None:
+
+class Fuzzer:
+    """Draws inputs of each kind, and counts how many were read and how many refused."""
+
+    def __init__(self, seed: int, kinds: dict[str, int] | None = None) -> None:
+        self.kinds = kinds or WEIGHTS
         self._rng = random.Random(seed)
         self._captures = capture_inputs()
+        self._by_version = {v: [each for each in self._captures if each[0][2] == v] for v in VERSIONS}
         self._lines = line_inputs()
         self._messages = message_inputs()
         self.counts: Counter[str] = Counter()
 
     def warm_up(self) -> None:
         """Read each input as it is: what is made once is made."""
-        for time, record, data, _ in self._captures:
-            assert harmless(time, record, data, None)
-        assert all(harmless_lines(*types, lines) for types, lines in self._lines)
+        for (time, record, timely), data, _ in self._captures:
+            assert harmless(time, record, data, None, timely)
+        assert all(harmless_lines(time, record, lines, timely) for (time, record, timely), lines in self._lines)
         assert all(harmless_messages(*types, lines, 3) for types, lines in self._messages[::7])
 
     def one(self, kind: str | None = None) -> None:
         """Try one input, of a kind or of any."""
-        kind = kind or self._rng.choices(["captures", "lines", "messages"], [14, 3, 3])[0]
-        read = {"captures": self._capture, "lines": self._line, "messages": self._message}[kind]()
+        kind = kind or self._rng.choices([*self.kinds], [*self.kinds.values()])[0]
+        read = {
+            "captures": self._capture,
+            "stamped captures": self._stamped,
+            "lines": self._line,
+            "messages": self._message,
+        }[kind]()
         self.counts[f"{kind} {'read' if read else 'refused'}"] += 1
 
     def _capture(self) -> bool:
+        return self._mutant("0.31")
+
+    def _stamped(self) -> bool:
+        return self._mutant("0.32")
+
+    def _mutant(self, wanted: TimelyVersion) -> bool:
         rng = self._rng
-        time, record, data, lengths = rng.choice(self._captures)
+        captures = self._by_version[wanted]
+        (time, record, timely), data, lengths = rng.choice(captures)
         if rng.randrange(20) == 0:
-            # Another type than what it holds.
-            time, record, *_ = rng.choice(self._captures)
-        other = rng.choice(self._captures)[2]
-        return harmless(time, record, mutated(data, rng, lengths=lengths, other=other), rng.choice(CHUNKS))
+            # Another type, or another version, than what it holds.
+            (time, record, timely), *_ = rng.choice(self._captures)
+        other = rng.choice(captures)[1]
+        return harmless(time, record, mutated(data, rng, lengths=lengths, other=other), rng.choice(CHUNKS), timely)
 
     def _line(self) -> bool:
-        types, lines = self._rng.choice(self._lines)
-        return harmless_lines(*types, self._changed(lines))
+        (time, record, timely), lines = self._rng.choice(self._lines)
+        return harmless_lines(time, record, self._changed(lines), timely)
 
     def _message(self) -> bool:
         rng = self._rng
@@ -287,9 +361,9 @@ def resident_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def fuzz(n: int, seed: int, *, tell: Callable[[str], None]) -> None:
-    """Try n inputs within `FUZZ_BYTES` of memory, and tell what came of them as JSON."""
-    fuzzer = Fuzzer(seed)
+def fuzz(n: int, seed: int, *, tell: Callable[[str], None], kind: str | None = None) -> None:
+    """Try n inputs, of a kind or of all, within `FUZZ_BYTES` of memory, and tell what came of them as JSON."""
+    fuzzer = Fuzzer(seed, None if kind is None else {kind: 1})
     fuzzer.warm_up()
     with open("/proc/self/statm", encoding="ascii") as statm:
         size = int(statm.read().split()[0]) * resource.getpagesize()
@@ -319,8 +393,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inputs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=20_261_121)
+    parser.add_argument("--kind", choices=sorted(WEIGHTS), help="of one kind only (of all)")
     given = parser.parse_args()
-    fuzz(given.inputs, given.seed, tell=lambda text: print(text, flush=True))  # noqa: T201 - the answer of this process
+    tell = lambda text: print(text, flush=True)  # noqa: E731, T201 - the answer of this process
+    fuzz(given.inputs, given.seed, tell=tell, kind=given.kind)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_timely.interop.chunk import VERSIONS, TimelyVersion
 from spark_timely.interop.jsonl import chunk_lines, json_chunk
 from spark_timely.interop.layout import TimeLayout
 from spark_timely.interop.reader import CaptureReader
@@ -81,30 +82,36 @@ TIMES = {"u64": st.integers(0, 9), "product<u64, i8>": st.lists(st.integers(0, 9
 
 
 @st.composite
-def captures(draw: st.DrawFn) -> tuple[str, str, list[Any]]:
-    """Return type of times, type of records, and events."""
+def captures(draw: st.DrawFn) -> tuple[str, str, TimelyVersion, list[Any]]:
+    """Return type of times, type of records, version of timely, and events."""
     type_ = draw(types)
     time = draw(st.sampled_from(sorted(TIMES)))
-    messages = st.tuples(TIMES[time], st.lists(values_of(type_), max_size=6))
+    timely: TimelyVersion = draw(st.sampled_from(VERSIONS))
+    stamps = TIMES[time] if timely == "0.31" else st.lists(TIMES[time], max_size=3).map(sorted)
+    messages = st.tuples(stamps, st.lists(values_of(type_), max_size=6))
     progress = st.lists(st.tuples(TIMES[time], st.integers(-3, 3)).map(list), max_size=3)
-    return time, type_text(type_), draw(st.lists(messages | progress, max_size=8)) * draw(st.sampled_from([1, 1, 7]))
+    events = draw(st.lists(messages | progress, max_size=8)) * draw(st.sampled_from([1, 1, 7]))
+    return time, type_text(type_), timely, events
 
 
 @given(captures(), st.integers(64, 400))
 @settings(max_examples=max(40, settings().max_examples // 3))
-def test_any_capture_is_read_as_it_was_written(capture: tuple[str, str, list[Any]], chunk_bytes: int) -> None:
-    time, record, events = capture
-    chunk = build_chunk(events, time=time, record=record)
-    encoder = CaptureEncoder(time=time, record=record)
+def test_any_capture_is_read_as_it_was_written(
+    capture: tuple[str, str, TimelyVersion, list[Any]], chunk_bytes: int
+) -> None:
+    time, record, timely, events = capture
+    given: Any = {"time": time, "record": record, "timely": timely}
+    chunk = build_chunk(events, **given)
+    encoder = CaptureEncoder(**given)
     data = encoder.encode(chunk)
-    lines = list(chunk_lines(chunk, time=time, record=record))
-    reader = CaptureReader(io.BytesIO(data), time=time, record=record, chunk_bytes=chunk_bytes)
+    lines = list(chunk_lines(chunk, **given))
+    reader = CaptureReader(io.BytesIO(data), **given, chunk_bytes=chunk_bytes)
     read = list(reader)
     assert (reader.unfinished, reader.event, reader.position) == (0, len(events), len(data))
-    assert [line for part in read for line in chunk_lines(part, time=time, record=record)] == lines
+    assert [line for part in read for line in chunk_lines(part, **given)] == lines
     if read:
         assert encoder.encode(concat_chunks(read)) == data
-    again = json_chunk(lines, time=time, record=record)
+    again = json_chunk(lines, **given)
     assert encoder.encode(again) == data
     # An independent reading of what the lines should say.
     layout = TimeLayout(time)
@@ -146,21 +153,25 @@ def test_events_of_lengths_that_repeat_are_found_where_they_are(
         assert reader.unfinished < 28 + (sizes[len(counts)] if len(counts) < len(sizes) else 1)
 
 
+@pytest.mark.parametrize("timely", VERSIONS)
 @pytest.mark.parametrize("case", range(len(fuzzing.FUZZED)))
-def test_mutated_captures_are_read_or_refused_with_their_place(case: int) -> None:
-    time, record, data = fuzzing.seeds()[case]
+def test_mutated_captures_are_read_or_refused_with_their_place(case: int, timely: TimelyVersion) -> None:
+    time, record, data = fuzzing.seeds(timely)[case]
     rng = random.Random(case)
-    read = [fuzzing.harmless(time, record, fuzzing.mutated(data, rng), rng.choice(fuzzing.CHUNKS)) for _ in range(100)]
+    read = [
+        fuzzing.harmless(time, record, fuzzing.mutated(data, rng), rng.choice(fuzzing.CHUNKS), timely)
+        for _ in range(100)
+    ]
     assert 0 < sum(read) < len(read)  # some of both, or the mutations are no test
 
 
-@given(st.sampled_from(fuzzing.FUZZED), st.binary(max_size=200))
+@given(st.sampled_from(fuzzing.FUZZED), st.sampled_from(VERSIONS), st.binary(max_size=200))
 @settings(max_examples=max(100, settings().max_examples))
-def test_any_bytes_at_all_are_refused_or_read(types_: tuple[str, str], data: bytes) -> None:
-    fuzzing.harmless(*types_, data, None)
+def test_any_bytes_at_all_are_refused_or_read(types_: tuple[str, str], timely: TimelyVersion, data: bytes) -> None:
+    fuzzing.harmless(*types_, data, None, timely)
 
 
-@pytest.mark.parametrize("kind", ["captures", "lines", "messages"])
+@pytest.mark.parametrize("kind", sorted(fuzzing.WEIGHTS))
 def test_mutated_inputs_of_every_kind_are_refused_or_read(kind: str) -> None:
     fuzzer = fuzzing.Fuzzer(seed=7)
     for _ in range(150):

@@ -20,7 +20,10 @@ from spark_timely.interop.writer import capture_bytes
 from spark_timely.log import MemoryLog
 from tests.oracles.golden import captures, concat_chunks, golden_bytes, types_of, vectors
 
-TYPES = {1: CaptureTypes.parse("u64", "(string, u64)"), 2: CaptureTypes.parse("product<u64, u64>", "u64")}
+TYPES = {
+    1: CaptureTypes.parse("u64", "(string, u64)", timely="0.31"),
+    2: CaptureTypes.parse("product<u64, u64>", "u64", timely="0.31"),
+}
 
 
 def log_of(types: CaptureTypes, data: list[bytes], commit_bytes: int = 1 << 20) -> MemoryLog:
@@ -147,7 +150,7 @@ GROUPS = ["c_4workers", "c2_3workers", "d2_product_2workers"]
 @pytest.mark.parametrize("files", [1, 4])
 def test_captures_of_several_workers_survive_the_round_trip(group: str, files: int) -> None:
     names = [name for name in captures() if name.startswith(group)]
-    types = CaptureTypes.parse(*types_of(names[0]))
+    types = CaptureTypes.parse(*types_of(names[0]), timely="0.31")
     log = log_of(types, [golden_bytes(f"capture_{name}.bin") for name in names], commit_bytes=2000)
     other = again(log, types, files, stretch_rows=500)
     assert other.verify().digest == log.verify().digest
@@ -170,7 +173,7 @@ def test_captures_of_several_workers_survive_the_round_trip(group: str, files: i
 @pytest.mark.golden
 @pytest.mark.parametrize("name", [name for name in captures() if not name.startswith((*GROUPS, "e2", "e4", "e5"))])
 def test_every_golden_capture_survives_the_way_there_and_back(name: str) -> None:
-    types = CaptureTypes.parse(*types_of(name))
+    types = CaptureTypes.parse(*types_of(name), timely="0.31")
     log = log_of(types, [golden_bytes(f"capture_{name}.bin")])
     other = again(log, types, 2, stretch_rows=100)
     assert other.verify().digest == log.verify().digest

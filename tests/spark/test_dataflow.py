@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import shutil
+import time as clock
+import traceback
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,15 +19,25 @@ from pyspark.errors import StreamingQueryException
 
 import spark_timely as st
 from spark_timely.dataflow.engine.steps import MOST_TOGETHER
-from spark_timely.errors import InvalidUsageError, LogMissingError, OperatorError, PlanMismatchError, WaitTimeoutError
+from spark_timely.errors import (
+    InvalidUsageError,
+    LogMissingError,
+    OperatorError,
+    PlanMismatchError,
+    StorageError,
+    WaitTimeoutError,
+)
 from spark_timely.predicate import parse_predicate
+from spark_timely.spark import dataflow_sql
+from spark_timely.spark.dataflow import JobCancelledError
+from spark_timely.spark.scan import scan
 from tests.faults.harness import delete_last_commit, wait_until
 from tests.unit.test_predicate import TABLE, TYPES, condition
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -91,6 +104,28 @@ def test_dataflow_continues_after_restarts_and_a_lost_checkpoint(spark: SparkSes
     assert query.frontier.is_empty
     assert windows(tmp_path) == flights.late()
     assert st.open_log(str(tmp_path / "windows")).verify().legal
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("metadata", b""), ("metadata", b"{}"), ("offsets/0", b"v1\n{"), ("offsets/0", b"\xff\xfe"), ("commits/0", b"")],
+)
+def test_damaged_checkpoint_of_an_ending_query_is_named(
+    spark: SparkSession, tmp_path: Path, file: str, content: bytes
+) -> None:
+    flights = Flights(tmp_path / "flights")
+    flights.write(12)
+    assert flow_of(tmp_path, flights).start(spark, trigger=NOW).await_termination(120)
+    ending = tmp_path / "checkpoint" / "ending"
+    (ending / file).write_bytes(content)
+    with pytest.raises(
+        StorageError, match=rf"found a damaged file '{file}' in checkpoint .* — hint: delete the folder"
+    ):
+        flow_of(tmp_path, flights).start(spark, trigger=NOW)
+    shutil.rmtree(ending)
+    flights.write(21)
+    assert flow_of(tmp_path, flights).start(spark, trigger=NOW).await_termination(120)
+    assert windows(tmp_path) == flights.late(25)
 
 
 def micro_batches(query: st.DataflowQuery) -> list[int]:
@@ -525,3 +560,79 @@ def at_of(path: Path) -> dict[int, datetime]:
     """Return when each commit that moved a log's stream was made, by its number."""
     rows = st.open_log(str(path)).progress().to_pylist()
     return {row["_seq"]: row["_at"] for row in rows if row["_delta"] and row["_seq"]}
+
+
+@pytest.mark.parametrize("gone", ["before Spark looks", "while the job reads"])
+def test_sql_plans_a_range_again_whose_file_went(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    """As a merge and a vacuum do between plan and job; here the file comes back."""
+    flights = Flights(tmp_path / "flights")
+    flights.write(12)
+    (file,) = (tmp_path / "flights" / "_event=message").glob("*.parquet")
+    kept, calls = tmp_path / "kept", 0
+
+    def scanned(*args: Any) -> DataFrame:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            kept.rename(file)
+        if calls == 1 and gone == "before Spark looks":
+            file.rename(kept)
+        rows = scan(*args)
+        if calls == 1:
+            file.rename(kept)
+        return rows
+
+    monkeypatch.setattr(dataflow_sql, "scan", scanned)
+    flow = st.Dataflow("delays", checkpoint=str(tmp_path / "checkpoint"), evaluation="sql")
+    late = flow.replay(flights.log).filter("delay > 15")
+    late.delay(st.ceil_to(5)).aggregate(by="origin", n=st.count()).capture(str(tmp_path / "windows"))
+    assert flow.start(spark, trigger=NOW).await_termination(120)
+    assert calls == 2
+    assert windows(tmp_path) == flights.late(15)
+
+
+def test_stop_while_a_job_runs_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:
+    """One task of two has written when the job is cancelled: the driver does not know what."""
+    flights = Flights(tmp_path / "flights")
+    flights.write(12)
+    written = tmp_path / "copy" / "_event=message"
+
+    def slow(rows: pa.Table) -> pa.Table:
+        if 0 not in rows["_time"].to_pylist() and rows.num_rows:
+            clock.sleep(60.0)
+        return rows.select(["origin", "delay"])
+
+    flow = st.Dataflow("slow", checkpoint=str(tmp_path / "checkpoint"))
+    flow.replay(flights.log).map(slow).capture(str(tmp_path / "copy"))
+    query = flow.start(spark, workers=2)
+    wait_until(lambda: any(written.glob("*.parquet")), deadline_s=60, what="a task to write")
+    query.stop()
+    assert query.query.exception() is None
+    assert not query.is_active
+    assert list(written.glob("*.parquet")) == []
+    assert st.open_log(str(tmp_path / "copy")).messages().num_rows == 0
+
+
+# As Spark has it (4.2): each letter behind the first words needs a frame of its stack.
+_OF_A_STOP = re.compile(
+    "py4j.protocol.Py4JJavaError: An error occurred while calling((?:.|\r\n|\r|\n)*)"
+    "(java.lang.InterruptedException|java.nio.channels.ClosedByInterruptException)"
+)
+
+
+def test_cancelled_job_is_said_in_words_of_a_stop() -> None:
+    calls = "\n\tat org.apache.spark.Somewhere.run(Somewhere.scala:1)" * 1000
+    long = f"An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job 7 cancelled {calls}"
+    try:
+        try:
+            raise RuntimeError(long)
+        except RuntimeError as error:
+            raise JobCancelledError(error) from None
+    except JobCancelledError as error:
+        told = "".join(traceback.format_exception(error))
+    found = _OF_A_STOP.search(told)
+    assert found is not None
+    assert len(told) - found.start() < 500
+    assert "calling o1.collect" in told

@@ -33,7 +33,7 @@ def test_captures_survive_the_way_through_spark(
     spark: SparkSession, group: str, workers: int, files: int, tmp_path: Path
 ) -> None:
     names = [name for name in captures() if name.startswith(group)]
-    types = CaptureTypes.parse(*types_of(names[0]))
+    types = CaptureTypes.parse(*types_of(names[0]), timely="0.31")
     sources = []
     for name in names:
         sources.append(tmp_path / f"{name}.bin")

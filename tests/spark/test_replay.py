@@ -105,6 +105,20 @@ def test_rows_are_those_of_the_source(spark: SparkSession, tmp_path: Path, times
     assert compared(spark, tmp_path / "some", log, more, times=True)
 
 
+@pytest.mark.parametrize("trigger", ["availableNow", "once"])
+def test_where_nothing_is_complete_is_an_empty_first_one(spark: SparkSession, tmp_path: Path, trigger: str) -> None:
+    log = spark_timely.create_log(tmp_path / "log", PAYLOAD, minimum=(0,))
+    source, driver = Kept(), Kept()
+    job = spark_timely.replay(spark, log.path).foreachBatch(driver)
+    writer = log.writer(owner="o")
+    for upper in (0, 0, 3, 3):
+        writer.append(pa.table({"_time": [upper], "key": [upper], "odd.näme`": ["x"]}), advance_to=upper)
+        by_source(spark, tmp_path / "source", log.path, {}, source, trigger={trigger: True})
+        job.run(checkpoint=tmp_path / "driver", trigger=trigger)
+    assert [(number, rows.num_rows) for number, rows, _ in driver.tables] == [(0, 0), (1, 2)]
+    assert [(number, rows.num_rows) for number, rows, _ in source.tables] == [(0, 0), (1, 2)]
+
+
 def test_arrival_columns_and_starts_are_as_in_replay(spark: SparkSession, tmp_path: Path) -> None:
     log = make_log(tmp_path / "log", 3).path
     options: dict[str, Any] = {"delivery": "arrival", "maxFilesPerTrigger": 2, "includeMetadata": True}
@@ -200,8 +214,11 @@ def test_condition_needs_exact_numbers(spark: SparkSession, tmp_path: Path) -> N
         job.run(checkpoint=tmp_path / "c")
     spark.conf.set("spark.sql.ansi.enabled", "false")
     try:
-        with pytest.raises(InvalidUsageError, match=r"spark.sql.ansi.enabled=false — hint: set it to true"):
+        refused = pytest.raises(InvalidUsageError, match=r"spark.sql.ansi.enabled=false — hint: set it to true")
+        with refused:
             job.run(checkpoint=tmp_path / "c")
+        with refused:
+            spark_timely.replay(spark, log.path, where="key > 5")
     finally:
         spark.conf.set("spark.sql.ansi.enabled", "true")
 

@@ -15,6 +15,9 @@ from tests.stores.servers import STORES, MissingError, Server, prepare
 EVERY_STORE = [pytest.param(name, marks=() if name == "moto" else pytest.mark.long) for name in STORES]
 """Parameters of the fixture `server`: the short lane has moto alone."""
 
+IGNORANT = pytest.mark.parametrize("server", ["moto", pytest.param("minio", marks=pytest.mark.long)], indirect=True)
+"""Of tests of a store that ignores conditions: the proxy takes the condition out of requests that are not signed."""
+
 _numbers = itertools.count()
 _missing: dict[str, str] = {}  # why a server cannot be had
 
@@ -50,6 +53,11 @@ class Place:
     @property
     def options(self) -> dict[str, str]:
         return self.server.options(self.proxy.address)
+
+    @property
+    def unsigned(self) -> dict[str, str]:
+        """Storage options that lead through the proxy, which may then change requests on their way."""
+        return self.server.unsigned(self.proxy.address)
 
 
 @pytest.fixture(scope="session")

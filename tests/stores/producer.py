@@ -46,7 +46,8 @@ def produce(
 ) -> Counter[str]:
     """Append batches until there are so many, or it is enough; return how often which error came in between.
 
-    An append that failed is made again with its key, by a handle that was opened anew. With `streams` the log is
+    An append that failed is made again with its key, by a handle that was opened anew, also when it is enough: it may
+    have happened. With `streams` the log is
     created where it is not there; a stream that is `shared` has other producers of the same batches, which may be ahead
     at any moment. An error that is neither the store's nor a lost race goes to the caller.
     """
@@ -54,7 +55,8 @@ def produce(
     end = time.monotonic() + deadline_s
     writer = None
     batch = 0
-    while batch != batches and not enough():
+    failed = False
+    while batch != batches and (failed or not enough()):
         rows = pa.table({"_time": [batch, batch + 2], "v": values_of(stream, batch)})
         try:
             if writer is None:
@@ -65,6 +67,7 @@ def produce(
             writer.append(rows, advance_to=batch + 1, batch=batch)
         except (StorageError, UpperMismatchError, RolledBackError) as error:
             failures[type(error).__name__] += 1
+            failed = True
             if isinstance(error, RolledBackError) and not shared:
                 raise
             if not isinstance(error, UpperMismatchError):
@@ -73,7 +76,7 @@ def produce(
                 raise
             continue
         tell(values_of(stream, batch))
-        batch += 1
+        batch, failed = batch + 1, False
     return failures
 
 

@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import hmac
 import http.client
+import json
 import os
 import shutil
 import signal
@@ -127,6 +128,27 @@ class Server:
             "aws_virtual_hosted_style_request": "false",
         }
 
+    def unsigned(self, address: str | None = None) -> dict[str, str]:
+        """Return options of requests that a proxy may change: without a signature where the store looks at it."""
+        options = self.options(address)
+        if self.name != "minio":
+            return options
+        import boto3
+
+        anybody = {"Effect": "Allow", "Principal": {"AWS": ["*"]}, "Action": ["s3:*"]}
+        places = [f"arn:aws:s3:::{BUCKET}", f"arn:aws:s3:::{BUCKET}/*"]
+        client = boto3.client(
+            "s3",
+            endpoint_url=f"http://{self.address}",
+            aws_access_key_id=_USER,
+            aws_secret_access_key=_PASSWORD,
+            region_name=REGION,
+        )
+        policy = {"Version": "2012-10-17", "Statement": [{**anybody, "Resource": places}]}
+        client.put_bucket_policy(Bucket=BUCKET, Policy=json.dumps(policy))
+        names = ("aws_access_key_id", "aws_secret_access_key")
+        return {key: value for key, value in options.items() if key not in names} | {"aws_skip_signature": "true"}
+
     def _answers(self) -> bool:
         if self.process is not None and self.process.poll() is not None:
             raise MissingError(f"{self.name} ended with {self.process.returncode}: {self.text()}")
@@ -207,7 +229,7 @@ def prepare(name: str) -> None:
 
 def _built_minio() -> Path:
     program = CACHE / "bin" / "minio"
-    with _alone():
+    with _alone("minio"):
         if not program.exists():
             go = shutil.which("go")
             if go is None:
@@ -223,17 +245,17 @@ def _installed_azurite() -> tuple[str, Path]:
         raise MissingError("Azurite runs in Node.js, which is not here")
     folder = CACHE / "azurite"
     script = folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-    with _alone():
+    with _alone("azurite"):
         if not script.exists():
             _run([npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts", AZURITE], {})
     return node, script
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Let one process at a time build."""
+def _alone(name: str) -> Iterator[None]:
+    """Let one process at a time build or install the server of a name."""
     CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "lock").open("w") as lock:
+    with (CACHE / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

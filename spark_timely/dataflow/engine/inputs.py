@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_timely.dataflow.views import leaves_of
 from spark_timely.log.machine.rollback import describe_other_commits, newest_commits, other_commits
+from spark_timely.log.store.urls import same_place
 from spark_timely.protocol.note import InputNote
 
 if TYPE_CHECKING:
@@ -112,7 +113,14 @@ class Inputs:
     def _noted(self, note: OutputNote, path: str) -> InputNote | None:
         """Return what an output says of a log: by its path, else by its id, for it may have been moved."""
         log_id = self._logs[path].log_id
-        return note.inputs.get(path) or next((each for each in note.inputs.values() if each.id == log_id), None)
+        return self._noted_at(note, path) or next((each for each in note.inputs.values() if each.id == log_id), None)
+
+    def _noted_at(self, note: OutputNote, path: str) -> InputNote | None:
+        """Return what an output says of the log at a place, however the place was written then."""
+        if path in note.inputs:
+            return note.inputs[path]
+        options = self._logs[path].storage_options
+        return next((each for other, each in note.inputs.items() if same_place(other, path, options)), None)
 
     def _commits(self, path: str) -> Commits:
         """Return the newest commits of a log's streams; of too many those that were made last."""
@@ -129,8 +137,8 @@ class Inputs:
 
     def replaced(self, sink: Sink, note: OutputNote) -> dict[str, str]:
         """Return the ids of logs that an output was made from, by path, where another log is now."""
-        noted = {path: note.inputs[path].id for path in self.below[sink] if path in note.inputs}
-        return {path: log_id for path, log_id in noted.items() if log_id != self._logs[path].log_id}
+        noted = {path: self._noted_at(note, path) for path in self.below[sink]}
+        return {path: each.id for path, each in noted.items() if each and each.id != self._logs[path].log_id}
 
     def found(self, sink: Sink, note: OutputNote, *, fresh: bool = True) -> dict[str, InputNote]:
         """Return the logs that an output is made from as they are, with the commits that it was not made from.
@@ -186,7 +194,9 @@ class Inputs:
                 said.append(describe_other_commits(path, now.commits, "the output was made from"))
         present = {self._logs[path].log_id for path in self.below[sink]}
         for path, before in note.inputs.items():  # one turn per log
-            if path not in self.below[sink] and before.id not in present:
+            if before.id not in present and not any(
+                same_place(path, other, self._logs[other].storage_options) for other in self.below[sink]
+            ):
                 said.append(f"found no log of id={before.id!r} among its inputs, which it was made from as {path!r}")
         return said
 

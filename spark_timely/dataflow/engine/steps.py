@@ -45,7 +45,8 @@ from spark_timely.dataflow.logs import Sink, open_logs
 from spark_timely.dataflow.views import leaves_of
 from spark_timely.errors import DataLossError, LogMissingError, RolledBackError, TimelyError
 from spark_timely.log import Log
-from spark_timely.log.commit import discard_refused
+from spark_timely.log.commit import discard_job, discard_refused
+from spark_timely.log.files.parquet import new_job
 from spark_timely.log.log import open_log
 from spark_timely.protocol.note import OutputNote
 from spark_timely.protocol.replay import Limits
@@ -511,6 +512,7 @@ class Engine:
         outputs: list[OutputPlan] = []
         tasks: list[Task] = []
         plans: dict[Sink, OutputPlan] = {}
+        job = new_job()
         sizes: dict[Sink, int] = {}
         waiting = [(sink, state, state.frontier, upper) for sink, state, upper in ready]
         for ahead in range(most):
@@ -541,7 +543,7 @@ class Engine:
                 if sink not in plans:
                     log = self._logs[sink.path]
                     plans[sink] = OutputPlan(
-                        sink.name, sink.view, sink.stream, log.format, log.storage, self._twice, self._evaluation
+                        sink.name, sink.view, sink.stream, log.format, log.storage, self._twice, self._evaluation, job
                     )
                 steps.append(_Planned(sink, ahead, lower, end))
                 outputs.append(plans[sink])
@@ -590,6 +592,8 @@ class Engine:
             try:
                 results = run_tasks(outputs, together)
             except Exception as error:
+                for number, seq in {(task.output, task.seq): None for task in together}:  # one turn per step
+                    discard_job(self._logs[steps[number].sink.path], outputs[number].stream, seq, outputs[number].job)
                 if is_cancelled(error):
                     raise
                 if len(sinks) > 1:

@@ -82,6 +82,8 @@ class OutputPlan:
         Whether everything is computed twice and compared.
     evaluation : {"arrow", "sql"}
         What runs it: pyarrow in a task each, or Spark's DataFrames.
+    job : str
+        In the names of files, so that those of a job that fails are found.
     """
 
     name: str
@@ -91,6 +93,7 @@ class OutputPlan:
     storage: Storage
     twice: bool = False
     evaluation: str = "arrow"
+    job: str = ""
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "view": packed([self.view])}
@@ -213,7 +216,9 @@ def write_result(task: Task, output: OutputPlan, rows: Callable[[], pa.Table], c
         msg = f"could not run operator {output.name!r} at times from {low} to {high}: {error.message}"
         return TaskResult(error=OperatorError(msg, hint=error.hint, operator=output.name, lower=low, upper=high))
     messages = message_table(form, payload, times, output.stream, task.seq)
-    files = write_data_files(output.storage, messages, times, stream=output.stream, seq=task.seq, domain=form.domain)
+    files = write_data_files(
+        output.storage, messages, times, stream=output.stream, seq=task.seq, domain=form.domain, job=output.job
+    )
     distinct = unique_times(times)[0]
     told = distinct if distinct.shape[0] <= _MOST_TIMES else None
     return TaskResult(tuple(files), None, counts.by_operator, told)

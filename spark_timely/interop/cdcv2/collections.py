@@ -220,7 +220,8 @@ class CdcImport:
     def __init__(self, log: Log | Callable[[], Log], stream: str, types: CaptureTypes) -> None:
         self._types = types
         self._stream = stream
-        self._owner = f"cdcv2 {types.owner}"
+        # Messages of CDCv2 are the same in all versions of timely, and have no stamps.
+        self._owner = f"cdcv2 {CaptureTypes(types.time, types.record).owner}"
         self._log: Log | None = None
         self._make: Callable[[], Log] | None = None
         self._writer: StreamWriter | None = None

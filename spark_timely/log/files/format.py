@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 2
 METADATA_KEY = "timely.log"
-EVENTS = ("message", "progress", "dead", "since")
+EVENTS = ("message", "progress", "dead", "since", "retain")
 LogKind: TypeAlias = Literal["stream", "collection"]
 """What the messages of a log are: events, or updates of a collection."""
 KINDS: Final[tuple[LogKind, ...]] = ("stream", "collection")

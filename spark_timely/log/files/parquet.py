@@ -62,7 +62,7 @@ _READERS = 16  # at once
 _OPEN_FILE_STEM = "open."
 
 
-def file_name(event: str, stream: str, seq: int, token: str | None = None) -> str:
+def file_name(event: str, stream: str, seq: int, token: str | None = None, *, job: str = "") -> str:
     """Return the relative path of a new file of a commit.
 
     Examples
@@ -70,8 +70,27 @@ def file_name(event: str, stream: str, seq: int, token: str | None = None) -> st
     >>> file_name("message", "main", 7, "ab12")
     '_event=message/main-000000000007-ab12.parquet'
     """
+    return f"{_file_stem(event, stream, seq)}{job}{token or secrets.token_hex(8)}.parquet"
+
+
+def _file_stem(event: str, stream: str, seq: int) -> str:
     stem = _OPEN_FILE_STEM if stream == OPEN_STREAM else stream
-    return f"_event={event}/{stem}-{seq:012d}-{token or secrets.token_hex(8)}.parquet"
+    return f"_event={event}/{stem}-{seq:012d}-"
+
+
+def new_job() -> str:
+    """Return a new name of a job, by which `files_of_job` finds what it wrote."""
+    return secrets.token_hex(4)
+
+
+def files_of_job(storage: Storage, stream: str, seq: int, job: str) -> list[str]:
+    """Return the files of messages that tasks of a job wrote for a commit, whether or not anybody knows of them.
+
+    Cost: a listing of the folder; in an object store from these names on.
+    """
+    folder, _, stem = f"{_file_stem('message', stream, seq)}{job}".partition("/")
+    found = storage.names(folder, after=stem)
+    return [f"{folder}/{name}" for name in found if name.startswith(stem)]
 
 
 def message_table(
@@ -139,6 +158,7 @@ def write_data_files(
     row_group_rows: int = ROW_GROUP_ROWS,
     narrow: bool = True,
     begun: list[str] | None = None,
+    job: str = "",
 ) -> list[DataFile]:
     """Write rows to as few files as the target size allows, ordered by time.
 
@@ -166,6 +186,8 @@ def write_data_files(
         Whether to keep files of messages narrow in time, at the price of some more.
     begun : list of str, optional
         Gets the path of each file before it is written: a write that fails does not say which there are.
+    job : str
+        From `new_job`: where the writer may not live to say which files there are.
 
     Returns
     -------
@@ -194,7 +216,7 @@ def write_data_files(
         cuts = _row_groups(part_times, row_group_rows)
         start = 0
         while start < len(cuts) - 1:
-            path = file_name(event, stream, seq)
+            path = file_name(event, stream, seq, job=job)
             if begun is not None:
                 begun.append(path)
             try:
@@ -273,7 +295,9 @@ def _row_groups(times: IntArray, row_group_rows: int) -> list[int]:
     return [*cuts, n]
 
 
-def write_progress_file(storage: Storage, rows: pa.Table, stream: str, seq: int, domain: TimeDomain) -> DataFile:
+def write_progress_file(
+    storage: Storage, rows: pa.Table, stream: str, seq: int, domain: TimeDomain, *, event: str = "progress"
+) -> DataFile:
     """Write one progress batch, or the merged batches of one stream, to a small file, and flush it.
 
     Parameters
@@ -284,6 +308,8 @@ def write_progress_file(storage: Storage, rows: pa.Table, stream: str, seq: int,
     stream, seq
         For the file name: the newest batch.
     domain : TimeDomain
+    event : str
+        `since` and `retain` for rows of that kind, which have the same columns.
     """
     sink = pa.BufferOutputStream()
     # A few rows are read whole: dictionaries, statistics and compression would only cost time.
@@ -297,13 +323,15 @@ def write_progress_file(storage: Storage, rows: pa.Table, stream: str, seq: int,
         write_statistics=not few,
     )
     content = sink.getvalue()
-    path = file_name("progress", stream, seq)
+    path = file_name(event, stream, seq)
     storage.write(path, content)
     storage.flush([path])
-    return describe_progress(path, content.size, rows, domain)
+    return describe_progress(path, content.size, rows, domain, event=event)
 
 
-def describe_progress(path: str, size_bytes: int, rows: pa.Table, domain: TimeDomain) -> DataFile:
+def describe_progress(
+    path: str, size_bytes: int, rows: pa.Table, domain: TimeDomain, *, event: str = "progress"
+) -> DataFile:
     """Describe a file of progress by its rows, in the log's progress schema and not empty."""
     times = domain.from_columns(rows)
     streams, seqs = rows.column("_stream"), rows.column("_seq").to_numpy()
@@ -319,7 +347,7 @@ def describe_progress(path: str, size_bytes: int, rows: pa.Table, domain: TimeDo
         path=path,
         size_bytes=size_bytes,
         n_rows=rows.num_rows,
-        event="progress",
+        event=event,
         stats=stats_json(rows.num_rows, lows, highs, dict.fromkeys(lows, 0)),
         minima=minimal(times),
         bounds=np.stack([low, high]),

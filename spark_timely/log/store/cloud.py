@@ -29,12 +29,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
 from spark_timely.errors import InvalidOptionError, StorageError, TimelyError, shown
+from spark_timely.log.store.keys import HTTP, client_options
 from spark_timely.log.store.storage import (
     PROMISE_HINT,
     FileStorage,
@@ -43,13 +44,14 @@ from spark_timely.log.store.storage import (
     missing,
     normal_path,
     plain,
-    store_options,
 )
+from spark_timely.log.store.urls import account_of, parse_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
+_T = TypeVar("_T")
 WHOLE_BYTES = 8 << 20
 """Up to here a file is written by one PUT."""
 
@@ -59,6 +61,7 @@ _AHEAD_BYTES = 32 << 20  # fetched at most before it is asked for
 _KEPT_BYTES = 32 << 20  # of entries of the table's log
 _MOST_MARKS = 4096
 _AT_ONCE = 16  # requests
+_TRIES = 3  # of what may be done twice, where the client gives up at once
 # Until a store has answered once it is given up soon: nobody may be there. Later one that is overloaded is waited for.
 _FIRST = {
     "retry_timeout": timedelta(seconds=2.5),
@@ -67,8 +70,21 @@ _FIRST = {
 _FIRST_HTTP = {"connect_timeout": timedelta(seconds=3), "timeout": timedelta(seconds=4)}
 _PATIENT: dict[str, Any] = {"retry_timeout": timedelta(seconds=60)}
 _PATIENT_HTTP = {"connect_timeout": timedelta(seconds=5)}
-_SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
-_AZURE = frozenset({"az", "azure", "adl", "abfs", "abfss"})
+
+
+# delta-rs has a client for HDFS, but a file that it moves takes a name that somebody else has, so no commit of ours
+# would exclude another (tried with 1.6.6).
+_HDFS = (
+    "mount the file system, give the local path and promise singleWriter=true, for such mounts take no hard links; or"
+    " keep the log in an object store. The checkpoint of a query may stay there"
+)
+_AZURE_HINT = "write abfss://container@account.dfs.core.windows.net/… for a log in Azure, or az://container/…"
+_INSTEAD = {
+    **dict.fromkeys(("hdfs", "webhdfs", "swebhdfs", "viewfs"), _HDFS),
+    **dict.fromkeys(("wasb", "wasbs"), _AZURE_HINT),
+    **dict.fromkeys(("http", "https"), f"write s3://bucket/…, gs://bucket/…; {_AZURE_HINT}"),
+    "s3n": "write s3://bucket/…",
+}
 
 
 def _client(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
@@ -80,35 +96,19 @@ def _client(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any],
     for name, value in options.items():  # some
         key = name.lower()
         plain = key.removeprefix("aws_").removeprefix("azure_").removeprefix("google_")
-        if plain in _HTTP:
+        if plain in HTTP:
             http[plain] = value.lower() in ("true", "1", "yes", "on", "y", "t") if plain in _TRUTHS else value
         elif key in ("max_retries", "retry_timeout"):
             retry[key] = _number(name, value) if key == "max_retries" else _seconds(name, value)
-        elif key.startswith("backoff_config."):
-            part = key.removeprefix("backoff_config.")
+        elif (part := key.removeprefix("backoff_config.").removeprefix("backoff.")) in _BACKOFF:
             backoff[part] = _number(name, value) if part == "base" else _seconds(name, value)
         else:
             store[key] = value
     return store, http, retry | ({"backoff": backoff} if backoff else {})
 
 
+_BACKOFF = frozenset({"init_backoff", "max_backoff", "base"})
 _TRUTHS = frozenset({"allow_http", "allow_invalid_certificates", "http1_only", "http2_only", "randomize_addresses"})
-_HTTP = _TRUTHS | {
-    "connect_timeout",
-    "default_content_type",
-    "http2_keep_alive_interval",
-    "http2_keep_alive_timeout",
-    "http2_keep_alive_while_idle",
-    "pool_idle_timeout",
-    "pool_max_idle_per_host",
-    "proxy_ca_certificate",
-    "proxy_excludes",
-    "proxy_url",
-    "read_timeout",
-    "root_certificate",
-    "timeout",
-    "user_agent",
-}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|millis\w*|s|secs?|seconds?|m|mins?|minutes?|h|hours?)?\s*")
 _UNITS = {"ms": 0.001, "mi": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -148,23 +148,20 @@ def _opened(uri: str, options: tuple[tuple[str, str], ...], *, patient: bool) ->
         "client_options": {**(_PATIENT_HTTP if patient else _FIRST_HTTP), **http},
         "retry_config": {**(_PATIENT if patient else _FIRST), **retry},
     }
-    found = urlsplit(uri)
-    scheme = found.scheme.lower()
-    path = unquote(found.path).strip("/")
+    scheme = uri.partition("://")[0].lower()
+    found = parse_url(uri)
     try:
         if scheme == "file":
-            return LocalStore(prefix="/" + path, mkdir=True)
+            return LocalStore(prefix="/" + unquote(urlsplit(uri).path).strip("/"), mkdir=True)
         if scheme == "memory":
             return _memories.setdefault(uri, MemoryStore())
-        if _SCHEMES.get(scheme) == "s3":
-            return S3Store(found.netloc, prefix=path or None, config=store, **shared)
-        if _SCHEMES.get(scheme) == "gs":
-            return GCSStore(found.netloc, prefix=path or None, config=store, **shared)
-        if scheme in _AZURE:
-            container, at, host = found.netloc.rpartition("@")
-            if at and not any("account_name" in name for name in store):
-                store["azure_storage_account_name"] = host.partition(".")[0]
-            return AzureStore(container or host, prefix=path or None, config=store, **shared)
+        if found is not None:
+            if found.store == "Azure" and (account := account_of(found, store)):
+                # Where the URL names Azure's own host, its account is meant, whatever the options are for.
+                store = {name: value for name, value in store.items() if "account_name" not in name}
+                store["azure_storage_account_name"] = account
+            kind: Any = {"S3": S3Store, "Google": GCSStore, "Azure": AzureStore}[found.store]
+            return kind(found.bucket, prefix=found.path or None, config=store, **shared)
     except obstore.exceptions.UnknownConfigurationKeyError as error:
         named = re.search(r"key: '([^']*)'", str(error))
         msg = f"could not use a storage option of log {uri!r}: found {named[1] if named else shown(str(error))!r}"
@@ -173,7 +170,9 @@ def _opened(uri: str, options: tuple[tuple[str, str], ...], *, patient: bool) ->
         ) from error
     except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
         raise cloud_error(uri, "look into", error) from error
-    raise cloud_error(uri, "look into", ValueError(f"Unknown scheme {scheme!r}"))
+    hint = _INSTEAD.get(scheme, "write s3://, gs:// or abfss:// with the bucket, or a local path")
+    msg = f"could not look into log {uri!r}: found an unknown scheme"
+    raise StorageError(msg, hint=hint, context={"path": uri, "store": ""}, determinate=True)
 
 
 # By URL and options: stores that have answered this process, and those that were seen to refuse a name that is taken.
@@ -212,13 +211,10 @@ class CloudStorage:
         self._entries: OrderedDict[str, bytes] = OrderedDict()
         self._entry_bytes = 0
         self._lock = threading.Lock()
+        self._key = uri, tuple(sorted(client_options(uri, self.options).items()))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.uri, self.options)
-
-    @property
-    def _key(self) -> tuple[str, tuple[tuple[str, str], ...]]:
-        return self.uri, tuple(sorted(store_options(self.options).items()))
 
     def _call(self, what: str, call: str, *args: Any, file: str = "", **more: Any) -> Any:  # noqa: ANN401
         """Call the client; what it raises, but for files that are missing or there already, is a `StorageError`."""
@@ -256,28 +252,43 @@ class CloudStorage:
     def read(self, path: str) -> pa.Buffer:
         """Return a whole file; raises `DataLossError` if there is none."""
         try:
-            found = self._call("read", "get", path, file=path)
+            found, content = self._get(path)
         except FileNotFoundError as error:
             raise missing(self.uri, path) from error
         self._note(path, found.meta)
-        return self._body(found, path)
+        return content
 
-    def _body(self, found: Any, path: str) -> pa.Buffer:  # noqa: ANN401 - obstore's classes are not public
+    def _get(self, path: str, options: Mapping[str, object] | None = None) -> tuple[Any, pa.Buffer]:
+        """Return the client's answer to a GET, and its body."""
         import obstore
 
-        try:
-            return pa.py_buffer(found.bytes())
-        except (obstore.exceptions.BaseError, OSError, ValueError) as error:
-            raise cloud_error(self.uri, "read", error, file=path) from error
+        def get() -> tuple[Any, pa.Buffer]:
+            found = self._call("read", "get", path, file=path, options=options)
+            try:
+                return found, pa.py_buffer(found.bytes())
+            except (obstore.exceptions.BaseError, OSError, ValueError) as error:
+                raise cloud_error(self.uri, "read", error, file=path) from error
+
+        return self._again(get)
+
+    def _again(self, act: Callable[[], _T]) -> _T:
+        """Do what may be done twice; again where an answer broke off, which the client takes for the last word."""
+        for _ in range(_TRIES - 1):
+            try:
+                return act()
+            except StorageError as error:
+                if self.options.get("max_retries") == "0" or not _broke_off(error):
+                    raise
+        return act()
 
     def find(self, path: str) -> bytes | None:
         """Return a whole file; None if there is none. Entries of the table's log, which never change, are kept."""
         try:
-            found = self._call("read", "get", path, file=path)
+            found, body = self._get(path)
         except FileNotFoundError:
             self._marks.pop(path, None)
             return None
-        content = bytes(self._body(found, path))
+        content = bytes(body)
         self._note(path, found.meta)
         self._keep(path, content)
         return content
@@ -342,25 +353,29 @@ class CloudStorage:
     def end_of(self, path: str) -> tuple[int, int, pa.Buffer]:
         """Return the size of a file, and its last bytes with the place where they begin."""
         # Azure knows no ranges that are counted from the end.
-        scheme = urlsplit(self.uri).scheme.lower()
-        if scheme.startswith(("az", "adl", "abfs", "wasb")):
-            found = self._call("read", "get", path, file=path, options={"range": (0, _END_BYTES)})
+        url = parse_url(self.uri)
+        if url is not None and url.store == "Azure":
+            found, content = self._get(path, options={"range": (0, _END_BYTES)})
             size = int(found.meta["size"])
             if size > _END_BYTES:
                 start = max(size - _END_BYTES, 0)
                 return size, start, self.fetch(path, [start], [size])[0]
-            return size, 0, self._body(found, path)
-        found = self._call("read", "get", path, file=path, options={"range": {"suffix": _END_BYTES}})
+            return size, 0, content
+        found, content = self._get(path, options={"range": {"suffix": _END_BYTES}})
         start, stop = found.range
         size = int(found.meta["size"])
         if stop != size:
             raise cloud_error(self.uri, "read", ValueError(f"bytes {start} to {stop} of {size}"), file=path)
-        return size, int(start), self._body(found, path)
+        return size, int(start), content
 
     def fetch(self, path: str, starts: Sequence[int], stops: Sequence[int]) -> list[pa.Buffer]:
         """Return ranges of a file, fetched side by side; those that lie near each other as one."""
         try:
-            found = self._call("read", "get_ranges", path, file=path, starts=starts, ends=stops, coalesce=_HOLE_BYTES)
+            found = self._again(
+                lambda: self._call(
+                    "read", "get_ranges", path, file=path, starts=starts, ends=stops, coalesce=_HOLE_BYTES
+                )
+            )
         except FileNotFoundError as error:
             raise missing(self.uri, path) from error
         parts = [pa.py_buffer(part) for part in found]
@@ -511,7 +526,7 @@ class CloudStorage:
     def delete(self, path: str) -> None:
         """Delete a file; nothing happens if there is none."""
         with suppress(FileNotFoundError):
-            self._call("delete", "delete", path, file=path)
+            self._again(lambda: self._call("delete", "delete", path, file=path))
         self._marks.pop(path, None)
 
     def exists(self, path: str) -> bool:
@@ -521,7 +536,7 @@ class CloudStorage:
     def mark(self, path: str) -> tuple[object, ...] | None:
         """Return what tells a file from another one in its place; None: none there. One HEAD."""
         try:
-            found = self._call("look for", "head", path, file=path)
+            found = self._again(lambda: self._call("look for", "head", path, file=path))
         except FileNotFoundError:
             self._marks.pop(path, None)
             return None
@@ -543,13 +558,13 @@ class CloudStorage:
         """
         if after:
             return sorted(self._aged(directory, after))
-        found = self._call("look into", "list_with_delimiter", directory or None)
+        found = self._again(lambda: self._call("look into", "list_with_delimiter", directory or None))
         paths = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
         return sorted({path.rstrip("/").rpartition("/")[2] for path in paths})
 
     def folders(self, directory: str = "") -> list[str]:
         """Return the names of the directories in a directory."""
-        found = self._call("look into", "list_with_delimiter", directory or None)
+        found = self._again(lambda: self._call("look into", "list_with_delimiter", directory or None))
         return sorted(path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
 
     def ages(self, directory: str) -> dict[str, float]:
@@ -562,18 +577,22 @@ class CloudStorage:
         import obstore
 
         offset = f"{directory}/{after}" if after else None
-        listed = self._call("look into", "list", directory, offset=offset, chunk_size=1000)
-        found: dict[str, float] = {}
-        try:
-            for part in listed:
-                for meta in part:
-                    below = meta["path"].removeprefix(f"{directory}/")
-                    # Some stores pay no heed to where a list is to begin.
-                    if "/" not in below and below > after:
-                        found[below] = meta["last_modified"].timestamp()
-        except (obstore.exceptions.BaseError, OSError, ValueError) as error:
-            raise cloud_error(self.uri, "look into", error) from error
-        return found
+
+        def aged() -> dict[str, float]:
+            listed = self._call("look into", "list", directory, offset=offset, chunk_size=1000)
+            found: dict[str, float] = {}
+            try:
+                for part in listed:
+                    for meta in part:
+                        below = meta["path"].removeprefix(f"{directory}/")
+                        # Some stores pay no heed to where a list is to begin.
+                        if "/" not in below and below > after:
+                            found[below] = meta["last_modified"].timestamp()
+            except (obstore.exceptions.BaseError, OSError, ValueError) as error:
+                raise cloud_error(self.uri, "look into", error) from error
+            return found
+
+        return self._again(aged)
 
 
 def _body_of(content: bytes | pa.Buffer) -> Any:  # noqa: ANN401 - obstore's classes are not public
@@ -772,11 +791,6 @@ def open_storage(
 _NO_CREDENTIALS = "no credentials"
 _CAUSES = (
     (
-        "Unknown scheme",
-        "an unknown scheme",
-        "write s3://, gs:// or abfss:// with the bucket, or a local path",
-    ),
-    (
         "URL scheme is not allowed|BadScheme",
         "an endpoint without encryption",
         "set the storage option allow_http=true, or give an https endpoint",
@@ -808,7 +822,17 @@ _STATUS = re.compile(r"status(?: code)?:? (\d{3})\b|\b([45]\d\d) [A-Z][a-z]")
 _HABIT = re.compile(r"retry_timeout: [^\s,]+")
 _TRIED_AGAIN = re.compile(r"after [1-9]\d* retries")
 _NOT_SENT = re.compile(r"onnection refused|ConnectionRefused|dns error|lookup address")
+# An answer that broke off, unlike these, is no reason for the client to ask again.
+_TIMED_OUT = re.compile(r"timed ?out|TimedOut|timeout|deadline")
 _CHECK = "check the path, the permissions and the options of the storage, then try again"
+
+
+def _broke_off(error: StorageError) -> bool:
+    """Whether a store's answer was cut short, and the client did not ask again."""
+    text = _HABIT.sub("", str(error.__cause__))
+    told = text.partition("Debug source:")[0]
+    said = _CODE.search(told) or _STATUS.search(told) or _TRIED_AGAIN.search(told)
+    return not said and not _NOT_SENT.search(text) and not _TIMED_OUT.search(text) and "HTTP error" in told
 
 
 def cloud_error(uri: str, what: str, error: Exception, *, file: str = "") -> StorageError:

@@ -76,6 +76,7 @@ from spark_timely.log.store.entries import (
     signed,
 )
 from spark_timely.log.store.features import table_rules
+from spark_timely.log.store.keys import delta_options
 from spark_timely.log.store.scratch import (
     CHECKPOINT,
     LAST_CHECKPOINT,
@@ -90,7 +91,6 @@ from spark_timely.log.store.storage import (
     PROMISE_HINT,
     FileStorage,
     check_place,
-    delta_options,
     is_promised,
     links_missing,
     plain,

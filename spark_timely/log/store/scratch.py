@@ -23,7 +23,7 @@ from deltalake import PostCommitHookProperties, Schema
 
 from spark_timely.log.store.delta_calls import DeltaTable, delta_call
 from spark_timely.log.store.entries import entry_path
-from spark_timely.log.store.storage import store_options
+from spark_timely.log.store.keys import client_options
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -77,7 +77,7 @@ def mirrored_table(storage: TableStorage) -> MirroredTable:
     names = storage.names("_delta_log", after=f"{newest:020d}" if newest else "")
     of_log = [name for name in names if (found := _OF_LOG.fullmatch(name)) and int(found[1]) >= newest]
     if any(_OF_OTHER_KIND.fullmatch(name) for name in names):
-        return MirroredTable(storage.full(""), storage_options=store_options(storage.options))
+        return MirroredTable(storage.full(""), storage_options=client_options(storage.full(""), storage.options))
     where = Path(tempfile.mkdtemp(prefix="spark-timely-"))
     clean = partial(shutil.rmtree, where, ignore_errors=True)
     try:

@@ -36,6 +36,8 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from spark_timely.errors import DataLossError, InvalidOptionError, InvalidUsageError, StorageError, shown
+from spark_timely.log.store.keys import check_names
+from spark_timely.log.store.urls import clean_url, parse_url
 from spark_timely.masking import keep_secret, masked_logger, secret_in_url
 
 if TYPE_CHECKING:
@@ -93,6 +95,7 @@ logger = masked_logger(__name__)
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 _VOLUME = re.compile(r"dbfs:/Volumes/", re.IGNORECASE)
+_BEHIND = re.compile(r"[?#]")
 _HOST = re.compile(r"[\w.-]+")
 # Tried with delta-rs 1.6.6: it writes a table's log at such a path, and looks for it at the decoded one,
 # with a backslash for a slash; no way to spell the path as a URL makes both agree.
@@ -109,7 +112,9 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def normal_path(path: str | os.PathLike[str], *, literal: bool = False) -> str:
-    """Return a path as the library uses it: absolute for local files and volumes, unchanged for other URLs.
+    """Return a path as the library uses it: absolute for local files and volumes, other URLs without needless slashes.
+
+    Schemes are in lower case, and so are accounts of Azure.
 
     Parameters
     ----------
@@ -123,13 +128,14 @@ def normal_path(path: str | os.PathLike[str], *, literal: bool = False) -> str:
     InvalidUsageError
         If it is empty or no path, or a local one that holds a backslash or a `%` with two hexadecimal
         digits behind: part of it would be taken for another path. If a scheme other than `file:` is
-        followed by one slash only, a `file:` URL names a host, or another URL holds credentials.
+        followed by one slash only, a `file:` URL names a host, or another URL holds credentials, names no bucket, or
+        holds a `?` or a `#`.
 
     Examples
     --------
     >>> normal_path("file:///tmp/a%20b/")
     '/tmp/a b'
-    >>> normal_path("s3://bucket/log/")
+    >>> normal_path("S3://bucket//log/")
     's3://bucket/log'
     >>> normal_path("file:/tmp/a#b?c")
     '/tmp/a#b?c'
@@ -162,7 +168,7 @@ def normal_path(path: str | os.PathLike[str], *, literal: bool = False) -> str:
                 " --storage on the command line): a path is written into logs and checkpoints",
                 context={"path": text},
             )
-        return text.rstrip("/")
+        return _store_url(text, literal=literal)
     where = os.path.abspath(text if literal else os.path.expanduser(text))
     odd = None if literal else _DECODED.search(where)
     if odd:
@@ -173,6 +179,24 @@ def normal_path(path: str | os.PathLike[str], *, literal: bool = False) -> str:
             context={"path": where},
         )
     return where
+
+
+def _store_url(url: str, *, literal: bool) -> str:
+    """Return a URL that is no file's as the library uses it; refuse one that names another place than it seems to."""
+    parsed = parse_url(url)
+    if parsed is not None and not parsed.bucket:
+        msg = f"could not use path {url!r}: found no bucket in it"
+        raise InvalidUsageError(msg, hint="write two slashes behind the scheme, then the bucket", context={"path": url})
+    # delta-rs takes what is behind them for no part of the path.
+    odd = None if literal or parsed is None else _BEHIND.search(url)
+    if odd is not None:
+        msg = f"could not use path {url!r}: found {odd[0]!r} in it"
+        raise InvalidUsageError(
+            msg,
+            hint="name the folder without it: in a URL the path ends there",
+            context={"path": url},
+        )
+    return clean_url(url)
 
 
 def _path_of_file_url(url: str, *, literal: bool) -> str:
@@ -233,8 +257,11 @@ class Storage(Protocol):
     def exists(self, path: str) -> bool:
         """Return whether there is a file of that path."""
 
-    def names(self, directory: str = "") -> list[str]:
-        """Return the names of files and directories in a directory; none if there is no such directory."""
+    def names(self, directory: str = "", *, after: str = "") -> list[str]:
+        """Return the names of files and directories in a directory; none if there is no such directory.
+
+        With `after` those behind it alone, where directories may be left out.
+        """
 
 
 class TableStorage(Storage, Protocol):
@@ -246,9 +273,6 @@ class TableStorage(Storage, Protocol):
 
     def full(self, path: str) -> str:
         """Return the absolute path or URL of a file, as other programs take it."""
-
-    def names(self, directory: str = "", *, after: str = "") -> list[str]:
-        """Return the names in a directory; with `after` those behind it, where directories may be left out."""
 
     def put(self, path: str, content: bytes, *, replace: bool, always: bool = False) -> None:
         """Give a file its name as a whole, if nobody has that name or it may be replaced.
@@ -641,12 +665,12 @@ class MemoryStorage:
         with self._lock:
             return path in self._files
 
-    def names(self, directory: str = "") -> list[str]:
+    def names(self, directory: str = "", *, after: str = "") -> list[str]:
         """Return the names in a directory."""
         prefix = f"{directory}/" if directory else ""
         with self._lock:
             paths = [p for p in self._files if p.startswith(prefix)]
-        return sorted({p[len(prefix) :].split("/")[0] for p in paths})
+        return sorted(name for name in {p[len(prefix) :].split("/")[0] for p in paths} if name > after)
 
 
 class _MemoryFile:
@@ -779,13 +803,19 @@ PROMISE_HINT = (
 )
 
 
-def checked_options(storage_options: Mapping[str, str] | None, /) -> dict[str, str]:
+def checked_options(storage_options: Mapping[str, str] | None, /, *places: str | None) -> dict[str, str]:
     """Return a copy of storage options; from then on no text of this process shows their secrets.
+
+    Parameters
+    ----------
+    storage_options : mapping or None
+    *places : str or None
+        Paths or URLs that they are for, the log first; None is no place. Names are looked at where there is one.
 
     Raises
     ------
     InvalidOptionError
-        If they are no mapping, or a name or a value is no text.
+        If they are no mapping, a name or a value is no text, or none of the places knows an option.
 
     Examples
     --------
@@ -814,11 +844,13 @@ found type=int — hint: ...
                 hint="give texts as values: write '5' for 5, 'true' for True",
                 context={"option": name},
             )
+    if found and (where := [place for place in places if place is not None]):
+        check_names(found, where)
     return found
 
 
 def promised(
-    storage_options: Mapping[str, str] | None, /, *, single_writer: bool, flush: bool = True
+    storage_options: Mapping[str, str] | None, /, *places: str | None, single_writer: bool, flush: bool = True
 ) -> dict[str, str]:
     """Return storage options that carry the promise of a single writer, and whether files are flushed.
 
@@ -826,6 +858,8 @@ def promised(
     ----------
     storage_options : mapping or None
         Not modified.
+    *places : str or None
+        As for `checked_options`.
     single_writer : bool
         Whether surely only one process at a time writes to the log.
     flush : bool
@@ -842,7 +876,7 @@ def promised(
     >>> is_flushed(promised(None, single_writer=False, flush=False))
     False
     """
-    found = checked_options(storage_options)
+    found = checked_options(storage_options, *places)
     if single_writer:
         found[_PROMISE] = "true"
     if not flush:
@@ -859,29 +893,6 @@ def is_flushed(storage_options: Mapping[str, str] | None, /) -> bool:
     True
     """
     return (storage_options or {}).get(_FLUSH) != "false"
-
-
-def delta_options(storage_options: Mapping[str, str] | None, /) -> dict[str, str] | None:
-    """Return storage options as delta-rs takes them: without ours; None where there are none.
-
-    Examples
-    --------
-    >>> delta_options(promised({"region": "eu"}, single_writer=False, flush=False))
-    {'region': 'eu'}
-    """
-    return {name: value for name, value in (storage_options or {}).items() if name != _FLUSH} or None
-
-
-def store_options(storage_options: Mapping[str, str] | None, /) -> dict[str, str]:
-    """Return storage options as an object store's client takes them: without ours and delta-rs's own.
-
-    Examples
-    --------
-    >>> store_options(promised({"region": "eu"}, single_writer=True))
-    {'region': 'eu'}
-    """
-    ours = (_FLUSH, _PROMISE)
-    return {name: value for name, value in (storage_options or {}).items() if name.lower() not in ours}
 
 
 def check_place(path: str, storage_options: Mapping[str, str] | None, /) -> None:

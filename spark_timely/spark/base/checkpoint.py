@@ -24,6 +24,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 import threading
 import time
@@ -34,6 +35,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from spark_timely.errors import InvalidOptionError, StorageError, shown
 from spark_timely.log.store.cloud import open_storage
+from spark_timely.log.store.keys import SCHEMES
+from spark_timely.log.store.urls import same_place
 from spark_timely.log.wait import wait_until
 from spark_timely.masking import masked, masked_logger
 
@@ -57,7 +60,6 @@ REPLAY_HEADER: Final = "timely-replay 1"
 """First line of the offsets that a replay in the driver writes: Spark refuses them, where it has its ``v1``."""
 
 # What both Spark and the library's storage can reach; a checkpoint elsewhere is left to the tasks.
-_SCHEMES = frozenset({"file", "s3", "s3a", "gs", "az", "adl", "abfs", "abfss"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +359,39 @@ def reachable(location: str, /) -> bool:
     (True, False)
     """
     scheme = location.partition("://")[0].lower() if "://" in location else "file"
-    return scheme in _SCHEMES
+    return scheme == "file" or scheme in SCHEMES
+
+
+def damaged_file(location: str, /) -> str | None:
+    """Return a file of a checkpoint on this machine that Spark could not make sense of; None if there is none.
+
+    Looked at are the query's id and the newest micro-batch. Spark reads no more when a query starts.
+    """
+    storage = open_storage(location, literal=True) if reachable(location) else None
+    if storage is None or not storage.local:
+        return None
+    try:
+        files = ["metadata"]
+        for folder in ("offsets", "commits"):
+            newest = _greatest(storage.names(folder))
+            files += [] if newest is None else [f"{folder}/{newest}"]
+        found = ((file, storage.find(file)) for file in files)  # three at most
+        return next((file for file, content in found if content is not None and not _is_whole(file, content)), None)
+    except (StorageError, OSError):
+        return None  # Spark says it
+
+
+def _is_whole(file: str, content: bytes) -> bool:
+    """Return whether a file is JSON, behind a line with a version where it is about a micro-batch."""
+    try:
+        head, _, rest = content.decode().partition("\n")
+        if file == "metadata":
+            return isinstance(json.loads(content)["id"], str)
+        return re.fullmatch(r"v\d+", head) is not None and all(
+            line == "-" or isinstance(json.loads(line), dict | int) for line in rest.splitlines()
+        )
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def _query_id(text: bytes, location: str) -> str:
@@ -472,8 +506,17 @@ class LogEntry:
         return replace(self, path=path, commits=(*before[1 - _MOST_COMMITS :], commit))
 
 
-def find_entry(entries: tuple[LogEntry, ...], path: str, stream: str, log_id: str | None) -> LogEntry | None:
-    """Return the entry of a log: the one of its path, else the one of its id, for it may have been moved.
+def find_entry(
+    entries: tuple[LogEntry, ...],
+    path: str,
+    stream: str,
+    log_id: str | None,
+    /,
+    storage_options: Mapping[str, str] | None = None,
+) -> LogEntry | None:
+    """Return the entry of a log: the one of its place, else the one of its id, for it may have been moved.
+
+    The place may be written in another way. Of two entries of one place that of the log's id is meant, else the newest.
 
     Examples
     --------
@@ -482,8 +525,10 @@ def find_entry(entries: tuple[LogEntry, ...], path: str, stream: str, log_id: st
     (True, None)
     """
     mine = [entry for entry in entries if entry.stream == stream]
-    found = [entry for entry in mine if entry.path == path] or [entry for entry in mine if entry.log_id == log_id]
-    return found[0] if found else None
+    here = [entry for entry in mine if same_place(entry.path, path, storage_options)]
+    named = [entry for entry in here or mine if entry.log_id == log_id]
+    found = named or here
+    return found[-1] if found else None
 
 
 def read_entries(
@@ -582,7 +627,7 @@ def write_entry(
         storage = open_storage(location, storage_options, literal=True)
         with _writing:
             entries = _entries(storage, location, query)
-            old = find_entry(entries, path, stream, log_id)
+            old = find_entry(entries, path, stream, log_id, storage_options)
             new = LogEntry(path, stream, log_id, (commit,)) if old is None else old.followed_by(path, log_id, commit)
             if new == old:
                 return

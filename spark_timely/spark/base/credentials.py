@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from spark_timely.conf.options import option_key
 from spark_timely.errors import InvalidOptionError, StorageError, shown
+from spark_timely.log.store.keys import check_names
 from spark_timely.log.store.storage import checked_options
 from spark_timely.masking import is_secret, keep_secret, mask_exception, masked
 
@@ -32,7 +33,9 @@ __all__ = [
     "OPTION",
     "Credentials",
     "credentials_of",
+    "joined_options",
     "keep_credentials",
+    "named_here",
     "naming",
     "refuse_secrets",
     "resolved",
@@ -64,6 +67,45 @@ def credentials_of(spark: SparkSession, /) -> Credentials:
     """Return what the credentials' names of a session stand for; nothing in a process that did not name them."""
     key = spark.conf.get(_NAMED_KEY, None)
     return {} if key is None else _named.get(key, {})
+
+
+def named_here() -> Credentials:
+    """Return what names stand for in the sessions of this process; of a name that several know, in the newest of them.
+
+    For what is written down before its session is known: a dataflow.
+    """
+    return {name: options for named in _named.values() for name, options in named.items()}
+
+
+def joined_options(
+    credential: str | None, storage_options: Mapping[str, str] | None, named: Credentials, /
+) -> dict[str, str]:
+    """Return storage options with those of a credential; given ones win.
+
+    Parameters
+    ----------
+    credential : str or None
+        One of `named`, or ``module:function``.
+    storage_options : mapping or None
+    named : mapping
+        What names stand for.
+
+    Raises
+    ------
+    InvalidOptionError, StorageError
+        As `with_credential`.
+
+    Examples
+    --------
+    >>> joined_options("lake", {"AWS_REGION": "eu-west-1"}, {"lake": {"aws_region": "us-east-1", "token": "x"}})
+    {'token': 'x', 'AWS_REGION': 'eu-west-1'}
+    """
+    given = checked_options(storage_options)
+    if credential is None:
+        return given
+    own = {name.lower() for name in given}
+    found = resolved(str(credential), named)
+    return {**{name: value for name, value in found.items() if name.lower() not in own}, **given}
 
 
 def keep_credentials(spark: SparkSession, named: Credentials, /) -> None:
@@ -100,6 +142,8 @@ def refuse_secrets(given: Mapping[str, object], /) -> None:
     """
     found = {name: str(value) for name, value in given.items() if name.lower().startswith(_STORAGE) and value}
     keep_secret({name[len(_STORAGE) :]: value for name, value in found.items()})
+    # First of all: what no store knows would be taken for a secret.
+    check_names([name[len(_STORAGE) :] for name in found], ())
     for name, value in found.items():  # a few
         if is_secret(name[len(_STORAGE) :], value):
             msg = (

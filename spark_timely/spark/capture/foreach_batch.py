@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from spark_timely.conf.given import SinkGiven
-from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
+from spark_timely.conf.options import SinkOptions
 from spark_timely.errors import (
     InvalidOptionError,
     InvalidUsageError,
@@ -33,10 +33,12 @@ from spark_timely.errors import (
 from spark_timely.log.machine.state import CommitOutcome
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import TableStorage
+from spark_timely.log.store.urls import identity
 from spark_timely.sink.columns import fingerprint
 from spark_timely.sink.commit import TaskReport, commit_reports, is_refusal
 from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.plan import CapturePlan, Standing, make_plan
+from spark_timely.sink.start import parse_sink
 from spark_timely.sink.writer import QUERY_PROPERTY
 from spark_timely.spark.base.checkpoint import checkpoint_state, is_finished, planned_offsets
 from spark_timely.spark.capture.cdcv2 import capture_messages
@@ -144,7 +146,7 @@ def capture(
     >>> query = stream.writeStream.foreachBatch(into_log).option(
     ...     "checkpointLocation", "/data/checkpoint").start()  # doctest: +SKIP
     """
-    parsed = _options(path, with_stored(lambda: df.sparkSession, options, storage_options))
+    parsed = _options(path, checkpoint, with_stored(lambda: df.sparkSession, options, storage_options))
     parsed = replace(parsed, checkpoint_location=parsed.checkpoint_location if checkpoint is None else checkpoint)
     # Before any job, and before anything is written.
     spark_root(df.sparkSession, open_storage(parsed.path, parsed.storage_options))
@@ -237,7 +239,7 @@ class Captured:
     def __init__(self, session: SparkSession, options: SinkOptions, ident: BatchId) -> None:
         self._session, self._options, self._ident = session, options, ident
         storage = open_storage(options.path, options.storage_options)
-        place = os.path.realpath(storage.uri) if storage.local else storage.uri
+        place = os.path.realpath(storage.uri) if storage.local else identity(storage.uri, storage.options)
         self._key = (place, options.stream, str(ident.query), ident.step)
         self._run = _run_of(session)
         self._before: list[object] = []
@@ -284,8 +286,8 @@ class Captured:
         )
 
 
-def _options(path: str, options: Mapping[str, object]) -> SinkOptions:
-    parsed = parse_options(SINK_OPTIONS, {"path": path, **options})
+def _options(path: str, checkpoint: str | None, options: Mapping[str, object]) -> SinkOptions:
+    parsed = parse_sink({"path": path, **options}, checkpoint=checkpoint)
     if parsed.idle_timeout is not None:
         msg = "could not use option 'idle_timeout' with capture"
         raise InvalidOptionError(

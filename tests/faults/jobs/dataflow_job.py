@@ -11,6 +11,8 @@ Run as ``python dataflow_job.py SPEC.json``. Keys of the specification:
     A file that is written just before the kill, so that the test knows that it struck.
 ``checkpoint``
     The query's.
+``trigger``
+    ``"availableNow"`` unless given, or ``"once"``.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ def run(spark: SparkSession, spec: dict[str, Any]) -> None:
         marker = spec["marker"]
     elif kill:
         _kill_at_commit(kill["where"], kill["commit"], spec["marker"])
-    query = flow_of(spec, marker).start(spark, trigger={"availableNow": True}, workers=2, max_times_per_step=5)
+    trigger = spec.get("trigger", "availableNow")
+    query = flow_of(spec, marker).start(spark, trigger=trigger, workers=2, max_times_per_step=5)
     query.await_termination()
 
 

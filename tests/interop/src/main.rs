@@ -1,12 +1,18 @@
 //! The other side of the exchange: captures of spark-timely replayed by the real timely, and captures of its own.
 //!
 //!     interop check  KIND FILE...              judge each capture by itself, event by event
-//!     interop replay KIND WORKERS FILE...      replay all captures together; what arrived, time by time
+//!     interop replay KIND WORKERS FILE...      replay all captures together; what arrived, by the times of its messages
 //!     interop write  KIND WORKERS DIRECTORY    capture a small dataflow into one file per worker
 //!     interop send   KIND WORKERS HOST:PORT... the same into one socket per worker
 //!
 //! KIND is `text`, times u64 and records (String, u64), or `product`, times Product<u64, u64> and records u64.
+//! Built with the feature v031 or v032: messages have a time, or a stamp of any number of times.
 //! Whatever is wrong ends the program with a message and a code other than 0.
+
+#[cfg(feature = "v031")]
+extern crate timely_031 as timely;
+#[cfg(feature = "v032")]
+extern crate timely_032 as timely;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,6 +28,17 @@ use timely::order::Product;
 use timely::progress::Timestamp;
 use timely::worker::Worker;
 use timely::Config;
+
+/// The times of a message.
+#[cfg(feature = "v031")]
+fn times<T: Clone>(time: &T) -> Vec<T> {
+    vec![time.clone()]
+}
+
+#[cfg(feature = "v032")]
+fn times<T: Clone>(stamp: &timely::progress::Stamp<T>) -> Vec<T> {
+    stamp.elements().to_vec()
+}
 
 /// How times and records are written for whoever compares them.
 trait Show {
@@ -99,8 +116,8 @@ fn check<T: Time, D: Data>(file: &str) -> Result<usize, String> {
         }
         let held = |time: &T, counts: &BTreeMap<T, i64>| counts.iter().any(|(low, n)| *n > 0 && low.less_equal(time));
         match event {
-            Event::Messages(time, _) => {
-                if !held(&time, &counts) {
+            Event::Messages(at, _) => {
+                if !times(&at).iter().all(|time| held(time, &counts)) {
                     return wrong("a message at a time that is not held");
                 }
             }
@@ -137,11 +154,14 @@ fn replay<T: Time, D: Data>(workers: usize, files: Vec<String>) {
         let probe = T::host(worker, |scope| {
             let (probe, _) = readers
                 .replay_into(scope)
-                .inspect_batch(move |time, records| {
-                    let mut all = into.lock().unwrap();
-                    all.entry(time.show())
-                        .or_default()
-                        .extend(records.iter().map(Show::show));
+                .inspect_core(move |event| {
+                    if let Ok((at, records)) = event {
+                        let shown: Vec<String> = times(at).iter().map(Show::show).collect();
+                        let mut all = into.lock().unwrap();
+                        all.entry(shown.join(","))
+                            .or_default()
+                            .extend(records.iter().map(Show::show));
+                    }
                 })
                 .probe();
             probe

@@ -26,7 +26,7 @@ from spark_timely.log.log import open_log
 from tests.oracles.golden import golden_bytes
 from tests.unit.cli.conftest import Run
 
-TYPES = ("--time", "u64", "--record", "(String, u64)")
+TYPES = ("--time", "u64", "--record", "(String, u64)", "--timely", "0.31")
 
 
 @pytest.fixture
@@ -474,3 +474,97 @@ def _position(path: str, stream: str) -> int:
     except TimelyError:
         return 0
     return 0 if state is None or state.batch is None else state.batch
+
+
+PLAIN = ("--time", "u64", "--record", "u64")
+STAMPED = [([0, 9], [1, 2]), ([], [3]), {0: -1}]
+
+
+def stamped(path: Path, events: list[object] = STAMPED) -> str:  # type: ignore[assignment]
+    path.write_bytes(capture_bytes(events, time="u64", record="u64", timely="0.32"))  # type: ignore[arg-type]
+    return str(path)
+
+
+def test_version_of_timely_is_found_said_and_kept(run: Run, log_path: str, tmp_path: Path) -> None:
+    file = stamped(tmp_path / "x.bin")
+    code, _, err = run("import", log_path, file, *PLAIN)
+    assert code == 4
+    assert "found 0 times in its stamp, at event=1, byte=60" in err
+    code, out, _ = run("import", log_path, file, *PLAIN, "--unstamped", "drop")
+    assert code == 0
+    assert "1 record without a time left out; read as Timely 0.32, the only version that its bytes fit" in out
+    code, _, err = run("import", log_path, file, *PLAIN, "--timely", "0.31")
+    assert code == 4
+    assert "found it imported as Timely 0.32, not 0.31" in err
+    code, out, _ = run("import", log_path, file, *PLAIN, "--json", "--wait", "1s")
+    (capture,) = json.loads(out)["captures"]
+    assert (code, capture["timely"], capture["new_events"]) == (0, "0.32", 0)
+
+
+def test_records_without_a_time_become_dead_letters(run: Run, log_path: str, tmp_path: Path) -> None:
+    options = ("--timely", "0.32", "--unstamped", "dead-letter")
+    code, out, _ = run("import", log_path, stamped(tmp_path / "x.bin"), *PLAIN, *options)
+    assert code == 0
+    assert "1 record without a time set apart as dead letters" in out
+    assert open_log(log_path).dead()["value"].to_pylist() == [3]
+
+
+def test_version_is_asked_for_where_it_cannot_be_known(run: Run, log_path: str, tmp_path: Path) -> None:
+    either = tmp_path / "x.bin"
+    either.write_bytes(capture_bytes([(0, [7, 8]), {0: -1}], time="u64", record="u64"))
+    for capture, more, said in (
+        (str(either), (), "found that its bytes fit 0.31 and 0.32"),
+        (stamped(tmp_path / "y.bin"), ("--wait", "1s"), "found no --timely with a capture that is followed"),
+        ("tcp-listen://127.0.0.1:0", (), "found no --timely with a capture that is followed"),
+    ):
+        code, _, err = run("import", log_path, capture, *PLAIN, *more)
+        assert code == 2
+        assert said in err
+        assert "--timely 0.31" in err
+    assert not os.path.exists(log_path)
+
+
+def test_wrong_version_is_refused_and_the_right_one_named(run: Run, log_path: str, tmp_path: Path) -> None:
+    old = tmp_path / "old.bin"
+    old.write_bytes(capture_bytes([(5, [1, 2]), {0: -1}], time="u64", record="u64"))
+    for file, declared, other in ((str(old), "0.32", "0.31"), (stamped(tmp_path / "new.bin"), "0.31", "0.32")):
+        code, _, err = run("import", log_path, file, *PLAIN, "--timely", declared)
+        assert code == 4
+        assert f"decode it as Timely {other}, which all its bytes fit: --timely {other}" in err
+    assert not os.path.exists(log_path)
+
+
+def test_cdcv2_has_no_stamps(run: Run, log_path: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    file.write_text('{"updates": []}\n')
+    code, _, err = run("import", log_path, str(file), *CDCV2, "--timely", "0.32")
+    assert code == 2
+    assert "with --format cdcv2" in err
+
+
+def test_kept_stamps_are_exported_again(run: Run, log_path: str, tmp_path: Path) -> None:
+    file = stamped(tmp_path / "x.bin", [([0, 9], [1, 2]), ([3], [4]), {0: -1}])
+    assert run("import", log_path, file, *PLAIN, "--stamps", "column")[0] == 0
+    code, out, _ = run("export", log_path, str(tmp_path / "out"), "--format", "jsonl", "--json")
+    (written,) = json.loads(out)
+    said = [json.loads(line) for line in Path(written["path"]).read_text().splitlines()]
+    assert (code, [event["messages"] for event in said if "messages" in event]) == (0, [[[0, 9], [1, 2]], [[3], [4]]])
+    code, _, err = run("export", log_path, str(tmp_path / "old"), "--timely", "0.31")
+    assert code == 2
+    assert "could not write messages as Timely 0.31 has them: found 2 times in message=0" in err
+    # Types that are declared change nothing about the stamps.
+    assert run("export", log_path, str(tmp_path / "typed"), "--record", "{value: u64}", "--time", "u64")[0] == 0
+    events = [([0, 9], [(1,), (2,)]), [[3, 1], [0, -1]], ([3], [(4,)]), {3: -1}]
+    wanted = capture_bytes(events, time="u64", record="(u64,)", timely="0.32")  # type: ignore[arg-type]
+    assert (tmp_path / "typed" / "capture_w0.bin").read_bytes() == wanted
+
+
+def test_records_that_are_taken_for_updates_are_said_to_be(run: Run, log_path: str, tmp_path: Path) -> None:
+    update = ("--time", "u64", "--record", "(string, u64, i64)")
+    file = tmp_path / "x.bin"
+    events = [([3, 5], [("a", 9, 1)]), {0: -1}]
+    file.write_bytes(capture_bytes(events, time="u64", record="(string, u64, i64)", timely="0.32"))  # type: ignore[arg-type]
+    for more, said, time in (((), True, 9), (("--updates", "no"), False, 3)):
+        code, out, _ = run("import", f"{log_path}{time}", str(file), *update, *more)
+        assert (code, "records are updates (data, time, diff), each at its own time" in out) == (0, said)
+        assert open_log(f"{log_path}{time}").messages()["_time"].to_pylist() == [time]

@@ -78,6 +78,7 @@ def test_tables_are_those_of_the_design() -> None:
             "alignTo",
             "cut",
             "logs",
+            "logOptions",
             "run",
             "alarm",
         ),

@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_timely.conf.options import SOURCE_OPTIONS, parse_options
-from spark_timely.datasource.clock import Alarm, Clock, check_clock_options
+from spark_timely.conf.options import SOURCE_OPTIONS, SourceOptions, parse_options
+from spark_timely.datasource.clock import Alarm, Clock, check_clock_options, storage_of_logs
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.errors import DataLossError, InvalidOptionError, InvalidUsageError, StorageError
 from spark_timely.log import MemoryLog
@@ -201,3 +201,38 @@ def test_clock_has_the_text_of_dates_beside_their_numbers() -> None:
     # What an earlier version wrote is a position too.
     without = {name: value for name, value in first.items() if name != "iso"}
     assert clock.rows(without, second).num_rows == clock.rows(first, second).num_rows == 1
+
+
+def _clock_options(**more: str) -> SourceOptions:
+    return parse_options(SOURCE_OPTIONS, {"path": "s3://one/log", "content": "clock", **more})
+
+
+def test_each_log_of_a_clock_has_its_own_options() -> None:
+    own = {"s3://two/log": {"credential": "lake", "storage.aws_region": "b"}, "/data/log": {}}
+    logs = json.dumps(["s3://two/log", "/data/log", "s3://three/log"])
+    given = {"storage.aws_region": "a", "alarm": "gs://four/checkpoint", "logs": logs, "logOptions": json.dumps(own)}
+    named = {"lake": {"aws_region": "c", "aws_secret_access_key": "hidden-word-of-a-test"}}
+    assert storage_of_logs(_clock_options(**given), named) == {
+        "s3://one/log": {"aws_region": "a"},
+        "s3://two/log": {"aws_region": "b", "aws_secret_access_key": "hidden-word-of-a-test"},
+        "/data/log": {},
+        "s3://three/log": {"aws_region": "a"},
+        "gs://four/checkpoint": {},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("[1]", "no JSON object of objects"),
+        ('{"/two": {"storage.aws_region": 5}}', "no JSON object of objects"),
+        ("hidden-word-of-a-test", "no JSON object of objects"),
+        ('{"/two": {"storage.aws_secret_access_key": "hidden-word-of-a-test"}}', "found a credential"),
+        ('{"/two": {"credential": "nobody-gave-it"}}', "found no credential of that name"),
+        ('{"/two": {"storage.aws_regoin": "x1"}}', "did you mean 'aws_region'"),
+    ],
+)
+def test_options_of_a_clock_that_do_not_fit_are_refused(text: str, found: str) -> None:
+    with pytest.raises(InvalidOptionError, match=found) as caught:
+        storage_of_logs(_clock_options(logs="/two", logOptions=text), {})
+    assert "hidden-word" not in str(caught.value)

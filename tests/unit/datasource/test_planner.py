@@ -23,6 +23,7 @@ from spark_timely.errors import (
 )
 from spark_timely.log import MemoryLog
 from spark_timely.testing.driver import Checkpoint
+from spark_timely.time.antichain import Antichain
 from tests.unit.datasource.support import ReadsAll, drive, make_options, read_all
 
 PAYLOAD = pa.schema([("v", pa.int64())])
@@ -410,17 +411,84 @@ def test_checkpoint_ahead_of_the_log_is_refused(delivery: str) -> None:
         drive(log, checkpoint=checkpoint, delivery=delivery).run_one()
 
 
-def test_since_is_checked_on_every_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_timely.datasource.catalog import Catalog
-    from spark_timely.time.antichain import Antichain
-
+def test_since_is_checked_on_every_plan() -> None:
     log = make_log()
-    put(log, [1, 7], 8)
-    driver = drive(log)
-    monkeypatch.setattr(Catalog, "since", lambda self: Antichain.of(5))
-    with pytest.raises(SinceViolationError, match=r"from \[0\]: found since=\[5\] — hint: begin with a new checkpoint"):
-        driver.run_one()
+    put(log, [1, 3, 7], 8)
+    checkpoint = Checkpoint()
+    assert values([drive(log, checkpoint=checkpoint, upTo="[2]").run_one()]) == [[1]]
+    before = Checkpoint(checkpoint.offsets, 0)  # its last micro-batch did not end
+    assert log.allow_compaction([2]) == Antichain.of(2)
+    with pytest.raises(
+        SinceViolationError, match=r"could not read log .* from \[0\]: found since=\[2\], moved by hand"
+    ):
+        drive(log, checkpoint=before).run_one()
+    assert values([drive(log, checkpoint=checkpoint).run_one()]) == [[3, 7]]
+    log.allow_compaction([5])
     assert values([drive(log, startingFrontier="[5]").run_one()]) == [[7]]
+    with pytest.raises(SinceViolationError, match=r"from \[4\]: found since=\[5\].* — hint: begin at since or later"):
+        drive(log, startingFrontier="[4]").run_one()
+
+
+def test_earliest_of_a_stream_is_since() -> None:
+    log = make_log()
+    put(log, [1, 3, 7], 8)
+    log.allow_compaction([3])
+    checkpoint = Checkpoint()
+    assert values([drive(log, checkpoint=checkpoint).run_one()]) == [[3, 7]]
+    assert json.loads(checkpoint.offsets[0])["origin"] == [3]
+    log.allow_compaction([8])
+    put(log, [9], 10)
+    assert values([drive(log, checkpoint=checkpoint).run_one()]) == [[9]]
+    assert read_all(log)["v"].to_pylist() == [9]
+
+
+def test_collection_begins_by_its_contents_as_of_since() -> None:
+    log = make_log(kind="collection")
+    put(log, [1, 3, 7], 8)
+    log.allow_compaction([3])
+    checkpoint = Checkpoint()
+    contents, changes = drive(log, checkpoint=checkpoint, includeTime="true").available_now()
+    assert contents.rows.sort_by("v").to_pydict() == {"_time": [3, 3], "_diff": [1, 1], "v": [1, 3]}
+    assert changes.rows.to_pydict() == {"_time": [7], "_diff": [1], "v": [7]}
+    assert json.loads(contents.end)["asOf"] == [3]
+    log.allow_compaction([7])
+    put(log, [9], 10)
+    # Contents and changes are pinned as they were begun.
+    (later,) = drive(log, checkpoint=checkpoint, includeTime="true").available_now()
+    assert later.rows.to_pydict() == {"_time": [9], "_diff": [1], "v": [9]}
+    again = Checkpoint(checkpoint.offsets[:1], 0)
+    with pytest.raises(SinceViolationError, match=r"could not read log .* from \[3\]: found since=\[7\]"):
+        drive(log, checkpoint=again, includeTime="true").run_one()
+    with pytest.raises(SinceViolationError, match=r"could not read log .* from \[5\]: found since=\[7\]"):
+        read_all(log, asOf="5")
+    assert sorted(read_all(log, asOf="8")["v"].to_pylist()) == [1, 3, 7, 9]
+    with pytest.raises(SinceViolationError, match=r"could not take a snapshot of log .* at 6: found since=\[7\]"):
+        log.snapshot(6)
+
+
+def test_changes_of_a_collection_need_what_is_before_them() -> None:
+    log = make_log(kind="collection")
+    put(log, [1, 5, 7], 8)
+    log.allow_compaction([5])
+    with pytest.raises(SinceViolationError, match=r"from \[5\]: found since=\[5\]"):
+        read_all(log, startingFrontier="[5]")
+    assert read_all(log, startingFrontier="[6]")["v"].to_pylist() == [7]
+
+
+def test_commits_made_before_since_are_not_read_in_arrival_order() -> None:
+    log = make_log()
+    put(log, [1, 3], 4)
+    checkpoint = Checkpoint()
+    assert values([drive(log, checkpoint=checkpoint, delivery="arrival").run_one()]) == [[1, 3]]
+    put(log, [5, 9], 6)
+    assert log.allow_compaction([4]) == Antichain.of(4)
+    assert values([drive(log, checkpoint=checkpoint, delivery="arrival").run_one()]) == [[5, 9]]
+    with pytest.raises(SinceViolationError, match=r"commits .* made at frontier=\[0\]: found since=\[4\]"):
+        drive(log, delivery="arrival").run_one()
+    before = Checkpoint(checkpoint.offsets[:2], 1)
+    log.allow_compaction([5])
+    with pytest.raises(SinceViolationError, match=r"commits .* made at frontier=\[4\]: found since=\[5\]"):
+        drive(log, checkpoint=before, delivery="arrival").run_one()
 
 
 def test_open_as_of_is_waited_for_by_a_stream_alone() -> None:

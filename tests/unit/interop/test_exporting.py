@@ -77,7 +77,7 @@ def test_large_times_are_cut_into_events_of_bounded_size(tmp_path: Path) -> None
 def test_types_are_those_of_the_columns_unless_declared(tmp_path: Path) -> None:
     log = log_of([1, 2], upper=[])
     assert type_text(default_types(log).record) == "{k: string, n: option<i64>}"
-    types = CaptureTypes.parse("u8", "{n: u16, k: bytes}")
+    types = CaptureTypes.parse("u8", "{n: u16, k: bytes}", timely="0.31")
     (written,) = export_log(log, tmp_path, types=types)
     assert read(written.path, types).records.to_pylist() == [{"n": 1, "k": b"1"}, {"n": 2, "k": b"2"}]
 
@@ -102,7 +102,12 @@ def test_what_does_not_fit_the_types_leaves_no_file(
     log = log_of([0, 5, 300], upper=[])
     with pytest.raises(kind):
         export_log(
-            log, tmp_path, files=2, types=CaptureTypes.parse(time, record), stretch_rows=1, json_lines=json_lines
+            log,
+            tmp_path,
+            files=2,
+            types=CaptureTypes.parse(time, record, timely="0.31"),
+            stretch_rows=1,
+            json_lines=json_lines,
         )
     assert not list(tmp_path.iterdir())
 
@@ -110,7 +115,7 @@ def test_what_does_not_fit_the_types_leaves_no_file(
 def test_times_before_those_of_the_type_are_refused(tmp_path: Path) -> None:
     log = log_of([-5, 5], upper=[], minimum=-10)
     with pytest.raises(InvalidUsageError, match="found -"):
-        export_log(log, tmp_path, types=CaptureTypes.parse("u64", "{k: string, n: option<i64>}"))
+        export_log(log, tmp_path, types=CaptureTypes.parse("u64", "{k: string, n: option<i64>}", timely="0.31"))
     (written,) = export_log(log, tmp_path)
     assert read(written.path, default_types(log)).times[:, 0].tolist() == [-5, 5]
 
@@ -191,7 +196,7 @@ def test_two_exports_at_once_do_not_mix(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_columns_that_came_after_the_import_are_exported_too(tmp_path: Path) -> None:
-    types = CaptureTypes.parse("u64", "(string, u64)")
+    types = CaptureTypes.parse("u64", "(string, u64)", timely="0.31")
     log = MemoryLog.create(types.payload, minimum=(0,), streams=2)
     data = capture_bytes([(0, [("a", 1)]), {0: -1}], time="u64", record="(string, u64)")
     StreamImport(log, "w", types, name="x").take_whole(io.BytesIO(data))

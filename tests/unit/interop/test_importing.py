@@ -27,7 +27,7 @@ from spark_timely.interop.writer import capture_bytes
 from spark_timely.log import Log, MemoryLog
 from tests.oracles.golden import golden_bytes
 
-TYPES = CaptureTypes.parse("u64", "(string, u64)")
+TYPES = CaptureTypes.parse("u64", "(string, u64)", timely="0.31")
 EVENTS = [
     (0, [("a", 1), ("b", 1 << 63)]),
     {0: -1, 3: 1},
@@ -147,7 +147,7 @@ RUNS = [
     )
     for base in (0, 1000)
 ]
-NUMBERS = CaptureTypes.parse("u64", "u64")
+NUMBERS = CaptureTypes.parse("u64", "u64", timely="0.31")
 
 
 def values(log: MemoryLog) -> list[int]:
@@ -416,11 +416,11 @@ def test_other_types_than_those_of_the_first_import_are_refused() -> None:
     log = log_of()
     StreamImport(log, "w", TYPES, name="x").take_whole(io.BytesIO(DATA[:100]))
     with pytest.raises(OwnershipError):
-        StreamImport(log, "w", CaptureTypes.parse("u32", "(string, u64)"), name="x")
+        StreamImport(log, "w", CaptureTypes.parse("u32", "(string, u64)", timely="0.31"), name="x")
     with pytest.raises(SchemaMismatchError):
-        StreamImport(log, "w", CaptureTypes.parse("u64", "(string, string)"), name="x")
+        StreamImport(log, "w", CaptureTypes.parse("u64", "(string, string)", timely="0.31"), name="x")
     with pytest.raises(SchemaMismatchError):
-        StreamImport(log, "w", CaptureTypes.parse("i64", "(string, u64)"), name="x")
+        StreamImport(log, "w", CaptureTypes.parse("i64", "(string, u64)", timely="0.31"), name="x")
 
 
 @pytest.mark.parametrize(
@@ -434,7 +434,7 @@ def test_other_types_than_those_of_the_first_import_are_refused() -> None:
 def test_rule_003_12_start_at_the_signed_default_is_named(
     time: str, events: list[Any], default: str, minimum: str, unsigned: str
 ) -> None:
-    types = CaptureTypes.parse(time, "u64")
+    types = CaptureTypes.parse(time, "u64", timely="0.31")
     log = log_of(types)
     before = log.version
     data = capture_bytes(events, time=time, record="u64")
@@ -446,7 +446,7 @@ def test_rule_003_12_start_at_the_signed_default_is_named(
     assert f"declare the times as {unsigned!r}" in text
     assert (log.version, log.stream("w")) == (before, None)
     # What the hint says goes through, from the default, which is the minimum there.
-    other = imported(data, types=CaptureTypes.parse(unsigned, "u64"))
+    other = imported(data, types=CaptureTypes.parse(unsigned, "u64", timely="0.31"))
     assert other.stream("w").closed
 
 
@@ -457,11 +457,11 @@ def test_rule_003_12_other_drops_of_too_much_are_no_such_start(capture: str) -> 
         "i64 after the minimum": ("i64", [{-(1 << 63): -1, 0: 1}, {0: -2}]),
     }[capture]
     with pytest.raises(NegativeCountError, match="give up only capabilities that the stream holds"):
-        imported(capture_bytes(events, time=time, record="u64"), types=CaptureTypes.parse(time, "u64"))
+        imported(capture_bytes(events, time=time, record="u64"), types=CaptureTypes.parse(time, "u64", timely="0.31"))
 
 
 def test_rule_003_12_a_capture_of_timely_starts_at_the_minimum() -> None:
-    log = imported(golden_bytes("capture_g4_i64.bin"), types=CaptureTypes.parse("i64", "i64"))
+    log = imported(golden_bytes("capture_g4_i64.bin"), types=CaptureTypes.parse("i64", "i64", timely="0.31"))
     assert sorted(log.messages()["_time"].to_pylist()) == [-5] * 3
     assert log.stream("w").closed
     assert log.frontier_at(seq=0).to_json() == [-(1 << 63)]
@@ -479,7 +479,7 @@ def test_capture_is_refused_when_no_stream_holds_the_minimum() -> None:
     [("u64", "u64"), ("product<u64, u64>", "(vec<u8>, option<(u8, string)>)"), ("duration", "enum{A, B(u64)}")],
 )
 def test_owner_tells_the_types_of_an_import(time: str, record: str) -> None:
-    types = CaptureTypes.parse(time, record)
+    types = CaptureTypes.parse(time, record, timely="0.31")
     log = log_of(types)
     StreamImport(log, "w", types, name="x").open()
     assert import_owner(log.stream("w")) == types
@@ -490,12 +490,12 @@ def test_owner_tells_the_types_of_an_import(time: str, record: str) -> None:
 
 def test_records_that_no_table_can_keep_are_refused_first() -> None:
     with pytest.raises(SchemaMismatchError, match="null"):
-        _ = CaptureTypes.parse("u64", "(u64, ())").payload
+        _ = CaptureTypes.parse("u64", "(u64, ())", timely="0.31").payload
 
 
 def test_nested_records_of_every_kind_are_kept() -> None:
     record = "(option<u64>, vec<(u8, u64)>, enum{A, B(u32)}, duration, bytes, f32)"
-    types = CaptureTypes.parse("product<u64, i8>", record)
+    types = CaptureTypes.parse("product<u64, i8>", record, timely="0.31")
     rows = [[None, [[1, 1 << 63]], "A", [1, 2], "AA==", 0.5], [7, [], {"B": 3}, [0, 0], "", "NaN"]]
     data = capture_bytes([([0, -128], rows), {(0, -128): -1}], time="product<u64, i8>", record=record)
     log = imported(data, types=types)

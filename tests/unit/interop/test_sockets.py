@@ -18,7 +18,7 @@ from spark_timely.interop.sockets import Address, Producers, _Incoming, import_s
 from spark_timely.interop.writer import capture_bytes
 from spark_timely.log import MemoryLog
 
-TYPES = CaptureTypes.parse("u64", "u64")
+TYPES = CaptureTypes.parse("u64", "u64", timely="0.31")
 WAIT_S = 30.0  # until a test gives up; none of them comes near it
 
 

@@ -98,6 +98,31 @@ def test_throttle_does_not_ask_for_news_without_need() -> None:
     assert throttle.due(asked)
 
 
+def looks(throttle: Throttle, clock: Clock, *, every_s: float, n: int, moved: bool = False) -> list[float]:
+    """Ask `n` times, look where that is due; return when."""
+    found = []
+    for _ in range(n):
+        if throttle.due():
+            found.append(clock.time)
+            throttle.done(moved=moved)
+        clock.time = round(clock.time + every_s, 6)
+    return found
+
+
+def test_throttle_waits_longer_while_nothing_is_new() -> None:
+    clock = Clock()
+    throttle = Throttle(0.25, idle_s=1.0, now=clock.now)
+    assert looks(throttle, clock, every_s=0.01, n=501) == [0.0, 0.5, 1.5, 2.5, 3.5, 4.5]
+    assert looks(throttle, clock, every_s=0.01, n=80, moved=True) == [5.5, 5.75]
+
+
+def test_throttle_holds_up_nobody_who_pauses() -> None:
+    clock = Clock()
+    throttle = Throttle(0.25, idle_s=1.0, now=clock.now)
+    assert looks(throttle, clock, every_s=0.25, n=5) == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert looks(throttle, clock, every_s=0.125, n=5) == [1.25, 1.5, 1.75]
+
+
 def test_reached_already_does_not_wait() -> None:
     clock = Clock()
     assert looked(memory(), clock, time=2, timeout_s=0)

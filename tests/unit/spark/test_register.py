@@ -50,6 +50,9 @@ class FakeSession:
         """Note the source."""
         self.registered.append(source)
 
+    def createDataFrame(self, rows: list[object], schema: str) -> None:
+        """Make nothing: called since it makes a session the thread's."""
+
 
 def python(folder: Path, *arguments: str) -> Path:
     """Return a Python that starts with these arguments."""

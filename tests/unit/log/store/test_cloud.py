@@ -91,6 +91,7 @@ BUSY = (
     "Generic S3 error: Error performing PUT http://h:9/b/x in 9s, after 10 retries, max_retries: 10, retry_timeout:"
     " 180s  - Server returned error response: 503 Service Unavailable: <Error><Code>SlowDown</Code></Error>"
 )
+BROKE_OFF = "Generic S3 error: Error performing GET http://h:9/b/x in 2ms - HTTP error: request or response body error"
 
 
 # Requests ----------------------------------------------------------------------------------------
@@ -528,3 +529,62 @@ def test_put_of_a_single_writer_that_fails_is_unclear(url: str, monkeypatch: pyt
             writer.append(rows(1))
     assert open_log(url).messages()["v"].to_pylist() in ([], [1])
     assert open_log(url).verify().legal
+
+
+# Answers that break off --------------------------------------------------------------------------
+
+
+def broken_at_first(
+    monkeypatch: pytest.MonkeyPatch, url: str, call: str, said: str, *, times: int, **options: str
+) -> tuple[CloudStorage, list[str]]:
+    """Return the files of a log where the first calls of a kind fail, and what becomes a list of these calls."""
+    storage, asked = CloudStorage(url, options), list[str]()
+    storage.write("a/x", b"content")
+    done = getattr(obstore, call)
+
+    def ask(store: Any, path: Any, *args: Any, **more: Any) -> Any:
+        asked.append(path)
+        if len(asked) <= times:
+            raise obstore.exceptions.GenericError(said)
+        return done(store, path, *args, **more)
+
+    monkeypatch.setattr(obstore, call, ask)
+    return storage, asked
+
+
+TWICE = {
+    "get": lambda storage: storage.find("a/x") == b"content",
+    "head": lambda storage: storage.exists("a/x"),
+    "get_ranges": lambda storage: bytes(storage.fetch("a/x", [1], [3])[0]) == b"on",
+    "list": lambda storage: list(storage.ages("a")) == ["x"],
+    "list_with_delimiter": lambda storage: storage.names("a") == ["x"],
+    "delete": lambda storage: storage.delete("a/x") is None,
+}
+
+
+@pytest.mark.parametrize("call", sorted(TWICE))
+def test_answer_that_broke_off_is_asked_for_again(url: str, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, asked = broken_at_first(monkeypatch, url, call, BROKE_OFF, times=2)
+    assert TWICE[call](storage)
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize("call", sorted(TWICE))
+@pytest.mark.parametrize(
+    ("said", "options"),
+    [(FORBIDDEN, {}), (BUSY, {}), (f"{BROKE_OFF}: operation timed out", {}), (BROKE_OFF, {"max_retries": "0"})],
+)
+def test_other_failures_are_not_tried_again(
+    url: str, call: str, said: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, asked = broken_at_first(monkeypatch, url, call, said, times=1, **options)
+    with pytest.raises(StorageError):
+        TWICE[call](storage)
+    assert len(asked) == 1
+
+
+def test_answer_that_breaks_off_each_time_is_an_error(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, asked = broken_at_first(monkeypatch, url, "get", BROKE_OFF, times=9)
+    with pytest.raises(StorageError, match="could not read file 'a/x'"):
+        storage.find("a/x")
+    assert len(asked) == 3

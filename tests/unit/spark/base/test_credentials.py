@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from spark_timely.errors import InvalidOptionError, StorageError
-from spark_timely.spark.base.credentials import refuse_secrets, resolved, with_credential
+from spark_timely.spark.base.credentials import joined_options, refuse_secrets, resolved, with_credential
 
 SECRET = "hidden-word-of-a-test"
 
@@ -122,3 +122,18 @@ def test_settings_of_a_store_pass() -> None:
     refuse_secrets(
         {"storage.aws_region": "eu-west-1", "storage.allow_http": "true", "storage.aws_endpoint": "http://127.0.0.1:9"}
     )
+
+
+@pytest.mark.parametrize("value", ["eu-west-1", SECRET])
+def test_misspelt_option_is_no_credential(value: str) -> None:
+    with pytest.raises(InvalidOptionError, match="no option of that name for any store — hint: did you mean") as caught:
+        refuse_secrets({"path": "s3://bucket/log", "storage.aws_regoin": value})
+    assert value not in str(caught.value)
+
+
+def test_options_beside_a_credential_win() -> None:
+    named = {"lake": {"aws_region": "a", "aws_secret_access_key": SECRET}}
+    assert joined_options("lake", {"AWS_Region": "b"}, named) == {"aws_secret_access_key": SECRET, "AWS_Region": "b"}
+    assert joined_options(None, {"aws_region": "b"}, named) == {"aws_region": "b"}
+    with pytest.raises(InvalidOptionError, match="found no credential of that name"):
+        joined_options("pond", None, named)

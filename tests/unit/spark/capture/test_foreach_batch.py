@@ -17,6 +17,7 @@ from spark_timely import errors
 from spark_timely.conf.options import SINK_OPTIONS, parse_options
 from spark_timely.log.log import open_log
 from spark_timely.log.store.cloud import open_storage
+from spark_timely.sink.continuity import BatchId
 from spark_timely.spark.base.schema import spark_schema
 from spark_timely.spark.capture import foreach_batch, staging
 from tests.unit.sink.driver import rows
@@ -318,3 +319,19 @@ def test_storage_options_of_a_capture_are_checked(tmp_path: Path) -> None:
     with pytest.raises(errors.InvalidOptionError, match="could not use storage options: found type=str — hint: give a"):
         foreach_batch.capture(None, 0, path=str(tmp_path / "log"), app_id="a", storage_options=options)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("again", "same"), [("s3a://bucket//log/", True), ("s3://bucket/Log", False)])
+def test_second_capture_under_another_url_is_noticed(again: str, same: object) -> None:
+    session: Any = OneCall()
+    ident = BatchId("query", 0, 0)
+
+    def reserve(path: str) -> None:
+        foreach_batch.Captured(session, parse_options(SINK_OPTIONS, {"path": path}), ident).reserve()
+
+    reserve("s3://bucket/log")
+    if not same:
+        reserve(again)
+        return
+    with pytest.raises(errors.InvalidUsageError, match="found a capture of this micro-batch and step"):
+        reserve(again)

@@ -1,0 +1,278 @@
+"""since and the retainers of a log: read from a snapshot, moved by commits of their own.
+
+Each commit writes the whole state: a row of `_event=since` for each time of since, and one of `_event=retain` for each
+time that a retainer needs. What it means is decided by pure functions (`machine.since`).
+
+Invariants
+----------
+1. The state is what the rows with the greatest `_seq` say, whatever files they are in: others may have rewritten
+   them, and files of earlier commits stay for a while.
+2. All these commits exclude each other by one app id. A lost race throws the decision away, and it is made again from
+   the state and the frontier of a new snapshot.
+3. The frontier may move while since is decided: it only moves forward, so what it needs does too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_timely.errors import LogDamagedError
+from spark_timely.log.commit import as_data_files, discard
+from spark_timely.log.files.parquet import read_file, side_by_side, write_progress_file
+from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
+from spark_timely.log.machine.since import (
+    Retainer,
+    Retention,
+    decide_release,
+    decide_retain,
+    decide_since,
+    everything,
+    needed_from,
+)
+from spark_timely.time.antichain import Antichain
+
+if TYPE_CHECKING:
+    from spark_timely.log.files.format import LogFormat
+    from spark_timely.log.files.index import FileIndex
+    from spark_timely.log.machine.state import DataFile
+    from spark_timely.log.store.base import Store
+    from spark_timely.log.streams import StreamStates
+    from spark_timely.time.arrays import IntArray
+
+
+R = TypeVar("R")
+
+SINCE_STREAM: Final = "#since"
+_APP: Final = f"timely/{SINCE_STREAM}"
+_FILE_STEM: Final = "since"
+# Files of earlier commits are taken out of the table this many at a time.
+_MOST_OLD: Final = 16
+# How often that is tried while others commit: nobody waits for it.
+_PATIENCE: Final = 3
+
+
+def retention_of(states: StreamStates) -> Retention:
+    """Return what the log remembers, as of the snapshot.
+
+    Notes
+    -----
+    Cost: two small files where anything was ever retained or forgotten, read once; else nothing.
+    """
+    store = states.store
+    newest = _newest(store.live.index("since"))
+    if not newest:
+        return everything(store.format.domain)
+    paths = (*newest, *_newest(store.live.index("retain")))
+    return states.kept(paths, lambda: _read(store, paths))
+
+
+def _newest(index: FileIndex) -> list[str]:
+    """Return the files that may hold the newest commit."""
+    if not len(index):
+        return []
+    chosen: list[str] = index.paths[index.seq_hi == index.seq_hi.max()].tolist()
+    return sorted(chosen)
+
+
+def _read(store: Store, paths: Sequence[str]) -> Retention:
+    form, storage = store.format, store.storage
+    tables = side_by_side(storage, lambda path: read_file(storage, path, form.progress_schema), list(paths))
+    rows = dict(zip(paths, tables, strict=True))
+    moved = pa.concat_tables(table for path, table in rows.items() if path.startswith("_event=since/"))
+    others = [table for path, table in rows.items() if not path.startswith("_event=since/")]
+    seq = int(pc.max(moved["_seq"]).as_py())
+    moved = moved.filter(pc.equal(moved["_seq"], seq))
+    retained = pa.concat_tables([form.progress_schema.empty_table(), *others])
+    retained = retained.filter(pc.equal(retained["_seq"], seq))
+    notes = retained["_note"].to_pylist()
+    times = form.domain.from_columns(retained)
+    retainers: dict[str, Retainer] = {}
+    for note in dict.fromkeys(notes):  # one turn per retainer
+        try:
+            said = json.loads(note)
+            name, owner, expires, overrun = (said[key] for key in ("consumer", "owner", "expires", "overrun"))
+        except (TypeError, ValueError, KeyError) as error:
+            msg = f"could not read who retains log {store.path!r}: found note={note!r:.200}"
+            hint = "release the retainers and register them again, or restore the file"
+            raise LogDamagedError(msg, hint=hint, context={"path": store.path}) from error
+        mine = np.array([other == note for other in notes], np.bool_)
+        retainers[name] = Retainer(name, Antichain.from_times(times[mine], form.domain.arity), owner, expires, overrun)
+    return Retention(
+        since=Antichain.from_times(form.domain.from_columns(moved), form.domain.arity),
+        seq=seq,
+        moved_by=moved["_query"][0].as_py() or "",
+        moved_at=moved["_at"][0].value if moved["_at"][0].is_valid else 0,
+        retainers=MappingProxyType(dict(sorted(retainers.items()))),
+    )
+
+
+def _rows(form: LogFormat, retention: Retention, times: IntArray, **values: object) -> pa.Table:
+    """Return one row for each time, in the log's progress schema."""
+    n = len(times)
+    known = {"_stream": SINCE_STREAM, "_seq": retention.seq, **values}
+    columns = dict(zip(form.domain.columns, np.asarray(times, np.int64).reshape(n, -1).T, strict=True))
+    arrays = [
+        pa.array(columns[field.name].tolist(), field.type)
+        if field.name in columns
+        else pa.array([known.get(field.name)] * n, field.type)
+        for field in form.progress_schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=form.progress_schema)
+
+
+def _written(store: Store, retention: Retention) -> list[DataFile]:
+    """Write the files that say a state."""
+    form = store.format
+    at = retention.moved_at if retention.moved_by else None
+    since = _rows(form, retention, retention.since.times, _query=retention.moved_by or None, _at=at, _reason="since")
+    files = [write_progress_file(store.storage, since, _FILE_STEM, retention.seq, form.domain, event="since")]
+    if retention.retainers:
+        parts = []
+        for each in retention.retainers.values():  # one turn per retainer
+            said = {"consumer": each.name, "owner": each.owner, "expires": each.expires, "overrun": each.overrun}
+            note = json.dumps(said, sort_keys=True, ensure_ascii=False)
+            parts.append(_rows(form, retention, each.needed.times, _query=each.owner, _reason="retained", _note=note))
+        rows = pa.concat_tables(parts)
+        files.append(write_progress_file(store.storage, rows, _FILE_STEM, retention.seq, form.domain, event="retain"))
+    return files
+
+
+@dataclass(frozen=True, slots=True)
+class _RetentionAttempt(Attempt):
+    """The whole state after a decision, in files of its own."""
+
+    states: StreamStates
+    retention: Retention
+    files: Sequence[DataFile]
+
+    def put(self) -> None:
+        self.states.store.transact(self.files, [(_APP, self.retention.seq)], data_change=False)
+
+    def has_landed(self) -> bool:
+        landed = self.files[0].path in self.states.store.live
+        if landed:
+            self.states.store.flush()
+        return landed
+
+    def is_overtaken(self) -> bool:
+        # Whether it landed before the others need not be known: the decision is made again, and is the same twice.
+        return retention_of(self.states).seq >= self.retention.seq
+
+    def discard(self) -> None:
+        discard(self.states.store.storage, self.files)
+
+
+def _changed(states: StreamStates, what: str, decide: Callable[[Retention], Retention | None]) -> Retention:
+    """Commit what is decided about the state of a new snapshot; return the state after it."""
+    store = states.store
+
+    def attempt(_: object) -> Settled[Retention] | _RetentionAttempt:
+        before = retention_of(states)
+        after = decide(before)
+        if after is None:
+            # Whoever made it so may have died before it was on the disk.
+            store.flush()
+            return Settled(before)
+        store.check_writable()
+        return _RetentionAttempt(states, after, _written(store, after))
+
+    with states.lock:
+        return commit_loop(
+            f"{what} of log {store.path!r}",
+            context={"path": store.path},
+            store=store,
+            decide=attempt,
+            done=lambda: retention_of(states),
+        )
+
+
+def allow_compaction(states: StreamStates, wanted: Antichain, *, by: str, clock: int) -> Retention:
+    """Move since as far as is wanted and nobody needs what is before."""
+    form = states.store.format
+
+    def decide(retention: Retention) -> Retention | None:
+        own = needed_from(form.kind, states.counts().frontier, form.domain.minimum)
+        return decide_since(retention, wanted, own, by=by, now=clock)
+
+    return _changed(states, "allow compaction", decide)
+
+
+def retain(states: StreamStates, name: str, needed: Antichain, *, owner: str, expires: int, clock: int) -> Retention:
+    """Register, move or renew a retainer; an empty antichain releases it."""
+    path, domain = states.store.path, states.store.format.domain
+
+    def decide(retention: Retention) -> Retention | None:
+        return decide_retain(path, domain, retention, name, needed, owner=owner, expires=expires, now=clock)
+
+    return _changed(states, f"retain a position for consumer {name!r}", decide)
+
+
+def release(states: StreamStates, name: str) -> Retention:
+    """Let a retainer go, whoever owns it."""
+    path, tried = states.store.path, False
+
+    def decide(retention: Retention) -> Retention | None:
+        nonlocal tried
+        if tried and name not in retention.retainers:
+            return None  # the attempt before did it after all
+        tried = True
+        return decide_release(path, retention, name)
+
+    return _changed(states, f"release consumer {name!r}", decide)
+
+
+@dataclass(frozen=True, slots=True)
+class _Removal(Attempt):
+    """Files of earlier commits leave the table."""
+
+    store: Store
+    sources: Sequence[DataFile]
+
+    def put(self) -> None:
+        self.store.transact([], [], removes=self.sources, data_change=False, exclusive=True)
+
+    def has_landed(self) -> bool:
+        return not any(file.path in self.store.live for file in self.sources)
+
+
+def drop_old_files(states: StreamStates) -> bool:
+    """Take the files of earlier commits of since and retainers out of the table, once there are many.
+
+    Returns
+    -------
+    bool
+        Whether that was done.
+    """
+    store = states.store
+    turns = iter(range(_PATIENCE))
+
+    def decide(_: object) -> Settled[bool] | _Removal:
+        old = _old_files(store)
+        if len(old) < _MOST_OLD or next(turns, None) is None:
+            return Settled(answer=False)
+        return _Removal(store, old)
+
+    return commit_loop(
+        f"drop old files of log {store.path!r}",
+        context={"path": store.path},
+        store=store,
+        decide=decide,
+        done=lambda: True,
+    )
+
+
+def _old_files(store: Store) -> list[DataFile]:
+    newest = store.live.index("since").seq_hi.max(initial=-1)
+    found = []
+    for event in ("since", "retain"):
+        index = store.live.index(event)
+        found += as_data_files(index.select(index.seq_hi < newest))
+    return found

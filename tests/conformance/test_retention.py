@@ -1,0 +1,195 @@
+"""Every capture log keeps the rules of since and retainers, also over stores that fail."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from contextlib import nullcontext
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_timely.errors import InvalidUsageError, OwnershipError, SinceViolationError
+from spark_timely.log import Log
+from spark_timely.log.machine.since import (
+    Retention,
+    decide_release,
+    decide_retain,
+    decide_since,
+    everything,
+    needed_from,
+)
+from spark_timely.testing import ManualClock
+from spark_timely.time.antichain import Antichain
+from tests.conformance.logs import LogMaker, frozen, rows
+
+DAY = 24 * 3600
+
+
+def moved(maker: LogMaker, to: int, **options: Any) -> Log:
+    """Return a log with a row at each time below `to`, which is its frontier."""
+    log = maker.create(**options)
+    table = rows(*((time, time) for time in range(to)))
+    if log.kind == "collection":
+        table = table.append_column("_diff", pa.array([1] * to))
+    log.writer(owner="me").append(table, advance_to=to)
+    return log
+
+
+def test_log_fresh_forgets_nothing(maker: LogMaker) -> None:
+    log = moved(maker, 5)
+    before = frozen(log)
+    assert log.since() == Antichain.of(0)
+    assert log.retainers() == {}
+    assert log.allow_compaction([0]) == Antichain.of(0)
+    assert frozen(log) == before
+
+
+def test_since_moves_as_far_as_the_frontier_needs(maker: LogMaker) -> None:
+    stream, collection = moved(maker, 5), moved(maker, 5, kind="collection")
+    assert stream.allow_compaction([3], by="the keeper") == Antichain.of(3)
+    assert stream.allow_compaction([2]) == Antichain.of(3)  # never back
+    assert stream.allow_compaction([99]) == Antichain.of(5)
+    # A reader at the frontier of a collection must tell times before it from those to come.
+    assert collection.allow_compaction([99]) == Antichain.of(4)
+    for log in (stream, collection):
+        other = maker.another(log)
+        assert other.since() == log.since()
+        assert other.verify().legal
+        assert other.messages().num_rows == 5
+
+
+def test_complete_log_may_forget_all_but_by_a_time(maker: LogMaker) -> None:
+    log = moved(maker, 5)
+    log.close()
+    assert log.allow_compaction([99]) == Antichain.of(99)
+    before = frozen(log)
+    with pytest.raises(InvalidUsageError, match=r"could not allow compaction of log .*: found the empty frontier"):
+        log.allow_compaction([])
+    assert frozen(log) == before
+
+
+def test_retainers_hold_since_until_they_expire(maker: LogMaker) -> None:
+    clock = ManualClock()
+    log = moved(maker, 9, clock=clock)
+    first = log.retain("report", [4], owner="query", expiry="7 days")
+    assert first is not None
+    assert first.needed == Antichain.of(4)
+    log.retain("audit", [6], owner="other", expiry=dt.timedelta(days=1))
+    assert log.allow_compaction([8]) == Antichain.of(4)
+    log.retain("report", [7], owner="query", expiry="7 days")
+    assert maker.another(log).allow_compaction([8]) == Antichain.of(6)
+    clock.advance(DAY)
+    log.refresh()
+    assert log.allow_compaction([8], by="the keeper") == Antichain.of(7)
+    assert log.retainers()["audit"].overrun == "the keeper at 1970-01-02T00:00:00Z"
+    with pytest.raises(
+        SinceViolationError, match=r"'audit': found since=\[7\], moved past consumer 'audit' by the keep"
+    ):
+        log.retain("audit", [6], owner="other")
+    log.retain("audit", [7], owner="other")  # a fresh start
+    assert log.retain("report", [], owner="query") is None
+    assert list(maker.another(log).retainers()) == ["audit"]
+    log.release("audit")
+    assert maker.another(log).retainers() == {}
+    with pytest.raises(InvalidUsageError, match=r"could not release consumer 'audit' of log .*: found consumers=\[\]"):
+        log.release("audit")
+
+
+def test_names_of_consumers_are_of_one_owner(maker: LogMaker) -> None:
+    log = moved(maker, 5)
+    log.retain("日本 'x'", [2], owner="query")
+    before = frozen(log)
+    with pytest.raises(OwnershipError, match=r"found it owned by 'query', not by 'thief' — hint: .*release it first"):
+        maker.another(log).retain("日本 'x'", [3], owner="thief")
+    with pytest.raises(InvalidUsageError, match=r"found expiry='7'"):
+        log.retain("other", [3], owner="query", expiry="7")
+    with pytest.raises(InvalidUsageError, match=r"found expiry='0 days'"):
+        log.retain("other", [3], owner="query", expiry="0 days")
+    assert frozen(log) == before
+    assert log.retainers()["日本 'x'"].needed == Antichain.of(2)
+
+
+def test_since_survives_what_else_happens_to_a_log(maker: LogMaker) -> None:
+    log = moved(maker, 5, merge_every=2)
+    log.retain("report", [2], owner="query")
+    log.allow_compaction([3])
+    writer = log.writer(owner="me")
+    for time in range(5, 12):
+        writer.append(rows((time, time)), advance_to=time + 1)
+    log.compact()
+    log.add_columns(pa.schema([("note", pa.string())]))
+    for handle in (log, maker.another(log)):
+        assert handle.since() == Antichain.of(2)
+        assert handle.retainers()["report"].needed == Antichain.of(2)
+        assert handle.verify().legal
+
+
+def test_files_of_earlier_commits_leave_the_table(maker: LogMaker) -> None:
+    log = moved(maker, 90)
+    for time in range(1, 60):
+        log.retain("report", [time], owner="query")
+    assert len(log.store.live.index("since")) <= 17
+    assert len(log.store.live.index("retain")) <= 17
+    assert maker.another(log).retainers()["report"].needed == Antichain.of(59)
+    log.release("report")
+    assert maker.another(log).retainers() == {}
+
+
+def test_product_times_are_retained_by_their_predecessors(maker: LogMaker) -> None:
+    log = maker.create(times=("long", "long"), kind="collection")
+    writer = log.writer(owner="me")
+    table = rows(((1, 1), 1), ((2, 0), 2), names=("_time_0", "_time_1")).append_column("_diff", pa.array([1, 1]))
+    writer.append(table, advance_to=[(0, 9), (9, 0)])
+    assert log.frontier() == Antichain.of((0, 9), (9, 0))
+    retainer = log.retain("report", [(0, 5), (5, 0)], owner="query")
+    assert retainer is not None
+    assert retainer.needed == Antichain.of((0, 4), (4, 0))
+    assert log.allow_compaction([(3, 3)]) == Antichain.of((0, 4), (3, 3), (4, 0))
+    assert maker.another(log).since() == Antichain.of((0, 4), (3, 3), (4, 0))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_handles_that_take_turns_do_what_one_would(maker: LogMaker, seed: int) -> None:
+    rng = random.Random(seed)
+    clock = ManualClock()
+    kind = rng.choice(["stream", "collection"])
+    log = moved(maker, 30, kind=kind, clock=clock)
+    handles = [log, maker.another(log), maker.another(log)]
+    model = everything(log.domain)
+    own = needed_from(log.kind, log.frontier(), log.domain.minimum)
+    for _ in range(14):
+        clock.advance(rng.choice([1, 60]))
+        handle, now = rng.choice(handles), int(clock() * 1_000_000)
+        what, name, at = rng.choice(["allow", "retain", "retain", "release"]), rng.choice("ab"), rng.randrange(35)
+        expected, refusal = outcome(log, model, own, what, name, at, now)
+        with nullcontext() if refusal is None else pytest.raises(refusal):
+            if what == "allow":
+                handle.allow_compaction([at], by="me")
+            elif what == "retain":
+                handle.retain(name, [at], owner="query", expiry="90 s")
+            else:
+                handle.release(name)
+        model = expected
+        seen = maker.another(log)
+        assert seen.since() == model.since, f"seed {seed}"
+        assert seen.retainers() == model.retainers, f"seed {seed}"
+
+
+def outcome(
+    log: Log, model: Retention, own: Antichain, what: str, name: str, at: int, now: int
+) -> tuple[Retention, type[Exception] | None]:
+    """Return the state after one call by itself, and what it is refused by."""
+    try:
+        if what == "allow":
+            return decide_since(model, Antichain.of(at), own, by="me", now=now) or model, None
+        if what == "retain":
+            needed = needed_from(log.kind, Antichain.of(at), log.domain.minimum)
+            after = decide_retain(
+                log.path, log.domain, model, name, needed, owner="query", expires=now + 90_000_000, now=now
+            )
+            return after or model, None
+        return decide_release(log.path, model, name), None
+    except (SinceViolationError, InvalidUsageError) as error:
+        return model, type(error)
