@@ -15,7 +15,6 @@ import decimal
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -213,7 +212,7 @@ def rows_to_records(rows: Sequence[Value], type_: Type) -> pa.RecordBatch:
     for name, item in columns:
         column = values if whole else [value[name] for value in values]  # type: ignore[index]
         try:
-            array = pa.array(column, arrow_type(_plain_type(item))).cast(schema.field(name).type)
+            array = pa.array(column, schema.field(name).type)  # takes integers for dates and timestamps
         except (pa.ArrowException, OverflowError) as error:
             msg = f"found {shown(str(error))}"
             raise ValueError(msg) from error
@@ -234,42 +233,39 @@ def records_to_rows(records: pa.RecordBatch, type_: Type) -> list[Value]:
     >>> records_to_rows(rows_to_records([("a", 1)], type_), type_)
     [['a', 1]]
     """
-    records = plain(records, type_)
+    records = plain(records)
     if isinstance(type_, Record) and type_.kind in ("tuple", "struct"):
         return [json_value(row, type_) for row in records.to_pylist()]
     return [json_value(value, type_) for value in records.column(0).to_pylist()]
 
 
-def plain(records: pa.RecordBatch, type_: Type) -> pa.RecordBatch:
+def plain(records: pa.RecordBatch) -> pa.RecordBatch:
     """Return records whose dates and timestamps are integers, at any depth: Python's own reach from year 1 to 9999.
 
     Examples
     --------
     >>> from spark_timely.interop.schema import parse_type
     >>> type_ = parse_type("{d: date_days}")
-    >>> plain(rows_to_records([[-(1 << 31)]], type_), type_).to_pylist()
+    >>> plain(rows_to_records([[-(1 << 31)]], type_)).to_pylist()
     [{'d': -2147483648}]
     """
-    columns = [
-        values.cast(arrow_type(_plain_type(item)))
-        for values, (_, item) in zip(records.columns, columns_of(type_), strict=True)
-    ]
+    columns = [values.cast(_plain_type(values.type)) for values in records.columns]
     return pa.RecordBatch.from_arrays(columns, names=records.schema.names)
 
 
-def _plain_type(type_: Type) -> Type:
-    """Return a type with integers for dates and timestamps."""
-    if isinstance(type_, Scalar):
-        return Scalar(WIRE_KINDS.get(type_.kind, type_.kind))
-    if isinstance(type_, Option):
-        return Option(_plain_type(type_.item))
-    if isinstance(type_, Vec):
-        return Vec(_plain_type(type_.item))
-    if isinstance(type_, Map):
-        return Map(_plain_type(type_.key), _plain_type(type_.item))
-    if isinstance(type_, Decimal):
-        return type_
-    return replace(type_, items=tuple(_plain_type(item) for item in type_.items))
+def _plain_type(type_: pa.DataType) -> pa.DataType:
+    """Return a type with integers for dates and timestamps, in which all may be null: so Arrow casts what is."""
+    if pa.types.is_date(type_):
+        return pa.int32()
+    if pa.types.is_timestamp(type_):
+        return pa.int64()
+    if pa.types.is_map(type_):
+        return pa.map_(_plain_type(type_.key_type), _plain_type(type_.item_type))
+    if pa.types.is_list(type_):
+        return pa.list_(_plain_type(type_.value_type))
+    if pa.types.is_struct(type_):
+        return pa.struct([(field.name, _plain_type(field.type)) for field in type_])
+    return type_
 
 
 def fitted(values: pa.Array, type_: Type, *, column: str) -> pa.Array:

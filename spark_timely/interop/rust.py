@@ -43,11 +43,14 @@ _UNITS = {
     "timestamp_ntz_us": "microseconds since 1970-01-01 of a clock without a zone",
 }
 _LONGEST_TUPLE = 12
-_KEYWORDS = frozenset(
-    "abstract as async await become box break const continue do dyn else enum extern false final fn for gen if impl in"
-    " let loop macro match mod move mut override priv pub ref return static struct trait true try type typeof unsafe"
-    " unsized use virtual where while yield".split()
-)
+# fmt: off
+_KEYWORDS = frozenset([
+    "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "do", "dyn", "else", "enum",
+    "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let", "loop", "macro", "match", "mod",
+    "move", "mut", "override", "priv", "pub", "ref", "return", "static", "struct", "trait", "true", "try", "type",
+    "typeof", "unsafe", "unsized", "use", "virtual", "where", "while", "yield",
+])
+# fmt: on
 _NEVER = frozenset(["self", "Self", "super", "crate", "_"])
 
 
@@ -122,7 +125,10 @@ def declarations(types: CaptureTypes) -> str:
     made = names.struct(record, "Record") if isinstance(record, Record) and record.kind == "struct" else None
     made = made or (names.struct(record, "Record") if isinstance(record, Record) and _is_long(record) else None)
     text = names.of(record, "RecordValue") if made is None else made
-    lines = [f"/// A time: `{type_text(types.time)}`{_unit(types.time, ', ')}.", f"pub type Time = {_time(types.time)};"]
+    lines = [
+        f"/// A time: `{type_text(types.time)}`{_unit(types.time, ', ')}.",
+        f"pub type Time = {_time(types.time)};",
+    ]
     said = [f"/// A record: `{_one_line(type_text(record))}`."]
     if made is None:
         alias = [*said, f"pub type Record = {text};{_unit(record, ' // ')}"]
@@ -295,15 +301,14 @@ def _head(types: CaptureTypes, timely: str, *, collection: bool) -> str:
 
 def _program(types: CaptureTypes) -> str:
     """Return a program that prints what captures hold, a worker for each."""
-    replay = (
-        "readers.replay_into(scope).inspect_batch(|time, rows| rows.iter().for_each(|row| println!(\"{time:?} {row:?}\")));"
-    )
+    shown = 'rows.iter().for_each(|row| println!("{time:?} {row:?}"))'
+    replay = f"readers.replay_into(scope).inspect_batch(|time, rows| {shown});"
     opened = _opened(types.time)
     indent = "        "
     body = [f"worker.dataflow::<{opened[0]}, _, _>(|scope| {{"]
     ends = ["});"]
     for inner in opened[1:]:  # as many turns as products within products
-        body.append(f"{'    ' * len(body)}scope.scoped::<{inner}, _, _>(\"inner\", |scope| {{")
+        body.append(f'{"    " * len(body)}scope.scoped::<{inner}, _, _>("inner", |scope| {{')
         ends.insert(0, f"{'    ' * len(ends)}}})")
     body.append(f"{'    ' * len(body)}{replay}")
     return "\n".join(
@@ -312,7 +317,7 @@ def _program(types: CaptureTypes) -> str:
             "fn main() {",
             "    let files: Vec<String> = std::env::args().skip(1).collect();",
             "    timely::execute(timely::Config::process(files.len()), move |worker| {",
-            "        let file = File::open(&files[worker.index()]).expect(\"a capture\");",
+            '        let file = File::open(&files[worker.index()]).expect("a capture");',
             "        let readers = vec![EventReader::<Time, Vec<Record>, _>::new(file)];",
             *(indent + line for line in [*body, *ends]),
             "    })",

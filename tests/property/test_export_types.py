@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ SCALARS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "string": (pa.string(), _TEXTS),
     "binary": (pa.binary(), st.binary(max_size=4)),
     "date": (pa.date32(), st.dates()),
-    "timestamp": (pa.timestamp("us", "UTC"), _MOMENTS.map(lambda at: at.replace(tzinfo=dt.timezone.utc))),
+    "timestamp": (pa.timestamp("us", "UTC"), _MOMENTS.map(lambda at: at.replace(tzinfo=dt.UTC))),
     "timestamp in Berlin": (pa.timestamp("ms", "Europe/Berlin"), st.integers(-(1 << 40), 1 << 40)),
     "timestamp without a zone": (pa.timestamp("us"), _MOMENTS),
     "decimal(10, 2)": (pa.decimal128(10, 2), _decimals(10, 2)),
@@ -93,13 +94,13 @@ def there_and_back(log: MemoryLog, *, json_lines: bool, files: int = 1) -> Memor
     """Export a log, and import it by the types that the export printed."""
     with tempfile.TemporaryDirectory() as folder:
         written = export_log(log, folder, files=files, json_lines=json_lines)
-        types = CaptureTypes.parse(written[0].time, written[0].record)
+        types = replace(CaptureTypes.parse(written[0].time, written[0].record), timely="0.31")
         if not json_lines:
             data = b"".join(Path(each.path).read_bytes() for each in written)
             check_bytes(log, data, types.layout.width, in_order=files == 1)
         domain = types.layout.domain
         names = [type_.value for type_ in domain.types]
-        other = MemoryLog.create(types.payload, times=names, minimum=domain.minimum, streams=files)
+        other = MemoryLog.create(types.payload, times=names, minimum=domain.render_time(domain.minimum), streams=files)
         for i, each in enumerate(written):
             task = StreamImport(other, f"w{i}", types, name="x")
             task.take_file(
@@ -134,7 +135,6 @@ def log_of(schema: pa.Schema, columns: dict[str, list[Any]], times: list[tuple[i
     domain = TimeDomain(names)
     log = MemoryLog.create(schema, times=names)
     arrays = {name: pa.array(values, schema.field(name).type) for name, values in columns.items()}
-    import numpy as np
 
     at = domain.to_columns(np.array(times, np.int64).reshape(-1, domain.arity))
     log.writer(owner="me").append(pa.table({**at, **arrays}), advance_to=[])
