@@ -295,7 +295,7 @@ def _head(types: CaptureTypes, timely: str, *, collection: bool) -> str:
     if "Product<" in _time(types.time):
         needs += [] if not collection else [f'timely = "={TIMELY[timely]}"']
         uses.append("use timely::order::Product;")
-    lines += [f"// Cargo.toml: {', '.join(needs)}", *uses]
+    lines += ["// In Cargo.toml, below [dependencies]:", *(f"// {need}" for need in needs), "", *uses]
     return "\n".join(lines) + "\n"
 
 
