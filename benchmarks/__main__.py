@@ -21,6 +21,7 @@ from . import (
     progress_counts,
     progress_reach,
     store_cases,
+    store_spark_cases,
 )
 from .data import events
 from .dataflow_cases import DataflowCases
@@ -52,6 +53,7 @@ def main() -> int:
     cases += history_cases.run(scratch, wanted)
     cases += memory_cases.run(scratch, wanted)
     cases += store_cases.run(scratch, wanted)
+    cases += store_spark_cases.run(scratch, wanted)
     if any(map(wanted, (*NAMES, *dataflow_cases.NAMES, *latency_cases.NAMES))):
         cases += on_spark(given.rows, given.repeats, scratch, wanted)
     write_jsonl(cases, BUILD / "bench.jsonl")

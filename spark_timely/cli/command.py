@@ -32,6 +32,7 @@ Invariants
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -171,7 +172,13 @@ def _storage_words(arguments: Sequence[str]) -> dict[str, str]:
         key, equals, value = pair.partition("=")
         if equals and (before.startswith("--storag") or pair is given or looks_secret(key)):
             found[key] = value
+            if looks_secret(value) or not _NAME.fullmatch(key):
+                # The wrong way round, or JSON: what stands where a name should is no less secret.
+                found[f"secret {len(found)}"] = key
     return found
+
+
+_NAME = re.compile(r"[A-Za-z0-9_.]*")
 
 
 # --- standard streams ---------------------------------------------------------------------------

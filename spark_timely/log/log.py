@@ -36,7 +36,7 @@ from spark_timely.errors import (
 )
 from spark_timely.log.arguments import check_schema, check_text, check_whole, size_of
 from spark_timely.log.background import run_aside
-from spark_timely.log.commit import add_columns, append, drop_unclaimed, open_stream
+from spark_timely.log.commit import add_columns, append, discard, drop_unclaimed, open_stream
 from spark_timely.log.compaction import CompactionReport, compact, merge_progress_files, merge_small_files
 from spark_timely.log.files.format import LogFormat, check_stream_name
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES, check_codec, side_by_side, write_progress_file
@@ -1314,12 +1314,12 @@ def create_log(
             creation = create_table(storage, form, [first], storage_options)
         except StorageError as error:
             if error.determinate:
-                storage.delete(first.path)
+                discard(storage, [first])
             raise
         if creation == "made":
             return open_()
         if creation == "taken":
-            storage.delete(first.path)
+            discard(storage, [first])
         elif not exist_ok:
             msg = f"could not tell whether log {where!r} was created: found one, and an error of the storage before"
             raise StorageError(

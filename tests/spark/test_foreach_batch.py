@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import random
-from collections.abc import Callable
+import shutil
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from spark_timely import errors
 from spark_timely.log import Log
@@ -459,3 +462,41 @@ def test_path_that_executors_do_not_share_is_refused(
     assert not (log / "_delta_log").exists()
     assert capture(df, 0, path=str(log), **options).committed
     assert open_log(log).messages().num_rows == 100
+
+
+def test_attempts_put_nothing_into_place_by_themselves(spark: SparkSession, tmp_path: Path) -> None:
+    """Also where the session wants it so: one that was given up would replace files that the log names."""
+    options = {"path": str(tmp_path / "log"), "app_id": "app", "time_column": "t", "frontier": "bounded"}
+    assert capture(spark.range(3).selectExpr("id AS t"), 0, **options).committed
+    # What the driver would leave, had it died while the second task was under way.
+    log, died, wanted = str(tmp_path / "log"), str(tmp_path / "died"), "part-00000-*"
+    before = sorted(Path(log).rglob(wanted))
+
+    def rows_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        if context.partitionId() == 1:
+            deadline = time.monotonic() + 60
+            while not (own := set(Path(log).rglob(wanted)) - set(before)) or "attempt_" in str(own):
+                assert time.monotonic() < deadline, own
+                time.sleep(0.02)
+            shutil.copytree(log, died)
+        yield from batches
+
+    session = session_of_a_call(spark)
+    session.conf.set("mapreduce.fileoutputcommitter.algorithm.version", "2")
+    try:
+        df = session.range(3, 7, numPartitions=2).selectExpr("id AS t").mapInArrow(rows_of, "t long")
+        assert capture(df, 1, **options).committed
+    finally:
+        session.conf.unset("mapreduce.fileoutputcommitter.algorithm.version")
+    assert open_log(log).messages().num_rows == 7
+    assert open_log(died).messages().num_rows == 3
+    files = {str(path.relative_to(died)) for path in Path(died).rglob("*.parquet") if "_delta_log" not in path.parts}
+    left = files - open_log(died).live_paths(files)
+    assert left
+    assert all("/_temporary/" in path for path in left), left
+    table = DeltaTable(died)
+    assert left <= set(table.vacuum(0, dry_run=True, enforce_retention_duration=False, full=True))

@@ -182,3 +182,11 @@ def test_second_line_hides_names_of_credentials(spark: SparkSession, capsys: pyt
         _assert_hidden(_plans(frame, capsys))
     finally:
         spark.conf.set(name, before)
+
+
+def test_second_line_hides_what_spark_hides_by_itself(spark: SparkSession) -> None:
+    sql = spark._jvm.org.apache.spark.sql.internal.SQLConf.SQL_OPTIONS_REDACTION_PATTERN()  # type: ignore[union-attr]
+    core = getattr(spark._jvm.org.apache.spark.internal.config, "package$").__getattr__("MODULE$")  # type: ignore[union-attr]
+    settings = spark_timely.session_settings()
+    for entry in (sql, core.SECRET_REDACTION_PATTERN()):
+        assert settings[entry.key()].startswith(f"{entry.defaultValueString()}|")

@@ -601,7 +601,9 @@ class _Handler(BaseHTTPRequestHandler):
         store = self._store
         if store is not None and store.sock is not None:
             # Not asked again after it failed: the store may have done what was asked.
-            if not select.select([store.sock], [], [], 0)[0]:
+            news = select.poll()  # select() fails where there are a thousand connections
+            news.register(store.sock, select.POLLIN)
+            if not news.poll(0):
                 return store
             store.close()
         self._store = store = http.client.HTTPConnection(self.proxy.upstream, timeout=_UPSTREAM_S)

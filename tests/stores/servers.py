@@ -133,10 +133,19 @@ class Server:
         options = self.options(address)
         if self.name != "minio":
             return options
+        self.permit("*")
+        names = ("aws_access_key_id", "aws_secret_access_key")
+        return {key: value for key, value in options.items() if key not in names} | {"aws_skip_signature": "true"}
+
+    def permit(self, *rights: str) -> None:
+        """Let anybody do this in MinIO's bucket, and nothing else: ``"GetObject"``, ``"ListBucket"`` …"""
         import boto3
 
-        anybody = {"Effect": "Allow", "Principal": {"AWS": ["*"]}, "Action": ["s3:*"]}
-        places = [f"arn:aws:s3:::{BUCKET}", f"arn:aws:s3:::{BUCKET}/*"]
+        anybody = {"Effect": "Allow", "Principal": {"AWS": ["*"]}}
+        bucket = f"arn:aws:s3:::{BUCKET}"
+        # A right of the bucket or of objects is not taken for the other.
+        of = {"*": [bucket, f"{bucket}/*"], "ListBucket": [bucket]}
+        rules = [{**anybody, "Action": [f"s3:{name}"], "Resource": of.get(name, [f"{bucket}/*"])} for name in rights]
         client = boto3.client(
             "s3",
             endpoint_url=f"http://{self.address}",
@@ -144,10 +153,7 @@ class Server:
             aws_secret_access_key=_PASSWORD,
             region_name=REGION,
         )
-        policy = {"Version": "2012-10-17", "Statement": [{**anybody, "Resource": places}]}
-        client.put_bucket_policy(Bucket=BUCKET, Policy=json.dumps(policy))
-        names = ("aws_access_key_id", "aws_secret_access_key")
-        return {key: value for key, value in options.items() if key not in names} | {"aws_skip_signature": "true"}
+        client.put_bucket_policy(Bucket=BUCKET, Policy=json.dumps({"Version": "2012-10-17", "Statement": rules}))
 
     def _answers(self) -> bool:
         if self.process is not None and self.process.poll() is not None:
@@ -229,7 +235,7 @@ def prepare(name: str) -> None:
 
 def _built_minio() -> Path:
     program = CACHE / "bin" / "minio"
-    with _alone("minio"):
+    with alone("minio"):
         if not program.exists():
             go = shutil.which("go")
             if go is None:
@@ -245,15 +251,15 @@ def _installed_azurite() -> tuple[str, Path]:
         raise MissingError("Azurite runs in Node.js, which is not here")
     folder = CACHE / "azurite"
     script = folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-    with _alone("azurite"):
+    with alone("azurite"):
         if not script.exists():
             _run([npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts", AZURITE], {})
     return node, script
 
 
 @contextlib.contextmanager
-def _alone(name: str) -> Iterator[None]:
-    """Let one process at a time build or install the server of a name."""
+def alone(name: str) -> Iterator[None]:
+    """Let one process at a time get what has a name: build, install or download it."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -12,6 +12,7 @@ import pytest
 
 from spark_timely.errors import DataLossError, InvalidOptionError, LogMissingError, StorageError
 from spark_timely.log import Log
+from spark_timely.log import log as logs
 from spark_timely.log.background import finish_upkeep
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store import cloud
@@ -182,6 +183,21 @@ def test_bucket_that_is_not_there_is_named(place: Place, tmp_path: Path, monkeyp
         with pytest.raises(StorageError, match=r"NoSuchBucket|ContainerNotFound"):
             use(url, storage_options=place.options)
     assert not list(tmp_path.iterdir())
+
+
+def test_refused_deletion_hides_no_error_of_a_creation(place: Place) -> None:
+    broken = [Rule("403", kind="PUT", key="_delta_log/"), Rule("403", kind="POST")]
+    with place.proxy.breaking(*broken), pytest.raises(StorageError, match="could not write"):
+        create_log(place.url, VALUES, minimum=(0,), storage_options=place.options)
+
+
+def test_refused_deletion_fails_no_creation(place: Place, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.writer(owner="me").append(rows(1))
+    monkeypatch.setattr(logs, "has_table", lambda _: False)  # as a creation at the same moment finds it
+    with place.proxy.breaking(Rule("403", kind="POST")):
+        other = create_log(place.url, VALUES, minimum=(0,), storage_options=place.options, exist_ok=True)
+    assert place.proxy.broken["403"] > 0
+    assert other.messages()["v"].to_pylist() == [1]
 
 
 def test_large_file_comes_back_and_its_lost_reply_is_absorbed(place: Place) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
+import resource
 import socket
 import threading
 from collections.abc import Iterator
@@ -115,6 +117,25 @@ def test_connections_are_kept(proxy: Proxy, client: http.client.HTTPConnection, 
         assert ask(client, "GET", "/bucket/key")[0] == 200
     assert client.sock is own
     assert len(asked) == 5
+
+
+def test_connections_beyond_a_thousand_are_kept(proxy: Proxy, client: http.client.HTTPConnection) -> None:
+    # Clients keep a connection for each request that they had under way, for a minute and a half.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2048)), hard))
+    taken: list[int] = []
+    try:
+        while not taken or taken[-1] < 1100:
+            taken.append(os.dup(0))
+        client.connect()
+        own = client.sock
+        for _ in range(3):
+            assert ask(client, "GET", "/bucket/key") == (200, BODY)
+        assert client.sock is own
+    finally:
+        for number in taken:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_head_says_the_length_and_has_no_body(client: http.client.HTTPConnection) -> None:

@@ -148,6 +148,11 @@ def commit_loop(
                     found.discard()
                     raise
                 last = f", the last: {shown(str(error.__cause__ or error))}"
+                if lost and error.determinate:
+                    # Nothing was put: what the next look refuses, such as another log in its place, is then certain.
+                    tried.pop()
+                    found.discard()
+                    continue
                 store.refresh()
                 # A lost race may be that with an earlier attempt of this very commit.
                 if any(attempt.has_landed() for attempt in tried):

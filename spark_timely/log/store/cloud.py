@@ -70,6 +70,7 @@ _FIRST = {
 _FIRST_HTTP = {"connect_timeout": timedelta(seconds=3), "timeout": timedelta(seconds=4)}
 _PATIENT: dict[str, Any] = {"retry_timeout": timedelta(seconds=60)}
 _PATIENT_HTTP = {"connect_timeout": timedelta(seconds=5)}
+_ALLOWING = {"S3": "AWS_ALLOW_HTTP", "Azure": "AZURE_ALLOW_HTTP"}
 
 
 # delta-rs has a client for HDFS, but a file that it moves takes a name that somebody else has, so no commit of ours
@@ -97,7 +98,7 @@ def _client(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any],
         key = name.lower()
         plain = key.removeprefix("aws_").removeprefix("azure_").removeprefix("google_")
         if plain in HTTP:
-            http[plain] = value.lower() in ("true", "1", "yes", "on", "y", "t") if plain in _TRUTHS else value
+            http[plain] = _is_true(value) if plain in _TRUTHS else value
         elif key in ("max_retries", "retry_timeout"):
             retry[key] = _number(name, value) if key == "max_retries" else _seconds(name, value)
         elif (part := key.removeprefix("backoff_config.").removeprefix("backoff.")) in _BACKOFF:
@@ -111,6 +112,10 @@ _BACKOFF = frozenset({"init_backoff", "max_backoff", "base"})
 _TRUTHS = frozenset({"allow_http", "allow_invalid_certificates", "http1_only", "http2_only", "randomize_addresses"})
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|millis\w*|s|secs?|seconds?|m|mins?|minutes?|h|hours?)?\s*")
 _UNITS = {"ms": 0.001, "mi": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _is_true(value: str) -> bool:
+    return value.lower() in ("true", "1", "yes", "on", "y", "t")
 
 
 def _seconds(name: str, value: str) -> timedelta:
@@ -150,6 +155,10 @@ def _opened(uri: str, options: tuple[tuple[str, str], ...], *, patient: bool) ->
     }
     scheme = uri.partition("://")[0].lower()
     found = parse_url(uri)
+    # What is given replaces all of this kind that the client itself would find in the environment: this alone.
+    allowed = os.environ.get(_ALLOWING.get(found.store, "")) if found is not None else None
+    if allowed is not None:
+        shared["client_options"].setdefault("allow_http", _is_true(allowed))
     try:
         if scheme == "file":
             return LocalStore(prefix="/" + unquote(urlsplit(uri).path).strip("/"), mkdir=True)
@@ -445,11 +454,21 @@ class CloudStorage:
         import obstore
 
         found: bytes | None
+        unclear = False  # whether an attempt may have been done
+
+        def create() -> Any:  # noqa: ANN401 - obstore's classes are not public
+            nonlocal unclear
+            try:
+                return self._create(path, content)
+            except StorageError as error:
+                unclear = unclear or not error.determinate
+                raise
 
         try:
-            made = self._call("write", "put", path, content, file=path, mode="create", use_multipart=False)
+            # Twice is once: of all that have this name in mind one gets it, and what is in it says who.
+            made = self._again(create)
         except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError) as error:
-            # It may be our own attempt that the client tried again after a lost reply.
+            # It may be our own attempt whose reply got lost.
             try:
                 found = self.find(path)
             except StorageError as unread:
@@ -459,17 +478,24 @@ class CloudStorage:
                 raise FileExistsError(path) from error
             return
         except StorageError as error:
-            if error.determinate:
+            if not unclear:
                 raise
             found = None
             with suppress(StorageError):
                 found = self.find(path)
+            if found is None and error.determinate:
+                # What a later attempt was refused for tells nothing of an earlier one.
+                raise self._unclear(error) from error
             if found is None:
                 raise
             if found != content:
                 raise FileExistsError(path) from error
             return
         self._note(path, {**made, "size": len(content)})
+
+    def _create(self, path: str, content: bytes) -> Any:  # noqa: ANN401 - obstore's classes are not public
+        """Ask the store to make a file unless there is one."""
+        return self._call("write", "put", path, content, file=path, mode="create", use_multipart=False)
 
     def check_excludes(self, path: str) -> None:
         """Refuse a store that lets a second writer take a name that is taken. Once in a process, for a log.
@@ -493,7 +519,8 @@ class CloudStorage:
             return  # deleted with all the rest: the commit will find that
         for _ in range(2):  # where it succeeds once, the file may have been deleted a moment ago
             try:
-                self._call("write", "put", path, content, file=path, mode="create", use_multipart=False)
+                # Whatever became of an attempt whose reply got lost, the file is as it was.
+                self._again(lambda: self._create(path, content))
             except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
                 _excluding.add(self._key)
                 return
@@ -812,10 +839,16 @@ _CAUSES = (
     ("NoSuchBucket|BucketNotFound|ContainerNotFound", "no such bucket", "check its name, the region and the endpoint"),
     ("SlowDown|ServerBusy|\\b503 ", "that the store is overloaded", "try again later, or from fewer processes"),
     ("40[13] |Forbidden|Unauthorized|AccessDenied", "access denied", "check the credentials and what they may do"),
+    (
+        "error sending request|request or response body error",
+        "a connection that broke off",
+        "check the network and the endpoint, then try again",
+    ),
 )
 _NO_PLACE = re.compile(r"NoSuchBucket|ContainerNotFound|BucketNotFound|bucket does not exist")
 _HOST_OF_URL = re.compile(r"https?://([^/\s]+)")
-_CODE = re.compile(r"<Code>\s*([A-Za-z0-9_.]+)\s*</Code>")
+# S3 is asked for deletions in bulk: what became of each is said in the client's words.
+_CODE = re.compile(r"(?:<Code>\s*|\(code: )([A-Za-z0-9_.]+)\s*(?:</Code>|\))")
 _SAID = re.compile(r"<Message>\s*([^<]+?)\s*</Message>")
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})\b|\b([45]\d\d) [A-Z][a-z]")
 # What the client says of its own settings.

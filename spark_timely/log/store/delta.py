@@ -27,7 +27,8 @@ Invariants
 2. What is deleted from the table's log is older than a checkpoint by many versions, and goes in order. So
    where the entry of the snapshot still is what it was, no entry after it has come and gone; and one that was
    put after it before that was found has its place. Where it is not, everything is read again. In an object store
-   what is deleted is also half an hour old, so an entry that was seen a minute ago is there.
+   what is deleted is also half an hour old, so an entry that was seen a minute ago is there, unless the log was put
+   back or made again: before each commit it is looked at.
 3. An entry that is empty, cut, not JSON or a copy of another is never taken for a commit: it is looked at again for
    some seconds, and then refused by name.
 """
@@ -463,7 +464,9 @@ class DeltaStore:
         return LogDamagedError(
             f"could not open log {self.path!r}: found entry {path!r} of the table's log broken: version={version} is"
             f" {found}, in {len(LOOKS_S) + 1} looks",
-            hint="see what `spark-timely repair LOG` says about it: it shows what is lost before it changes anything",
+            hint="see what `spark-timely repair LOG` says about it: it shows what is lost before it changes anything"
+            if self.storage.local
+            else "restore the object by its versions: entries are put there whole or not at all",
             context={"path": self.path, "file": path, "version": version},
             determinate=True,
         )
@@ -593,14 +596,22 @@ class DeltaStore:
         self._seen = now
         return (self.version, *found)
 
-    def _is_there(self) -> bool:
-        """Whether the entry of the snapshot still is what it was; where a look is a journey, or was a minute ago."""
-        if not self.storage.local and self._mark is not None:
-            # By both clocks: one may be put back, the other stands while the machine sleeps.
-            ago = [now - seen for now, seen in zip((time.time(), time.monotonic()), self._seen, strict=True)]
-            if min(ago) >= 0 and max(ago) < _SEEN_S:
-                return True
-        return self._mark is not None and self._entry_mark() == self._mark
+    def _is_there(self, *, surely: bool = False) -> bool:
+        """Whether the entry of the snapshot still is what it was; where a look is a journey, or was a minute ago.
+
+        `surely` is for whoever writes behind it: a log that was put back a moment ago must be noticed too.
+        """
+        if not surely and not self.storage.local and self._mark is not None and self._seen_lately():
+            return True
+        found = self._mark is not None and self._entry_mark() == self._mark
+        if not found:
+            self._seen = (-math.inf, -math.inf)
+        return found
+
+    def _seen_lately(self) -> bool:
+        # By both clocks: one may be put back, the other stands while the machine sleeps.
+        ago = [now - seen for now, seen in zip((time.time(), time.monotonic()), self._seen, strict=True)]
+        return min(ago) >= 0 and max(ago) < _SEEN_S
 
     def check_writable(self) -> None:
         """Refuse a place without a promise, and features that delta-rs cannot commit to. Free where all are known.
@@ -774,12 +785,12 @@ class DeltaStore:
             determinate=False,
         )
 
-    def _lost(self, *, found: str) -> LostRaceError:
+    def _lost(self, *, found: str, determinate: bool = False) -> LostRaceError:
         return LostRaceError(
             f"could not commit to log {self.path!r} at version={self.version}: found {found}",
             hint="refresh and decide again",
             context={"path": self.path},
-            determinate=False,
+            determinate=determinate,
         )
 
     def _put(
@@ -806,8 +817,12 @@ class DeltaStore:
 
         It is rendered for each version that it is tried at, because it says which one that is.
         """
-        if not self._is_there():
-            raise self._lost(found="another entry in place of the snapshot's")
+        try:
+            there = self._is_there(surely=True)
+        except StorageError as error:  # nothing was put
+            raise StorageError(error.message, hint=error.hint, context=error.context, determinate=True) from error
+        if not there:
+            raise self._lost(found="another entry in place of the snapshot's", determinate=True)
         for version in range(self.version + 1, self.version + 2 + MOST_ATTEMPTS):
             try:
                 done = put_entry(self.storage, version, render(version))
@@ -818,7 +833,8 @@ class DeltaStore:
                 raise self._lost(found="no hard links") from error
             if done:
                 try:
-                    behind = self._entry_mark() == self._mark
+                    # In a store what is deleted is half an hour old: an entry seen before the put was there after it.
+                    behind = (not self.storage.local and self._seen_lately()) or self._entry_mark() == self._mark
                 except StorageError as error:
                     # It has its name: taken for a refusal, this would delete files of the log.
                     raise OSError(error.message) from error
@@ -909,6 +925,8 @@ class DeltaStore:
 
     def tidy(self, *, now: bool = False) -> bool:
         """Write a checkpoint where one is due, and delete old entries of the table's log: see `TableUpkeep.tidy`."""
+        if (now or self.is_due()) and not self._is_there(surely=True):
+            return False  # another table, or an earlier state of this one: the next look says which
         return self._upkeep.tidy(self.version, harmless=self._rules.harmless, now=now)
 
     def is_due(self) -> bool:

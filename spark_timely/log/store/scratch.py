@@ -22,7 +22,7 @@ import pyarrow as pa
 from deltalake import PostCommitHookProperties, Schema
 
 from spark_timely.log.store.delta_calls import DeltaTable, delta_call
-from spark_timely.log.store.entries import entry_path
+from spark_timely.log.store.entries import check_whole, entry_path
 from spark_timely.log.store.keys import client_options
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def mirrored_table(storage: TableStorage) -> MirroredTable:
         storage.copy_to([f"_delta_log/{name}" for name in of_log], str(where))
         if pointer is not None:
             (where / LAST_CHECKPOINT).write_bytes(pointer)
+        _check_entries(where, of_log)
         table = MirroredTable(where, storage_options=SCRATCH_OPTIONS)
     except BaseException:
         clean()
@@ -92,6 +93,17 @@ def mirrored_table(storage: TableStorage) -> MirroredTable:
     weakref.finalize(table, clean)
     table.checkpoint = (newest, size)
     return table
+
+
+def _check_entries(where: Path, names: Iterable[str]) -> None:
+    """Refuse entries that delta-rs takes for commits although they are empty, lack lines, or are others' copies."""
+    for name in names:  # as many turns as entries behind the checkpoint
+        if name.endswith(".json"):
+            try:
+                check_whole((where / "_delta_log" / name).read_bytes(), int(name[:20]))
+            except ValueError as error:
+                msg = f"entry {name!r} of the table's log: {error}"
+                raise OSError(msg) from error
 
 
 class MirroredTable(DeltaTable):

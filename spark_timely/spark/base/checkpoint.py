@@ -29,9 +29,10 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from spark_timely.errors import InvalidOptionError, StorageError, shown
 from spark_timely.log.store.cloud import open_storage
@@ -124,7 +125,8 @@ def planned_offsets(
 
     Notes
     -----
-    Spark writes the entry before it plans the micro-batch, and never again. Cost: two small reads.
+    Spark writes the entry before it plans the micro-batch, and never again. Cost: two small reads, side by side in a
+    store.
 
     Examples
     --------
@@ -134,10 +136,11 @@ def planned_offsets(
     if not reachable(location):
         return None
     storage = open_storage(location, storage_options, literal=True)
-    content = _offsets_of(storage, batch)
+    content, before = _asked(
+        storage, lambda: _offsets_of(storage, batch), lambda: b"" if batch == 0 else _offsets_of(storage, batch - 1)
+    )
     if content is None:
         return None
-    before = b"" if batch == 0 else _offsets_of(storage, batch - 1)
     lines = content.decode("utf-8", "replace").split("\n")[_HEADER_LINES:]
     source = masked("\n".join(line for line in lines if line)).encode()[:_MOST_SOURCE_BYTES].decode("utf-8", "ignore")
     return PlannedOffsets(_hash(content), source, None if before is None else _hash(before))
@@ -159,6 +162,14 @@ def is_finished(location: str, batch: int, /, *, storage_options: Mapping[str, s
         return open_storage(location, storage_options, literal=True).exists(f"commits/{batch}")
     except (StorageError, OSError):
         return False
+
+
+def _asked(storage: TableStorage, *questions: Callable[[], Any]) -> list[Any]:
+    """Return the answers to questions to a storage, asked side by side where each takes a way to a store and back."""
+    if storage.local:
+        return [ask() for ask in questions]
+    with ThreadPoolExecutor(len(questions)) as pool:
+        return [answer.result() for answer in [pool.submit(ask) for ask in questions]]
 
 
 def _offsets_of(storage: TableStorage, batch: int) -> bytes | None:
@@ -239,7 +250,8 @@ def checkpoint_state(
     Notes
     -----
     Cost: one small read, and listings of the checkpoint and of its ``offsets``, which Spark itself keeps
-    short (100 files by default). A gate is waited for ten seconds at most, and is then removed.
+    short (100 files by default); side by side in a store. A gate is waited for ten seconds at most, and is then
+    removed.
 
     Examples
     --------
@@ -250,15 +262,18 @@ def checkpoint_state(
         return CheckpointState(None, None)
     try:
         storage = open_storage(location, storage_options, literal=True)
-        found = storage.names()
+        # Spark has written the offsets before: they need not wait for the look at the gate.
+        found, text, names = _asked(
+            storage, storage.names, lambda: storage.find("metadata"), lambda: storage.names("offsets")
+        )
         if _GATE in found:
             _wait_at_gate(storage, location, now, pause)
-        text = bytes(storage.read("metadata")) if "metadata" in found else None
-        names = storage.names("offsets") if text is not None else []
     except (StorageError, OSError):
         # Not an error here: Spark gives the tasks the same, and the commit checks them.
         return CheckpointState(None, None)
-    return CheckpointState(None if text is None else _query_id(text, location), _greatest(names))
+    if text is None:
+        return CheckpointState(None, None)
+    return CheckpointState(_query_id(text, location), _greatest(names))
 
 
 def _wait_at_gate(

@@ -48,6 +48,8 @@ Credentials: TypeAlias = Mapping[str, Mapping[str, str]]
 OPTION: Final = "credential"
 _STORAGE: Final = "storage."
 _PROVIDER: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+# Longer than names are: a secret key has 40 characters.
+_LIKE_A_NAME = re.compile(r"[\w.:-]{1,32}")
 # A function is asked again so long before what it gave ends: a request may wait, and clocks differ.
 _BEFORE_S: Final = 300.0
 
@@ -219,7 +221,9 @@ def resolved(name: str, named: Credentials, /) -> dict[str, str]:
     if name in named:
         return checked_options(named[name])
     if not _PROVIDER.fullmatch(name):
-        msg = f"could not use credential {shown(name)}: found no credential of that name in this session"
+        if not _LIKE_A_NAME.fullmatch(name):
+            keep_secret({"secret": name})  # itself in the place of its name
+        msg = f"could not use credential {masked(shown(name))}: found no credential of that name in this session"
         hint = "call spark_timely.credential(spark, name, {…}) before, or give a function as 'module:function'"
         raise InvalidOptionError(msg, hint=hint, context={"option": OPTION})
     with _lock:

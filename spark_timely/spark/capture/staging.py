@@ -8,7 +8,9 @@ Invariants
 1. Nothing of a folder is part of the log before a commit names its files.
 2. A file is deleted only after the log was read again and does not name it.
 3. Files hold their rows in the order of times, whether they were sorted or came so: that is looked up.
-4. Files that are on the driver's host are flushed before a commit names them. Executors on other hosts write with
+4. Files are put into place when the job ends, from the attempts that the driver knows: whatever other attempts do
+   then, and later, is not seen.
+5. Files that are on the driver's host are flushed before a commit names them. Executors on other hosts write with
    Spark's own means, which do not flush.
 """
 
@@ -265,6 +267,10 @@ def write_files(
         .option("parquet.block.row.count.limit", str(_ROW_GROUP_ROWS))
         # A marker file would stay in the log for ever.
         .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+        # With version 2, which sessions may have as their default, each attempt at a task puts its files into place
+        # itself, all attempts under the same names: one that was given up, and lives on, would replace files that a
+        # commit names. Version 1 costs a second copy of each file in a store.
+        .option("mapreduce.fileoutputcommitter.algorithm.version", "1")
     )
     if options.compression == "zstd":
         # Parquet's own default, 3, makes files a thousandth smaller and takes a tenth more work.

@@ -275,6 +275,14 @@ KEYS = ("--storage", "aws_access_key_id=AKSECRETID", "--storage", "aws_secret_ac
 REGION = ("--storage", "aws_region=eu-central-1")
 
 
+@pytest.mark.parametrize("words", ["SECRETKEY=aws_secret_access_key", '{"aws_secret_access_key": "SECRETKEY="}'])
+def test_secret_in_the_place_of_a_name_is_not_shown(run: Run, words: str) -> None:
+    code, out, err = run("stats", "s3://bucket/log", "--storage", words)
+    assert (code, out) == (2, "")
+    assert "could not use storage option '***' of log" in err
+    assert "SECRET" not in err
+
+
 @pytest.mark.parametrize("verb", ["frontier", "head", "ls", "close"])
 def test_cloud_store_that_refuses_is_an_error_in_one_line(run: Run, verb: str) -> None:
     code, out, err = run(verb, "s3://bucket/log", *REFUSING, *KEYS, *REGION)

@@ -339,6 +339,9 @@ def test_file_that_is_not_there_is_lost(log: Log) -> None:
         ("status code: 404 Not Found: <Code>NoSuchBucket</Code>", "read", "NoSuchBucket: no such bucket", True),
         ("<Code>Odd</Code><Message>How odd.</Message>", "read", "Odd: 'How odd.'", True),
         ("operation timed out, retry_timeout: 180s", "write", "no answer in time", False),
+        ("failed for key x/a: Access Denied. (code: AccessDenied)", "delete", "AccessDenied: access denied", True),
+        (BROKE_OFF, "read", "a connection that broke off, host='h:9'", True),
+        ("x after 10 retries - HTTP error: error sending request", "write", "a connection that broke off", False),
         ("retry_timeout: 180s - error decoding", "write", "error decoding", False),
     ],
 )
@@ -358,6 +361,14 @@ def test_nobody_at_the_endpoint_is_told_soon(tmp_path: Path, monkeypatch: pytest
         CloudStorage("s3://bucket/nobody", NOBODY).write("a/b", b"")
     assert time.monotonic() - begun < 60
     assert not os.listdir(tmp_path)
+
+
+def test_environment_may_allow_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {name: value for name, value in NOBODY.items() if name != "allow_http"}
+    for url, found in (("s3://bucket/no-http", "without encryption"), ("s3a://bucket/http", "nobody answers")):
+        with pytest.raises(StorageError, match=found):
+            CloudStorage(url, options).write("a/b", b"")
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
 
 
 def test_option_that_no_store_has_is_refused() -> None:
@@ -478,13 +489,27 @@ def test_middling_file_that_nobody_announced_takes_two_requests(url: str, asked:
     assert asked == {"get": 1, "get_ranges": 1}
 
 
-def test_error_behind_an_entry_that_was_put_deletes_nothing(
-    log: Log, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The look behind the put fails: what the entry names is part of the log."""
+def test_error_before_a_put_says_that_nothing_happened(log: Log, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = log.writer(owner="me")
     with monkeypatch.context() as patch:
         break_calls(patch, "head", lambda path: True, BUSY)
+        with pytest.raises(StorageError, match="SlowDown") as told:
+            writer.append(rows(1))
+        assert told.value.determinate
+    assert open_log(url).messages().num_rows == 0
+    assert writer.append(rows(1)).committed
+    assert open_log(url).messages()["v"].to_pylist() == [1]
+
+
+def test_error_behind_an_entry_that_was_put_deletes_nothing(
+    log: Log, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look behind a put that took long fails: what the entry names is part of the log."""
+    writer = log.writer(owner="me")
+    entry = f"{log.version + 1:020d}.json"
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_timely.log.store.delta._SEEN_S", -1.0)
+        break_calls(patch, "head", lambda path: entry in CloudStorage(url).names("_delta_log"), BUSY)
         with pytest.raises(StorageError, match="SlowDown") as told:
             writer.append(rows(1))
         assert not told.value.determinate
@@ -516,6 +541,44 @@ def test_name_that_is_taken_and_cannot_be_read_may_be_ours(log: Log, url: str, m
             writer.append(rows(1))
         assert not told.value.determinate
     assert open_log(url).messages()["v"].to_pylist() == [1]
+    assert open_log(url).verify().legal
+
+
+@pytest.mark.parametrize("done", [True, False])
+@pytest.mark.parametrize("read", [True, False])
+def test_refusal_after_a_lost_reply_is_no_refusal(
+    log: Log, url: str, monkeypatch: pytest.MonkeyPatch, done: bool, read: bool
+) -> None:
+    """An entry that the store has, or has not: its reply got lost, and the next attempt is refused."""
+    writer = log.writer(owner="me")
+    put, get, asked = obstore.put, obstore.get, list[str]()
+
+    def lose(store: Any, path: str, *args: Any, **more: Any) -> Any:
+        if not path.endswith(".json"):
+            return put(store, path, *args, **more)
+        asked.append(path)
+        if len(asked) > 1:
+            raise obstore.exceptions.GenericError(FORBIDDEN)
+        if done:
+            put(store, path, *args, **more)
+        raise obstore.exceptions.GenericError(BROKE_OFF)
+
+    def refuse(store: Any, path: str, *args: Any, **more: Any) -> Any:
+        if not read and path in asked:
+            raise obstore.exceptions.GenericError(FORBIDDEN)
+        return get(store, path, *args, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(obstore, "put", lose)
+        patch.setattr(obstore, "get", refuse)
+        if done and read:
+            assert writer.append(rows(1)).committed
+        else:
+            with pytest.raises(StorageError, match="SignatureDoesNotMatch") as told:
+                writer.append(rows(1))
+            assert not told.value.determinate
+    assert len(asked) >= 2
+    assert open_log(url).messages()["v"].to_pylist() == [1] * done
     assert open_log(url).verify().legal
 
 

@@ -55,6 +55,13 @@ def test_unknown_name_is_refused() -> None:
         with_credential({"credential": "lake"}, {})
 
 
+@pytest.mark.parametrize("given", ['{"aws_secret_access_key": "SECRETSECRET"}', "SECRET/SECRET+" + "x" * 26])
+def test_secret_in_the_place_of_a_credential_is_not_shown(given: str) -> None:
+    with pytest.raises(InvalidOptionError, match=r"could not use credential .*\*\*\*.*: found no credential") as told:
+        with_credential({"credential": given}, {})
+    assert "SECRET" not in str(told.value)
+
+
 def test_function_is_asked_once_where_it_names_no_end(provider: Callable[[object], str]) -> None:
     name = provider({"sas_token": SECRET})
     assert [resolved(name, {}), resolved(name, {})] == [{"sas_token": SECRET}] * 2

@@ -1,0 +1,109 @@
+"""A log in an object store that was put back to an earlier state, deleted and made again, or damaged in one object.
+
+A handle that stands where another history went on must not write, whatever version it has seen a moment ago.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from spark_timely.errors import LogDamagedError, LogMissingError, RolledBackError
+from spark_timely.log import Log
+from spark_timely.log.log import create_log, open_log
+from spark_timely.log.store.storage import Storage
+from spark_timely.time.antichain import Antichain
+from tests.stores.conftest import Place
+
+VALUES = pa.schema([("v", pa.int64())])
+
+
+def rows(time: int) -> pa.Table:
+    return pa.table({"_time": [time], "v": [time]})
+
+
+def make(place: Place, owner: str, n: int) -> Log:
+    log = create_log(place.url, VALUES, minimum=(0,), storage_options=place.options, merge_every=None)
+    writer = log.writer(owner=owner)
+    for time in range(n):
+        writer.append(rows(time), advance_to=time + 1)
+    return log
+
+
+def objects(storage: Storage) -> dict[str, bytes]:
+    found = {}
+    for folder in storage.names():
+        for name in storage.names(folder):
+            found[f"{folder}/{name}"] = bytes(storage.read(f"{folder}/{name}"))
+    return found
+
+
+def put_back(storage: Storage, before: dict[str, bytes]) -> None:
+    for path in objects(storage):
+        if path not in before:
+            storage.delete(path)
+    for path, content in before.items():
+        storage.put(path, content, replace=True)
+
+
+CALLS: dict[str, Callable[[Log], object]] = {
+    "append": lambda log: log.writer(owner="old").append(rows(9), advance_to=9),
+    "keyed": lambda log: log.writer(owner="old").append(rows(9), advance_to=9, batch=8),
+    "advance": lambda log: log.advance("main", [9]),
+    "close": lambda log: log.close(),
+    "open": lambda log: log.writer("other", owner="old", at=50),
+    "allow": lambda log: log.allow_compaction([1]),
+    "columns": lambda log: log.add_columns(pa.schema([("w", pa.int64())])),
+}
+
+
+@pytest.mark.parametrize("call", sorted(CALLS.keys() - {"columns"}))  # a column fits whatever rows there are
+def test_handle_does_not_write_behind_a_log_that_was_put_back(place: Place, call: str) -> None:
+    log = make(place, "old", 2)
+    before = objects(log.storage)
+    writer = log.writer(owner="old")
+    for time in (2, 3, 4):
+        writer.append(rows(time), advance_to=time + 1)
+    put_back(open_log(place.url, storage_options=place.options).storage, before)
+    with pytest.raises(RolledBackError, match=r"found stream 'main' at seq=2, this handle has seen 'main' at seq=5"):
+        CALLS[call](log)
+    found = open_log(place.url, storage_options=place.options)
+    assert found.messages()["v"].to_pylist() == [0, 1]
+    assert found.frontier() == Antichain.of(2)
+    assert found.verify().legal
+
+
+@pytest.mark.parametrize("commits", [0, 2, 3])
+@pytest.mark.parametrize("call", [*CALLS, "tidy"])
+def test_handle_does_not_write_into_a_log_that_was_made_again(place: Place, call: str, commits: int) -> None:
+    log = make(place, "old", 2)
+    put_back(open_log(place.url, storage_options=place.options).storage, {})
+    # As many versions as the old one, one more, and fewer.
+    make(place, "new", commits)
+    if call == "tidy":
+        log.tidy()
+    else:
+        with pytest.raises(LogMissingError, match=r"found another table in its place — hint: open the log again"):
+            CALLS[call](log)
+    found = open_log(place.url, storage_options=place.options)
+    assert found.messages()["v"].to_pylist() == list(range(commits))
+    assert found.frontier() == Antichain.of(commits)
+    assert {state.owner for state in found.streams().values()} == {"new"}
+    assert found.verify().legal
+
+
+@pytest.mark.parametrize("damage", ["empty", "copy", "cut"])
+def test_entry_that_is_no_commit_is_refused_by_name(place: Place, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_timely.log.store.delta.LOOKS_S", (0.0,))
+    log = make(place, "old", 4)
+    entry, other = (f"_delta_log/{version:020d}.json" for version in (3, 4))
+    content = bytes(log.storage.read(entry))
+    wrong = {"empty": b"", "copy": bytes(log.storage.read(other)), "cut": b"\n".join(content.splitlines()[:-1])}[damage]
+    log.storage.put(entry, wrong, replace=True)
+    said = {"empty": "'empty'", "copy": "'an entry made for version=4'", "cut": "'cut: "}[damage]
+    with pytest.raises(LogDamagedError, match=rf"version=3 is {said}.* — hint: restore the object by its versions"):
+        open_log(place.url, storage_options=place.options)
+    log.storage.put(entry, content, replace=True)
+    assert open_log(place.url, storage_options=place.options).messages().num_rows == 4
