@@ -103,7 +103,7 @@ def rust_types(
     collection = log.kind == "collection"
     parts = [_head(chosen, timely, collection=collection), declarations(chosen)]
     if not collection:
-        parts.append(_program(chosen))
+        parts.append(_program(chosen, timely))
     return "\n".join(parts)
 
 
@@ -299,10 +299,24 @@ def _head(types: CaptureTypes, timely: str, *, collection: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _program(types: CaptureTypes) -> str:
+_REPLAYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "0.31": (
+        "readers.replay_into(scope).inspect_batch(|time, rows| {",
+        '    rows.iter().for_each(|row| println!("{time:?} {row:?}"));',
+        "});",
+    ),
+    "0.32": (
+        "readers.replay_into(scope).inspect_core(|event| {",
+        "    if let Ok((stamp, rows)) = event {",
+        '        rows.iter().for_each(|row| println!("{:?} {row:?}", stamp.elements()));',
+        "    }",
+        "});",
+    ),
+}
+
+
+def _program(types: CaptureTypes, timely: str) -> str:
     """Return a program that prints what captures hold, a worker for each."""
-    shown = 'rows.iter().for_each(|row| println!("{time:?} {row:?}"))'
-    replay = f"readers.replay_into(scope).inspect_batch(|time, rows| {shown});"
     opened = _opened(types.time)
     indent = "        "
     body = [f"worker.dataflow::<{opened[0]}, _, _>(|scope| {{"]
@@ -310,7 +324,8 @@ def _program(types: CaptureTypes) -> str:
     for inner in opened[1:]:  # as many turns as products within products
         body.append(f'{"    " * len(body)}scope.scoped::<{inner}, _, _>("inner", |scope| {{')
         ends.insert(0, f"{'    ' * len(ends)}}})")
-    body.append(f"{'    ' * len(body)}{replay}")
+    depth = len(body)
+    body += [f"{'    ' * depth}{line}" for line in _REPLAYS[timely]]
     return "\n".join(
         [
             "/// Prints what the captures hold, each replayed by a worker; ends when all of them are closed.",

@@ -90,11 +90,13 @@ def test_program_replays_a_log_of_many_types(cargo: str, timely: TimelyVersion, 
         first, second = lines(program, [each.path for each in written])
         us = [int(moment.timestamp()) * 1_000_000 for moment in moments]
         assert first.endswith(
-            f"Record {{ at: {us[0]}, day: Some(2), price: Some(-1250), type: Some([(\"a\", Some([1]))]), "
+            f'Record {{ at: {us[0]}, day: Some(2), price: Some(-1250), type: Some([("a", Some([1]))]), '
             f"größe: Some(RecordGrE {{ fn: Some(5), order_id: Some([Some(0.5), None]) }}), "
             f"total: Some({(1 << 64) - 1}) }}"
         ), first
-        assert second.endswith(f"Record {{ at: {us[1]}, day: None, price: None, type: None, größe: None, total: None }}")
+        assert second.endswith(
+            f"Record {{ at: {us[1]}, day: None, price: None, type: None, größe: None, total: None }}"
+        )
         assert str(us[0]) in first.split("Record")[0]
 
 
@@ -115,4 +117,4 @@ def test_program_replays_product_times_and_casts(cargo: str, timely: TimelyVersi
     written = export_log(log, tmp_path, columns=["n"], casts={"n": "string"}, timely=timely)
     (line,) = lines(program, [each.path for each in written])
     assert line.endswith('Record { n: Some("42") }')
-    assert line.startswith("((7, 5), 3) ")
+    assert line.startswith("((7, 5), 3) " if timely == "0.31" else "[((7, 5), 3)] ")
