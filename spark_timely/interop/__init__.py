@@ -4,7 +4,8 @@ Their types are declared in a small language (`schema`). In: bytes (`reader`, by
 JSON (`jsonl`), from a file or a socket (`sockets`), become events in columns (`chunk`, `records`), which are judged by
 the protocol, and whose records get the times that stamps leave them (`stamps`); a `StreamImport` (`importing`) commits
 them to a log, and knows how far it came. Out: `export_log` reads a log by ranges of times, and `CaptureEncoder`
-(`writer`) writes the events; `choosing` takes a part of the columns, and `rust` declares them in Rust. `cdcv2` does both for the messages of CDCv2.
+(`writer`) writes the events; `choosing` takes a part of the columns, and `rust` declares them in Rust. `cdcv2` does
+both for the messages of CDCv2.
 
 Examples
 --------

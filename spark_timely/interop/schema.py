@@ -98,11 +98,12 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Decimal:
-    """A number of so many digits, of which so many are after the point.
+    """A decimal number.
 
     Parameters
     ----------
     digits, scale : int
+        How many digits it has, and how many of them are after the point.
     """
 
     digits: int

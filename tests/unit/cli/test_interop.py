@@ -637,7 +637,7 @@ def test_columns_are_chosen_and_cast(run: Run, typed_log: str, tmp_path: Path) -
             "cast column 'hour' to u8: found timestamp[us, tz=UTC] — hint: cast it to one",
         ),
         (["--columns", "n", "--cast", "hour=i64"], "could not cast column 'hour': found it left out, of columns ['n']"),
-        (["--cast", "hour"], "could not read the command line: found --cast 'hour' — hint: write it once for each"),
+        (["--cast", "hour"], "could not read the command line: found --cast 'hour' — hint: write --cast at=i64"),
         (
             ["--cast", "n=u8", "--cast", "n=i8"],
             "found --cast 'n=i8' — hint: write it once for each column",
