@@ -1,4 +1,4 @@
-"""The verbs ``import`` and ``export``: captures of the real timely into a log, and a log to such captures."""
+"""The verbs ``import``, ``export`` and ``types``: captures of the real timely into a log, and a log to captures."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import shlex
 import threading
 import time as clock
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +28,9 @@ from spark_timely.errors import (
 from spark_timely.interop.cdcv2.collections import CdcImport, export_collection
 from spark_timely.interop.cdcv2.reader import Updates, read_message
 from spark_timely.interop.cdcv2.statements import Statement
-from spark_timely.interop.exporting import Exported, default_types, export_log
+from spark_timely.interop.choosing import Selection
+from spark_timely.interop.chunk import VERSIONS
+from spark_timely.interop.exporting import Exported, chosen_types, default_types, export_log
 from spark_timely.interop.importing import (
     CaptureTypes,
     Imported,
@@ -37,6 +40,8 @@ from spark_timely.interop.importing import (
 )
 from spark_timely.interop.jsonl import JsonLines, Line, Lines
 from spark_timely.interop.reader import GrowingFile, Source
+from spark_timely.interop.rust import rust_types
+from spark_timely.interop.schema import type_text
 from spark_timely.interop.sockets import Address, Producers, import_socket, is_address
 from spark_timely.log import Log
 from spark_timely.log.files.format import LogKind
@@ -402,16 +407,50 @@ def _print_imported(
     console.line(f"frontier of the log: {frontier_text(domain, frontier)}")
 
 
+def _types_of(options: argparse.Namespace, log: Log) -> tuple[CaptureTypes | None, list[str] | None, dict[str, str]]:
+    """Return the types that are declared, None if none are, the columns that are chosen, and the casts."""
+    columns = None if options.columns is None else options.columns.split(",")
+    casts: dict[str, str] = {}
+    for text in options.cast:
+        name, equals, kind = text.partition("=")
+        if not equals or not name or not kind or name in casts:
+            msg = f"could not read the command line: found --cast {shown(text)}"
+            hint = (
+                "write it once for each column, with a type: --cast at=i64" if name in casts else "write --cast at=i64"
+            )
+            raise InvalidOptionError(msg, hint=hint)
+        casts[name] = kind
+    if options.time is None and options.record is None:
+        return None, columns, casts
+    known = None
+    if None in (options.time, options.record):
+        known = default_types(log, Selection.parse(columns, casts))
+    asked = CaptureTypes.parse(options.time or "u64", options.record or "u64")
+    types = CaptureTypes(
+        known.time if known is not None and options.time is None else asked.time,
+        known.record if known is not None and options.record is None else asked.record,
+    )
+    return types, columns, casts
+
+
+def _types(options: argparse.Namespace, console: Console) -> bool:
+    log = asked_log(options)
+    types, columns, casts = _types_of(options, log)
+    timely = options.timely or default_types(log, Selection.parse(columns, casts)).timely or VERSIONS[0]
+    chosen = chosen_types(log, types, Selection.parse(columns, casts))
+    program = rust_types(log, types=types, columns=columns, casts=casts, timely=timely)
+    if console.json_mode:
+        facts = {"time": type_text(chosen.time), "record": type_text(chosen.record), "timely": timely, "rust": program}
+        console.answer(facts)
+        return True
+    for line in program.splitlines():
+        console.line(line)
+    return True
+
+
 def _export(options: argparse.Namespace, console: Console) -> bool:
     log = asked_log(options)
-    types = None
-    if options.time is not None or options.record is not None:
-        known = default_types(log) if None in (options.time, options.record) else None
-        asked = CaptureTypes.parse(options.time or "u64", options.record or "u64")
-        types = CaptureTypes(
-            known.time if known is not None and options.time is None else asked.time,
-            known.record if known is not None and options.record is None else asked.record,
-        )
+    types, columns, casts = _types_of(options, log)
     index = log.files()
     total = int(index.rows.sum()) if bool((index.rows >= 0).all()) else None
     form = options.format or ("cdcv2" if log.kind == "collection" else "timely")
@@ -428,6 +467,8 @@ def _export(options: argparse.Namespace, console: Console) -> bool:
                 options.folder,
                 files=options.files,
                 types=types,
+                columns=columns,
+                casts=casts,
                 up_to=options.up_to,
                 name=options.name,
                 report=bar.update,
@@ -438,6 +479,8 @@ def _export(options: argparse.Namespace, console: Console) -> bool:
                 options.folder,
                 files=options.files,
                 types=types,
+                columns=columns,
+                casts=casts,
                 timely=options.timely,
                 stream=options.stream,
                 up_to=options.up_to,
@@ -459,7 +502,9 @@ def _print_written(written: list[Exported], console: Console) -> bool:
                 f" {size_text(each.size_bytes)}"
             )
         )
+    first = written[0]
+    console.line(printable(f"types: --time {shlex.quote(first.time)} --record {shlex.quote(first.record)}"))
     return True
 
 
-RUNS: Mapping[str, Run] = {"import": _import, "export": _export}
+RUNS: Mapping[str, Run] = {"import": _import, "export": _export, "types": _types}

@@ -41,7 +41,8 @@ durations have a unit: 30s, 10m, 12 hours
 
 _TYPES = (
     "types are written as in Rust: u64, (String, u64), {name: string, n: Option<u64>}, Vec<u8>, bytes,"
-    " enum{A, B(u64)}; times: u64, Product<u64, u64>, Duration, ()"
+    " enum{A, B(u64)}, and beyond it date_days, timestamp_us, decimal(12, 2), map<string, u64>; times: u64,"
+    " Product<u64, u64>, Duration, (), date_days, timestamp_us"
 )
 
 
@@ -257,11 +258,7 @@ def _export_arguments(parser: argparse.ArgumentParser) -> None:
         "--time", metavar="TYPE", help="type of the times; by default as imported, or as the log has them"
     )
     parser.add_argument("--record", metavar="TYPE", help=f"type of the records; {_TYPES}")
-    parser.add_argument(
-        "--timely",
-        choices=["0.31", "0.32"],
-        help="version of timely that is to read the captures (as imported; 0.31 for other logs)",
-    )
+    _choice_arguments(parser)
     parser.add_argument("--stream", metavar="NAME", help="only this stream of the log")
     parser.add_argument(
         "--up-to", metavar="FRONTIER", help="only times not beyond this frontier; the captures end there"
@@ -273,6 +270,31 @@ def _export_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the files: timely's own, the same as lines of JSON, or for a collection log CDCv2 messages as lines of"
         " JSON (what fits the log)",
     )
+
+
+def _choice_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--columns", metavar="NAMES", help="only these columns, in this order: a,b,c (all)")
+    parser.add_argument(
+        "--cast",
+        metavar="NAME=TYPE",
+        action="append",
+        default=[],
+        help="what a column is exported as, such as at=i64, day=string; a value that does not fit is refused",
+    )
+    parser.add_argument(
+        "--timely",
+        choices=["0.31", "0.32"],
+        help="version of timely that is to read the captures (as imported; 0.31 for other logs)",
+    )
+
+
+def _types_arguments(parser: argparse.ArgumentParser) -> None:
+    _log_argument(parser)
+    parser.add_argument(
+        "--time", metavar="TYPE", help="type of the times; by default as imported, or as the log has them"
+    )
+    parser.add_argument("--record", metavar="TYPE", help=f"type of the records; {_TYPES}")
+    _choice_arguments(parser)
 
 
 def _completion_arguments(parser: argparse.ArgumentParser) -> None:
@@ -409,6 +431,14 @@ VERBS: tuple[Verb, ...] = (
         "Write a log, or part of it, to capture files that timely's EventReader replays: as many as are asked for,"
         " balanced, each by itself a valid stream.",
         _export_arguments,
+        "spark_timely.cli.interop",
+    ),
+    Verb(
+        "types",
+        "the Rust types of a log's captures, and a program that replays them",
+        "Print Rust: the types of times and records that a log is exported as, and a short program that replays the"
+        " captures. A comment in it says what its Cargo.toml needs. With --json: the types and the program.",
+        _types_arguments,
         "spark_timely.cli.interop",
     ),
     Verb(

@@ -4,7 +4,8 @@ Their types are declared in a small language (`schema`). In: bytes (`reader`, by
 JSON (`jsonl`), from a file or a socket (`sockets`), become events in columns (`chunk`, `records`), which are judged by
 the protocol, and whose records get the times that stamps leave them (`stamps`); a `StreamImport` (`importing`) commits
 them to a log, and knows how far it came. Out: `export_log` reads a log by ranges of times, and `CaptureEncoder`
-(`writer`) writes the events. `cdcv2` does both for the messages of CDCv2.
+(`writer`) writes the events; `choosing` takes a part of the columns, and `rust` declares them in Rust. `cdcv2` does
+both for the messages of CDCv2.
 
 Examples
 --------
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from spark_timely.interop.importing import CaptureTypes as CaptureTypes
     from spark_timely.interop.importing import StreamImport as StreamImport
     from spark_timely.interop.reader import CaptureReader as CaptureReader
+    from spark_timely.interop.rust import rust_types as rust_types
     from spark_timely.interop.writer import CaptureEncoder as CaptureEncoder
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "CdcReader",
     "StreamImport",
     "export_log",
+    "rust_types",
 ]
 
 # Loaded on first use: the sink imports `statements` in every task.
@@ -46,6 +49,7 @@ _MODULES = {
     "CdcReader": "cdcv2.reader",
     "StreamImport": "importing",
     "export_log": "exporting",
+    "rust_types": "rust",
 }
 
 

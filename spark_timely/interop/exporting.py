@@ -23,7 +23,7 @@ import errno
 import glob
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -33,11 +33,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
+from spark_timely.interop.choosing import Selection
 from spark_timely.interop.chunk import VERSIONS, CaptureChunk, TimelyVersion
 from spark_timely.interop.importing import CaptureTypes, import_owner
 from spark_timely.interop.jsonl import chunk_lines
 from spark_timely.interop.layout import Offsets, TimeLayout, time_text_of
-from spark_timely.interop.schema import Record, columns_of, parse_type, type_of_schema
+from spark_timely.interop.schema import columns_of, parse_type, type_text
 from spark_timely.interop.stamps import STAMP, stamp_keys, stamps_of
 from spark_timely.interop.writer import CaptureEncoder
 from spark_timely.log import Log
@@ -58,21 +59,33 @@ class Exported:
     ----------
     path : str
     events, records, size_bytes : int
+    time, record : str
+        The types, as an import takes them.
     """
 
     path: str
     events: int
     records: int
     size_bytes: int
+    time: str = ""
+    record: str = ""
 
 
-def default_types(log: Log) -> CaptureTypes:
+def default_types(log: Log, selection: Selection | None = None) -> CaptureTypes:
     """Return the types in which a log is exported: those of its imports, else what its columns are.
+
+    Parameters
+    ----------
+    log : Log
+    selection : Selection, optional
+        Columns that are left out, or cast.
 
     Raises
     ------
+    InvalidUsageError
+        If a column is chosen that the log does not have.
     SchemaMismatchError
-        If it has columns that captures do not have.
+        If it has columns that captures do not have, or that cannot be cast so.
 
     Examples
     --------
@@ -82,16 +95,18 @@ def default_types(log: Log) -> CaptureTypes:
     'import u64 {n: option<i64>}'
     """
     found = {replace(types, timely=None, updates="auto") for types in _imports(log)}
-    if len(found) != 1:
-        return CaptureTypes(parse_type(time_text_of(log.domain)), type_of_schema(log.schema))
-    types = replace(found.pop(), timely=_version(log))
-    known = dict(columns_of(types.record))
-    schema = [field for field in log.schema if field.name != STAMP or types.stamps != "column"]
-    if {field.name for field in schema} <= set(known):
-        return types
-    # Columns that came later, by another query.
-    items = [known.get(f.name) or columns_of(type_of_schema(pa.schema([f])))[0][1] for f in schema]
-    return replace(types, record=Record(tuple(f.name for f in schema), tuple(items), "struct"))
+    known = replace(found.pop(), timely=_version(log)) if len(found) == 1 else None
+    stamped = known is not None and known.stamps == "column"
+    schema = pa.schema([field for field in log.schema if field.name != STAMP or not stamped])
+    if selection is None or (selection.columns is None and not selection.casts):
+        if known is not None and set(schema.names) <= set(dict(columns_of(known.record))):
+            return known
+        selection = Selection()
+    # An import knows more than the columns that it became; others may have come later, by another query.
+    record = selection.record(schema, None if known is None else known.record)
+    if known is None:
+        return CaptureTypes(parse_type(time_text_of(log.domain)), record)
+    return replace(known, record=record)
 
 
 def _imports(log: Log) -> list[CaptureTypes]:
@@ -111,6 +126,8 @@ def export_log(
     *,
     files: int = 1,
     types: CaptureTypes | None = None,
+    columns: Sequence[str] | None = None,
+    casts: Mapping[str, str] | None = None,
     timely: TimelyVersion | None = None,
     stream: str | None = None,
     up_to: object | None = None,
@@ -131,6 +148,10 @@ def export_log(
         How many captures.
     types : CaptureTypes, optional
         As in `default_types` unless given.
+    columns : sequence of str, optional
+        Only these, in this order.
+    casts : mapping of str to str, optional
+        By the name of a column the type that it becomes; see `spark_timely.interop.choosing`.
     timely : str, optional
         Version of timely that is to read them, ``0.31`` or ``0.32``; that of the types or of the log's imports unless
         given, and 0.31 where they say none. Stamps that the log has kept go back to where they were.
@@ -154,10 +175,10 @@ def export_log(
     Raises
     ------
     InvalidUsageError
-        If the log is a collection, a file is there already, or a value cannot be written, as a stamp of several times
-        for 0.31.
+        If the log is a collection, a file is there already, a value cannot be written, as a stamp of several times for
+        0.31, or columns are chosen or cast that the log, or the given type, does not have.
     SchemaMismatchError
-        If the columns do not fit the types.
+        If the columns do not fit the types, or a value not the type that its column is cast to.
 
     Examples
     --------
@@ -172,7 +193,8 @@ def export_log(
         msg = f"could not export log {log.path!r} as captures: found kind={log.kind!r}"
         raise InvalidUsageError(msg, hint="export the log as CDCv2: it is a collection")
     check_files(log, files)
-    types = default_types(log) if types is None else types
+    selection = Selection.parse(columns, casts)
+    types = chosen_types(log, types, selection)
     upper = None if up_to is None else log.domain.parse_frontier(up_to)
     left = _left(log, stream, upper)
     times, counts = times_of(log, stream, upper)
@@ -182,19 +204,23 @@ def export_log(
     suffix = "jsonl" if json_lines else "bin"
     stamped = any(each.stamps == "column" for each in _imports(log))
     held = still_to_come(times, left, _stamp_times(log, stream, upper, times) if stamped else None)
+    needed = needed_columns(log, types)
+    if stamped and STAMP not in needed:
+        needed.append(STAMP)
     with WholeFiles(f"log {log.path!r}", folder, [f"{name}_w{i}.{suffix}" for i in range(files)]) as whole:
         outputs = [
             CaptureOutput(path, file, encoder, types) for path, file in zip(whole.paths, whole.files, strict=True)
         ]
         dealt = 0
         for low, high in stretches(counts, stretch_rows):
-            rows, at = rows_between(log, log.schema.names, stream, upper, times, low, high)
+            rows, at = rows_between(log, needed, stream, upper, times, low, high)
             keys = None
             if stamped:
                 # Those of one stamp together: they are messages then.
                 keys = stamp_keys(rows[STAMP])
                 order = np.lexsort((keys, at))
                 rows, at, keys = rows.take(order), at[order], keys[order]
+            rows = selection.cast(rows)
             for i, output in enumerate(outputs):
                 mine = slice((i - dealt) % files, None, files)
                 part = rows.take(np.arange(rows.num_rows)[mine])
@@ -205,6 +231,32 @@ def export_log(
             output.move(left)
         whole.finish()
     return [output.written() for output in outputs]
+
+
+def chosen_types(log: Log, types: CaptureTypes | None, selection: Selection) -> CaptureTypes:
+    """Return the types of an export: those given, which must be of the chosen columns, or those of `default_types`.
+
+    Raises
+    ------
+    InvalidUsageError, SchemaMismatchError
+        As `export_log`.
+    """
+    if types is None:
+        return default_types(log, selection)
+    if selection.columns is not None or selection.casts:
+        wanted = default_types(log, selection).record
+        if wanted != types.record:
+            msg = f"could not export log {log.path!r}: found records of type {type_text(types.record)}"
+            hint = f"declare no records beside columns and casts; those are {type_text(wanted)}"
+            raise InvalidUsageError(msg, hint=hint)
+    return types
+
+
+def needed_columns(log: Log, types: CaptureTypes) -> list[str]:
+    """Return the columns of the log that its records are written from; all, where one is missing."""
+    wanted = {name for name, _ in columns_of(types.record)}
+    names = log.schema.names
+    return [name for name in names if name in wanted] if wanted <= set(names) else names
 
 
 def check_files(log: Log, files: int) -> None:
@@ -435,7 +487,8 @@ class CaptureOutput:
 
     def written(self) -> Exported:
         """Return what was written."""
-        return Exported(str(self.path), self.events, self.records, self.size_bytes)
+        types = (type_text(self.types.time), type_text(self.types.record))
+        return Exported(str(self.path), self.events, self.records, self.size_bytes, *types)
 
 
 def _runs(at: IntArray, keys: Offsets | None) -> Offsets:

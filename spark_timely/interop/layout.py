@@ -7,8 +7,10 @@ All values of a type are read at once: what has a fixed width by arithmetic, the
 were found. To find them is the only thing that goes from value to value (`starts_of`); that is done
 for all blocks of records in step, or one by one where there are few blocks.
 
-A time is an integer, a duration, the unit, or a product of those (`TimeLayout`). In a log it has a coordinate for each
-integer and each duration (in nanoseconds); the unit has none, unless it is alone: then its one time is 0.
+A time is an integer, a date, a timestamp, a duration, the unit, or a product of those (`TimeLayout`). In a log it has
+a coordinate for each but the unit, a duration's in nanoseconds; the unit has none, unless it is alone: then its one
+time is 0. Dates and timestamps are integers in bytes, days or microseconds, and begin where these do: the least date of
+a log, 1700-01-01, is the least integer.
 
 Invariants
 ----------
@@ -37,7 +39,10 @@ import pyarrow.compute as pc
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.interop.schema import (
     UNIT,
+    WIRE_KINDS,
     Choice,
+    Decimal,
+    Map,
     Option,
     Record,
     Scalar,
@@ -343,19 +348,56 @@ def whole(values: pa.Array) -> pa.Array:
 
 
 class _Number(Layout):
-    """Integers and floats."""
+    """Integers and floats, and what is an integer in bytes."""
 
     def __init__(self, kind: str) -> None:
-        self.dtype = np.dtype(f"<{kind[0]}{int(kind[1:]) // 8}")
+        plain = WIRE_KINDS.get(kind, kind)
+        self.dtype = np.dtype(f"<{plain[0]}{int(plain[1:]) // 8}")
         self.width = self.least = self.dtype.itemsize
         self.arrow = arrow_type(Scalar(kind))
+        self.plain = arrow_type(Scalar(plain))
 
     def read(self, body: Body, places: Places) -> tuple[pa.Array, Places]:
-        return pa.array(body.take(self.dtype, places)), places.shift(self.width or 0)
+        return pa.array(body.take(self.dtype, places)).view(self.arrow), places.shift(self.width or 0)
 
     def write(self, values: pa.Array, out: Bytes, places: Places) -> Places:
-        put(out, places, np.asarray(values, self.dtype))
+        put(out, places, np.asarray(values.view(self.plain), self.dtype))
         return places.shift(self.width or 0)
+
+
+_I128 = np.dtype([("low", "<u8"), ("high", "<i8")])
+
+
+class _Decimal(Layout):
+    """Sixteen bytes, as Arrow has them too: the number without its point."""
+
+    width = least = 16
+
+    def __init__(self, type_: Decimal) -> None:
+        self.arrow = arrow_type(type_)
+        self.digits = type_.digits
+        bound = 10**type_.digits
+        self.high, self.low = divmod(bound, 1 << 64)
+        self.least_high, self.least_low = divmod(-bound, 1 << 64)
+
+    def read(self, body: Body, places: Places) -> tuple[pa.Array, Places]:
+        values = body.take(_I128, places)
+        high, low = values["high"], values["low"]
+        wrong = (high > self.high) | ((high == self.high) & (low >= np.uint64(self.low)))
+        wrong |= (high < self.least_high) | ((high == self.least_high) & (low <= np.uint64(self.least_low)))
+        check(wrong, lambda i: self._too_long(places.at[i], high[i], low[i]))
+        raw = pa.py_buffer(np.ascontiguousarray(values).view(np.uint8))
+        return pa.Array.from_buffers(self.arrow, places.n, [None, raw]), places.shift(16)
+
+    def _too_long(self, at: int, high: int, low: int) -> Fault:
+        number = (int(high) << 64) + int(low)
+        return Fault(at, f"the number {number} where a decimal has {self.digits} digits")
+
+    def write(self, values: pa.Array, out: Bytes, places: Places) -> Places:
+        n = len(values)
+        if n:
+            put(out, places, np.frombuffer(values.buffers()[1], _I128)[values.offset : values.offset + n])
+        return places.shift(16)
 
 
 class _Bool(Layout):
@@ -586,6 +628,18 @@ class _Vec(Layout):
         return Places.of(starts + inner[offsets[1:]] - inner[offsets[:-1]])
 
 
+class _Map(_Vec):
+    """The number of pairs, then these: as a vec of pairs."""
+
+    def read(self, body: Body, places: Places) -> tuple[pa.Array, Places]:
+        counts = body.take(U64, places).astype(np.int64)
+        end = np.full(places.n, body.array.shape[0], np.int64)
+        inner, bounds, after = starts_of(self.item, body, places.at + 8, counts, end)
+        pairs, _ = self.item.read(body, inner)
+        found = pa.MapArray.from_arrays(pa.array(bounds, pa.int32()), pairs.field(0), pairs.field(1), type=self.arrow)
+        return found, Places.of(after)
+
+
 def _flat(values: pa.Array) -> tuple[Offsets, pa.Array]:
     """Return bounds from 0, and the elements of all lists."""
     offsets = np.asarray(values.offsets, np.int64)
@@ -755,6 +809,10 @@ def layout_of(type_: Type) -> Layout:
         return _Option(layout_of(type_.item))
     if isinstance(type_, Vec):
         return _Vec(layout_of(type_.item), arrow_type(type_))
+    if isinstance(type_, Map):
+        return _Map(layout_of(Record(("key", "value"), (type_.key, type_.item), "tuple")), arrow_type(type_))
+    if isinstance(type_, Decimal):
+        return _Decimal(type_)
     items = [layout_of(item) for item in type_.items]
     if isinstance(type_, Choice):
         return _Choice(type_, items)
@@ -774,6 +832,8 @@ _LOG_TYPES = {
     "i16": "short",
     "u8": "short",
     "i8": "short",
+    "date_days": "date",
+    "timestamp_us": "timestamp",
 }
 _HI = (1 << 63) - 1
 _MOST = (1 << 64) - 1
@@ -837,9 +897,9 @@ class TimeLayout:
         self.type = parse_type(declared) if isinstance(declared, str) else declared
         self.text = type_text(self.type)
         self.leaves = tuple(_leaves(self.type, self.text))
-        self.width = sum(12 if kind == "duration" else int(kind[1:]) // 8 for kind in self.leaves)
+        self.width = sum(12 if kind == "duration" else _integer(kind).itemsize for kind in self.leaves)
         kinds = self.leaves or ("u64",)
-        minimum = [-(1 << (int(kind[1:]) - 1)) if kind[0] == "i" else 0 for kind in kinds]
+        minimum = [self.bounds(kind)[0] for kind in kinds]
         self.domain = TimeDomain(tuple(TimeType(_LOG_TYPES.get(kind, "long")) for kind in kinds), tuple(minimum))
 
     @property
@@ -875,12 +935,23 @@ class TimeLayout:
                 times[:, i] = seconds.astype(np.int64) * _SECOND + nanos.astype(np.int64)
                 places = after.shift(4)
                 continue
-            values = body.take(np.dtype(f"<{kind[0]}{int(kind[1:]) // 8}"), places)
+            values = body.take(_integer(kind), places)
             if kind == "u64" and not vast:
                 _refuse_late(values > _HI, values, places)
+            elif kind in WIRE_KINDS:
+                values = self._from_wire(kind, values, places)
             times[:, i] = values
-            places = places.shift(int(kind[1:]) // 8)
+            places = places.shift(values.dtype.itemsize)
         return log_times(times)
+
+    def _from_wire(self, kind: str, values: npt.NDArray[Any], places: Places) -> npt.NDArray[Any]:
+        """Return dates or timestamps for integers, of which the least stands for the least time."""
+        low, high = self.bounds(kind)
+        least = values == np.iinfo(values.dtype).min
+        hint = f"declare the type that the file holds; if you did: a log has {kind} above {low} and up to {high}"
+        wrong = ~least & ((values <= low) | (values > high))
+        check(wrong, lambda i: Fault(places.at[i], f"the time {values[i]}", hint))
+        return np.where(least, values.dtype.type(low), values)
 
     def write(self, times: IntArray) -> Bytes:
         """Return the bytes of times, shape (n, width).
@@ -908,7 +979,9 @@ class TimeLayout:
                 put(out, Places(n, offset + 8, self.width), (values % _SECOND).astype("<u4"))
                 offset += 12
                 continue
-            dtype = np.dtype(f"<{kind[0]}{int(kind[1:]) // 8}")
+            dtype = _integer(kind)
+            if kind in WIRE_KINDS:
+                values = np.where(values == low, np.iinfo(dtype).min, values)
             put(out, Places(n, offset, self.width), values.astype(dtype))
             offset += dtype.itemsize
         return out.reshape(n, self.width)
@@ -918,6 +991,9 @@ class TimeLayout:
         """Return least and greatest coordinate of a kind that a log can hold."""
         if kind in ("duration", "u64"):
             return 0, _HI
+        if kind in WIRE_KINDS:
+            type_ = TimeType(_LOG_TYPES[kind])
+            return type_.lo, type_.hi
         bits = int(kind[1:])
         return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if kind[0] == "i" else (0, (1 << bits) - 1)
 
@@ -968,6 +1044,12 @@ class TimeLayout:
             return
         if type_ == UNIT or not isinstance(type_, Scalar) or isinstance(value, bool) or not isinstance(value, int):
             raise self._no_time(value)
+        if type_.kind in WIRE_KINDS:
+            low, high = self.bounds(type_.kind)
+            if value == _to_wire(type_.kind, low):
+                value = low
+            elif not low < value <= high:
+                raise self._no_time(value)
         yield value
 
     def _no_time(self, value: object) -> InvalidUsageError:
@@ -975,6 +1057,17 @@ class TimeLayout:
         return InvalidUsageError(
             msg, hint="write integers bare, products as lists, durations as [seconds, nanoseconds]"
         )
+
+
+def _integer(kind: str) -> np.dtype[Any]:
+    """Return the integer that a coordinate is in bytes."""
+    plain = WIRE_KINDS.get(kind, kind)
+    return np.dtype(f"<{plain[0]}{int(plain[1:]) // 8}")
+
+
+def _to_wire(kind: str, coordinate: int) -> int:
+    """Return the integer that a date or a timestamp is outside of a log."""
+    return int(np.iinfo(_integer(kind)).min) if coordinate == TimeLayout.bounds(kind)[0] else coordinate
 
 
 @lru_cache(maxsize=256)
@@ -999,14 +1092,16 @@ def _leaves(type_: Type, text: str) -> Iterator[str]:
             yield from _leaves(item, text)
     elif type_ != UNIT:
         msg = f"could not use {text!r} as a type of times: found {type_text(type_)!r}"
-        raise InvalidUsageError(msg, hint="declare times as integers, duration, (), or products of those")
+        hint = "declare times as integers, date_days, timestamp_us, duration, (), or products of those"
+        raise InvalidUsageError(msg, hint=hint)
 
 
 def _to_json(type_: Type, coordinates: Iterator[int]) -> JsonTime:
     if type_ == UNIT:
         return None
     if isinstance(type_, Scalar):
-        return next(coordinates)
+        coordinate = next(coordinates)
+        return _to_wire(type_.kind, coordinate) if type_.kind in WIRE_KINDS else coordinate
     assert isinstance(type_, Record)
     if type_.kind == "duration":
         return list(divmod(next(coordinates), _SECOND))
@@ -1023,18 +1118,17 @@ def _refuse_late(wrong: npt.NDArray[np.bool_], values: npt.NDArray[Any], places:
 def time_text_of(domain: TimeDomain) -> str:
     """Return a type of times for a log that was not imported: what its coordinates are.
 
-    Dates are days since 1970, timestamps microseconds.
-
     Examples
     --------
     >>> time_text_of(TimeDomain(("long", "timestamp"), (0, 0)))
-    'product<u64, u64>'
+    'product<u64, timestamp_us>'
     >>> time_text_of(TimeDomain(("date",)))
-    'i32'
+    'date_days'
     """
-    widths = {"long": 64, "int": 32, "short": 16, "date": 32, "timestamp": 64}
+    known = {"date": "date_days", "timestamp": "timestamp_us"}
+    widths = {"long": 64, "int": 32, "short": 16}
     parts = [
-        f"{'u' if least >= 0 else 'i'}{widths[type_.value]}"
+        known.get(type_.value) or f"{'u' if least >= 0 else 'i'}{widths[type_.value]}"
         for type_, least in zip(domain.types, domain.minimum, strict=True)
     ]
     return parts[0] if len(parts) == 1 else f"product<{', '.join(parts)}>"

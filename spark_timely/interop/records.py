@@ -3,14 +3,17 @@
 Integers are plain and may reach 2^64 − 1; tuples are lists, structs objects, durations ``[seconds, nanoseconds]``; a
 missing option and the unit are null; of enums, a variant that holds nothing is its name, any other an object of its
 name and what it holds; byte strings are base64; floats that JSON lacks are ``"NaN"``, ``"Infinity"`` and
-``"-Infinity"``. A log widens integers, and forgets what cannot be null inside of structs and lists: `fitted` brings
+``"-Infinity"``; dates and timestamps the integers that they are in bytes; decimals texts, as ``"12.50"``; maps lists of
+pairs. A log widens integers, and forgets what cannot be null inside of structs and lists: `fitted` brings
 its columns back.
 """
 
 from __future__ import annotations
 
 import base64
+import decimal
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -20,7 +23,10 @@ import pyarrow as pa
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.interop.schema import (
     UNIT,
+    WIRE_KINDS,
     Choice,
+    Decimal,
+    Map,
     Option,
     Record,
     Scalar,
@@ -34,11 +40,13 @@ from spark_timely.interop.schema import (
 
 Value: TypeAlias = object
 _MOST_F32 = float(np.finfo(np.float32).max)
+_NUMBER = re.compile(r"-?[0-9]{1,60}(\.[0-9]{1,60})?")
+_EXACT = decimal.Context(prec=100)
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def json_value(value: Value, type_: Type) -> Value:
-    """Return what Arrow's `to_pylist` gives for a value of a type, as JSON writes it.
+    """Return what Arrow's `to_pylist` gives for a value of a type, as JSON writes it; see `plain`.
 
     Examples
     --------
@@ -53,6 +61,11 @@ def json_value(value: Value, type_: Type) -> Value:
     if isinstance(type_, Vec):
         assert isinstance(value, list)
         return [json_value(item, type_.item) for item in value]
+    if isinstance(type_, Map):
+        assert isinstance(value, list)
+        return [[json_value(key, type_.key), json_value(item, type_.item)] for key, item in value]
+    if isinstance(value, decimal.Decimal):
+        return f"{value:f}"
     if isinstance(type_, Record):
         assert isinstance(value, dict)
         items = [json_value(value[name], item) for name, item in zip(type_.names, type_.items, strict=True)]
@@ -81,6 +94,10 @@ def arrow_value(value: Value, type_: Type) -> Value:
         return None if value is None else arrow_value(value, type_.item)
     if isinstance(type_, Vec) and isinstance(value, list | tuple):
         return [arrow_value(item, type_.item) for item in value]
+    if isinstance(type_, Map):
+        return _arrow_map(value, type_)
+    if isinstance(type_, Decimal):
+        return _arrow_decimal(value, type_)
     if isinstance(type_, Record):
         if isinstance(value, Mapping) and set(value) == set(type_.names):
             value = [value[name] for name in type_.names]
@@ -98,6 +115,28 @@ def arrow_value(value: Value, type_: Type) -> Value:
             return base64.b64decode(value, validate=True)
         return value
     msg = f"found {shown(value)}"
+    raise ValueError(msg)
+
+
+def _arrow_map(value: Value, type_: Map) -> list[tuple[Value, Value]]:
+    pairs = list(value.items()) if isinstance(value, Mapping) else value
+    if not isinstance(pairs, list | tuple) or not all(isinstance(p, list | tuple) and len(p) == 2 for p in pairs):
+        msg = f"found {shown(value)} where a list of pairs was declared"
+        raise ValueError(msg)
+    return [(arrow_value(key, type_.key), arrow_value(item, type_.item)) for key, item in pairs]
+
+
+def _arrow_decimal(value: Value, type_: Decimal) -> decimal.Decimal:
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = decimal.Decimal(value)
+    if isinstance(value, decimal.Decimal) and value.is_finite():
+        moved = _EXACT.scaleb(value, type_.scale)
+        if moved == _EXACT.to_integral_value(moved) and _EXACT.abs(moved) < 10**type_.digits:
+            return value
+    elif is_integer(value) and abs(int(str(value))) < 10 ** (type_.digits - type_.scale):
+        return decimal.Decimal(int(str(value)))
+    msg = f"found {shown(value)} where a text was declared, of a number of {type_.digits} digits, {type_.scale} of them"
+    msg += " after the point"
     raise ValueError(msg)
 
 
@@ -146,6 +185,7 @@ _SCALAR: dict[str, Callable[[Value], bool]] = {
     "f64": _is_float,
     "string": lambda value: isinstance(value, str),
     "bytes": lambda value: isinstance(value, str | bytes),
+    **dict.fromkeys(WIRE_KINDS, is_integer),
     "unit": lambda value: value is None,
 }
 
@@ -172,7 +212,7 @@ def rows_to_records(rows: Sequence[Value], type_: Type) -> pa.RecordBatch:
     for name, item in columns:
         column = values if whole else [value[name] for value in values]  # type: ignore[index]
         try:
-            array = pa.array(column, schema.field(name).type)
+            array = pa.array(column, schema.field(name).type)  # takes integers for dates and timestamps
         except (pa.ArrowException, OverflowError) as error:
             msg = f"found {shown(str(error))}"
             raise ValueError(msg) from error
@@ -193,9 +233,39 @@ def records_to_rows(records: pa.RecordBatch, type_: Type) -> list[Value]:
     >>> records_to_rows(rows_to_records([("a", 1)], type_), type_)
     [['a', 1]]
     """
+    records = plain(records)
     if isinstance(type_, Record) and type_.kind in ("tuple", "struct"):
         return [json_value(row, type_) for row in records.to_pylist()]
     return [json_value(value, type_) for value in records.column(0).to_pylist()]
+
+
+def plain(records: pa.RecordBatch) -> pa.RecordBatch:
+    """Return records whose dates and timestamps are integers, at any depth: Python's own reach from year 1 to 9999.
+
+    Examples
+    --------
+    >>> from spark_timely.interop.schema import parse_type
+    >>> type_ = parse_type("{d: date_days}")
+    >>> plain(rows_to_records([[-(1 << 31)]], type_)).to_pylist()
+    [{'d': -2147483648}]
+    """
+    columns = [values.cast(_plain_type(values.type)) for values in records.columns]
+    return pa.RecordBatch.from_arrays(columns, names=records.schema.names)
+
+
+def _plain_type(type_: pa.DataType) -> pa.DataType:
+    """Return a type with integers for dates and timestamps, in which all may be null: so Arrow casts what is."""
+    if pa.types.is_date(type_):
+        return pa.int32()
+    if pa.types.is_timestamp(type_):
+        return pa.int64()
+    if pa.types.is_map(type_):
+        return pa.map_(_plain_type(type_.key_type), _plain_type(type_.item_type))
+    if pa.types.is_list(type_):
+        return pa.list_(_plain_type(type_.value_type))
+    if pa.types.is_struct(type_):
+        return pa.struct([(field.name, _plain_type(field.type)) for field in type_])
+    return type_
 
 
 def fitted(values: pa.Array, type_: Type, *, column: str) -> pa.Array:
@@ -237,6 +307,9 @@ def _check_kind(found: pa.DataType, type_: Type, column: str) -> None:
         _check_kind(found, type_.item, column)
     elif isinstance(type_, Vec) and (pa.types.is_list(found) or pa.types.is_large_list(found)):
         _check_kind(found.value_type, type_.item, f"{column}[]")
+    elif isinstance(type_, Map) and pa.types.is_map(found):
+        _check_kind(found.key_type, type_.key, f"{column} (keys)")
+        _check_kind(found.item_type, type_.item, f"{column} (values)")
     elif isinstance(type_, Record | Choice) and pa.types.is_struct(found):
         # The first field of an enum is the name of its variant.
         types: dict[str, Type] = {"variant": Scalar("string")} if isinstance(type_, Choice) else {}
@@ -253,6 +326,12 @@ def _same_kind(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether values of one type may stand for those of another without a change of meaning."""
     if pa.types.is_integer(wanted):
         return pa.types.is_integer(found) or (pa.types.is_decimal(found) and found.scale == 0)
+    if pa.types.is_decimal(wanted):
+        return pa.types.is_decimal(found) or pa.types.is_integer(found)
+    if pa.types.is_timestamp(wanted):
+        return pa.types.is_timestamp(found) and (found.tz is None) == (wanted.tz is None)
+    if pa.types.is_date(wanted):
+        return pa.types.is_date(found)
     if pa.types.is_floating(wanted):
         return pa.types.is_floating(found) and found.bit_width <= wanted.bit_width
     texts = (pa.string(), pa.large_string(), pa.string_view())
@@ -263,4 +342,5 @@ def _same_kind(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 def _unfit(type_: Type, column: str, found: str) -> SchemaMismatchError:
     msg = f"could not write column {column!r} as {type_text(type_)}: found {found}"
-    return SchemaMismatchError(msg, hint="declare a type that holds all its values", context={"column": column})
+    hint = "declare a type that holds all its values, cast the column (--cast), or leave it out (--columns)"
+    return SchemaMismatchError(msg, hint=hint, context={"column": column})

@@ -9,9 +9,15 @@ written                       also                                    Arrow
 ``u8`` … ``u64``, ``i8`` …    ``usize``, ``isize`` (64 bits)          unsigned and signed integers
 ``bool``, ``f32``, ``f64``                                            bool, float, double
 ``string``                    ``String``, ``str``                     string
-``bytes``                                                             binary
+``bytes``                     ``binary``                              binary
+``date_days``                 ``date``; in Rust ``i32``               date
+``timestamp_us``              ``timestamp``; in Rust ``i64``          timestamp in UTC
+``timestamp_ntz_us``          ``timestamp_ntz``; in Rust ``i64``      timestamp without a zone
+``decimal(p, s)``             in Rust ``i128``, without the point     decimal of p digits, s after the point
+``i128``                                                              decimal of 38 digits
 ``option<T>``                 ``Option<T>``                           T that may be null
 ``vec<T>``                    ``Vec<T>``, ``[T]``                     list of T
+``map<K, V>``                 ``BTreeMap<K, V>``, ``HashMap<K, V>``   map; the bytes are those of ``Vec<(K, V)>``
 ``(T, U)``                    ``(T,)`` of one                         struct of ``f0``, ``f1``
 ``{name: T, n: U}``           ``Name {…}``                            struct of ``name``, ``n``
 ``enum{A, B(T), C{n: T}}``    ``A | B(T)`` between the braces         struct of ``variant`` and one field
@@ -21,11 +27,17 @@ written                       also                                    Arrow
 ``product<T, U>``             ``Product<T, U>``, ``(T, U)``           times only: a coordinate each
 ============================  ======================================  ==================================
 
-A record that is a tuple or a struct becomes one column per field; any other becomes the column ``value``.
+A record that is a tuple or a struct becomes one column per field; any other becomes the column ``value``. A name that
+is none in Rust is written in double quotes, as JSON writes it: ``{"order-id": u64}``.
+
+What Rust has no type of its own for is an integer there, and the type says its unit: days since 1970-01-01,
+microseconds since then (in UTC, or of a clock without a zone), a decimal times a power of ten. A map is a list of
+pairs: pairs keep their order and those that come twice, and a key need not be one that Rust can compare, as floats.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,11 +61,25 @@ _ARROW: dict[str, pa.DataType] = {
     "f64": pa.float64(),
     "string": pa.string(),
     "bytes": pa.binary(),
+    "date_days": pa.date32(),
+    "timestamp_us": pa.timestamp("us", "UTC"),
+    "timestamp_ntz_us": pa.timestamp("us"),
     "unit": pa.null(),
 }
 _SCALARS = {kind: name for name, kind in _ARROW.items()} | {pa.large_string(): "string", pa.large_binary(): "bytes"}
-_ALIASES = {"usize": "u64", "isize": "i64", "str": "string"}
+_ALIASES = {
+    **{"usize": "u64", "isize": "i64", "str": "string", "text": "string", "binary": "bytes"},
+    **{"date": "date_days", "timestamp": "timestamp_us", "timestamp_ntz": "timestamp_ntz_us"},
+    **{"btreemap": "map", "hashmap": "map"},
+}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+_DIGITS = re.compile(r"[0-9]{1,4}")
+MAX_DIGITS = 38
+"""Digits of the longest decimal: a log has no longer ones, and 16 bytes hold all of that length."""
+
+WIRE_KINDS = {"date_days": "i32", "timestamp_us": "i64", "timestamp_ntz_us": "i64"}
+"""What is an integer in bytes, and what integer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +89,25 @@ class Scalar:
     Parameters
     ----------
     kind : str
-        `u8` … `i64`, `bool`, `f32`, `f64`, `string`, `bytes` or `unit`.
+        `u8` … `i64`, `bool`, `f32`, `f64`, `string`, `bytes`, `date_days`, `timestamp_us`, `timestamp_ntz_us` or
+        `unit`.
     """
 
     kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decimal:
+    """A decimal number.
+
+    Parameters
+    ----------
+    digits, scale : int
+        How many digits it has, and how many of them are after the point.
+    """
+
+    digits: int
+    scale: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +131,19 @@ class Vec:
     item : Type
     """
 
+    item: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Any number of pairs of a key and a value, in order.
+
+    Parameters
+    ----------
+    key, item : Type
+    """
+
+    key: Type
     item: Type
 
 
@@ -126,7 +180,7 @@ class Choice:
     items: tuple[Type, ...]
 
 
-Type: TypeAlias = Scalar | Option | Vec | Record | Choice
+Type: TypeAlias = Scalar | Decimal | Option | Vec | Map | Record | Choice
 
 UNIT = Scalar("unit")
 DURATION = Record(("secs", "nanos"), (Scalar("u64"), Scalar("u32")), "duration")
@@ -193,6 +247,12 @@ class _Parser:
             item = _option(item) if lower == "option" else self._sequence(item)
             self._need(">")
             return item
+        if lower == "map" and self._take("<"):
+            return self._map(depth)
+        if lower == "i128":
+            return Decimal(MAX_DIGITS, 0)
+        if lower == "decimal" and self._take("("):
+            return self._decimal()
         if lower == "product" and self._take("<"):
             items, _ = self._items(">", depth)
             if len(items) < 2:
@@ -204,9 +264,31 @@ class _Parser:
             return Scalar(lower)
         self.at -= len(name)
         raise self._wrong(
-            hint=f"use {', '.join(_ARROW)}, duration, option<T>, vec<T>, (T, U), {{name: T}}, enum{{A, B(T)}},"
-            " and for times product<T, U>"
+            hint=f"use {', '.join(_ARROW)}, decimal(p, s), i128, duration, option<T>, vec<T>, map<K, V>, (T, U),"
+            " {name: T}, enum{A, B(T)}, and for times product<T, U>"
         )
+
+    def _map(self, depth: int) -> Map:
+        items, _ = self._items(">", depth)
+        if len(items) != 2 or isinstance(items[0], Option) or not _has_bytes(items[0]):
+            raise self._wrong(hint="give a map a key that is there and a value: 'map<string, u64>'")
+        return Map(*items)
+
+    def _decimal(self) -> Decimal:
+        digits = self._digits(1, MAX_DIGITS)
+        scale = 0
+        if self._take(","):
+            scale = self._digits(0, digits)
+        self._need(")")
+        return Decimal(digits, scale)
+
+    def _digits(self, low: int, high: int) -> int:
+        self._peek()
+        found = _DIGITS.match(self.text, self.at)
+        if found is None or not low <= int(found.group()) <= high:
+            raise self._wrong(hint=f"write a number from {low} to {high} here, as in 'decimal(12, 2)'")
+        self.at = found.end()
+        return int(found.group())
 
     def _items(self, close: str, depth: int) -> tuple[tuple[Type, ...], bool]:
         items: list[Type] = []
@@ -257,12 +339,24 @@ class _Parser:
         return Vec(item)
 
     def _new_name(self, known: Sequence[str]) -> str:
+        quoted = self._peek() == '"'
         at = self.at
-        name = self._name("a name")
+        name = self._quoted() if quoted else self._name("a name")
         if name.lower() in {each.lower() for each in known}:
             self.at = at
             raise self._wrong(hint="give names that differ, not only in case")
         return name
+
+    def _quoted(self) -> str:
+        found = _QUOTED.match(self.text, self.at)
+        try:
+            name = json.loads(found.group()) if found else ""
+        except ValueError:
+            name = ""
+        if not name or found is None:
+            raise self._wrong(hint="write a name in double quotes as JSON writes it")
+        self.at = found.end()
+        return str(name)
 
     def _name(self, what: str) -> str:
         self._peek()
@@ -330,9 +424,16 @@ def type_text(type_: Type) -> str:
         return f"option<{type_text(type_.item)}>"
     if isinstance(type_, Vec):
         return f"vec<{type_text(type_.item)}>"
+    if isinstance(type_, Map):
+        return f"map<{type_text(type_.key)}, {type_text(type_.item)}>"
+    if isinstance(type_, Decimal):
+        whole = (type_.digits, type_.scale) == (MAX_DIGITS, 0)
+        return "i128" if whole else f"decimal({type_.digits}, {type_.scale})"
     parts = [type_text(item) for item in type_.items]
     if isinstance(type_, Choice):
-        held = [name if item == UNIT else f"{name}({part})" for name, item, part in _zip(type_, parts)]
+        held = [
+            _written(name) if item == UNIT else f"{_written(name)}({part})" for name, item, part in _zip(type_, parts)
+        ]
         return f"enum{{{', '.join(held)}}}"
     if type_.kind == "duration":
         return "duration"
@@ -340,7 +441,12 @@ def type_text(type_: Type) -> str:
         return f"product<{', '.join(parts)}>"
     if type_.kind == "tuple":
         return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
-    return f"{{{', '.join(f'{name}: {part}' for name, _, part in _zip(type_, parts))}}}"
+    return f"{{{', '.join(f'{_written(name)}: {part}' for name, _, part in _zip(type_, parts))}}}"
+
+
+def _written(name: str) -> str:
+    """Return a name as it stands in a type."""
+    return name if _NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
 def _zip(type_: Record | Choice, parts: Sequence[str]) -> zip[tuple[str, Type, str]]:
@@ -361,6 +467,10 @@ def arrow_type(type_: Type) -> pa.DataType:
         return arrow_type(type_.item)
     if isinstance(type_, Vec):
         return pa.list_(_field("element", type_.item))
+    if isinstance(type_, Map):
+        return pa.map_(arrow_type(type_.key), _field("value", type_.item))
+    if isinstance(type_, Decimal):
+        return pa.decimal128(type_.digits, type_.scale)
     if isinstance(type_, Record):
         return pa.struct([_field(name, item) for name, item in zip(type_.names, type_.items, strict=True)])
     held = [
@@ -416,12 +526,8 @@ def type_of_schema(schema: pa.Schema) -> Type:
         return parse_type(named.decode())
     items = tuple(_from_field(field, field.name) for field in schema)
     names = tuple(schema.names)
-    if names == ("value",):
+    if names == ("value",) and not (isinstance(items[0], Record) and items[0].kind in ("tuple", "struct")):
         return items[0]
-    for name in names:
-        if not _NAME.fullmatch(name):
-            msg = f"could not describe column {shown(name)} as a type: found a name that is none in Rust"
-            raise SchemaMismatchError(msg, hint="rename the column", context={"column": name})
     kind = "tuple" if names == _numbered(items) else "struct"
     return Record(names, items, kind) if names else UNIT
 
@@ -435,10 +541,18 @@ def _from_arrow(type_: pa.DataType, column: str) -> Type:
     scalar = _SCALARS.get(type_)
     if scalar is not None:
         return Scalar(scalar)
-    if pa.types.is_decimal(type_) and type_ == pa.decimal128(20, 0):
+    if type_ == pa.decimal128(20, 0):
         return Scalar("u64")  # as a log keeps it
+    if pa.types.is_decimal(type_) and 0 <= type_.scale <= type_.precision <= MAX_DIGITS:
+        return Decimal(type_.precision, type_.scale)
+    if pa.types.is_timestamp(type_):
+        return Scalar("timestamp_ntz_us" if type_.tz is None else "timestamp_us")
+    if pa.types.is_date(type_):
+        return Scalar("date_days")
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         return Vec(_from_field(type_.value_field, column))
+    if pa.types.is_map(type_):
+        return Map(_from_arrow(type_.key_type, f"{column} (keys)"), _from_field(type_.item_field, column))
     if pa.types.is_struct(type_) and type_.num_fields:
         fields = [type_.field(i) for i in range(type_.num_fields)]
         names = tuple(field.name for field in fields)
@@ -447,6 +561,7 @@ def _from_arrow(type_: pa.DataType, column: str) -> Type:
     msg = f"could not describe column {column!r} as a type: found {type_}"
     raise SchemaMismatchError(
         msg,
-        hint="cast the column: captures have integers, bool, floats, strings, byte strings, lists and structs",
+        hint="leave the column out (columns), or make of it one that captures have: integers, bool, floats, decimals,"
+        " dates, timestamps in microseconds, strings, byte strings, lists, maps and structs",
         context={"column": column},
     )

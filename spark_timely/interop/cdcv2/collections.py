@@ -10,7 +10,7 @@ Invariants
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +18,14 @@ import pyarrow as pa
 from spark_timely.errors import InvalidUsageError, ProtocolError, SchemaMismatchError
 from spark_timely.interop.cdcv2.reader import CdcReader, Updates, keys_of, message_lines, statement_of
 from spark_timely.interop.cdcv2.statements import Statement
+from spark_timely.interop.choosing import Selection
 from spark_timely.interop.exporting import (
     STRETCH_ROWS,
     Exported,
     WholeFiles,
     check_files,
-    default_types,
+    chosen_types,
+    needed_columns,
     rows_between,
     still_to_come,
     stretches,
@@ -47,6 +49,8 @@ def collection_messages(
     log: Log,
     *,
     types: CaptureTypes | None = None,
+    columns: Sequence[str] | None = None,
+    casts: Mapping[str, str] | None = None,
     up_to: object | None = None,
     stretch_rows: int = STRETCH_ROWS,
 ) -> Iterator[Updates | Statement]:
@@ -58,6 +62,8 @@ def collection_messages(
         A collection log.
     types : CaptureTypes, optional
         Types of times and records; what the log's columns are unless given.
+    columns, casts
+        As for `export_log`. Updates are consolidated as what they become.
     up_to : frontier, optional
         Only times not beyond it.
     stretch_rows : int
@@ -89,15 +95,16 @@ def collection_messages(
         raise InvalidUsageError(
             msg, hint="export the log as captures: it is a stream log, and CDCv2 is for collections"
         )
-    types = default_types(log) if types is None else types
+    selection = Selection.parse(columns, casts)
+    types = chosen_types(log, types, selection)
     encoder = CaptureEncoder(time=types.time, record=types.record)
     end = log.frontier() if up_to is None else log.frontier().meet(log.domain.parse_frontier(up_to))
     times, counts = times_of(log, None, end)
     held = [*still_to_come(times, end), end.times.reshape(-1, log.domain.arity)]
     lower = Antichain.of(log.domain.minimum)
     for low, high in stretches(counts, stretch_rows):
-        rows, at = rows_between(log, [*log.schema.names, "_diff"], None, end, times, low, high)
-        updates = _consolidated(rows, times[low:high][at], encoder)
+        rows, at = rows_between(log, [*needed_columns(log, types), "_diff"], None, end, times, low, high)
+        updates = _consolidated(selection.cast(rows), times[low:high][at], encoder)
         for first in range(0, len(updates.diffs), _MESSAGE_UPDATES):
             part = slice(first, first + _MESSAGE_UPDATES)
             yield Updates(updates.records[part], updates.times[part], updates.diffs[part])
@@ -127,6 +134,8 @@ def export_collection(
     *,
     files: int = 1,
     types: CaptureTypes | None = None,
+    columns: Sequence[str] | None = None,
+    casts: Mapping[str, str] | None = None,
     up_to: object | None = None,
     name: str = "cdcv2",
     stretch_rows: int = STRETCH_ROWS,
@@ -136,7 +145,7 @@ def export_collection(
 
     Parameters
     ----------
-    log, types, up_to, stretch_rows
+    log, types, columns, casts, up_to, stretch_rows
         As for `collection_messages`.
     folder : path
         Made, if it is not there.
@@ -152,11 +161,13 @@ def export_collection(
     InvalidUsageError, SchemaMismatchError
         As `collection_messages`; and if a file is there already.
     """
-    types = default_types(log) if types is None else types
+    types = chosen_types(log, types, Selection.parse(columns, casts))
     check_files(log, files)
     records, messages = [0] * files, [0] * files
     with WholeFiles(f"log {log.path!r}", folder, [f"{name}_{i}.jsonl" for i in range(files)]) as whole:
-        stream = collection_messages(log, types=types, up_to=up_to, stretch_rows=stretch_rows)
+        stream = collection_messages(
+            log, types=types, columns=columns, casts=casts, up_to=up_to, stretch_rows=stretch_rows
+        )
         for number, message in enumerate(stream):  # one turn per message of some thousand updates
             i = number % files
             (line,) = message_lines([message], time=types.time, record=types.record)
@@ -166,7 +177,10 @@ def export_collection(
             records[i] += n
             report(n)
         whole.finish()
-    return [Exported(str(path), messages[i], records[i], path.stat().st_size) for i, path in enumerate(whole.paths)]
+    texts = (type_text(types.time), type_text(types.record))
+    return [
+        Exported(str(path), messages[i], records[i], path.stat().st_size, *texts) for i, path in enumerate(whole.paths)
+    ]
 
 
 class CdcImport:

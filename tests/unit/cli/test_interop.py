@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 import io
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -14,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from tqdm import tqdm
 
@@ -22,7 +26,7 @@ from spark_timely.cli.output import Console
 from spark_timely.cli.parser import build_parser
 from spark_timely.errors import TimelyError
 from spark_timely.interop.writer import capture_bytes
-from spark_timely.log.log import open_log
+from spark_timely.log.log import create_log, open_log
 from tests.oracles.golden import golden_bytes
 from tests.unit.cli.conftest import Run
 
@@ -568,3 +572,103 @@ def test_records_that_are_taken_for_updates_are_said_to_be(run: Run, log_path: s
         code, out, _ = run("import", f"{log_path}{time}", str(file), *update, *more)
         assert (code, "records are updates (data, time, diff), each at its own time" in out) == (0, said)
         assert open_log(f"{log_path}{time}").messages()["_time"].to_pylist() == [time]
+
+
+# --- every log, and its types -------------------------------------------------------------------
+
+
+@pytest.fixture
+def typed_log(log_path: str) -> str:
+    """Return a log as a first one has it: hours as times and in a column, with prices, notes and nulls."""
+    moments = [dt.datetime(2013, 6, 12, hour, tzinfo=dt.UTC) for hour in (1, 1, 2)]
+    hours = pa.array(moments, pa.timestamp("us", "UTC"))
+    rows = pa.table(
+        {
+            "_time": hours,
+            "hour": hours,
+            "n": [1, None, 300],
+            "price": pa.array([decimal.Decimal("12.50"), None, decimal.Decimal("-0.01")], pa.decimal128(12, 2)),
+            "notes": pa.array([[("ä", dt.date(2013, 6, 12))], [], None], pa.map_(pa.string(), pa.date32())),
+        }
+    )
+    log = create_log(log_path, rows.drop_columns(["_time"]).schema, times="timestamp", minimum="2013-01-01")
+    log.writer(owner="me").append(rows, advance_to=[])
+    return log_path
+
+
+def test_log_of_hours_is_exported_and_comes_back(run: Run, typed_log: str, tmp_path: Path) -> None:
+    code, out, _ = run("export", typed_log, str(tmp_path / "out"))
+    assert code == 0
+    (line,) = [line for line in out.splitlines() if line.startswith("types: ")]
+    assert line == (
+        "types: --time timestamp_us --record '{hour: option<timestamp_us>, n: option<i64>,"
+        " price: option<decimal(12, 2)>, notes: option<map<string, option<date_days>>>}'"
+    )
+    capture = str(tmp_path / "out" / "capture_w0.bin")
+    words = shlex.split(line.removeprefix("types: "))
+    assert run("import", f"{typed_log}-again", capture, *words, "--timely", "0.31")[0] == 0
+    assert digest(run, f"{typed_log}-again") == digest(run, typed_log)
+
+
+def test_columns_are_chosen_and_cast(run: Run, typed_log: str, tmp_path: Path) -> None:
+    chosen = ("--columns", "price,hour", "--cast", "price=string", "--cast", "hour=i64")
+    code, out, _ = run("export", typed_log, str(tmp_path / "out"), *chosen, "--format", "jsonl", "--json")
+    (facts,) = json.loads(out)
+    assert (code, facts["record"]) == (0, "{price: option<string>, hour: option<i64>}")
+    lines = [json.loads(line) for line in Path(facts["path"]).read_text(encoding="utf-8").splitlines()]
+    hour = 3_600_000_000
+    first = int(dt.datetime(2013, 6, 12, 1, tzinfo=dt.UTC).timestamp()) * 1_000_000
+    records = [record for line in lines for record in line.get("messages", [0, []])[1]]
+    prices = [("12.50", first), (None, first), ("-0.01", first + hour)]
+    assert records == [{"price": price, "hour": at} for price, at in prices]
+    code, out, _ = run("types", typed_log, *chosen)
+    assert code == 0
+    assert "    pub price: Option<String>,\n    pub hour: Option<i64>,\n" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["--columns", "hour,x"], "could not export column 'x': found columns ['hour', 'n', 'price', 'notes'] — hint"),
+        (["--columns", "n,n"], "could not choose columns: found ['n', 'n'] — hint: name each column once"),
+        (["--cast", "notes=i64"], "found map<string, date32[day]> — hint: export it as it is, or leave it out"),
+        (
+            ["--cast", "hour=u8"],
+            "cast column 'hour' to u8: found timestamp[us, tz=UTC] — hint: cast it to one",
+        ),
+        (["--columns", "n", "--cast", "hour=i64"], "could not cast column 'hour': found it left out, of columns ['n']"),
+        (["--cast", "hour"], "could not read the command line: found --cast 'hour' — hint: write --cast at=i64"),
+        (
+            ["--cast", "n=u8", "--cast", "n=i8"],
+            "found --cast 'n=i8' — hint: write it once for each column",
+        ),
+        (["--cast", "n=u8"], "could not cast column 'n' to option<u8>: found "),
+        (["--cast", "price=i64"], "could not cast column 'price' to option<i64>: found "),
+    ],
+)
+def test_choice_that_does_not_fit_is_refused(
+    run: Run, typed_log: str, tmp_path: Path, words: list[str], found: str
+) -> None:
+    code, out, err = run("export", typed_log, str(tmp_path / "out"), *words)
+    assert (code, out) != (0, "")
+    assert found.replace("option<u8>", "u8").replace("option<i64>", "i64") in err
+    assert not list(tmp_path.glob("out/*"))
+
+
+def test_types_prints_rust(run: Run, typed_log: str) -> None:
+    code, out, _ = run("types", typed_log, "--timely", "0.32")
+    assert code == 0
+    assert '// timely = "=0.32.0"\n' in out
+    assert "pub type Time = i64;" in out
+    assert (
+        "pub struct Record {\n"
+        "    pub hour: Option<i64>, // microseconds since 1970-01-01 UTC\n"
+        "    pub n: Option<i64>,\n"
+        "    pub price: Option<i128>, // times 10^2\n"
+        "    pub notes: Option<Vec<(String, Option<i32>)>>, // days since 1970-01-01\n"
+        "}\n"
+    ) in out
+    code, out, _ = run("types", typed_log, "--json")
+    facts = json.loads(out)
+    assert (code, facts["time"], facts["timely"]) == (0, "timestamp_us", "0.31")
+    assert facts["rust"].startswith("#![allow(")

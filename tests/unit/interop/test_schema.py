@@ -8,6 +8,7 @@ import pytest
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError
 from spark_timely.interop.layout import TimeLayout
 from spark_timely.interop.schema import arrow_schema, parse_type, type_of_schema, type_text
+from spark_timely.time.domain import TimeType
 
 TYPES = [
     "u8",
@@ -16,6 +17,14 @@ TYPES = [
     "f32",
     "string",
     "bytes",
+    "date_days",
+    "timestamp_us",
+    "timestamp_ntz_us",
+    "decimal(12, 2)",
+    "i128",
+    "map<string, option<timestamp_us>>",
+    '{"order-id": u64, "a\\"b": u8, ä_: u8}'.replace("ä_", '"ä"'),
+    "{value: {a: u64}}",
     "()",
     "duration",
     "option<u64>",
@@ -47,6 +56,8 @@ def test_type_is_written_as_read_and_known_from_its_schema(text: str) -> None:
         ("((u64))", "u64"),
         ("Duration", "duration"),
         ("option<()>", "bool"),
+        ("{at: Timestamp, day: date, t: text}", "{at: timestamp_us, day: date_days, t: string}"),
+        ("(decimal(5), i128, BTreeMap<String, Option<u8>>)", "(decimal(5, 0), i128, map<string, option<u8>>)"),
         ("option<option<u8>>", "option<{some: option<u8>}>"),
         ("{}", "()"),
     ],
@@ -70,6 +81,13 @@ def test_type_may_be_written_as_in_rust(rust: str, text: str) -> None:
         ("enum{variant(u64)}", "'variant'", 6),
         ("vec<()>", "'>'", 7),
         ("product<u64>", "its end", 13),
+        ("decimal(39, 2)", "'3'", 9),
+        ("decimal(4, 5)", "'5'", 12),
+        ("decimal", "'decimal'", 1),
+        ("map<option<u8>, u8>", "its end", 20),
+        ("map<u8>", "its end", 8),
+        ('{"": u8}', "'\"'", 2),
+        ('{"a: u8}', "'\"'", 2),
         ("[" * 40 + "u8" + "]" * 40, "'['", 34),
         ("(" * 100_000, "'('", 34),
     ],
@@ -92,11 +110,27 @@ def test_columns_of_a_log_are_described() -> None:
     assert type_text(type_of_schema(pa.schema([pa.field("value", pa.int16(), nullable=False)]))) == "i16"
 
 
-@pytest.mark.parametrize("field", [("t", pa.timestamp("us")), ("d", pa.decimal128(10, 2)), ("a b", pa.int64())])
-def test_columns_that_captures_do_not_have_are_refused_by_name(field: tuple[str, pa.DataType]) -> None:
-    with pytest.raises(SchemaMismatchError) as caught:
-        type_of_schema(pa.schema([("x", pa.int64()), field]))
-    assert caught.value.context["column"] == field[0]
+@pytest.mark.parametrize(
+    ("name", "type_", "text"),
+    [
+        ("t", pa.timestamp("us"), "{t: option<timestamp_ntz_us>}"),
+        ("d", pa.decimal128(10, 2), "{d: option<decimal(10, 2)>}"),
+        ("d", pa.decimal128(38, 0), "{d: option<i128>}"),
+        ("a b", pa.int64(), '{"a b": option<i64>}'),
+        ("m", pa.map_(pa.string(), pa.date32()), "{m: option<map<string, option<date_days>>>}"),
+    ],
+)
+def test_every_column_of_a_log_has_a_type(name: str, type_: pa.DataType, text: str) -> None:
+    assert type_text(type_of_schema(pa.schema([(name, type_)]))) == text
+    assert arrow_schema(parse_type(text)).field(name).type == type_
+
+
+def test_column_that_captures_do_not_have_is_refused_by_name() -> None:
+    schema = pa.schema([("x", pa.int64()), ("s", pa.struct([("of", pa.duration("us"))]))])
+    with pytest.raises(SchemaMismatchError, match=r"column 's\.of'.*duration") as caught:
+        type_of_schema(schema)
+    assert caught.value.context["column"] == "s.of"
+    assert "leave the column out" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +144,8 @@ def test_columns_that_captures_do_not_have_are_refused_by_name(field: tuple[str,
         ("i8", ["short"], (-128,)),
         ("duration", ["long"], (0,)),
         ("()", ["long"], (0,)),
+        ("date_days", ["date"], (TimeType.DATE.lo,)),
+        ("product<u64, timestamp_us>", ["long", "timestamp"], (0, TimeType.TIMESTAMP.lo)),
         ("product<u64, product<i16, ()>>", ["long", "short"], (0, -(1 << 15))),
         ("(u64, u64)", ["long", "long"], (0, 0)),
     ],
@@ -130,7 +166,17 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("u64", -1), ("u8", 256), ("u64", 1 << 63), ("u64", True), ("u64", [1]), ("()", 0), ("duration", [1, 10**9])],
+    [
+        ("u64", -1),
+        ("u8", 256),
+        ("u64", 1 << 63),
+        ("u64", True),
+        ("u64", [1]),
+        ("()", 0),
+        ("duration", [1, 10**9]),
+        ("date_days", -(1 << 31) + 1),
+        ("date_days", 1 << 30),
+    ],
 )
 def test_value_that_is_no_time_of_the_type_is_refused(text: str, value: object) -> None:
     with pytest.raises(InvalidUsageError, match="could not read a time"):
