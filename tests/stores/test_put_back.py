@@ -13,6 +13,7 @@ import pytest
 from spark_timely.errors import LogDamagedError, LogMissingError, RolledBackError
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
+from spark_timely.log.store import cloud
 from spark_timely.log.store.storage import Storage
 from spark_timely.time.antichain import Antichain
 from tests.stores.conftest import Place
@@ -107,3 +108,38 @@ def test_entry_that_is_no_commit_is_refused_by_name(place: Place, damage: str, m
         open_log(place.url, storage_options=place.options)
     log.storage.put(entry, content, replace=True)
     assert open_log(place.url, storage_options=place.options).messages().num_rows == 4
+
+
+def test_first_write_of_a_handle_whose_entries_were_tidied_is_kept(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_log(place.url, VALUES, minimum=(0,), streams=2, storage_options=place.options, merge_every=None)
+    idle = open_log(place.url, storage_options=place.options)
+    busy = open_log(place.url, storage_options=place.options, merge_every=None)
+    writer = busy.writer("busy", owner="busy")
+    for time in range(45):
+        writer.append(rows(time), advance_to=time + 1)
+    busy.tidy()
+    checkpoint = max(name for name in busy.storage.names("_delta_log") if "checkpoint.parquet" in name)
+    for name in busy.storage.names("_delta_log"):
+        if name.endswith(".json") and name[:20] < checkpoint[:20]:
+            busy.storage.delete(f"_delta_log/{name}")
+    # As a process has it that has not written yet: it tries whether the store excludes others, with its newest entry.
+    monkeypatch.setattr(cloud, "_excluding", set())
+    assert idle.writer("idle", owner="idle").append(rows(99), advance_to=99).committed
+    found = open_log(place.url, storage_options=place.options)
+    assert sorted(found.messages()["v"].to_pylist()) == [*range(45), 99]
+    assert found.frontier() == Antichain.of(45)
+    assert found.verify().legal
+
+
+def test_tidying_stops_at_an_entry_that_was_put_there_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = make(place, "old", 60)
+    kept = f"{3:020d}.json"
+    old = dict.fromkeys(log.storage.names("_delta_log"), 10_000.0)
+    monkeypatch.setattr(type(log.storage), "ages", lambda storage, folder: {**old, kept: 1.0})
+    monkeypatch.setattr("spark_timely.log.store.checkpoints.KEEP_VERSIONS", 5)
+    log.tidy()
+    names = sorted(name for name in log.storage.names("_delta_log") if name.endswith(".json"))
+    assert names[0] == kept
+    assert len(names) == 62 - 3

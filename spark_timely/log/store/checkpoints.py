@@ -16,6 +16,7 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -266,8 +267,9 @@ class TableUpkeep:
     def _behind_checkpoint(self, checkpoint: int) -> list[str]:
         limit = checkpoint - KEEP_VERSIONS
         ages = self._storage.ages("_delta_log")
-        matches = [LOG_FILE.fullmatch(name) for name in sorted(ages)]
-        return [match[0] for match in matches if match and int(match[1]) < limit and ages[match[0]] > KEEP_S]
+        matches = [match for name in sorted(ages) if (match := LOG_FILE.fullmatch(name)) and int(match[1]) < limit]
+        # Not past one that was put there again lately: a handle that stands at it takes what follows for all there is.
+        return [match[0] for match in takewhile(lambda match: ages[match[0]] > KEEP_S, matches)]
 
     def _is_replaced(self, version: int) -> bool:
         """Flush a checkpoint and the file that points to it, and read both back (invariant 1).

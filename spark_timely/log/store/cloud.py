@@ -497,13 +497,18 @@ class CloudStorage:
         """Ask the store to make a file unless there is one."""
         return self._call("write", "put", path, content, file=path, mode="create", use_multipart=False)
 
-    def check_excludes(self, path: str) -> None:
+    def check_excludes(self, path: str) -> bool:
         """Refuse a store that lets a second writer take a name that is taken. Once in a process, for a log.
 
         Parameters
         ----------
         path : str
             A small file that is there: it is put again as it is, with the condition that nobody has the name.
+
+        Returns
+        -------
+        bool
+            Whether it was there, as far as that was looked at. A file that was deleted meanwhile is there again.
 
         Raises
         ------
@@ -513,17 +518,17 @@ class CloudStorage:
         import obstore
 
         if is_promised(self.options) or self._key in _excluding:
-            return
+            return True
         content = self.kept(path) or self.find(path)
         if content is None:
-            return  # deleted with all the rest: the commit will find that
-        for _ in range(2):  # where it succeeds once, the file may have been deleted a moment ago
+            return False  # deleted with all the rest
+        for turn in range(2):  # where it succeeds once, the file may have been deleted a moment ago
             try:
                 # Whatever became of an attempt whose reply got lost, the file is as it was.
                 self._again(lambda: self._create(path, content))
             except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
                 _excluding.add(self._key)
-                return
+                return turn == 0
             except StorageError as error:
                 if error.context.get("store") not in ("NotImplemented", "501"):
                     raise

@@ -625,8 +625,8 @@ class DeltaStore:
             If the log is in a store without conditional puts, and nobody promised a single writer.
         """
         check_place(self.path, self.options)
-        if isinstance(self.storage, CloudStorage):
-            self.storage.check_excludes(self._newest_entry)
+        if isinstance(self.storage, CloudStorage) and not self.storage.check_excludes(self._newest_entry):
+            self._mark = ()  # tidied away, or more: everything is read again before the commit
         if self._rules.refused:
             msg = (
                 f"could not write log {self.path!r}: found {', '.join(self._rules.refused)}, unknown to those who write"
