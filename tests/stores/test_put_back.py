@@ -110,9 +110,7 @@ def test_entry_that_is_no_commit_is_refused_by_name(place: Place, damage: str, m
     assert open_log(place.url, storage_options=place.options).messages().num_rows == 4
 
 
-def test_first_write_of_a_handle_whose_entries_were_tidied_is_kept(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_write_behind_tidied_entries_is_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     create_log(place.url, VALUES, minimum=(0,), streams=2, storage_options=place.options, merge_every=None)
     idle = open_log(place.url, storage_options=place.options)
     busy = open_log(place.url, storage_options=place.options, merge_every=None)
