@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
+from spark_timely.log.log import open_log
 from tests.faults.harness import Job
 from tests.stores.conftest import Place
 from tests.stores.hadoop import jars, s3a_settings
@@ -18,7 +19,6 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.spark,
     pytest.mark.timeout(900),
-    pytest.mark.parametrize("server", ["minio"], indirect=True),
 ]
 
 _NOBODY = "127.0.0.1:9"
@@ -52,6 +52,7 @@ def signs(place: Place) -> list[str]:
     return sorted({form for each in secrets for form in (each, quote(each, safe=""), json.dumps(each)[1:-1])})
 
 
+@pytest.mark.parametrize("server", ["minio"], indirect=True)
 def test_jobs_over_stores_show_no_credential(place: Place, tmp_path: Path) -> None:
     options = place.options
     try:
@@ -63,6 +64,7 @@ def test_jobs_over_stores_show_no_credential(place: Place, tmp_path: Path) -> No
     folder = tmp_path / "job"
     root = place.url.replace("s3://", "s3a://").replace(" ", "-")
     spec = {"folder": str(folder), "root": root, "good": options, "failing": failing(place), "settings": settings}
+    spec["hadoop"] = True
     job = Job("store_secrets_job.py", spec, tmp_path / "runs")
     job.finish()
     said = job.output.read_text()
@@ -78,3 +80,27 @@ def test_jobs_over_stores_show_no_credential(place: Place, tmp_path: Path) -> No
         lines = [line[:300] for line in said.splitlines() if sign in line]
         assert lines == [], sign
         assert [path for path in files if sign.encode() in path.read_bytes()] == [], sign
+
+
+@pytest.mark.parametrize("server", ["azurite"], indirect=True)
+def test_job_over_azure_shows_no_key(place: Place, tmp_path: Path) -> None:
+    options, folder = place.options, tmp_path / "job"
+    root = place.url.replace(" ", "-")
+    spec = {"folder": str(folder), "root": root, "good": options, "failing": [], "settings": {}, "hadoop": False}
+    job = Job("store_secrets_job.py", spec, tmp_path / "runs")
+    job.finish()
+    said = job.output.read_text()
+    assert said.count("\nGOOD") == 1
+    written = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert any(b"SparkListenerSQLExecutionStart" in content for content in written.values())
+    for name in ("log", "sink", "arrow"):
+        storage = open_log(f"{root}/{name}", storage_options=options).storage
+        written |= {
+            Path(name, at, each): bytes(storage.read(f"{at}/{each}"))
+            for at in storage.names()
+            for each in storage.names(at)
+        }
+    key = options["azure_storage_account_key"]
+    for sign in {key, quote(key, safe=""), json.dumps(key)[1:-1]}:
+        assert [line[:300] for line in said.splitlines() if sign in line] == []
+        assert [path for path, content in written.items() if sign.encode() in content] == []

@@ -2,7 +2,8 @@
 
 Run as ``python store_secrets_job.py SPEC.json``. Keys of the specification: ``folder``, on a disk; ``root``, a place
 in a store that works; ``good``, its storage options; ``failing``, a list of a URL and storage options that do not work;
-``settings``, of the session.
+``settings``, of the session; ``hadoop``, whether Spark itself can reach the store: if it cannot, checkpoints are on the
+disk, and what writes by Spark is left out.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def session(spec: dict[str, Any]) -> SparkSession:
     return spark
 
 
-def good(spark: SparkSession, root: str, options: dict[str, str]) -> None:
+def good(spark: SparkSession, root: str, options: dict[str, str], checkpoints: str, *, hadoop: bool) -> None:
     """Capture and replay in every way, and show the plans."""
     st.credential(spark, "good", options)
     log = st.create_log(f"{root}/log", SCHEMA, times=("long",), storage_options=options)
@@ -59,12 +60,12 @@ def good(spark: SparkSession, root: str, options: dict[str, str]) -> None:
         tried(lambda rows=rows: rows.select("wrod"))  # type: ignore[misc]
     for statement in ("SHOW CREATE TABLE", "DESCRIBE EXTENDED"):
         sys.stdout.write(f"{spark.sql(f'{statement} words').collect()}\n")
-    for through in ("sink", "foreachBatch"):
+    for through in ("sink", "foreachBatch") if hadoop else ("sink",):
         stream = spark.readStream.format("timely").option("credential", "good").load(f"{root}/log")
         query = st.start(
             stream,
             path=f"{root}/{through}",
-            checkpoint=f"{root}/checkpoints/{through}",
+            checkpoint=f"{checkpoints}/{through}",
             trigger="availableNow",
             through=through,  # type: ignore[arg-type]
             storage_options=options,
@@ -75,8 +76,8 @@ def good(spark: SparkSession, root: str, options: dict[str, str]) -> None:
         query.query.explain(True)
         sys.stdout.write(f"{query!r} {[progress.json for progress in query.query.recentProgress]}\n")
         assert st.open_log(f"{root}/{through}", storage_options=options).messages().num_rows == 2
-    for evaluation in ("arrow", "sql"):
-        flow = st.Dataflow(evaluation, checkpoint=f"{root}/checkpoints/{evaluation}", evaluation=evaluation)  # type: ignore[arg-type]
+    for evaluation in ("arrow", "sql") if hadoop else ("arrow",):
+        flow = st.Dataflow(evaluation, checkpoint=f"{checkpoints}/{evaluation}", evaluation=evaluation)  # type: ignore[arg-type]
         counts = flow.replay(f"{root}/log", storage_options=options).aggregate(n=st.count())
         counts.capture(f"{root}/{evaluation}", storage_options=options)
         run = flow.start(spark, trigger="availableNow", max_bytes_in_driver=0)
@@ -88,7 +89,7 @@ def good(spark: SparkSession, root: str, options: dict[str, str]) -> None:
         raise RuntimeError(f"no {rows} {number}")
 
     stream = spark.readStream.format("timely").option("credential", "good").load(f"{root}/log")
-    query = stream.writeStream.foreachBatch(failing).option("checkpointLocation", f"{root}/checkpoints/failing")
+    query = stream.writeStream.foreachBatch(failing).option("checkpointLocation", f"{checkpoints}/failing")
     tried(lambda: query.trigger(availableNow=True).start().awaitTermination())
     sys.stdout.write("GOOD\n")
 
@@ -136,7 +137,8 @@ def main() -> None:
     """Run what works, then what does not."""
     spec = json.loads(Path(sys.argv[1]).read_text())
     spark = session(spec)
-    good(spark, spec["root"], spec["good"])
+    at = f"{spec['root']}/checkpoints" if spec["hadoop"] else f"{spec['folder']}/checkpoints"
+    good(spark, spec["root"], spec["good"], at, hadoop=spec["hadoop"])
     for number, (url, options) in enumerate(spec["failing"]):  # a few
         bad(spark, number, url, options, spec["folder"], spec["root"])
     # Hadoop's credentials are given as settings here: this call gives everybody their own back.
