@@ -520,7 +520,9 @@ class DataLossError(StorageError):
 
 
 class LogDamagedError(StorageError):
-    """An entry of the table's log, or a checkpoint of it, is empty, cut or not what it should be: after a power cut.
+    """What a log stands on is not what it should be, as after a power cut, or an overwrite by another program.
+
+    An entry of the table's log or a checkpoint of it is empty or cut, or there is no progress any more.
 
     Nothing was done: what the entry did is not known, so nothing may be read past it or written behind it. See what
     ``spark-timely repair LOG`` says about it.

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.errors import RolledBackError, TimelyInternalError
+from spark_timely.errors import LogDamagedError, RolledBackError
 from spark_timely.log.files.parquet import read_file, side_by_side
 from spark_timely.log.machine.state import (
     OPEN_STREAM,
@@ -321,8 +321,14 @@ class StreamStates:
         index = self.store.live.index("progress")
         streams = index.lone_streams()
         if not streams:
-            msg = f"could not read log {self.store.path!r}: found no progress rows, invariant 2"
-            raise TimelyInternalError(msg)
+            msg = f"could not read log {self.store.path!r}: found no progress rows"
+            raise LogDamagedError(
+                msg,
+                hint="restore the table to the version before the one in which another program replaced or deleted"
+                " its rows; what that has added goes into another table",
+                context={"path": self.store.path, "version": self.store.version},
+                determinate=True,
+            )
         newest: dict[str, int] = {}
         candidates: list[int] = []
         for i, stream in enumerate(streams):  # bounded: progress files are merged

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from spark_timely.errors import (
     DataLossError,
+    LogDamagedError,
     NegativeCountError,
     StorageError,
 )
@@ -194,3 +195,14 @@ def test_counts_below_zero_are_refused_on_reading() -> None:
     smuggle(log, [write_progress_file(log.storage, rows, "main", 4, log.domain)])
     with pytest.raises(NegativeCountError):
         log.frontier()
+
+
+def test_overwrite_by_others_is_told(tmp_path: Path) -> None:
+    log = filled(tmp_path / "log")
+    rows = DeltaTable(log.path).to_pyarrow_table(filters=[("_event", "=", "message")])
+    write_deltalake(log.path, rows, mode="overwrite")
+    found = r"could not read log .*: found no progress rows — hint: restore the table to the version before"
+    with pytest.raises(LogDamagedError, match=found):
+        open_log(log.path).frontier()
+    DeltaTable(log.path).restore(log.version)
+    assert open_log(log.path).frontier() == log.frontier()
