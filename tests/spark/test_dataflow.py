@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import re
 import shutil
@@ -596,12 +597,16 @@ def test_sql_plans_a_range_again_whose_file_went(
 def test_stop_while_a_job_runs_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:
     """One task of two has written when the job is cancelled: the driver does not know what."""
     flights = Flights(tmp_path / "flights")
-    flights.write(12)
-    written = tmp_path / "copy" / "_event=message"
+    flights.write(6)
+    flights.write(12)  # another file, for the other task
+    written, first = tmp_path / "copy" / "_event=message", str(tmp_path / "first")
 
     def slow(rows: pa.Table) -> pa.Table:
-        if 0 not in rows["_time"].to_pylist() and rows.num_rows:
-            clock.sleep(60.0)
+        if rows.num_rows:
+            try:
+                os.close(os.open(first, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:  # the other task: which of them it is, depends on the cut
+                clock.sleep(60.0)
         return rows.select(["origin", "delay"])
 
     flow = st.Dataflow("slow", checkpoint=str(tmp_path / "checkpoint"))
