@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from spark_timely.datasource.reader import open_data, times_of
 from spark_timely.log.files.parquet import corrupt, expect_columns, file_times
+from spark_timely.log.machine.since import moved_to
 from spark_timely.protocol.replay import FileBounds, TimeCounts, cut_times, within
 from spark_timely.time.arrays import group_times, lexsort, unique_times
 
@@ -80,17 +81,18 @@ class Catalog:
         return self._index.select(chosen)
 
     def files(self, streams: tuple[str, ...] | None, as_of: Antichain | None) -> FileView:
-        """Return the files that may hold rows of some streams, times moved up to `as_of`."""
+        """Return the files that may hold rows of some streams, times moved to `as_of`."""
         index = self.index(streams)
         minima, maxima = index.min_times, index.max_times
-        if as_of is not None:
-            minima, maxima = np.maximum(minima, as_of.times), np.maximum(maxima, as_of.times)
+        corner = None if as_of is None else np.array([moved_to(as_of)], np.int64)
+        if corner is not None:
+            minima, maxima = np.maximum(minima, corner), np.maximum(maxima, corner)
         return FileView(
             self,
             FileBounds(index.sizes, minima, maxima, index.known),
             index.paths,
             index.rows,
-            None if as_of is None else as_of.times,
+            corner,
         )
 
     def exact(self, path: str) -> TimeCounts:

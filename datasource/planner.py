@@ -32,7 +32,7 @@ from spark_timely.errors import DataLossError, NotBeyondError
 from spark_timely.log.cut import Cut
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.rollback import describe_other_commits, newest_commits, other_commits
-from spark_timely.log.machine.since import needed_by_contents, needed_from
+from spark_timely.log.machine.since import may_read, moved_to, needed_from
 from spark_timely.log.wait import Throttle, idle_poll_s
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Admission, Limits, admit, cut_bytes, default_splits, may_hold
@@ -100,6 +100,11 @@ class _Pin:
     def closed(self, streams: tuple[str, ...] | None) -> Antichain:
         """Return the frontier of the chosen streams, as it was then."""
         return _closed(self.frontier, self.frontiers, streams)
+
+
+def _is_contents(lower: Antichain, selection: Selection) -> bool:
+    """Return whether what is read from a frontier on begins by the contents of a collection at one time."""
+    return selection.as_of is not None and len(selection.as_of) == 1 and lower == selection.as_of
 
 
 def _closed(frontier: Antichain, frontiers: Mapping[str, Antichain], streams: tuple[str, ...] | None) -> Antichain:
@@ -289,10 +294,13 @@ class ReplayPlanner:
         return Offset(selection, position=origin, origin=origin, log_id=self._catalog.log_id)
 
     def _whole_from_since(self, begin: Begin, selection: Selection) -> Selection:
-        """Let a collection that has forgotten its beginning begin by its contents as of since, pinned in the offset."""
+        """Let a collection that has forgotten its beginning be seen as of since, which is pinned in the offset.
+
+        With a since of one time that is by its contents; else by its updates, at the times to which they move.
+        """
         since = self._log.since()
         forgotten = begin.value == self._domain.minimum_frontier != since
-        if not forgotten or selection.as_of is not None or self._log.kind != "collection" or len(since) > 1:
+        if not forgotten or selection.as_of is not None or self._log.kind != "collection":
             return selection
         return replace(selection, as_of=since)
 
@@ -307,7 +315,8 @@ class ReplayPlanner:
             return self._domain.successors(begin.value.elements[0])
         if begin.value == self._domain.minimum_frontier:
             # The earliest that there is.
-            return self._log.since() if self._log.kind == "stream" else selection.as_of or begin.value
+            seen = self._log.since() if self._log.kind == "stream" else selection.as_of
+            return begin.value if seen is None or (self._log.kind == "collection" and len(seen) > 1) else seen
         return begin.value
 
     def _upper(self, begun: Offset) -> Antichain:
@@ -322,9 +331,9 @@ class ReplayPlanner:
         # In a product order the two may be incomparable; what is beyond the one and not beyond the
         # join is not beyond the other.
         upper = begun.frontier.join(target)
-        if selection.as_of is not None and begun.frontier == selection.as_of and upper != selection.as_of:
+        if _is_contents(begun.frontier, selection) and upper != begun.frontier:
             # Contents come in a micro-batch of their own, before the changes.
-            return self._domain.successors(selection.as_of.elements[0])
+            return self._domain.successors(begun.frontier.elements[0])
         if self._align is not None and not ended:
             return begun.frontier.join(aligned(target, self._align, self._domain))
         return upper
@@ -453,7 +462,7 @@ class ReplayPlanner:
 
     def _check_closed(self, begun: Offset) -> None:
         as_of = begun.selection.as_of
-        if as_of is None or not self._closed(begun.selection.streams).less_equal(as_of.elements[0]):
+        if as_of is None or len(as_of) > 1 or not self._closed(begun.selection.streams).less_equal(as_of.elements[0]):
             return
         time = self._domain.render_time(as_of.elements[0])
         frontier = self._domain.render_frontier(self._closed(begun.selection.streams))
@@ -477,10 +486,10 @@ class ReplayPlanner:
             "root": self._log.path,
             "lower": lower.elements,
             "upper": upper.elements,
-            "as_of": None if selection.as_of is None else selection.as_of.elements[0],
+            "as_of": None if selection.as_of is None else moved_to(selection.as_of),
             "streams": selection.streams,
             # The first range of a replay as of a frontier holds the contents there.
-            "consolidate": selection.as_of is not None and lower == selection.as_of,
+            "consolidate": _is_contents(lower, selection),
         }
         plans: list[dict[str, Any]] = []
         if self._options.split_by == "time":
@@ -513,10 +522,10 @@ class ReplayPlanner:
 
     def _check_since(self, lower: Antichain, selection: Selection) -> None:
         """Refuse to read times that compaction has merged with later ones (called on every plan)."""
-        if lower == selection.as_of:
-            needed = needed_by_contents(lower.elements[0])
-        else:
-            needed = needed_from(self._log.kind, lower, self._domain.minimum)
+        needed = needed_from(self._log.kind, lower, self._domain.minimum)
+        if selection.as_of is not None and may_read(self._log.since(), selection.as_of):
+            # All that the query has had and will have it sees as of that.
+            needed = selection.as_of
         self._log.check_may_read(needed, what=f"read log {self._log.path!r} from {self._domain.render_frontier(lower)}")
 
     def _check_reached(self, end: Offset) -> None:

@@ -43,6 +43,8 @@ from spark_timely.interop.stamps import STAMP, stamp_keys, stamps_of
 from spark_timely.interop.writer import CaptureEncoder
 from spark_timely.log import Log
 from spark_timely.log.files.parquet import file_times, open_parquet, read_file
+from spark_timely.log.machine.since import as_of_since
+from spark_timely.log.reader import check_between, seen_rows
 from spark_timely.protocol.replay import lexicographically_below
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import DiffArray, IntArray, less_equal, unique_times
@@ -179,6 +181,8 @@ def export_log(
         0.31, or columns are chosen or cast that the log, or the given type, does not have.
     SchemaMismatchError
         If the columns do not fit the types, or a value not the type that its column is cast to.
+    SinceViolationError
+        If the log has forgotten what is not beyond `up_to`.
 
     Examples
     --------
@@ -196,6 +200,8 @@ def export_log(
     selection = Selection.parse(columns, casts)
     types = chosen_types(log, types, selection)
     upper = None if up_to is None else log.domain.parse_frontier(up_to)
+    if upper is not None:
+        check_between(log, None, upper, what=f"export log {log.path!r} up to {log.domain.render_frontier(upper)}")
     left = _left(log, stream, upper)
     times, counts = times_of(log, stream, upper)
     version = timely or types.timely or _version(log) or VERSIONS[0]
@@ -294,7 +300,7 @@ def _wanted(log: Log, table: pa.Table, stream: str | None, upper: Antichain | No
     """Return those rows of a file that are exported, and their times."""
     if stream is not None:
         table = table.filter(pc.equal(table["_stream"], stream))
-    times = log.domain.from_columns(table)
+    table, times = seen_rows(log, table)
     if upper is not None:
         keep = ~upper.beyond(times)
         table, times = table.filter(pa.array(keep)), times[keep]
@@ -303,7 +309,7 @@ def _wanted(log: Log, table: pa.Table, stream: str | None, upper: Antichain | No
 
 def times_of(log: Log, stream: str | None, upper: Antichain | None) -> tuple[IntArray, DiffArray]:
     """Return the distinct times in lexicographic order, and how many rows each has."""
-    index = log.files()
+    index, since = log.files(), log.since()
     alone = index.lone_streams()
     schema = pa.schema([log.format.data_schema.field(name) for name in ("_stream", *log.domain.columns)])
     parts: list[IntArray] = [np.empty((0, log.domain.arity), np.int64)]
@@ -315,8 +321,11 @@ def times_of(log: Log, stream: str | None, upper: Antichain | None) -> tuple[Int
                 known = file_times(file)
         if known is None:
             known = unique_times(_wanted(log, read_file(log.storage, path, schema), stream, upper)[1])
-        keep = np.ones(known[0].shape[0], np.bool_) if upper is None else ~upper.beyond(known[0])
-        parts.append(known[0][keep])
+        moved, left = as_of_since(log.kind, since, known[0])
+        keep = np.ones(moved.shape[0], np.bool_) if left is None else left
+        if upper is not None:
+            keep = keep & ~upper.beyond(moved)
+        parts.append(moved[keep])
         numbers.append(known[1][keep])
     times = np.concatenate(parts)
     order = np.lexsort(times.T[::-1])
@@ -381,7 +390,11 @@ def rows_between(
     index = log.files()
     first, last = times[low], times[high - 1]
     # By the first coordinate: the others follow no order over a lexicographic range.
-    may = ~index.known | ((index.max_times[:, 0] >= first[0]) & (index.min_times[:, 0] <= last[0]))
+    lows, highs = index.min_times, index.max_times
+    if log.kind == "collection":
+        since = log.since()
+        lows, highs = (as_of_since(log.kind, since, bounds)[0] for bounds in (lows, highs))
+    may = ~index.known | ((highs[:, 0] >= first[0]) & (lows[:, 0] <= last[0]))
     if stream is not None:
         may &= index.may_hold_stream(stream)
     names = ["_stream", *log.domain.columns, *columns]

@@ -13,13 +13,14 @@ Invariants
    merges. Progress is merged without: rows of it that are there twice count once.
 3. A file with columns that the log does not have is never merged: the entry that added them was lost, and the values
    would be lost with the next VACUUM.
-4. Sources are left where they are, for readers that planned before: VACUUM deletes them later.
+4. What logical compaction has written is left as it is: it sums it again itself.
+5. Sources are left where they are, for readers that planned before: VACUUM deletes them later.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from spark_timely.log.store.base import Store
     from spark_timely.log.streams import StreamStates
     from spark_timely.time.antichain import Antichain
+    from spark_timely.time.arrays import BoolArray
 
 
 logger = masked_logger(__name__)
@@ -63,6 +65,43 @@ _PROGRESS_TIERS = ((1_000, 1), (100_000, 3))
 
 
 @dataclass(frozen=True, slots=True)
+class ForgettingReport:
+    """What a logical compaction did.
+
+    Parameters
+    ----------
+    since : Antichain
+        As of which it was done.
+    files_removed, files_written : int
+    bytes_removed, bytes_written : int
+        Removed files stay on disk until a vacuum.
+    rows_removed : int
+        Of messages; those that were summed to fewer count too.
+    lost : int
+        Rewritings given up because another writer rewrote the same files meanwhile.
+    """
+
+    since: Antichain
+    files_removed: int = 0
+    files_written: int = 0
+    bytes_removed: int = 0
+    bytes_written: int = 0
+    rows_removed: int = 0
+    lost: int = 0
+
+    def __add__(self, other: ForgettingReport) -> ForgettingReport:
+        return ForgettingReport(
+            self.since,
+            self.files_removed + other.files_removed,
+            self.files_written + other.files_written,
+            self.bytes_removed + other.bytes_removed,
+            self.bytes_written + other.bytes_written,
+            self.rows_removed + other.rows_removed,
+            self.lost + other.lost,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class CompactionReport:
     """What a compaction did.
 
@@ -75,6 +114,8 @@ class CompactionReport:
         Commits made.
     lost : int
         Merges given up because another writer rewrote the same files meanwhile.
+    forgotten : ForgettingReport or None
+        What was forgotten before, where that was asked for.
     """
 
     files_before: int
@@ -82,6 +123,16 @@ class CompactionReport:
     bytes_rewritten: int
     merges: int
     lost: int
+    forgotten: ForgettingReport | None = None
+
+
+# What the name of a file begins with whose updates were summed; the dot keeps it apart from that of any stream.
+SUMMED: Final = "summed."
+
+
+def were_summed(index: FileIndex) -> BoolArray:
+    """Return which files a logical compaction wrote, by their names: only what is worth its time hangs on it."""
+    return np.array([f"/{SUMMED}" in path for path in index.paths.tolist()], np.bool_)
 
 
 def compact(
@@ -116,6 +167,7 @@ def compact(
     merged = rewritten = lost = 0
     for event in ("message", "dead"):
         index = states.files(event)
+        index = index.select(~were_summed(index))
         for group in _groups(index, target, min_files):
             done = _merge_data(states, index.select(group), event, target)
             merged, lost = merged + done, lost + (not done)
@@ -161,6 +213,7 @@ def merge_small_files(states: StreamStates, stream: str, every: int) -> None:
         mine = index.select(
             (index.stream_lo == stream) & (index.stream_hi == stream) & (index.sizes < _SMALL_TIERS[-1][0])
         )
+        mine = mine.select(~were_summed(mine))
         chosen = _due(mine, states.counts().frontier, every)
         if chosen is not None:
             _merge_data(states, chosen, event, TARGET_FILE_BYTES, patience=_INLINE_PATIENCE)
@@ -204,7 +257,7 @@ def _merge_data(states: StreamStates, index: FileIndex, event: str, target: int,
     form = states.store.format
     schema = form.data_schema if event == "message" else form.dead_schema
     storage, paths = states.store.storage, index.paths.tolist()
-    table = pa.concat_tables(side_by_side(storage, lambda path: _read_known(states.store, path, schema), paths))
+    table = pa.concat_tables(side_by_side(storage, lambda path: read_known(states.store, path, schema), paths))
     times = form.domain.from_columns(table)
     streams = set(index.stream_lo.tolist()) | set(index.stream_hi.tolist())
     # The dot keeps the name apart from that of any stream.
@@ -223,8 +276,14 @@ def _merge_data(states: StreamStates, index: FileIndex, event: str, target: int,
     return _replace(states.store, index, new, patience)
 
 
-def _read_known(store: Store, path: str, schema: pa.Schema) -> pa.Table:
-    """Read a file of messages or dead letters of which the log has all columns (invariant 3)."""
+def read_known(store: Store, path: str, schema: pa.Schema) -> pa.Table:
+    """Read a file of messages or dead letters of which the log has all columns (invariant 3).
+
+    Raises
+    ------
+    LogDamagedError
+        If it has others.
+    """
 
     def check(schema: pa.Schema) -> None:
         unknown = list(store.format.unknown_columns(schema))

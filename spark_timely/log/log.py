@@ -17,6 +17,7 @@ import threading
 import time
 import uuid
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -40,6 +41,7 @@ from spark_timely.log.commit import add_columns, append, discard, drop_unclaimed
 from spark_timely.log.compaction import CompactionReport, compact, merge_progress_files, merge_small_files
 from spark_timely.log.files.format import LogFormat, check_stream_name
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES, check_codec, side_by_side, write_progress_file
+from spark_timely.log.forgetting import forget, forget_inline
 from spark_timely.log.machine.decide import closed_stream, missing_stream
 from spark_timely.log.machine.since import check_may_read, needed_from
 from spark_timely.log.machine.state import (
@@ -914,13 +916,21 @@ class Log:
         stream : str, optional
             Only messages of this stream.
 
+        Raises
+        ------
+        SinceViolationError
+            If since has passed a bound. Without a lower one, or with the log's minimum, a stream begins with what it
+            has not forgotten, and updates of a collection stand at since where they were before.
+
         Notes
         -----
         For answers that fit the memory of one process. Reads only files and row groups that may hold
         what is asked for.
         """
         schema = self.format.data_schema
-        return read_rows(self, self.files(), schema, lower=lower, upper=upper, columns=columns, stream=stream)
+        return read_rows(
+            self, self.files(), schema, forgets=True, lower=lower, upper=upper, columns=columns, stream=stream
+        )
 
     def dead(self, *, stream: str | None = None) -> pa.Table:
         """Return the dead letters: rows that were late, with the reason, ordered by time."""
@@ -999,13 +1009,37 @@ class Log:
 
     # Whole log -----------------------------------------------------------------------------------
 
-    def verify(self) -> VerifyReport:
+    def verify(self, *, since: FrontierLike | None = None) -> VerifyReport:
         """Check the whole log against the protocol, and compute its canonical hash.
 
-        See `spark_timely.log.verify.verify_log`.
+        Of a log that has forgotten only what can still be told is judged.
+
+        Parameters
+        ----------
+        since : frontier, optional
+            Compute the hash of what the log says relative to it: of a stream of messages at times beyond it, of a
+            collection of updates moved to it. That one does not change when the log forgets what is before; the hash of
+            all that is there does.
+
+        Raises
+        ------
+        SinceViolationError
+            If the log has forgotten more than that.
+        NotBeyondError
+            If the log's frontier has not passed it.
+
+        Examples
+        --------
+        >>> from spark_timely.log import MemoryLog
+        >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
+        >>> state = log.writer(owner="me").append(pa.table({"_time": [3, 6], "v": [1, 2]}), advance_to=9).state
+        >>> before = log.verify(since=[5]).digest
+        >>> _ = log.allow_compaction([5]), log.compact(logical=True)
+        >>> log.verify(since=[5]).digest == before
+        True
         """
         with self.as_it_is():
-            return verify_log(self)
+            return verify_log(self, since=None if since is None else self.domain.parse_frontier(since))
 
     def describe(self) -> dict[str, Any]:
         """Return facts about the log, as plain values.
@@ -1048,7 +1082,9 @@ class Log:
 
     # Upkeep --------------------------------------------------------------------------------------
 
-    def compact(self, *, target_file_size: int | str = TARGET_FILE_BYTES, min_files: int = 2) -> CompactionReport:
+    def compact(
+        self, *, target_file_size: int | str = TARGET_FILE_BYTES, min_files: int = 2, logical: bool = False
+    ) -> CompactionReport:
         """Merge small files into larger ones; changes no answer. See `spark_timely.log.compaction`.
 
         Parameters
@@ -1057,11 +1093,30 @@ class Log:
             Size of a file that is large enough: bytes, or text such as ``"64mb"``.
         min_files : int
             Fewest files that are worth a merge, 2 or more.
+        logical : bool
+            Whether to forget before what `allow_compaction` lets go: messages of a stream at times not beyond since are
+            deleted, updates of a collection move to since and are summed. The files that held them stay on disk until
+            a vacuum. Versions of this library that do not know since cannot open the log afterwards.
+
+        Examples
+        --------
+        >>> from spark_timely.log import MemoryLog
+        >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,), kind="collection")
+        >>> rows = pa.table({"_time": [1, 2, 3], "v": [7, 7, 7], "_diff": [1, 1, 1]})
+        >>> state = log.writer(owner="me").append(rows, advance_to=9).state
+        >>> log.allow_compaction([5])
+        Antichain.of(5)
+        >>> log.compact(logical=True).forgotten.rows_removed
+        2
+        >>> log.messages().select(["_time", "_diff", "v"]).to_pylist()
+        [{'_time': 5, '_diff': 3, 'v': 7}]
         """
         with self._lock:
-            report = compact(self._states, target_file_size=target_file_size, min_files=min_files)
+            size = size_of(f"could not compact log {self.path!r}", "target_file_size", target_file_size)
+            forgotten = forget(self._states, target_file_size=size) if logical else None
+            report = compact(self._states, target_file_size=size, min_files=min_files)
             self.tidy()
-            return report
+            return replace(report, forgotten=forgotten)
 
     def _maintain(self, state: StreamState) -> None:
         """Keep what a commit costs flat. Its failure is a warning: the commit has happened, and upkeep comes again."""
@@ -1090,6 +1145,7 @@ class Log:
             with self._upkeep(_MERGING):
                 merge_progress_files(states, stream, self.merge_every)
                 if self.auto_compact:
+                    forget_inline(states)
                     merge_small_files(states, stream, self.merge_every)
                 self._put_off.pop(_MERGING, None)
         with self._upkeep(_TIDYING):

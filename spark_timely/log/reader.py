@@ -8,6 +8,9 @@ Invariants
    may be nested.
 4. No row is contained fewer than zero times, nor more than 2^63 − 1 times.
 5. Sums are exact: on the way they may be larger than 64 bits, so that it does not matter how the updates were cut.
+6. What compaction may forget is not seen, whether or not files were rewritten yet: messages of a stream at times not
+   beyond since are gone, updates of a collection stand at since. A bound that could not be told from others any more
+   is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from spark_timely.log.arguments import check_text, check_whole, names_of
 from spark_timely.log.files.parquet import read_file, side_by_side
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.history import History
-from spark_timely.log.machine.since import needed_by_contents
+from spark_timely.log.machine.since import as_of_since, needed_by_contents, needed_from
 from spark_timely.log.machine.state import states_by_seq, stream_codes
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeType
@@ -46,7 +49,56 @@ if TYPE_CHECKING:
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.machine.state import StreamState
     from spark_timely.log.streams import CaptureLog
+    from spark_timely.time.arrays import IntArray
     from spark_timely.time.domain import FrontierLike, TimeLike
+
+
+def check_between(
+    log: CaptureLog, lower: Antichain | None, upper: Antichain | None, *, what: str | None = None
+) -> None:
+    """Refuse a range of times of which a bound is not to be told any more; that of all times always is.
+
+    Parameters
+    ----------
+    log : CaptureLog
+    lower, upper : Antichain, optional
+    what : str, optional
+        For the error: what cannot be done; ``read log … from …`` unless given.
+
+    Raises
+    ------
+    SinceViolationError
+    """
+    domain = log.domain
+    for bound, word in ((lower, "from"), (upper, "up to")):
+        if bound is not None and bound != domain.minimum_frontier:
+            said = what or f"read log {log.path!r} {word} {domain.render_frontier(bound)}"
+            log.check_may_read(needed_from(log.kind, bound, domain.minimum), what=said)
+
+
+def seen_rows(log: CaptureLog, table: pa.Table, since: Antichain | None = None) -> tuple[pa.Table, IntArray]:
+    """Return rows of a file of messages as the log has them now, and their times (invariant 6).
+
+    Parameters
+    ----------
+    log : CaptureLog
+    table : pyarrow.Table
+        With the columns of times. Not modified.
+    since : Antichain, optional
+        The log's, or a later one.
+    """
+    domain, since = log.domain, log.since() if since is None else since
+    times = domain.from_columns(table)
+    if since == domain.minimum_frontier or not table.num_rows:
+        return table, times
+    moved, kept = as_of_since(log.kind, since, times)
+    if kept is not None:
+        return table.filter(pa.array(kept)), moved[kept]
+    if log.kind == "collection" and (moved != times).any():
+        for name, column in domain.to_columns(moved).items():
+            number = table.schema.get_field_index(name)
+            table = table.set_column(number, table.schema.field(number), column)
+    return table, moved
 
 
 def read_rows(
@@ -54,6 +106,7 @@ def read_rows(
     index: FileIndex,
     schema: pa.Schema,
     *,
+    forgets: bool = False,
     lower: FrontierLike | None = None,
     upper: FrontierLike | None = None,
     columns: str | Sequence[str] | None = None,
@@ -68,6 +121,8 @@ def read_rows(
         The files.
     schema : pyarrow.Schema
         Of the rows in them.
+    forgets : bool
+        Whether they are messages, which compaction forgets.
     lower, upper, columns, stream
         As in `spark_timely.log.log.Log.messages`.
 
@@ -75,11 +130,15 @@ def read_rows(
     ------
     SchemaMismatchError
         If there is no such column.
+    SinceViolationError
+        If what is beyond `lower`, or `upper`, cannot be told any more.
     """
     attempt = f"could not read log {log.path!r}"
     check_text(attempt, "stream", stream, optional=True)
     low = None if lower is None else log.domain.parse_frontier(lower)
     high = None if upper is None else log.domain.parse_frontier(upper)
+    if forgets:
+        check_between(log, low, high)
     chosen_columns = None if columns is None else names_of(attempt, "columns", columns)
     unknown = [c for c in chosen_columns or () if c not in schema.names]
     if unknown:
@@ -96,7 +155,8 @@ def read_rows(
     if stream is not None:
         chosen &= index.may_hold_stream(stream)
     paths = index.paths[chosen].tolist()
-    parts = side_by_side(log.storage, lambda path: _range_of(log, path, part, low, high, stream), paths)
+    since = log.since() if forgets else log.domain.minimum_frontier
+    parts = side_by_side(log.storage, lambda path: _range_of(log, path, part, low, high, stream, since), paths)
     table = (
         pa.concat_tables(parts) if parts else pa.schema([f.with_nullable(nullable=True) for f in part]).empty_table()
     )
@@ -105,12 +165,17 @@ def read_rows(
 
 
 def _range_of(
-    log: CaptureLog, path: str, schema: pa.Schema, low: Antichain | None, high: Antichain | None, stream: str | None
+    log: CaptureLog,
+    path: str,
+    schema: pa.Schema,
+    low: Antichain | None,
+    high: Antichain | None,
+    stream: str | None,
+    since: Antichain,
 ) -> pa.Table:
-    table = read_file(log.storage, path, schema)
+    table, times = seen_rows(log, read_file(log.storage, path, schema), since)
     keep = np.ones(table.num_rows, dtype=np.bool_)
     if low is not None or high is not None:
-        times = log.domain.from_columns(table)
         if low is not None:
             keep &= low.beyond(times)
         if high is not None:
@@ -158,7 +223,7 @@ def events_of(
         parts = []
         for path in paths:
             if path not in read:
-                read[path] = read_file(log.storage, path, log.format.data_schema)
+                read[path], _ = seen_rows(log, read_file(log.storage, path, log.format.data_schema))
             table = read[path]
             mine = pc.and_(pc.equal(table["_stream"], state.stream), pc.equal(table["_seq"], state.seq))
             parts.append(table.filter(mine))
@@ -235,7 +300,7 @@ def _consolidated(table: pa.Table, payload: pa.Schema, diff: str) -> tuple[pa.Ta
     first = np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(axis=1)])
     starts = np.flatnonzero(first)
     diffs = np.asarray(table[diff].to_numpy(), np.int64)[order]
-    sums, fits = _exact_sums(diffs, starts)
+    sums, fits = exact_sums(diffs, starts)
     kept = fits & (sums != 0)
     rows = table.select(payload.names).take(pa.array(order[starts[kept]]))
     rows = rows.append_column(table.schema.field(diff), pa.array(sums[kept], pa.int64()))
@@ -243,10 +308,24 @@ def _consolidated(table: pa.Table, payload: pa.Schema, diff: str) -> tuple[pa.Ta
     return rows, table.take(pa.array(order[beyond]))
 
 
-def _exact_sums(
+def exact_sums(
     diffs: npt.NDArray[np.int64], starts: npt.NDArray[np.intp]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return the sum of each group, and whether 64 bits hold it."""
+    """Return the sum of each group, and whether 64 bits hold it.
+
+    Parameters
+    ----------
+    diffs : ndarray of int64, shape (n,)
+        Group by group.
+    starts : ndarray of int, shape (m,)
+        Where groups begin.
+
+    Examples
+    --------
+    >>> sums, fits = exact_sums(np.array([1, 2, 2**62, 2**62]), np.array([0, 2]))
+    >>> sums[0].item(), fits.tolist()
+    (3, [True, False])
+    """
     # Neither sum of halves overflows before 2**31 rows.
     high = np.add.reduceat(diffs >> 32, starts)
     low = np.add.reduceat(diffs & 0xFFFFFFFF, starts)

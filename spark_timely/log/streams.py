@@ -35,7 +35,7 @@ from spark_timely.protocol.rules import StreamCounts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from spark_timely.log.files.format import LogFormat
+    from spark_timely.log.files.format import LogFormat, LogKind
     from spark_timely.log.files.index import FileIndex, LiveFiles
     from spark_timely.log.machine.state import CommitOutcome, CommitRequest
     from spark_timely.log.store.base import Store
@@ -76,7 +76,7 @@ class CaptureLog(Protocol):
         """Types of its times, and the minimum."""
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> LogKind:
         """`stream` or `collection`."""
 
     @property

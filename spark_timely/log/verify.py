@@ -6,6 +6,8 @@ Invariants
    unclaimed or that another stream held, and each commit has as many messages, and at such times, as its progress
    rows say.
 2. All violations are reported, not only the first one.
+3. Of a log that has forgotten only what can still be told is judged: how many messages a commit has is, where none of
+   them may have been deleted, moved or summed.
 """
 
 from __future__ import annotations
@@ -20,16 +22,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_timely.canonical.state import CanonicalState
-from spark_timely.errors import DataLossError, ProtocolError, described
-from spark_timely.log.files.format import in_schema
+from spark_timely.errors import DataLossError, NotBeyondError, ProtocolError, described
+from spark_timely.log.files.format import FORGETFUL_VERSION, in_schema
 from spark_timely.log.files.parquet import corrupt, open_parquet
+from spark_timely.log.machine.since import as_of_since, is_later, needed_from
 from spark_timely.log.machine.state import OPEN_STREAM, StreamState, states_by_seq, stream_codes
 from spark_timely.protocol.event import StreamEvents
 from spark_timely.protocol.rules import StreamCounts, verify_events
 from spark_timely.time.arrays import IntArray, minimal, unique_times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from spark_timely.log.streams import CaptureLog
     from spark_timely.time.antichain import Antichain
@@ -76,6 +79,22 @@ class VerifyReport:
         return self.digest
 
 
+def _check_relative(log: CaptureLog, since: Antichain) -> None:
+    """Refuse a hash relative to what the log has passed, or has not reached."""
+    domain = log.domain
+    what = f"compute the hash of log {log.path!r} relative to {domain.render_frontier(since)}"
+    log.check_may_read(since, what=what)
+    needed = needed_from(log.kind, log.frontier(), domain.minimum)
+    if since.is_empty or not since.less_equal_frontier(needed):
+        msg = f"could not {what}: found frontier={domain.render_frontier(log.frontier())}"
+        raise NotBeyondError(
+            msg,
+            hint="give a since that the frontier has passed",
+            time=since.to_json(),
+            frontier=log.frontier().to_json(),
+        )
+
+
 class _Tally:
     """Messages per commit, gathered file by file: how many, bounds, and minimal times."""
 
@@ -104,12 +123,15 @@ class _Tally:
             self.bounds[key], self.minima[key] = bounds, least
 
 
-def verify_log(log: CaptureLog) -> VerifyReport:
+def verify_log(log: CaptureLog, *, since: Antichain | None = None) -> VerifyReport:
     """Check a log as a whole, and compute its canonical hash.
 
     Parameters
     ----------
     log : CaptureLog
+    since : Antichain, optional
+        Compute the hash of what the log says relative to it: of a stream of messages at times beyond it, of a
+        collection of updates moved to it. That one is the same before and after the log has forgotten what is before.
 
     Returns
     -------
@@ -121,6 +143,8 @@ def verify_log(log: CaptureLog) -> VerifyReport:
     """
     log.refresh()
     form, domain = log.format, log.domain
+    if since is not None:
+        _check_relative(log, since)
     problems: list[str] = []
     tally = _Tally(domain.arity)
     state = CanonicalState(form.payload, domain.arity)
@@ -130,8 +154,14 @@ def verify_log(log: CaptureLog) -> VerifyReport:
             for table in row_groups(log, path, form.data_schema):
                 times = domain.from_columns(table)
                 diffs = table["_diff"].to_numpy() if form.kind == "collection" else None
-                state.add(table, times, diffs)
                 tally.add(table["_stream"], np.asarray(table["_seq"].to_numpy(), np.int64), times)
+                if since is not None:
+                    seen, kept = as_of_since(form.kind, since, times)
+                    if kept is not None:
+                        table, seen = table.filter(pa.array(kept)), seen[kept]
+                    state.add(table, seen, diffs)
+                    continue
+                state.add(table, times, diffs)
         except DataLossError as error:
             problems.append(described(error))
     dead = log.dead_files()
@@ -194,6 +224,7 @@ def _check_stream(
 ) -> list[str]:
     """Return what is wrong with one stream."""
     problems: list[str] = []
+    lasting = _lasting(log)
     seqs = [s.seq for s in commits]
     if seqs != list(range(len(seqs))):
         gaps = sorted(set(range(max(seqs) + 1)) - set(seqs))
@@ -206,7 +237,12 @@ def _check_stream(
     for one in commits:
         key = (name, one.seq)
         n_rows = tally.rows.get(key, 0)
-        if n_rows != one.rows:
+        if not lasting(one):
+            if log.kind == "stream" and n_rows > (one.rows or 0):
+                problems.append(
+                    f"stream {name!r} at seq={one.seq}: found {n_rows} messages, its progress says {one.rows}"
+                )
+        elif n_rows != one.rows:
             problems.append(f"stream {name!r} at seq={one.seq}: found {n_rows} messages, its progress says {one.rows}")
         elif n_rows and one.bounds is not None and not np.array_equal(tally.bounds[key], one.bounds):
             problems.append(
@@ -242,6 +278,21 @@ def _check_stream(
     except ProtocolError as error:
         problems.append(error.message)
     return problems
+
+
+def _lasting(log: CaptureLog) -> Callable[[StreamState], bool]:
+    """Return what tells whether all messages of a commit are there as they were written (invariant 3)."""
+    since = log.since()
+    if log.format.version < FORGETFUL_VERSION:
+        return lambda _: True
+
+    def lasting(state: StreamState) -> bool:
+        if state.bounds is None:
+            return True
+        least = state.bounds[:1]
+        return bool((since.beyond(least) if log.kind == "stream" else is_later(since, least))[0])
+
+    return lasting
 
 
 def _check_opening(

@@ -197,9 +197,9 @@ def test_log_of_a_newer_version_is_refused(path: Path) -> None:
     def newer(action: dict[str, Any]) -> None:
         if "metaData" in action:
             text = action["metaData"]["schemaString"]
-            action["metaData"]["schemaString"] = text.replace('\\"version\\": 2', '\\"version\\": 3')
+            action["metaData"]["schemaString"] = text.replace('\\"version\\": 2', '\\"version\\": 4')
 
-    with pytest.raises(LogFormatError, match=r"format version=3, this library uses 2 — hint: upgrade"):
+    with pytest.raises(LogFormatError, match=r"format version=4, this library uses 2 and 3 — hint: upgrade"):
         open_log(edited(path, newer))
 
 

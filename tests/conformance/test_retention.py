@@ -57,7 +57,8 @@ def test_since_moves_as_far_as_the_frontier_needs(maker: LogMaker) -> None:
         other = maker.another(log)
         assert other.since() == log.since()
         assert other.verify().legal
-        assert other.messages().num_rows == 5
+        # Not rewritten, and seen as if it were.
+        assert other.messages().num_rows == (0 if log is stream else 5)
 
 
 def test_complete_log_may_forget_all_but_by_a_time(maker: LogMaker) -> None:

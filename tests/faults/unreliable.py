@@ -174,6 +174,10 @@ class UnreliableStore:
         """Add columns, or not, and say so, or not."""
         self._toss(lambda: self.inner.add_columns(columns), None)
 
+    def raise_format(self, version: int) -> None:
+        """Raise the format, or not, and say so, or not."""
+        self._toss(lambda: self.inner.raise_format(version), None)
+
     def _toss(self, commit: Callable[[], None], land: Callable[[Store], None] | None) -> None:
         if self.before_commit is not None:
             self.before_commit()

@@ -38,6 +38,7 @@ from spark_timely.log import Log
 from spark_timely.log.files.format import check_stream_name
 from spark_timely.log.machine.decide import decide_open
 from spark_timely.log.machine.state import CommitOutcome
+from spark_timely.log.reader import check_between
 from spark_timely.log.writer import StreamWriter
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray, as_times
@@ -75,10 +76,13 @@ def collection_messages(
         If the log is no collection.
     SchemaMismatchError
         If the columns do not fit the types.
+    SinceViolationError
+        If updates at times not beyond `up_to` cannot be told from others any more.
 
     Notes
     -----
-    Updates are consolidated: a record and a time have one diff, and none where it would be 0.
+    Updates at times before since stand at since. Updates are consolidated: a record and a time have one diff, and none
+    where it would be 0.
 
     Examples
     --------
@@ -98,7 +102,11 @@ def collection_messages(
     selection = Selection.parse(columns, casts)
     types = chosen_types(log, types, selection)
     encoder = CaptureEncoder(time=types.time, record=types.record)
-    end = log.frontier() if up_to is None else log.frontier().meet(log.domain.parse_frontier(up_to))
+    end = log.frontier()
+    if up_to is not None:
+        upper = log.domain.parse_frontier(up_to)
+        check_between(log, None, upper, what=f"export log {log.path!r} up to {log.domain.render_frontier(upper)}")
+        end = end.meet(upper)
     times, counts = times_of(log, None, end)
     held = [*still_to_come(times, end), end.times.reshape(-1, log.domain.arity)]
     lower = Antichain.of(log.domain.minimum)

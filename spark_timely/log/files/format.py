@@ -5,7 +5,9 @@ Invariants
 1. Our columns come first and are found by name; no payload column may have such a name.
 2. What holds for the whole log (format version, kind, types and minimum of times, nullability of
    payload columns) is kept in the metadata of the column `_event`, as JSON under `timely.log`.
-3. Another format version than `FORMAT_VERSION` is refused; unknown facts of the known version are ignored.
+3. Another format version than those of `FORMAT_VERSIONS` is refused; unknown facts of a known version are ignored.
+   A log that has forgotten is of a later one than it began with: a library that does not know of forgetting would take
+   what is left for all there ever was.
 4. In the table every payload column may be null, because progress rows have no payload; what the
    producer declared is in the metadata and holds for messages.
 """
@@ -36,7 +38,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
-FORMAT_VERSION = 2
+FORMAT_VERSION: Final = 2
+"""Of a log that begins."""
+FORGETFUL_VERSION: Final = 3
+"""Of a log of which anything was forgotten: messages deleted or moved, commits replaced."""
+FORMAT_VERSIONS: Final = (FORMAT_VERSION, FORGETFUL_VERSION)
 METADATA_KEY = "timely.log"
 EVENTS = ("message", "progress", "dead", "since", "retain")
 LogKind: TypeAlias = Literal["stream", "collection"]
@@ -671,12 +677,13 @@ class LogFormat:
             version = int(facts["version"])
         except (ValueError, KeyError, TypeError) as error:
             raise _unreadable_facts(path, text) from error
-        if version != FORMAT_VERSION:
-            msg = f"could not open log {path!r}: found format version={version}, this library uses {FORMAT_VERSION}"
+        if version not in FORMAT_VERSIONS:
+            used = " and ".join(map(str, FORMAT_VERSIONS))
+            msg = f"could not open log {path!r}: found format version={version}, this library uses {used}"
             raise LogFormatError(
                 msg,
                 hint="upgrade spark-timely"
-                if version > FORMAT_VERSION
+                if version > max(FORMAT_VERSIONS)
                 else "replay the log with the version of spark-timely that wrote it, and capture it into a new log",
                 context={"path": path, "version": version},
             )

@@ -27,6 +27,7 @@ from spark_timely.time.text import moment_text
 
 if TYPE_CHECKING:
     from spark_timely.log.files.format import LogKind
+    from spark_timely.time.arrays import BoolArray, IntArray
     from spark_timely.time.domain import TimeDomain
 
 
@@ -75,12 +76,69 @@ def needed_by_changes(frontier: Antichain, minimum: tuple[int, ...]) -> Antichai
 def needed_from(kind: LogKind, frontier: Antichain, minimum: tuple[int, ...]) -> Antichain:
     """Return what a replay needs that stands at a frontier; of a stream, whose messages never move, the frontier.
 
+    The same is needed to tell rows at times not beyond a frontier from the others, wherever the reading begins.
+
     Examples
     --------
     >>> needed_from("stream", Antichain.of(5), (0,)), needed_from("collection", Antichain.of(5), (0,))
     (Antichain.of(5), Antichain.of(4))
     """
     return frontier if kind == "stream" else needed_by_changes(frontier, minimum)
+
+
+def is_later(since: Antichain, times: IntArray) -> BoolArray:
+    """Return which times are later than a time of since: rows there are neither moved nor summed, shape (n,).
+
+    Examples
+    --------
+    >>> is_later(Antichain.of(5), np.array([[4], [5], [6]])).tolist()
+    [False, False, True]
+    >>> is_later(Antichain.of((2, 2)), np.array([[2, 2], [0, 9], [2, 3]])).tolist()
+    [False, False, True]
+    """
+    found = np.zeros(times.shape[0], np.bool_)
+    for element in since.times:  # one turn per time of since
+        found |= (times >= element).all(axis=1) & (times > element).any(axis=1)
+    return found
+
+
+def moved_to(since: Antichain) -> tuple[int, ...]:
+    """Return the time to which updates move, each coordinate that is lower: the least of since in each coordinate.
+
+    So it is in products of integers: what a time cannot be told from, seen from since, is the greatest of both.
+
+    Examples
+    --------
+    >>> moved_to(Antichain.of((1, 4), (3, 2)))
+    (1, 2)
+    """
+    found: tuple[int, ...] = tuple(np.asarray(since.times, np.int64).min(axis=0).tolist())
+    return found
+
+
+def as_of_since(kind: LogKind, since: Antichain, times: IntArray) -> tuple[IntArray, BoolArray | None]:
+    """Return what is left of rows at these times: where they stand, and which; None is for all of them.
+
+    The rows of a file that was not rewritten yet, seen so, are those of one that was.
+
+    Parameters
+    ----------
+    kind : str
+        Of a stream, rows at times not beyond since are gone; those of a collection move to since.
+    since : Antichain
+    times : ndarray of int64, shape (n, k)
+
+    Examples
+    --------
+    >>> as_of_since("collection", Antichain.of(5), np.array([[3], [7]]))[0].tolist()
+    [[5], [7]]
+    >>> as_of_since("stream", Antichain.of(5), np.array([[3], [7]]))[1].tolist()
+    [False, True]
+    """
+    if kind == "stream":
+        kept = since.beyond(times)
+        return times, None if kept.all() else kept
+    return np.maximum(times, np.array([moved_to(since)], np.int64)), None
 
 
 def may_read(since: Antichain, needed: Antichain) -> bool:

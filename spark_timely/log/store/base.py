@@ -7,7 +7,7 @@ Invariants
 ----------
 1. A commit adds and removes files all or nothing, and appears to every handle in one order.
 2. A commit fails with `LostRaceError` if, since the handle's snapshot, another commit carried one of
-   its app ids, or added columns; or any commit at all happened, where it is exclusive.
+   its app ids, added columns, or raised the format; or any commit at all happened, where it is exclusive.
 3. A handle sees other commits, and its own, only when it is refreshed.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from spark_timely.log.files.format import EVENTS
@@ -117,6 +118,17 @@ class Store(Protocol):
             If it is unclear whether it happened.
         """
 
+    def raise_format(self, version: int) -> None:
+        """Give the log a later format version, in a commit from the snapshot.
+
+        Raises
+        ------
+        LostRaceError
+            If others changed columns or facts since.
+        StorageError
+            If it is unclear whether it happened.
+        """
+
     def flush(self) -> None:
         """Make the commits of the snapshot outlast a power cut, whoever made them.
 
@@ -157,8 +169,8 @@ class Store(Protocol):
         """Return what is wrong with the upkeep of the table, as sentences for people."""
 
 
-_COLUMNS = "#columns"
-"""Marks a commit that added columns; no app id has such a name."""
+_FORMAT = "#format"
+"""Marks a commit that changed the format; no app id has such a name."""
 
 
 class MemoryTable:
@@ -225,7 +237,7 @@ class MemoryStore:
         ids = frozenset(app for app, _ in apps)
         with self.table.lock:
             since = self.table.commits[self.version + 1 :]
-            if (exclusive and since) or any(ids & other or _COLUMNS in other for other in since):
+            if (exclusive and since) or any(ids & other or _FORMAT in other for other in since):
                 raise self._lost()
             for file in removes:
                 self.table.files.pop(file.path, None)
@@ -235,11 +247,18 @@ class MemoryStore:
 
     def add_columns(self, columns: pa.Schema) -> None:
         """Add columns, in a commit from the snapshot."""
+        self._change(self.format.extended(columns))
+
+    def raise_format(self, version: int) -> None:
+        """Give the log a later format version, in a commit from the snapshot."""
+        self._change(replace(self.format, version=version))
+
+    def _change(self, form: LogFormat) -> None:
         with self.table.lock:
-            if any(_COLUMNS in other for other in self.table.commits[self.version + 1 :]):
+            if any(_FORMAT in other for other in self.table.commits[self.version + 1 :]):
                 raise self._lost()
-            self.table.form = self.format.extended(columns)
-            self.table.commits.append(frozenset({_COLUMNS}))
+            self.table.form = form
+            self.table.commits.append(frozenset({_FORMAT}))
 
     def _lost(self) -> LostRaceError:
         msg = f"could not commit to {self.path!r}: found version={len(self.table.commits) - 1}"

@@ -40,6 +40,7 @@ import json
 import math
 import os
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -59,7 +60,7 @@ from spark_timely.errors import (
     TimelyError,
     shown,
 )
-from spark_timely.log.files.format import LogFormat
+from spark_timely.log.files.format import METADATA_KEY, LogFormat
 from spark_timely.log.files.index import LiveFiles, index_adds, index_files
 from spark_timely.log.machine.commit_loop import MOST_ATTEMPTS, LostRaceError
 from spark_timely.log.store.base import App
@@ -84,7 +85,7 @@ from spark_timely.log.store.scratch import (
     NO_HOOKS,
     SCRATCH_OPTIONS,
     MirroredTable,
-    entry_of_columns,
+    entry_of_change,
     mirrored_table,
     scratch_table,
 )
@@ -100,6 +101,8 @@ from spark_timely.masking import masked_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from deltalake.table import TableAlterer
 
     from spark_timely.log.machine.state import DataFile
     from spark_timely.log.store.storage import TableStorage
@@ -911,14 +914,24 @@ class DeltaStore:
 
     def add_columns(self, columns: pa.Schema) -> None:
         """Add columns, in a commit from the snapshot."""
+        fields = list(Schema.from_arrow(columns).fields)
+        self._change(lambda alter: alter.add_columns(fields, post_commithook_properties=NO_HOOKS))
+
+    def raise_format(self, version: int) -> None:
+        """Give the log a later format version, in a commit from the snapshot."""
+        facts = {METADATA_KEY: replace(self.format, version=version).facts()}
+        self._change(lambda alter: alter.set_column_metadata("_event", facts, post_commithook_properties=NO_HOOKS))
+
+    def _change(self, change: Callable[[TableAlterer], None]) -> None:
+        """Change columns, or what is said of them, in a commit from the snapshot."""
         try:
             if self._own:
-                entry = entry_of_columns(self._handle() if self.storage.local else self._opened(), columns)
+                entry = entry_of_change(self._handle() if self.storage.local else self._opened(), change)
                 self._put_behind(partial(signed, entry), lambda other: other.changes_table)
                 return
-            table, fields = self._handle(), list(Schema.from_arrow(columns).fields)
+            table = self._handle()
             with delta_call(self.path):
-                table.alter.add_columns(fields, post_commithook_properties=NO_HOOKS)
+                change(table.alter)
             self._flush_entries(self.version + 1)
         except (DeltaError, OSError) as error:
             raise self._failed(error) from error

@@ -20,7 +20,7 @@ from typing import Final
 from spark_timely.log.store.entries import check_whole, parse_entry
 
 # Of `spark_timely.log.files.format`, which loads pyarrow; a test compares.
-FORMAT_VERSION: Final = 2
+FORMAT_VERSIONS: Final = (2, 3)
 METADATA_KEY: Final = "timely.log"
 
 # What the log of a table consists of where nothing is odd; else somebody else writes to it, or died in between.
@@ -104,7 +104,7 @@ def _found(where: str) -> tuple[str, list[int]] | None:
         protocol.min_reader_version == 1
         and metadata.configuration.get("delta.columnMapping.mode", "none") == "none"
         and list(metadata.partition_columns) == ["_event"]
-        and log.get("version") == FORMAT_VERSION
+        and log.get("version") in FORMAT_VERSIONS
         and len(log.get("times", ())) == 1
     )
     if not plain:

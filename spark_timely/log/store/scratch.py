@@ -18,15 +18,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-from deltalake import PostCommitHookProperties, Schema
+from deltalake import PostCommitHookProperties
 
 from spark_timely.log.store.delta_calls import DeltaTable, delta_call
 from spark_timely.log.store.entries import check_whole, entry_path
 from spark_timely.log.store.keys import client_options
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
+
+    from deltalake.table import TableAlterer
 
     from spark_timely.log.store.storage import TableStorage
 
@@ -209,19 +210,20 @@ def metadata_action(table: DeltaTable) -> dict[str, Any]:
     }
 
 
-def entry_of_columns(table: DeltaTable, columns: pa.Schema) -> bytes:
-    """Return the entry by which delta-rs adds columns to a table.
+def entry_of_change(table: DeltaTable, change: Callable[[TableAlterer], None]) -> bytes:
+    """Return the entry by which delta-rs changes the columns of a table, or what is said of them.
 
     Parameters
     ----------
     table : DeltaTable
         Its newest version. Not changed.
-    columns : pyarrow.Schema
+    change : callable
+        What to do.
 
     Raises
     ------
     DeltaError
-        If it cannot add them.
+        If it cannot do it.
     """
     protocol = table.protocol()
     features = {"readerFeatures": protocol.reader_features, "writerFeatures": protocol.writer_features}
@@ -238,7 +240,7 @@ def entry_of_columns(table: DeltaTable, columns: pa.Schema) -> bytes:
     with scratch_table() as folder:
         (folder / "_delta_log").mkdir()
         (folder / entry_path(0)).write_text("\n".join(map(json.dumps, actions)) + "\n", encoding="utf-8")
-        copy, fields = DeltaTable(folder, storage_options=SCRATCH_OPTIONS), list(Schema.from_arrow(columns).fields)
+        copy = DeltaTable(folder, storage_options=SCRATCH_OPTIONS)
         with delta_call(folder):
-            copy.alter.add_columns(fields, post_commithook_properties=NO_HOOKS)
+            change(copy.alter)
         return (folder / entry_path(1)).read_bytes()

@@ -74,11 +74,11 @@ def test_facts_come_back_from_the_table() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "found"),
     [
-        ({"version": 3}, LogFormatError, "format version=3, this library uses 2 — hint: upgrade"),
+        ({"version": 4}, LogFormatError, "format version=4, this library uses 2 and 3 — hint: upgrade"),
         (
             {"version": 1},
             LogFormatError,
-            "format version=1, this library uses 2 — hint: replay the log with the version",
+            "format version=1, this library uses 2 and 3 — hint: replay the log with the version",
         ),
         ({"version": "x"}, LogFormatError, "unreadable facts"),
         ({"times": ["nanoseconds"]}, LogFormatError, "unreadable facts"),

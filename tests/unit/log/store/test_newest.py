@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spark_timely.log import Log
-from spark_timely.log.files.format import FORMAT_VERSION, METADATA_KEY
+from spark_timely.log.files.format import FORMAT_VERSIONS, METADATA_KEY
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store import newest
 
@@ -34,7 +34,7 @@ def same(path: str) -> None:
 
 
 def test_constants_are_those_of_the_format() -> None:
-    assert (newest.FORMAT_VERSION, newest.METADATA_KEY) == (FORMAT_VERSION, METADATA_KEY)
+    assert (newest.FORMAT_VERSIONS, newest.METADATA_KEY) == (FORMAT_VERSIONS, METADATA_KEY)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -119,8 +119,8 @@ def half_written(log: Log) -> None:
 
 def of_a_newer_version(log: Log) -> None:
     for entry in Path(log.path, "_delta_log").glob("*.json"):
-        newer = entry.read_text().replace('\\"version\\": 2', '\\"version\\": 3')
-        entry.write_text(newer.replace('\\\\\\"version\\\\\\": 2', '\\\\\\"version\\\\\\": 3'))
+        newer = entry.read_text().replace('\\"version\\": 2', '\\"version\\": 4')
+        entry.write_text(newer.replace('\\\\\\"version\\\\\\": 2', '\\\\\\"version\\\\\\": 4'))
 
 
 @pytest.mark.parametrize("harm", [cut, empty, copied, half_written, of_a_newer_version])

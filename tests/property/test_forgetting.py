@@ -1,0 +1,364 @@
+"""Logs that forget, of random histories: answers at since and after it stay, whenever files are rewritten.
+
+The oracle is a list of all that was ever written, and what it says of a since is written down here again: an update
+stands at the least upper bound of its time and of the greatest lower bound of since.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as s
+
+from spark_timely.canonical.state import CanonicalState
+from spark_timely.errors import SinceViolationError
+from spark_timely.log import Log, MemoryLog, forgetting, retention
+from spark_timely.log.machine import since as rules
+from spark_timely.testing.driver import Checkpoint
+from spark_timely.time.antichain import Antichain
+from tests.unit.datasource.support import drive
+
+Time = tuple[int, ...]
+Updates = Counter[tuple[Time, int]]
+
+STREAMS = ("a", "b")
+# Not made smaller: a history of many steps would take minutes.
+many = settings(
+    suppress_health_check=list(HealthCheck),
+    max_examples=max(25, settings.default.max_examples // 4),
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+)
+shapes = pytest.mark.parametrize("kind", ["stream", "collection"])
+arities = pytest.mark.parametrize("arity", [1, 2])
+
+
+def beyond(frontier: list[Time], time: Time) -> bool:
+    return any(all(x <= y for x, y in zip(low, time, strict=True)) for low in frontier)
+
+
+class World:
+    """A log, and all that was ever written into it."""
+
+    def __init__(self, kind: str, arity: int, rng: random.Random) -> None:
+        self.kind, self.arity, self.rng = kind, arity, rng
+        self.columns = ["_time"] if arity == 1 else [f"_time_{i}" for i in range(arity)]
+        self.log = MemoryLog.create(
+            pa.schema([("v", pa.int64())]),
+            times=("long",) * arity,
+            minimum=(0,) * arity,
+            kind=kind,  # type: ignore[arg-type]
+            streams=len(STREAMS),
+            merge_every=rng.choice([None, 2, 3]),
+        )
+        self.written: list[tuple[Time, int, int]] = []
+        self.writers = {name: self.log.writer(name, owner=name) for name in STREAMS}
+
+    # What is done
+
+    def append(self) -> None:
+        writer = self.writers[self.rng.choice(STREAMS)]
+        held = writer.frontier.elements
+        rows = []
+        for _ in range(self.rng.randrange(6)):
+            low = self.rng.choice(held)
+            time = tuple(x + self.rng.randrange(4) for x in low)
+            diff = self.rng.choice([1, 1, 2, -1]) if self.kind == "collection" else 1
+            rows.append((time, self.rng.randrange(3), diff))
+        to = None
+        if self.rng.random() < 0.8:
+            low = self.rng.choice(held)
+            to = [tuple(x + self.rng.randrange(3) for x in low)]
+            if self.arity == 2 and self.rng.random() < 0.4:
+                (x, y), d = to[0], self.rng.randrange(1, 4)
+                to = [(x + d, y), (x, y + d)]
+            # Of all that is held, so that the frontier only moves forward.
+            to = sorted({tuple(map(max, one, other)) for one in held for other in to})
+        table = {name: pa.array([time[i] for time, *_ in rows], pa.int64()) for i, name in enumerate(self.columns)}
+        table["v"] = pa.array([v for _, v, _ in rows], pa.int64())
+        if self.kind == "collection":
+            table["_diff"] = pa.array([diff for *_, diff in rows], pa.int64())
+        writer.append(pa.table(table), advance_to=None if to is None else Antichain([*to], self.arity))
+        self.written += rows
+
+    def forget(self) -> None:
+        frontier = [tuple(self.rng.randrange(12) for _ in range(self.arity)) for _ in range(self.rng.choice([1, 1, 2]))]
+        log = self.handle()
+        before = log.since()
+        now = log.allow_compaction(Antichain(frontier, self.arity))
+        assert before.less_equal_frontier(now)
+
+    def compact(self) -> None:
+        size = self.rng.choice([1000, 1 << 20])
+        self.handle().compact(target_file_size=size, logical=self.rng.random() < 0.8)
+
+    def handle(self) -> MemoryLog:
+        return self.log if self.rng.random() < 0.5 else self.log.another()
+
+    def step(self) -> None:
+        self.rng.choices([self.append, self.forget, self.compact], [5, 1, 1])[0]()
+
+    # What is expected
+
+    def rows(self, since: Antichain, lower: list[Time] | None = None, upper: list[Time] | None = None) -> Updates:
+        """Return what there is to read, each row as often as it was written."""
+        found: Updates = Counter()
+        for time, v, diff in self.written:
+            if self.kind == "stream":
+                if not beyond([*since.elements], time):
+                    continue
+                at = time
+            else:
+                corner = tuple(min(element[i] for element in since) for i in range(self.arity))
+                at = tuple(map(max, time, corner))
+            if (lower is None or beyond(lower, at)) and (upper is None or not beyond(upper, at)):
+                found[at, v] += diff
+        return found
+
+    def told(self, table: pa.Table) -> Updates:
+        found: Updates = Counter()
+        for row in table.to_pylist():
+            found[tuple(row[name] for name in self.columns), row["v"]] += row.get("_diff", 1)
+        return found
+
+
+def _nonzero(found: Updates) -> dict[tuple[Time, int], int]:
+    return {key: n for key, n in found.items() if n}
+
+
+def check_answers(world: World, log: Log) -> None:
+    rng, arity = world.rng, world.arity
+    since, frontier = log.since(), log.frontier()
+    everything = log.messages()
+    assert _nonzero(world.told(everything)) == _nonzero(world.rows(since))
+    for _ in range(4):
+        frontiers = [
+            Antichain([tuple(rng.randrange(14) for _ in range(arity)) for _ in range(rng.choice([1, 2]))], arity)
+            for _ in range(2)
+        ]
+        # Where the log's own frontier is, and at the beginning, is always to be read.
+        lower = rng.choice([frontiers[0], frontier, log.domain.minimum_frontier])
+        upper = rng.choice([frontiers[1], frontier, None])
+        try:
+            found = log.messages(lower=lower, upper=upper)
+        except SinceViolationError:
+            assert not {lower, upper} <= {frontier, log.domain.minimum_frontier, None}
+            continue
+        high = None if upper is None else [*upper.elements]
+        # As they were written: nothing that a replay may have had already is moved or summed.
+        moved = since if lower == log.domain.minimum_frontier else log.domain.minimum_frontier
+        assert _nonzero(world.told(found)) == _nonzero(world.rows(moved, [*lower.elements], high)), (lower, upper)
+    if world.kind == "stream":
+        return
+    for _ in range(3):
+        at = tuple(rng.randrange(12) for _ in range(arity))
+        contents: Counter[int] = Counter()
+        for time, v, diff in world.written:
+            if all(x <= y for x, y in zip(time, at, strict=True)):
+                contents[v] += diff
+        wanted = {v: n for v, n in contents.items() if n}
+        if frontier.less_equal(at) or min(wanted.values(), default=1) < 0:
+            continue
+        if not since.less_equal(at):
+            with pytest.raises(SinceViolationError):
+                log.snapshot(list(at))
+            continue
+        assert {row["v"]: row["_diff"] for row in log.snapshot(list(at)).to_pylist()} == wanted
+
+
+def run_answers(kind: str, arity: int, rng: random.Random) -> None:
+    world = World(kind, arity, rng)
+    for _ in range(rng.randrange(4, 25)):
+        world.step()
+        if rng.random() < 0.3:
+            check_answers(world, world.handle())
+    check_answers(world, world.log)
+    world.log.refresh()
+    before = world.log.verify(since=world.log.since())
+    world.log.compact(logical=True)
+    check_answers(world, world.log)
+    after = world.log.verify(since=world.log.since())
+    assert after.legal, after.problems
+    rows = [(time, v, diff) for (time, v), diff in world.rows(world.log.since()).items()]
+    state = CanonicalState(["v"], arity)
+    times = np.array([time for time, *_ in rows], np.int64).reshape(-1, arity)
+    state.add(pa.table({"v": pa.array([v for _, v, _ in rows], pa.int64())}), times, [diff for *_, diff in rows])
+    assert after.digest == before.digest == state.digest(world.log.frontier())
+
+
+@shapes
+@arities
+@many
+@given(s.randoms(use_true_random=False))
+def test_answers_of_a_log_that_forgets(kind: str, arity: int, rng: random.Random) -> None:
+    run_answers(kind, arity, rng)
+
+
+class Consumer:
+    """A replay with a checkpoint, and what it was given."""
+
+    def __init__(self, world: World, name: str | None, options: dict[str, str]) -> None:
+        self.world, self.name, self.options = world, name, {"includeTime": "true", **options}
+        self.begin()
+
+    def begin(self) -> None:
+        self.checkpoint = Checkpoint()
+        self.batches: dict[int, Any] = {}
+        self.retain()
+
+    def pinned(self) -> Antichain:
+        """Return the since that the first offset is of."""
+        for text in self.checkpoint.offsets:
+            found = json.loads(text)
+            if "frontier" in found:
+                return Antichain.from_json(
+                    found.get("asOf", found["origin"] if self.world.kind == "stream" else None)
+                    or [*self.world.log.domain.minimum_frontier.to_json()],
+                    self.world.arity,
+                )
+        return self.world.log.domain.minimum_frontier
+
+    def position(self) -> Antichain:
+        for text in reversed(self.checkpoint.offsets[: self.checkpoint.n_committed]):
+            found = json.loads(text)
+            if "frontier" in found:
+                return Antichain.from_json(found["frontier"], self.world.arity)
+        return self.world.log.domain.minimum_frontier
+
+    def retain(self) -> None:
+        if self.name is not None:
+            self.world.log.retain(self.name, self.position(), owner=self.name)
+
+    def run(self) -> None:
+        rng = self.world.rng
+        options = dict(self.options)
+        if rng.random() < 0.5:
+            options["maxTimesPerTrigger"] = rng.choice(["1", "2"])
+        try:
+            driver = drive(self.world.log, checkpoint=self.checkpoint, **options)
+            for batch in driver.available_now(fail_after=rng.choice([None, None, 0, 1])):
+                again = self.batches.get(batch.number)
+                assert again is None or self.world.told(again) == self.world.told(batch.rows)
+                self.batches[batch.number] = batch.rows
+        except SinceViolationError:
+            assert self.name is None, "a retainer was overrun"
+            self.begin()
+            return
+        self.retain()
+
+    def check(self) -> None:
+        """Compare all that was delivered, to the frontier where the consumer stands."""
+        found: Updates = Counter()
+        for rows in self.batches.values():
+            found.update(self.world.told(rows))
+        at = self.position()
+        if self.batches:
+            since = self.pinned()
+            assert _nonzero(found) == _nonzero(self.world.rows(since, None, [*at.elements])), (since, at)
+
+
+def run_replays(kind: str, arity: int, rng: random.Random) -> None:
+    world = World(kind, arity, rng)
+    consumers = [Consumer(world, "kept", {}), Consumer(world, None, {})]
+    for _ in range(rng.randrange(4, 25)):
+        world.step()
+        if rng.random() < 0.4:
+            rng.choice(consumers).run()
+    for consumer in consumers:
+        consumer.run()
+        while consumer.checkpoint.n_committed < len(consumer.checkpoint.offsets):
+            consumer.run()
+        consumer.check()
+
+
+@shapes
+@arities
+@many
+@given(s.randoms(use_true_random=False))
+def test_replays_of_a_log_that_forgets(kind: str, arity: int, rng: random.Random) -> None:
+    """One that retains where it stands loses nothing; one that does not is right, or refused and begins again."""
+    run_replays(kind, arity, rng)
+
+
+@shapes
+@arities
+@many
+@given(s.randoms(use_true_random=False))
+def test_arrival_of_a_log_that_forgets(kind: str, arity: int, rng: random.Random) -> None:
+    """Commits are delivered whole, as they were written, or refused."""
+    world = World(kind, arity, rng)
+    checkpoint, batches, ended = Checkpoint(), {}, False
+    for _ in range(rng.randrange(4, 20)):
+        world.step()
+        if rng.random() < 0.5 and not ended:
+            driver = drive(world.log, checkpoint=checkpoint, delivery="arrival", includeTime="true")
+            try:
+                for batch in driver.available_now(fail_after=rng.choice([None, 0])):
+                    again = batches.get(batch.number)
+                    assert again is None or world.told(again) == world.told(batch.rows)
+                    batches[batch.number] = batch.rows
+            except SinceViolationError:
+                ended = True
+            else:
+                found: Updates = Counter()
+                for rows in batches.values():
+                    found.update(world.told(rows))
+                if checkpoint.n_committed == len(checkpoint.offsets):
+                    assert _nonzero(found) == _nonzero(world.rows(world.log.domain.minimum_frontier))
+
+
+def equality_allowed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rules, "needed_by_changes", lambda frontier, minimum: frontier)
+
+
+def strictly_later(patch: pytest.MonkeyPatch) -> None:
+    def may_read(since: Antichain, needed: Antichain) -> bool:
+        return all(since.less_than(time) or time == (0,) * since.arity for time in needed)
+
+    patch.setattr(rules, "needed_by_changes", lambda frontier, minimum: frontier)
+    patch.setattr(rules, "may_read", may_read)
+
+
+def later_rows_summed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(forgetting, "is_later", lambda since, times: np.zeros(len(times), np.bool_))
+
+
+def moved_below(patch: pytest.MonkeyPatch) -> None:
+    found = rules.moved_to
+    patch.setattr(rules, "moved_to", lambda since: tuple(x - 1 for x in found(since)))
+
+
+def frontier_not_asked(patch: pytest.MonkeyPatch) -> None:
+    def decide(retention: Any, wanted: Antichain, own: Antichain, **more: Any) -> Any:
+        return found(retention, wanted, wanted, **more)
+
+    found = rules.decide_since
+    patch.setattr(retention, "decide_since", decide)
+
+
+def retainers_not_asked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rules.Retainer, "is_alive", lambda self, now: False)
+
+
+def run_many(seeds: int) -> None:
+    for seed in range(seeds):
+        for kind, arity in (("collection", 2), ("collection", 1), ("stream", 1)):
+            run_answers(kind, arity, random.Random(seed))
+            run_replays(kind, arity, random.Random(seed))
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [equality_allowed, strictly_later, later_rows_summed, moved_below, frontier_not_asked, retainers_not_asked],
+)
+def test_wrong_rules_are_found(mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError):
+        run_many(300)
