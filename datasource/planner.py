@@ -566,10 +566,10 @@ class ReplayPlanner:
         """
         if offset.commits == self._checked_commits:
             return
-        others = other_commits(self._log.commits_of, offset.commits)
+        others = other_commits(self._log, offset.commits)
         if others:
             self._refresh(at_once=True)
-            others = other_commits(self._log.commits_of, offset.commits)
+            others = other_commits(self._log, offset.commits)
         if others:
             found = describe_other_commits(self._log.path, others, "the query has seen")
             msg = f"could not continue from the checkpoint: {found}"
