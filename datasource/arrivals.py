@@ -27,6 +27,7 @@ from spark_timely.log.machine.history import History
 from spark_timely.log.machine.rollback import made_last
 from spark_timely.log.machine.since import needed_from
 from spark_timely.log.machine.state import OPEN_STREAM
+from spark_timely.log.reader import check_remembered
 from spark_timely.protocol.replay import Limits, admit_commits, default_splits
 from spark_timely.time.antichain import Antichain
 
@@ -88,8 +89,11 @@ class Arrivals:
         found: Seqs = {}
         if begin.kind in ("version", "timestamp"):
             # Asked once in a run: the answer is written down in the first offset.
+            bound, named = int(str(begin.value)), "startingVersion" if begin.kind == "version" else "startingTimestamp"
+            what = f"begin at {named} of log {self._log.path!r}"
+            check_remembered(self._log, begin.kind, bound, streams, what=what)
             history = History(self._log.progress(), self._log.domain)
-            found = _chosen(history.before(begin.kind, int(str(begin.value))), streams)
+            found = _chosen(history.before(begin.kind, bound), streams)
         if begin.kind == "version":
             # What a stream was opened with is part of where it begins, as is what `#open` gave up for it. A
             # stream that has not come so far begins where it is: what it will hold is not known. Until it has

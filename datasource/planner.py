@@ -33,6 +33,7 @@ from spark_timely.log.cut import Cut
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.rollback import describe_other_commits, newest_commits, other_commits
 from spark_timely.log.machine.since import may_read, moved_to, needed_from
+from spark_timely.log.reader import check_between
 from spark_timely.log.wait import Throttle, idle_poll_s
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Admission, Limits, admit, cut_bytes, default_splits, may_hold
@@ -288,6 +289,7 @@ class ReplayPlanner:
         elif by_commits and not self._commits(begin.kind, int(str(begin.value)), selection.streams).reached():
             return None
         else:
+            self._check_until(begin, selection)
             selection = self._whole_from_since(begin, selection)
             origin = self._origin(begin, selection)
             self._check_since(origin, selection)
@@ -520,6 +522,16 @@ class ReplayPlanner:
 
     # -- checks
 
+    def _check_until(self, begin: Begin, selection: Selection) -> None:
+        """Refuse an end before which everything is forgotten: the query would find nothing, and end."""
+        until = selection.until
+        if until is None or not isinstance(until.value, Antichain) or selection.as_of is not None:
+            return
+        if until.value == begin.value:
+            return
+        what = f"read log {self._log.path!r} up to {self._domain.render_frontier(until.value)}"
+        check_between(self._log, None, until.value, what=what)
+
     def _check_since(self, lower: Antichain, selection: Selection) -> None:
         """Refuse to read times that compaction has merged with later ones (called on every plan)."""
         needed = needed_from(self._log.kind, lower, self._domain.minimum)
@@ -566,10 +578,10 @@ class ReplayPlanner:
         """
         if offset.commits == self._checked_commits:
             return
-        others = other_commits(self._log.commits_of, offset.commits)
+        others = other_commits(self._log, offset.commits)
         if others:
             self._refresh(at_once=True)
-            others = other_commits(self._log.commits_of, offset.commits)
+            others = other_commits(self._log, offset.commits)
         if others:
             found = describe_other_commits(self._log.path, others, "the query has seen")
             msg = f"could not continue from the checkpoint: {found}"

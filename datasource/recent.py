@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from spark_timely.log.machine.history import History
 from spark_timely.log.machine.state import batch_state
+from spark_timely.log.reader import check_remembered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -211,6 +212,10 @@ class CommitBound:
     def _look(self) -> tuple[Antichain, bool]:
         if self._found is not None and (self._found[1] or self._version == self._log.version):
             return self._found
+        if self._found is None:
+            word = "commit" if self._kind == "version" else "moment"
+            what = f"tell the frontier of log {self._log.path!r} before a {word}"
+            check_remembered(self._log, self._kind, self._bound, self._streams, what=what)
         # What `#open` has, and who came from whom, counts whichever streams were chosen.
         history = self._recent.since(self._position, None, moments=True)
         reached = history.reached(self._kind, self._bound, self._streams)

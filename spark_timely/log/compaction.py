@@ -79,6 +79,8 @@ class ForgettingReport:
         Of messages; those that were summed to fewer count too.
     lost : int
         Rewritings given up because another writer rewrote the same files meanwhile.
+    commits : int
+        Commits whose progress is forgotten.
     """
 
     since: Antichain
@@ -88,6 +90,7 @@ class ForgettingReport:
     bytes_written: int = 0
     rows_removed: int = 0
     lost: int = 0
+    commits: int = 0
 
     def __add__(self, other: ForgettingReport) -> ForgettingReport:
         return ForgettingReport(
@@ -98,6 +101,7 @@ class ForgettingReport:
             self.bytes_written + other.bytes_written,
             self.rows_removed + other.rows_removed,
             self.lost + other.lost,
+            self.commits + other.commits,
         )
 
 
@@ -273,7 +277,7 @@ def _merge_data(states: StreamStates, index: FileIndex, event: str, target: int,
         target_file_size=2 * target,
         narrow=False,
     )
-    return _replace(states.store, index, new, patience)
+    return replace_files(states.store, index, new, patience)
 
 
 def read_known(store: Store, path: str, schema: pa.Schema) -> pa.Table:
@@ -305,7 +309,7 @@ def _merge_progress(states: StreamStates, index: FileIndex, stream: str) -> bool
     rows = pa.concat_tables(side_by_side(store.storage, states.rows_in, index.paths.tolist()))
     rows = distinct_rows(store.format, rows)
     new = write_progress_file(store.storage, rows, stream, int(index.seq_hi.max()), store.format.domain)
-    done = _replace(store, index, [new])
+    done = replace_files(store, index, [new])
     if done:
         states.forget_rows(index.paths.tolist())
     return done
@@ -331,7 +335,7 @@ class _Merge(Attempt):
         return self.new[0].path in self.store.live
 
 
-def _replace(store: Store, index: FileIndex, new: list[DataFile], patience: int = _PATIENCE) -> bool:
+def replace_files(store: Store, index: FileIndex, new: list[DataFile], patience: int = _PATIENCE) -> bool:
     """Put new files in the place of old ones; return False if the old ones are gone already, or others do not stop."""
     merge = _Merge(store, new, as_data_files(index))
     turns = iter(range(patience))

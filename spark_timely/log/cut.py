@@ -57,10 +57,10 @@ class CutLog:
 
     def check_commits(self, log: Log, /) -> None:
         """Refuse a log without the commits that it had when the cut was made; raises `DataLossError`."""
-        others = other_commits(log.commits_of, self.commits)
+        others = other_commits(log, self.commits)
         if others:
             log.refresh()
-            others = other_commits(log.commits_of, self.commits)
+            others = other_commits(log, self.commits)
         if not others:
             return
         found = describe_other_commits(log.path, others, "the cut was made of")

@@ -1,7 +1,8 @@
 """Logical compaction: files that reach to or below since are rewritten, so that the log forgets in fact what it may.
 
 Of a stream messages at times not beyond since are deleted. Of a collection updates move to since, and equal rows of one
-stream are summed. Readers see a log that was not rewritten in the same way (`reader.seen_rows`), so no answer changes.
+stream are summed. Of the progress of either the first commits go (`machine.base`). Readers see messages that were not
+rewritten in the same way (`reader.seen_rows`), so no answer changes.
 
 Invariants
 ----------
@@ -15,20 +16,23 @@ Invariants
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.errors import InvalidUsageError, LogFormatError
 from spark_timely.log.commit import as_data_files, discard
-from spark_timely.log.compaction import SUMMED, ForgettingReport, read_known, were_summed
+from spark_timely.log.compaction import SUMMED, ForgettingReport, read_known, replace_files, were_summed
 from spark_timely.log.files.format import FORGETFUL_VERSION
-from spark_timely.log.files.parquet import TARGET_FILE_BYTES, side_by_side, write_data_files
+from spark_timely.log.files.parquet import TARGET_FILE_BYTES, side_by_side, write_data_files, write_progress_file
+from spark_timely.log.machine.base import choose_base, first_of_newest_batch, with_base
 from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
-from spark_timely.log.machine.since import as_of_since, is_later
+from spark_timely.log.machine.since import as_of_since, is_later, may_read, needed_from
+from spark_timely.log.machine.state import batch_state, distinct_rows
 from spark_timely.log.reader import exact_sums
 from spark_timely.log.retention import retention_of
 from spark_timely.masking import masked_logger
@@ -85,6 +89,8 @@ def forget(states: StreamStates, *, target_file_size: int = TARGET_FILE_BYTES) -
     form = store.format
     if since == form.domain.minimum_frontier:
         return report
+    for stream in states.newest():
+        report = replace(report, commits=report.commits + forget_commits(states, stream))
     index = states.files("message")
     if form.kind == "collection":
         chosen = unsettled(index, since)
@@ -99,8 +105,8 @@ def forget(states: StreamStates, *, target_file_size: int = TARGET_FILE_BYTES) -
     return report
 
 
-def forget_inline(states: StreamStates) -> None:
-    """Forget what costs little: called with upkeep after a commit; at most one commit of the table.
+def forget_inline(states: StreamStates, stream: str, every: int) -> None:
+    """Forget what costs little: called with upkeep at every `every`-th commit of a stream.
 
     Of a stream whole files go. Of a collection all that came since is summed, and with it each file that was summed
     before and is at most twice as large as what is summed already: so each row is summed a few times in its life, and
@@ -112,6 +118,7 @@ def forget_inline(states: StreamStates) -> None:
     since = retention_of(states).since
     if since == store.format.domain.minimum_frontier:
         return
+    forget_commits(states, stream, at_least=every, patience=_INLINE_PATIENCE)
     index = states.files("message")
     if store.format.kind == "stream":
         gone, _ = forgotten_files(index, since)
@@ -277,6 +284,57 @@ def _write(store: Store, table: pa.Table, index: FileIndex, target: int, *, stem
         target_file_size=2 * target,
         narrow=False,
     )
+
+
+def forget_commits(states: StreamStates, stream: str, *, at_least: int = 1, patience: int = _PATIENCE) -> int:
+    """Let a stream's first commits go, as many as nobody may read any more: one becomes its base.
+
+    Parameters
+    ----------
+    states : StreamStates
+    stream : str
+        `#open` too.
+    at_least : int
+        Fewer are not worth it.
+
+    Returns
+    -------
+    int
+        How many went.
+
+    Notes
+    -----
+    Cost: the progress files that may hold them are read, unless this handle has made them, and written as one.
+    """
+    store = states.store
+    form, since = store.format, retention_of(states).since
+    newest = states.newest().get(stream)
+    index = states.files("progress")
+    mine = index.select(index.may_hold_stream(stream))
+    if newest is None or since == form.domain.minimum_frontier or newest.seq - int(mine.seq_lo.min()) < at_least:
+        return 0
+    rows = pa.concat_tables(side_by_side(store.storage, states.rows_in, mine.paths.tolist()))
+    rows = distinct_rows(form, rows.filter(pc.equal(rows["_stream"], stream)))
+    seqs = np.unique(np.asarray(rows["_seq"].to_numpy(), np.int64))
+
+    def may_go(seq: int) -> bool:
+        # Whoever stands behind it, and may read what follows, must find it.
+        at = batch_state(form, rows.filter(pc.equal(rows["_seq"], seq))).frontier
+        return not may_read(since, needed_from(form.kind, at, form.domain.minimum))
+
+    base = choose_base(seqs, may_go, newest, first_of_newest_batch(rows, newest))
+    gone = int((seqs < base).sum())
+    if gone < at_least:
+        return 0
+    old = mine.select(mine.seq_lo <= base)
+    table = pa.concat_tables(side_by_side(store.storage, states.rows_in, old.paths.tolist()))
+    table = with_base(distinct_rows(form, table), stream, base)
+    raise_format(states)
+    new = write_progress_file(store.storage, table, stream, int(old.seq_hi.max()), form.domain)
+    if not replace_files(store, old, [new], patience):
+        return 0
+    states.forget_rows(old.paths.tolist())
+    return gone
 
 
 @dataclass(frozen=True, slots=True)

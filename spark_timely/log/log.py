@@ -436,6 +436,19 @@ class Log:
         """
         return self._states.recorded(stream, batch, step)
 
+    def bases(self) -> dict[str, int]:
+        """Return the streams whose first commits are forgotten, with the number of the first that is not.
+
+        Notes
+        -----
+        Nothing is read, but for a log that has forgotten commits: then a progress file of each such stream.
+        """
+        return self._states.bases()
+
+    def has_forgotten(self, stream: str, seq: int) -> bool:
+        """Return whether a commit is one of those that are forgotten: before the first one of its stream."""
+        return self._states.has_forgotten(stream, seq)
+
     def owners(self, stream: str) -> frozenset[str]:
         """Return who owns a stream or has owned it."""
         return self._states.owners(stream)
@@ -1274,7 +1287,7 @@ class Log:
                 merge_progress_files(states, stream, self.merge_every)
                 move_kept(states, clock=self._now())
                 if self.auto_compact:
-                    forget_inline(states)
+                    forget_inline(states, stream, self.merge_every)
                     merge_small_files(states, stream, self.merge_every)
                 self._put_off.pop(_MERGING, None)
         if self.auto_vacuum and ((merges and self._replaced) or states.store.is_due()):

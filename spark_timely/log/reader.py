@@ -28,6 +28,7 @@ from spark_timely.errors import (
     NegativeMultiplicityError,
     NotBeyondError,
     SchemaMismatchError,
+    SinceViolationError,
     TimelyError,
     shown,
 )
@@ -36,9 +37,10 @@ from spark_timely.log.files.parquet import read_file, side_by_side
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.history import History
 from spark_timely.log.machine.since import as_of_since, needed_by_contents, needed_from
-from spark_timely.log.machine.state import states_by_seq, stream_codes
+from spark_timely.log.machine.state import OPEN_STREAM, states_by_seq, stream_codes
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeType
+from spark_timely.time.text import moment_text
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -190,7 +192,8 @@ def events_of(
 ) -> Iterator[tuple[StreamState, pa.Table]]:
     """Return each commit, by stream and in the order of its commits: state after it, and its messages.
 
-    Messages come before the progress of the same commit: they are judged by the state's `before`.
+    Messages come before the progress of the same commit: they are judged by the state's `before`. The first commit of
+    a stream that has forgotten some comes with the messages that are left of these.
 
     Parameters
     ----------
@@ -217,15 +220,17 @@ def events_of(
     index = log.files()
     read: dict[str, pa.Table] = {}
     for state in states_by_seq(log.format, rows):
-        holds = index.may_hold_stream(state.stream) & (index.seq_lo <= state.seq) & (index.seq_hi >= state.seq)
-        paths = index.paths[holds].tolist() if state.rows or state.n_rows is None else []
+        low = 0 if state.note.base else state.seq
+        holds = index.may_hold_stream(state.stream) & (index.seq_lo <= state.seq) & (index.seq_hi >= low)
+        paths = index.paths[holds].tolist() if state.rows or state.n_rows is None or state.note.base else []
         read = {path: table for path, table in read.items() if path in paths}
         parts = []
         for path in paths:
             if path not in read:
                 read[path], _ = seen_rows(log, read_file(log.storage, path, log.format.data_schema))
             table = read[path]
-            mine = pc.and_(pc.equal(table["_stream"], state.stream), pc.equal(table["_seq"], state.seq))
+            mine = pc.and_(pc.less_equal(table["_seq"], state.seq), pc.greater_equal(table["_seq"], low))
+            mine = pc.and_(mine, pc.equal(table["_stream"], state.stream))
             parts.append(table.filter(mine))
         empty = pa.schema([f.with_nullable(nullable=True) for f in log.format.data_schema]).empty_table()
         yield state, (pa.concat_tables(parts) if parts else empty)
@@ -244,9 +249,12 @@ def frontier_at(
             msg,
             hint="give one of them",
         )
-    history = History(log.progress(), log.domain)
     moment = None if timestamp is None else TimeType.TIMESTAMP.parse(timestamp)
     kind, bound = ("version", int(seq or 0) + 1) if moment is None else ("timestamp", moment + 1)
+    asked = f"seq={seq}" if moment is None else f"timestamp={timestamp}"
+    what = f"look up a frontier of log {log.path!r} at {asked}"
+    check_remembered(log, kind, bound, None if stream is None else (stream,), what=what)
+    history = History(log.progress(), log.domain)
     if stream is None:
         return history.frontier(kind, bound, None)
     if stream not in history.names:
@@ -256,6 +264,49 @@ def frontier_at(
         return log.domain.minimum_frontier
     times, counts = history.held(position, [stream])
     return Antichain.from_times(times[counts > 0], log.domain.arity)
+
+
+def check_remembered(log: CaptureLog, kind: str, bound: int, streams: tuple[str, ...] | None, *, what: str) -> None:
+    """Refuse to say what was before a commit number, or a moment, where the log has forgotten the commits of then.
+
+    Parameters
+    ----------
+    log : CaptureLog
+    kind : {"version", "timestamp"}
+    bound : int
+        As for `spark_timely.log.machine.history.History.before`.
+    streams : tuple of str or None
+        The streams that count; all unless given.
+    what : str
+        For the error: what cannot be done.
+
+    Raises
+    ------
+    SinceViolationError
+
+    Notes
+    -----
+    Cost: nothing, but for a log that has forgotten commits; then a file of progress for each such stream.
+    """
+    bases = {name: seq for name, seq in log.bases().items() if streams is None or name in streams}
+    if kind == "version":
+        # By number `#open` counts as it is now.
+        first = {name: seq for name, seq in bases.items() if name != OPEN_STREAM and bound <= seq}
+        said = {name: f"seq={seq}" for name, seq in first.items()}
+    else:
+        states = log.commits_of(bases)
+        first = {name: states[name].at for name in bases if name in states and bound <= states[name].at}
+        said = {name: moment_text(at, least="seconds") for name, at in first.items()}
+    if not first:
+        return
+    name, earliest = next(iter(said.items()))
+    msg = f"could not {what}: found that it remembers stream {name!r} from {earliest} on"
+    raise SinceViolationError(
+        msg,
+        hint="name a later one: earlier commits were forgotten, since nobody retained them",
+        since=log.domain.render_frontier(log.since()),
+        context={"path": log.path},
+    )
 
 
 def consolidate_updates(table: pa.Table, payload: pa.Schema, diff: str = "_diff") -> pa.Table:

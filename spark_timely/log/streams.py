@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.errors import LogDamagedError, RolledBackError
+from spark_timely.log.files.format import FORGETFUL_VERSION
 from spark_timely.log.files.parquet import read_file, side_by_side
 from spark_timely.log.machine.state import (
     OPEN_STREAM,
@@ -106,6 +107,12 @@ class CaptureLog(Protocol):
 
     def check_may_read(self, needed: Antichain, *, what: str, consumer: str | None = None) -> None:
         """Refuse an answer that needs what the log has forgotten; raises `SinceViolationError`."""
+
+    def bases(self) -> dict[str, int]:
+        """Return the streams whose first commits are forgotten, with the number of the first that is not."""
+
+    def has_forgotten(self, stream: str, seq: int) -> bool:
+        """Return whether a commit is one of those that are forgotten."""
 
     def files(self) -> FileIndex:
         """Return the files of messages."""
@@ -204,6 +211,8 @@ class StreamStates:
                 now = "no such stream" if found is None else f"stream {stream!r} at seq={found.seq}"
                 raise self._went_back(stream, f"{now}, this handle has seen {stream!r} at seq={seen.seq}")
             if all(path in live for path in files):
+                continue
+            if self.has_forgotten(stream, seen.seq):
                 continue
             other = found if found.seq == seen.seq else self._earlier({stream: seen.seq}).get(stream)
             if other is None or other.identity != seen.identity:
@@ -439,4 +448,27 @@ class StreamStates:
 
     def owners(self, stream: str) -> frozenset[str]:
         """Return who owns a stream or has owned it."""
-        return owners_of(self.progress(), stream)
+        state = self.newest().get(stream)
+        return frozenset() if state is None else owners_of(self.progress(), state)
+
+    def bases(self) -> dict[str, int]:
+        """Return the streams whose first commits are forgotten. See `spark_timely.log.log.Log.bases`."""
+        with self.lock:
+            if self.store.format.version < FORGETFUL_VERSION:
+                return {}
+            index = self.store.live.index("progress")
+            streams = index.lone_streams()
+            if None in streams:  # merged by others: what is in them must be read
+                rows = self.progress().select(["_stream", "_seq"]).group_by("_stream").aggregate([("_seq", "min")])
+                first = dict(zip(rows["_stream"].to_pylist(), rows["_seq_min"].to_pylist(), strict=True))
+            else:
+                first = {}
+                for stream, seq in zip(streams, index.seq_lo.tolist(), strict=True):  # bounded: they are merged
+                    first[stream] = min(seq, first.get(stream, seq))
+            # A number alone may come from a loss: the commit must say it.
+            states = self._earlier({stream: seq for stream, seq in sorted(first.items()) if seq > 0})
+            return {stream: state.seq for stream, state in states.items() if state.note.base}
+
+    def has_forgotten(self, stream: str, seq: int) -> bool:
+        """Return whether a commit is one of those that are forgotten: before the first one of its stream."""
+        return seq < self.bases().get(stream, 0)

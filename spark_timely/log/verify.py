@@ -175,8 +175,11 @@ def verify_log(log: CaptureLog, *, since: Antichain | None = None) -> VerifyRepo
     for name, commits in by_stream.items():
         problems += _check_stream(log, name, commits, tally, by_stream)
     known = {(s.stream, s.seq) for s in states}
+    bases = {name: commits[0].seq for name, commits in by_stream.items() if commits[0].note.base}
     problems += [
-        f"messages of stream {s!r} at seq={q} have no progress rows" for s, q in tally.rows if (s, q) not in known
+        f"messages of stream {s!r} at seq={q} have no progress rows"
+        for s, q in tally.rows
+        if (s, q) not in known and q >= bases.get(s, 0)
     ]
     frontier = log.frontier()
     return VerifyReport(
@@ -226,11 +229,13 @@ def _check_stream(
     problems: list[str] = []
     lasting = _lasting(log)
     seqs = [s.seq for s in commits]
-    if seqs != list(range(len(seqs))):
-        gaps = sorted(set(range(max(seqs) + 1)) - set(seqs))
+    base = seqs[0] if commits[0].note.base else 0
+    if seqs != list(range(base, base + len(seqs))):
+        gaps = sorted(set(range(base, max(seqs) + 1)) - set(seqs))
         problems.append(f"stream {name!r} lacks commits {gaps[:5]} of {max(seqs) + 1}, or has some twice")
         return problems
-    problems += _check_opening(log, name, commits[0], by_stream)
+    if not base:
+        problems += _check_opening(log, name, commits[0], by_stream)
     for earlier, later in itertools.pairwise(commits):
         if earlier.counts != later.before:
             problems.append(f"stream {name!r} at seq={later.seq}: its counts do not follow from those before")
@@ -250,9 +255,10 @@ def _check_stream(
                 f"{one.bounds.tolist()}"
             )
     arity = log.domain.arity
-    sent = [(s.seq, tally.minima[name, s.seq]) for s in commits if (name, s.seq) in tally.minima]
-    none = np.empty((0, arity), np.int64)
+    # The first one has no messages, or what it followed is forgotten.
     rest = commits[1:]
+    sent = [(s.seq, tally.minima[name, s.seq]) for s in rest if (name, s.seq) in tally.minima]
+    none = np.empty((0, arity), np.int64)
     changes = [
         (
             np.concatenate([s.before.times, s.counts.times]),
@@ -306,7 +312,9 @@ def _check_opening(
     opening, held = first.note.opening, None
     if opening is not None:
         commits = by_stream.get(opening.source, [])
-        given = commits[opening.seq] if opening.seq < len(commits) else None
+        if commits and commits[0].note.base and opening.seq < commits[0].seq:
+            return []  # forgotten
+        given = next((commit for commit in commits if commit.seq == opening.seq), None)
         if given is not None and opening.source != OPEN_STREAM:
             held = given.counts
         elif given is not None and given.note.claimed == name:

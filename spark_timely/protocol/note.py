@@ -304,6 +304,8 @@ class Note:
     statements : str or None
         File with CDCv2's statements that are not used up; empty if there are none; None if the stream is not
         captured from CDCv2. Lasts.
+    base : bool
+        Whether the log has forgotten the commits of the stream before this one. Passes.
 
     Examples
     --------
@@ -324,6 +326,7 @@ class Note:
     mark: ImportMark | None = None
     output: OutputNote | None = None
     statements: str | None = None
+    base: bool = False
 
     def following(self, before: Note, *, owner: str | None = None) -> Note:
         """Return this note with what lasts of the note before it (invariant 2).
@@ -342,7 +345,7 @@ class Note:
         True
         >>> Note().following(first, owner="q1")
         Note(opening=None, claimed=None, attempt=None, batch=None, greatest=7, former=('q1',), gaps=(), lost=(), \
-differing=0, mark=None, output=None, statements=None)
+differing=0, mark=None, output=None, statements=None, base=False)
         """
         seen = [top for top in (before.greatest, self.greatest) if top is not None]
         kept = replace(
@@ -436,6 +439,7 @@ differing=0, mark=None, output=None, statements=None)
                 mark=_part(ImportMark, facts.get("mark")),
                 output=_output(facts.get("output")),
                 statements=cast("str | None", facts.get("statements")),
+                base=bool(facts.get("base", False)),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise _unreadable(text) from error

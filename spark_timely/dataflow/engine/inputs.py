@@ -212,7 +212,7 @@ class Inputs:
             for stream, commit in commits.items()
             if fresh or (stream in newest and newest[stream].seq >= commit[0])
         }
-        differing = other_commits(log.commits_of, wanted)
+        differing = other_commits(log, wanted)
         if fresh and not differing:
             self._note_found(sink, path, commits)
         return differing

@@ -9,8 +9,8 @@ writers' clocks were far behind, of more streams than are kept, and one whose fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from spark_timely.log.machine.state import StreamState
@@ -61,33 +61,42 @@ def newest_commits(ends: Mapping[str, StreamState], n_bytes: int, /) -> Commits:
     return {name: (ends[name].seq, ends[name].identity) for name in names}
 
 
-def other_commits(
-    commits_of: Callable[[Mapping[str, int]], Mapping[str, StreamState]], commits: Commits, /
-) -> dict[str, tuple[int, str]]:
+class Remembers(Protocol):
+    """A log, asked for its commits."""
+
+    def commits_of(self, wanted: Mapping[str, int]) -> Mapping[str, StreamState]:
+        """Return the states right after one commit each of some streams, without those that it lacks."""
+
+    def has_forgotten(self, stream: str, seq: int) -> bool:
+        """Return whether a commit is one of those that are forgotten."""
+
+
+def other_commits(log: Remembers, commits: Commits, /) -> dict[str, tuple[int, str]]:
     """Return those of some commits that a log does not have, with the identity of what it has instead.
 
     Parameters
     ----------
-    commits_of : callable
-        `spark_timely.log.Log.commits_of` of the log.
+    log : Remembers
+        `spark_timely.log.Log` is one.
     commits : mapping of str to (int, str)
 
     Returns
     -------
     dict of str to (int, str)
-        The identity is empty where the log has no commit of this number. `#open` comes last.
+        The identity is empty where the log has no commit of this number. `#open` comes last. Commits that the log has
+        forgotten are passed over: whoever has seen none later is refused for what since has passed.
 
     Notes
     -----
     Cost: free for the newest commits; else the progress files that may hold the others are read, once each.
     """
     wanted = {stream: commits[stream] for stream in sorted(commits, reverse=True)}
-    states = commits_of({stream: seq for stream, (seq, _) in wanted.items()})
+    states = log.commits_of({stream: seq for stream, (seq, _) in wanted.items()})
     found = {stream: state.identity for stream, state in states.items()}
     return {
         stream: (seq, found.get(stream, ""))
         for stream, (seq, identity) in wanted.items()
-        if found.get(stream) != identity
+        if found.get(stream) != identity and (stream in found or not log.has_forgotten(stream, seq))
     }
 
 

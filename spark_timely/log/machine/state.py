@@ -12,6 +12,8 @@ Invariants
    time, carries the note.
 6. A batch has one row per time. Where a file was rewritten by two others at once (OPTIMIZE of delta-rs
    does not notice that), its rows are there twice, and count once.
+7. A stream's commits before its *base commit*, whose note says that it is one, are forgotten: where another program
+   has brought rows of them back, they do not count. A base commit is the commit that it was, but for that word.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.errors import shown
+from spark_timely.log.files.format import FORGETFUL_VERSION
 from spark_timely.protocol.note import Note
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.arrays import IntArray, joined_bounds, minimal
@@ -428,7 +431,7 @@ _SCALARS = ("_stream", "_seq", "_query", "_batch", "_step", "_rows", "_reason", 
 
 
 def distinct_rows(form: LogFormat, rows: pa.Table) -> pa.Table:
-    """Return progress rows sorted by stream, seq and time, each once.
+    """Return progress rows sorted by stream, seq and time, each once, without those that were forgotten.
 
     Notes
     -----
@@ -437,12 +440,40 @@ def distinct_rows(form: LogFormat, rows: pa.Table) -> pa.Table:
     if rows.num_rows < 2:
         return rows
     keys = ["_stream", "_seq", *form.domain.columns]
+    if form.version >= FORGETFUL_VERSION:
+        rows = _from_bases_on(rows)
     rows = rows.sort_by([(name, "ascending") for name in keys]).combine_chunks()
+    if rows.num_rows < 2:
+        return rows
     differs = np.zeros(rows.num_rows - 1, dtype=np.bool_)
     for name in keys:  # as many turns as coordinates
         column = rows[name]
         differs |= np.asarray(pc.not_equal(column.slice(1), column.slice(0, rows.num_rows - 1)).to_numpy(), np.bool_)
     return rows if differs.all() else rows.filter(pa.array(np.concatenate([[True], differs])))
+
+
+_BASE = '"base":true'
+"""As the note of a base commit has it; in a text inside of it the quotes are escaped."""
+
+
+def _from_bases_on(rows: pa.Table) -> pa.Table:
+    """Return progress rows without those before the base commits among them (invariant 7)."""
+    marked = pc.fill_null(pc.match_substring(rows["_note"], _BASE), fill_value=False)
+    if not pc.any(marked).as_py():
+        return rows
+    bases: dict[str, int] = {}
+    found = rows.select(["_stream", "_seq"]).filter(marked)
+    for stream, seq in zip(found["_stream"].to_pylist(), found["_seq"].to_pylist(), strict=True):  # a turn per stream
+        bases[stream] = max(seq, bases.get(stream, 0))
+    names, codes = stream_codes(rows["_stream"])
+    first = np.array([bases.get(name, 0) for name in names], np.int64)
+    seqs = rows["_seq"].to_numpy()
+    kept = seqs >= first[codes]
+    # Rows of the base commit as it was before it became one: those with the note that says so come first.
+    later = np.asarray(~marked.to_numpy(zero_copy_only=False), np.bool_) if isinstance(marked, pa.Array) else None
+    later = ~np.asarray(marked.to_numpy(), np.bool_) if later is None else later
+    order = np.argsort(later[kept], kind="stable")
+    return rows.filter(pa.array(kept)).take(pa.array(order))
 
 
 def newest_states(form: LogFormat, rows: pa.Table) -> dict[str, StreamState]:
@@ -465,15 +496,22 @@ def newest_states(form: LogFormat, rows: pa.Table) -> dict[str, StreamState]:
     return found
 
 
-def owners_of(rows: pa.Table, stream: str) -> frozenset[str]:
-    """Return who owns a stream or has owned it, by the progress rows of a log: whoever made a commit of it.
+def owners_of(rows: pa.Table, newest: StreamState) -> frozenset[str]:
+    """Return who owns a stream or has owned it: whoever made a commit of it, as far as the log remembers; all it names.
+
+    Parameters
+    ----------
+    rows : pyarrow.Table
+        The progress rows of the log.
+    newest : StreamState
+        Of the stream. Its note has all former owners, also those whose commits are forgotten.
 
     Notes
     -----
     Cost: one pass over the rows.
     """
-    names = pc.unique(rows.filter(pc.equal(rows["_stream"], stream))["_query"]).to_pylist()
-    return frozenset(name for name in names if name is not None)
+    names = pc.unique(rows.filter(pc.equal(rows["_stream"], newest.stream))["_query"]).to_pylist()
+    return frozenset(name for name in (*names, newest.owner, *newest.note.former) if name is not None)
 
 
 def stream_codes(column: pa.ChunkedArray) -> tuple[list[str], npt.NDArray[np.int64]]:
