@@ -57,11 +57,14 @@ from spark_timely.log.machine.state import (
 from spark_timely.log.reader import events_of, frontier_at, read_rows, snapshot_of
 from spark_timely.log.retention import (
     allow_compaction,
+    behind,
     drop_old_files,
+    files_before,
     first_files,
     move_kept,
     release,
     retain,
+    retained_bytes,
     retention_of,
     set_keep,
 )
@@ -793,7 +796,7 @@ class Log:
         with self._lock:
             return MappingProxyType(dict(retention_of(self._states).retainers))
 
-    def allow_compaction(self, frontier: FrontierLike, *, by: str = "hand") -> Antichain:
+    def allow_compaction(self, frontier: FrontierLike, *, by: str = "hand", dry_run: bool = False) -> Antichain:
         """Allow the log to forget: times before the frontier need not be told apart any more.
 
         since moves as far as is allowed, but never past what a live retainer needs, past what the log keeps (`keep`),
@@ -805,6 +808,8 @@ class Log:
             As `TimeDomain.parse_frontier` takes it; not empty.
         by : str
             A name for the errors of those that come too late.
+        dry_run : bool
+            Whether to change nothing, and say where since would be.
 
         Returns
         -------
@@ -841,8 +846,9 @@ class Log:
                 hint="give a frontier with a time; a log that nobody needs any more is deleted",
                 context={"path": self.path},
             )
-        since = allow_compaction(self._states, wanted, by=by, clock=self._now()).since
-        self._drop_old_files()
+        since = allow_compaction(self._states, wanted, by=by, clock=self._now(), dry_run=dry_run).since
+        if not dry_run:
+            self._drop_old_files()
         return since
 
     def retain(
@@ -968,6 +974,36 @@ class Log:
             found = set_keep(self._states, wanted, clock=self._now()).keep
             self._drop_old_files()
             return found
+
+    def behind(self, length: int | str | dt.timedelta) -> Antichain:
+        """Return the frontier that is a length before the log's; of a complete log before its greatest time.
+
+        Parameters
+        ----------
+        length : int, str or timedelta
+            As for `keep`.
+
+        Examples
+        --------
+        >>> from spark_timely.log import MemoryLog
+        >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), times="date", minimum="2013-01-01")
+        >>> state = log.writer(owner="me").append(advance_to="2013-06-15").state
+        >>> log.domain.show_frontier(log.behind("2 weeks"))
+        '2013-06-01'
+        """
+        wanted = _keep_of(self.path, self.domain, length, "0s")
+        with self._lock:
+            return behind(self._states, wanted.length)
+
+    def files_before(self, frontier: FrontierLike) -> tuple[int, int]:
+        """Return how many files of messages lie before a frontier as a whole, and how many bytes they have."""
+        with self._lock:
+            return files_before(self._states, self.domain.parse_frontier(frontier))
+
+    def retained_bytes(self) -> dict[str, int]:
+        """Return what each live retainer costs: about how many bytes could be forgotten if it alone were gone."""
+        with self._lock:
+            return retained_bytes(self._states, clock=self._now())
 
     def kept(self) -> Keep | None:
         """Return how much of the log stays whoever allows compaction, None if that was not set."""
