@@ -179,7 +179,9 @@ def _retain_arguments(parser: argparse.ArgumentParser) -> None:
     _log_argument(parser)
     parser.add_argument("consumer", metavar="CONSUMER", help="a name for who reads")
     parser.add_argument("frontier", metavar="FRONTIER", help="from where the log stays readable")
-    parser.add_argument("--owner", metavar="NAME", default="command line", help="the one that may move it (command line)")
+    parser.add_argument(
+        "--owner", metavar="NAME", default="command line", help="the one that may move it (command line)"
+    )
     parser.add_argument("--expiry", metavar="DURATION", default="7 days", help="how long it counts (7 days)")
 
 
