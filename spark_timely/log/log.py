@@ -896,6 +896,23 @@ class Log:
         >>> log.allow_compaction([6])
         Antichain.of(4)
         """
+        frontier_ = self.domain.parse_frontier(frontier)
+        return self.retain_needed(
+            consumer, needed_from(self.kind, frontier_, self.domain.minimum), owner=owner, expiry=expiry
+        )
+
+    def retain_needed(
+        self, consumer: str, needed: Antichain, *, owner: str, expiry: str | dt.timedelta = "7 days"
+    ) -> Retainer | None:
+        """Keep the log readable for a named consumer, as `retain`, by what it needs.
+
+        Parameters
+        ----------
+        consumer, owner, expiry
+            As of `retain`.
+        needed : Antichain
+            As `spark_timely.log.machine.since` says it of contents, of changes and of messages; empty releases.
+        """
         attempt = f"could not retain log {self.path!r}"
         check_text(attempt, "consumer", consumer)
         check_text(attempt, "owner", owner)
@@ -907,7 +924,6 @@ class Log:
         if not length:
             msg = f"{attempt}: found expiry={shown(expiry)}"
             raise InvalidUsageError(msg, hint="give a length of time, such as '7 days'", context={"path": self.path})
-        needed = needed_from(self.kind, self.domain.parse_frontier(frontier), self.domain.minimum)
         now = self._now()
         after = retain(self._states, consumer, needed, owner=owner, expires=now + length, clock=now)
         self._drop_old_files()

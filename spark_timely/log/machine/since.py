@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from spark_timely.time.domain import TimeDomain
 
 
+UNCLAIMED: Final = "a query that begins"
+"""Owner of a retainer whose query has no identity yet, for its checkpoint is empty: any query may take it."""
+
+
 def needed_by_contents(time: tuple[int, ...]) -> Antichain:
     """Return what the contents of a collection at a time need.
 
@@ -465,7 +469,7 @@ def decide_retain(
         If since has passed what is to be retained.
     """
     before = retention.retainers.get(name)
-    if before is not None and before.owner != owner and before.is_alive(now):
+    if before is not None and before.owner not in (owner, UNCLAIMED) and before.is_alive(now):
         msg = (
             f"could not retain log {path!r} for consumer {name!r}: found it owned by {before.owner!r}, not by {owner!r}"
         )
