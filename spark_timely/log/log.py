@@ -80,7 +80,7 @@ from spark_timely.log.store.storage import (
 )
 from spark_timely.log.store.urls import identity
 from spark_timely.log.streams import StreamStates
-from spark_timely.log.vacuum import VacuumReport, vacuum, vacuum_inline
+from spark_timely.log.vacuum import Sweep, VacuumReport, vacuum
 from spark_timely.log.verify import VerifyReport, verify_log
 from spark_timely.log.writer import StreamWriter, downgrade_to
 from spark_timely.masking import masked_logger
@@ -156,7 +156,7 @@ class Log:
         self.merge_every = merge_every
         self.auto_compact = auto_compact
         self.auto_vacuum = auto_vacuum
-        self._replaced: dict[str, int] = {}  # files that are due, or soon, and not deleted yet
+        self._sweep = Sweep()
         self._put_off: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -1342,10 +1342,10 @@ class Log:
                     forget_inline(states, stream, self.merge_every)
                     merge_small_files(states, stream, self.merge_every)
                 self._put_off.pop(_MERGING, None)
-        if self.auto_vacuum and ((merges and self._replaced) or states.store.is_due()):
+        if self.auto_vacuum and ((merges and self._sweep.waiting) or states.store.is_due()):
             with self._upkeep(_DELETING):
                 # Before the checkpoint that names them no longer.
-                self._replaced = vacuum_inline(states, self._replaced, now_ms=self._now() // 1000)
+                self._sweep.run(states, now_ms=self._now() // 1000)
                 self._put_off.pop(_DELETING, None)
         with self._upkeep(_TIDYING):
             if states.store.tidy():

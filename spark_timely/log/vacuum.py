@@ -14,7 +14,7 @@ Invariants
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -136,40 +136,53 @@ def _on_disk(store: Store) -> dict[str, tuple[int, float]]:
     return found
 
 
-def vacuum_inline(states: StreamStates, waiting: Mapping[str, int], *, now_ms: int) -> dict[str, int]:
-    """Delete what is due, a bounded number of files; return what is left for the next time.
+class Sweep:
+    """What one handle has deleted, and has still to delete, by upkeep.
 
-    Called with upkeep, before a checkpoint is written.
-
-    Parameters
+    Attributes
     ----------
-    states : StreamStates
-    waiting : mapping of str to int
-        What was left the last time, and when it was replaced.
-    now_ms : int
-        Wall clock.
-
-    Notes
-    -----
-    Cost: reads the newest checkpoint, as the one that is written behind it does. What is deleted is what commits have
-    replaced, some files each, so the cost per commit is flat.
+    waiting : dict of str to int
+        Files that are due, or will be soon, and when they were replaced, in milliseconds.
     """
-    store = states.store
-    before = now_ms - max(store.replaced_kept_ms, PLANNED_MS)
-    found = dict(waiting)
-    if store.is_due():
-        try:
-            # Those too that will be due when the checkpoint is written, which names them no longer.
-            replaced = store.replaced(before + _SOON_MS)
-        except LogFormatError:
-            return {}  # nobody knows who needs them
-        found |= {path: at for path, (at, _) in replaced.items() if _OURS.fullmatch(path)}
-    due = sorted(path for path, at in found.items() if at <= before)
-    due = due[: _MOST_NEAR if store.storage.local else _MOST_FAR]
-    if due:
-        _delete(states, due)
-    done = set(due)
-    return {path: at for path, at in found.items() if path not in done}
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, int] = {}
+        # Of those that the table's log still names.
+        self._gone: set[str] = set()
+
+    def run(self, states: StreamStates, *, now_ms: int) -> None:
+        """Delete what is due, a bounded number of files; the rest is left for the next time.
+
+        Called with upkeep, before a checkpoint is written.
+
+        Parameters
+        ----------
+        states : StreamStates
+        now_ms : int
+            Wall clock.
+
+        Notes
+        -----
+        Cost: reads the newest checkpoint, as the one that is written behind it does. What is deleted is what commits
+        have replaced, some files each, so the cost per commit is flat.
+        """
+        store = states.store
+        before = now_ms - max(store.replaced_kept_ms, PLANNED_MS)
+        if store.is_due():
+            try:
+                # Those too that will be due when the checkpoint is written, which names them no longer.
+                replaced = store.replaced(before + _SOON_MS)
+            except LogFormatError:
+                return  # nobody knows who needs them
+            self._gone &= replaced.keys()
+            found = {path: at for path, (at, _) in replaced.items() if _OURS.fullmatch(path)}
+            self.waiting |= {path: at for path, at in found.items() if path not in self._gone}
+        due = sorted(path for path, at in self.waiting.items() if at <= before)
+        due = due[: _MOST_NEAR if store.storage.local else _MOST_FAR]
+        if due:
+            _delete(states, due)
+            self._gone |= set(due)
+            self.waiting = {path: at for path, at in self.waiting.items() if path not in self._gone}
 
 
 def _delete(states: StreamStates, paths: Sequence[str]) -> None:

@@ -49,6 +49,13 @@ def replaced(log: Log) -> set[str]:
     return (set(log.store.replaced(1 << 62)) & stored(log)) - live(log)
 
 
+def swept(log: Log, now_ms: int, sweep: rules.Sweep | None = None) -> dict[str, int]:
+    """Sweep as upkeep does; return what is left."""
+    sweep = sweep or rules.Sweep()
+    sweep.run(log._states, now_ms=now_ms)
+    return sweep.waiting
+
+
 def values(log: Log) -> list[int]:
     return sorted(log.messages()["v"].to_pylist())
 
@@ -211,7 +218,7 @@ def test_names_that_are_not_of_a_log_are_left(path: Path) -> None:
     entry.write_text("\n".join(map(json.dumps, lines)) + "\n")
     again = open_log(path / "log")
     assert again.vacuum(older_than="0s").files == 0
-    assert rules.vacuum_inline(again._states, {}, now_ms=1 << 60) == {}
+    assert swept(again, 1 << 60) == {}
     grown(again, 5, 40)  # past a checkpoint
     assert outside.exists()
     assert (inside / "a.parquet").exists()
@@ -243,7 +250,7 @@ def test_tables_with_unknown_features_are_left(path: Path) -> None:
         LogFormatError, match=r"which files of log .* nobody needs: found .*delta\.enableChangeDataFeed"
     ):
         log.vacuum(older_than="0s")
-    assert rules.vacuum_inline(log._states, {}, now_ms=1 << 60) == {}
+    assert swept(log, 1 << 60) == {}
     assert stored(log) == before
 
 
@@ -254,9 +261,22 @@ def test_what_is_due_soon_is_remembered(path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(type(log.store), "is_due", lambda store: True)
     moments = [at for at, _ in log.store.replaced(1 << 62).values()]
     kept = log.store.replaced_kept_ms
-    waiting = rules.vacuum_inline(log._states, {}, now_ms=min(moments) + kept - 10_000)
-    assert set(waiting) == old == replaced(log)
+    sweep = rules.Sweep()
+    assert set(swept(log, min(moments) + kept - 10_000, sweep)) == old == replaced(log)
     monkeypatch.setattr(type(log.store), "is_due", lambda store: False)
-    assert rules.vacuum_inline(log._states, waiting, now_ms=min(moments) + kept - 1) == waiting
-    assert rules.vacuum_inline(log._states, waiting, now_ms=max(moments) + kept) == {}
+    assert set(swept(log, min(moments) + kept - 1, sweep)) == old
+    assert swept(log, max(moments) + kept, sweep) == {}
     assert not replaced(log)
+
+
+def test_files_that_are_still_named_are_deleted_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "_MOST_NEAR", 2)
+    log = filled(path)
+    log.compact(min_files=2)
+    n_old = len(replaced(log))
+    monkeypatch.setattr(type(log.store), "is_due", lambda store: True)
+    sweep = rules.Sweep()
+    for turn in range(1, n_old // 2 + 2):
+        # The checkpoint names them for a day: what is deleted stands in nobody's way.
+        assert len(swept(log, 1 << 60, sweep)) == max(n_old - 2 * turn, 0)
+        assert len(replaced(log)) == max(n_old - 2 * turn, 0)
