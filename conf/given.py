@@ -86,4 +86,6 @@ class SourceGiven(TypedDict, total=False):
     where: str | None
     stream_filter: NamesLike | None
     fail_on_data_loss: bool
+    consumer_id: str | None
+    consumer_expiry: DurationLike
     credential: str | None

@@ -405,6 +405,20 @@ class SourceOptions(Options):
     fail_on_data_loss: bool = _option(
         "failOnDataLoss", "bool", "true", "Whether a missing data file fails the read or is passed over."
     )
+    consumer_id: str | None = _option(
+        "consumerId",
+        "str",
+        None,
+        "A name under which the log keeps what this query has not read: compaction waits for it (`log.retainers()`). "
+        "One query each; needs write access to the log. Streaming reads only.",
+    )
+    consumer_expiry: Duration = _option(
+        "consumerExpiry",
+        "duration",
+        "7 days",
+        "How long the log waits for the `consumerId` while the query is stopped.",
+        unit="a duration such as `7 days`",
+    )
     credential: str | None = _option(
         "credential",
         "str",

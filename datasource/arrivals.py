@@ -309,16 +309,26 @@ class Arrivals:
     def _check_since(self, history: History, low: Seqs) -> None:
         """Refuse to read commits whose messages may be forgotten, by the frontier that was before them."""
         domain = self._log.domain
-        before = domain.minimum_frontier
-        if self._log.since() == before:
+        if self._log.since() == domain.minimum_frontier:
             return
-        begun = [name for name, seq in low.items() if seq > 0]
-        if begun:
-            times, counts = history.held({name: low[name] for name in begun}, begun)
-            before = Antichain.from_times(times[counts > 0], domain.arity)
+        before = self._frontier_before(history, low)
         at = domain.render_frontier(before)
         needed = needed_from(self._log.kind, before, domain.minimum)
         self._log.check_may_read(needed, what=f"read commits of log {self._log.path!r} that were made at frontier={at}")
+
+    def _frontier_before(self, history: History, low: Seqs) -> Antichain:
+        """Return the frontier of the streams as it was before the commits from a position on."""
+        domain = self._log.domain
+        begun = [name for name, seq in low.items() if seq > 0]
+        if not begun:
+            return domain.minimum_frontier
+        times, counts = history.held({name: low[name] for name in begun}, begun)
+        return Antichain.from_times(times[counts > 0], domain.arity)
+
+    def needed(self, position: Seqs, selection: Selection) -> Antichain:
+        """Return what a query needs that stands at a position."""
+        before = self._frontier_before(self._since(position, selection), position)
+        return needed_from(self._log.kind, before, self._log.domain.minimum)
 
     def _check_reached(self, high: Seqs, origin: Seqs) -> None:
         present = self.present(None)

@@ -33,6 +33,7 @@ from spark_timely.log.cut import Cut
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.rollback import describe_other_commits, newest_commits, other_commits
 from spark_timely.log.machine.since import may_read, moved_to, needed_from
+from spark_timely.log.reader import check_between
 from spark_timely.log.wait import Throttle, idle_poll_s
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Admission, Limits, admit, cut_bytes, default_splits, may_hold
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from spark_timely.conf.options import SourceOptions
+    from spark_timely.datasource.retaining import RetainedPosition
     from spark_timely.log import Log
     from spark_timely.log.machine.rollback import Commits
     from spark_timely.spark.base.offsets import Bound
@@ -135,6 +137,8 @@ class ReplayPlanner:
         A clock in seconds that never goes back.
     pause : callable
         Waits the given seconds between attempts to open a file that is missing.
+    retained : RetainedPosition, optional
+        Keeps what the query has not read.
 
     Raises
     ------
@@ -155,8 +159,10 @@ class ReplayPlanner:
         *,
         now: Callable[[], float] = clock.monotonic,
         pause: Callable[[float], None] = clock.sleep,
+        retained: RetainedPosition | None = None,
     ) -> None:
         self._log = log
+        self._retained = retained
         self._options = options
         self._domain = log.domain
         self.layout = layout_of(log, options) if layout is None else layout
@@ -203,7 +209,7 @@ class ReplayPlanner:
             self._arrivals.present(None) if self._first.selection.delivery == "arrival" else {},
         )
 
-    def latest(self, start: Mapping[str, Any], *, limited: bool = True) -> dict[str, object]:
+    def latest(self, start: Mapping[str, Any], *, limited: bool = True, committed: bool = True) -> dict[str, object]:
         """Return the offset up to which the next micro-batch goes.
 
         Parameters
@@ -212,6 +218,8 @@ class ReplayPlanner:
             Where it begins, as `initial`, `latest` or Spark's log gave it.
         limited : bool
             Whether the limits of the options hold.
+        committed : bool
+            Whether all before `start` is done with, as Spark says by asking.
 
         Returns
         -------
@@ -241,15 +249,45 @@ class ReplayPlanner:
         self._check_log(offset)
         self._refresh()
         self._check_commits(offset)
+        if committed:
+            self._retain(offset)
         if not self._checked_streams:
             self._check_streams(offset)
         found = self._next(offset, self._limits if limited else Limits())
         if found is None:
             self._answered = offset
             return dict(start)
+        if self._retained is not None and found.consumer is None:
+            found = replace(found, consumer=self._retained.identity)
         self._answered = found
         self._checked_commits = found.commits
         return found.to_json()
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Take notice that all before an offset is done with."""
+        if self._retained is not None:
+            self._retain(read_offset(end, self._domain.arity))
+
+    def end(self) -> None:
+        """Let go of what the planner holds beside the log."""
+        if self._retained is not None:
+            self._retained.end()
+
+    def _retain(self, offset: Offset) -> None:
+        if self._retained is not None:
+            self._retained.stand(self._needed(offset), offset.consumer)
+
+    def _needed(self, offset: Offset) -> Antichain:
+        """Return what the query needs that stands at an offset; before it has begun all that there is."""
+        if offset.begin is not None:
+            return self._log.since()
+        selection = offset.selection
+        if selection.delivery == "arrival":
+            return self._arrivals.needed(offset.seqs, selection)
+        needed = needed_from(self._log.kind, offset.frontier, self._domain.minimum)
+        if selection.as_of is None or selection.as_of.less_equal_frontier(needed):
+            return needed
+        return selection.as_of
 
     def _next(self, offset: Offset, limits: Limits) -> Offset | None:
         """Return the next offset, None where nothing is new."""
@@ -288,6 +326,7 @@ class ReplayPlanner:
         elif by_commits and not self._commits(begin.kind, int(str(begin.value)), selection.streams).reached():
             return None
         else:
+            self._check_until(begin, selection)
             selection = self._whole_from_since(begin, selection)
             origin = self._origin(begin, selection)
             self._check_since(origin, selection)
@@ -426,6 +465,8 @@ class ReplayPlanner:
         self._check_log(last)
         self._refresh()
         self._check_commits(last)
+        # Known to be in the checkpoint by its end alone.
+        self._retain(replace(first, consumer=last.consumer))
         fresh = first.begin is not None
         low = last.moved(last.origin if fresh and last.origin is not None else first.position)  # type: ignore[arg-type]
         if last.selection.delivery == "arrival":
@@ -520,13 +561,24 @@ class ReplayPlanner:
 
     # -- checks
 
+    def _check_until(self, begin: Begin, selection: Selection) -> None:
+        """Refuse an end before which everything is forgotten: the query would find nothing, and end."""
+        until = selection.until
+        if until is None or not isinstance(until.value, Antichain) or selection.as_of is not None:
+            return
+        if until.value == begin.value:
+            return
+        what = f"read log {self._log.path!r} up to {self._domain.render_frontier(until.value)}"
+        check_between(self._log, None, until.value, what=what)
+
     def _check_since(self, lower: Antichain, selection: Selection) -> None:
         """Refuse to read times that compaction has merged with later ones (called on every plan)."""
         needed = needed_from(self._log.kind, lower, self._domain.minimum)
         if selection.as_of is not None and may_read(self._log.since(), selection.as_of):
             # All that the query has had and will have it sees as of that.
             needed = selection.as_of
-        self._log.check_may_read(needed, what=f"read log {self._log.path!r} from {self._domain.render_frontier(lower)}")
+        what = f"read log {self._log.path!r} from {self._domain.render_frontier(lower)}"
+        self._log.check_may_read(needed, what=what, consumer=self._options.consumer_id)
 
     def _check_reached(self, end: Offset) -> None:
         """Refuse an end that the log has not reached: the log was replaced or restored."""

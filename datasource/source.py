@@ -188,6 +188,10 @@ class TimelyDataSource(DataSource):
         if options.content == "clock":
             msg = "could not read a clock as a batch: it says what moves"
             raise InvalidUsageError(msg, hint="use readStream with content=clock, or Log.frontier()")
+        if options.consumer_id is not None:
+            msg = f"could not read the log as a batch: found consumerId={shown(options.consumer_id)}"
+            hint = "leave it out: a batch read has no position that it comes back to; Log.retain keeps one"
+            raise InvalidUsageError(msg, hint=hint)
         return TimelyBatchReader(options, self._read_layout(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
     from spark_timely.datasource.partitions import ReplayLayout, Split
     from spark_timely.datasource.planner import ReplayPlanner
+    from spark_timely.datasource.retaining import RetainedPosition
 
 
 class TimelyPartition(InputPartition):
@@ -60,8 +61,12 @@ class _Reading:
             from spark_timely.log.log import open_log
 
             log = open_log(self._options.path, storage_options=self._options.storage_options or None)
-            self._planner = ReplayPlanner(log, self._options, self._layout)
+            self._planner = ReplayPlanner(log, self._options, self._layout, retained=self._retained())
         return self._planner
+
+    def _retained(self) -> RetainedPosition | None:
+        """Return what keeps the log for the query; None where that is not asked for."""
+        return None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Give out the rows of one split, or the split itself with ``content=splits``."""
@@ -121,11 +126,19 @@ class TimelyStreamReader(_Reading, DataSourceStreamReader, AvailableNow):
         return [TimelyPartition(split) for split in self.planner.plan(start, end)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the log keeps no account of its readers yet."""
+        """Let the log forget what is done with, as far as this query is concerned."""
+        self.planner.commit(end)
 
     def stop(self) -> None:
-        """Let go of the log."""
+        """Let go of the log; what the query has not read is kept until its retainer expires."""
+        if self._planner is not None:
+            self._planner.end()
         self._planner = None
+
+    def _retained(self) -> RetainedPosition | None:
+        from spark_timely.datasource.retaining import retained_of
+
+        return retained_of(self._options)
 
 
 @short_errors

@@ -43,7 +43,7 @@ from spark_timely.log.files.format import LogFormat, check_stream_name
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES, check_codec, side_by_side, write_progress_file
 from spark_timely.log.forgetting import forget, forget_inline
 from spark_timely.log.machine.decide import closed_stream, missing_stream
-from spark_timely.log.machine.since import check_may_read, needed_from
+from spark_timely.log.machine.since import Keep, check_may_read, needed_from
 from spark_timely.log.machine.state import (
     OPEN_STREAM,
     CommitOutcome,
@@ -55,7 +55,16 @@ from spark_timely.log.machine.state import (
     next_state,
 )
 from spark_timely.log.reader import events_of, frontier_at, read_rows, snapshot_of
-from spark_timely.log.retention import allow_compaction, drop_old_files, release, retain, retention_of
+from spark_timely.log.retention import (
+    allow_compaction,
+    drop_old_files,
+    first_files,
+    move_kept,
+    release,
+    retain,
+    retention_of,
+    set_keep,
+)
 from spark_timely.log.store.base import MemoryStore, MemoryTable
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.delta import NO_LOG_HINT, DeltaStore, create_table
@@ -780,8 +789,8 @@ class Log:
     def allow_compaction(self, frontier: FrontierLike, *, by: str = "hand") -> Antichain:
         """Allow the log to forget: times before the frontier need not be told apart any more.
 
-        since moves as far as is allowed, but never past what a live retainer needs, nor past what the log's own
-        frontier needs. It never moves back; nothing is rewritten by this.
+        since moves as far as is allowed, but never past what a live retainer needs, past what the log keeps (`keep`),
+        nor past what the log's own frontier needs. It never moves back; nothing is rewritten by this.
 
         Parameters
         ----------
@@ -874,6 +883,23 @@ class Log:
         >>> log.allow_compaction([6])
         Antichain.of(4)
         """
+        frontier_ = self.domain.parse_frontier(frontier)
+        return self.retain_needed(
+            consumer, needed_from(self.kind, frontier_, self.domain.minimum), owner=owner, expiry=expiry
+        )
+
+    def retain_needed(
+        self, consumer: str, needed: Antichain, *, owner: str, expiry: str | dt.timedelta = "7 days"
+    ) -> Retainer | None:
+        """Keep the log readable for a named consumer, as `retain`, by what it needs.
+
+        Parameters
+        ----------
+        consumer, owner, expiry
+            As of `retain`.
+        needed : Antichain
+            As `spark_timely.log.machine.since` says it of contents, of changes and of messages; empty releases.
+        """
         attempt = f"could not retain log {self.path!r}"
         check_text(attempt, "consumer", consumer)
         check_text(attempt, "owner", owner)
@@ -885,7 +911,6 @@ class Log:
         if not length:
             msg = f"{attempt}: found expiry={shown(expiry)}"
             raise InvalidUsageError(msg, hint="give a length of time, such as '7 days'", context={"path": self.path})
-        needed = needed_from(self.kind, self.domain.parse_frontier(frontier), self.domain.minimum)
         now = self._now()
         after = retain(self._states, consumer, needed, owner=owner, expires=now + length, clock=now)
         self._drop_old_files()
@@ -902,6 +927,61 @@ class Log:
         check_text(f"could not release a consumer of log {self.path!r}", "consumer", consumer)
         release(self._states, consumer)
         self._drop_old_files()
+
+    def keep(self, length: int | str | dt.timedelta | None, *, committed: str | dt.timedelta = "1 day") -> Keep | None:
+        """Set how much of the log stays, whoever allows compaction; what is before goes by itself from then on.
+
+        Committers move since up to there, with the upkeep after about every hundredth commit. A longer length brings
+        nothing back. What retainers need stays in any case.
+
+        Parameters
+        ----------
+        length : int, str, timedelta or None
+            Times less than this before the log's frontier stay, such as ``"7 days"``; a number on integer times. Where
+            the log is complete it is counted from the greatest time in it. None: nothing goes by itself.
+        committed : str or timedelta
+                Nothing goes that was committed less than this ago, by the wall clock; at most a quarter more.
+
+        Returns
+        -------
+        Keep or None
+            What counts now.
+
+        Raises
+        ------
+        InvalidUsageError
+            If it is no length of the log's times, or these have several coordinates.
+        LogFormatError, StorageError
+            If the log cannot be written. To repeat the call does no harm.
+
+        Notes
+        -----
+        Cost: one small file and one commit of the table, and all progress is read; nothing where it is so already.
+
+        Examples
+        --------
+        >>> from spark_timely.log import MemoryLog
+        >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
+        >>> log.keep(3, committed="0s").length
+        3
+        >>> state = log.writer(owner="me").append(pa.table({"_time": [3], "v": [1]}), advance_to=7).state
+        >>> log.allow_compaction([6])
+        Antichain.of(4)
+        """
+        wanted = None if length is None else _keep_of(self.path, self.domain, length, committed)
+        with self._lock:
+            self.refresh()
+            before = retention_of(self._states).keep
+            if wanted == (None if before is None else replace(before, seen=())):
+                return before
+            found = set_keep(self._states, wanted, clock=self._now()).keep
+            self._drop_old_files()
+            return found
+
+    def kept(self) -> Keep | None:
+        """Return how much of the log stays whoever allows compaction, None if that was not set."""
+        with self._lock:
+            return retention_of(self._states).keep
 
     def _drop_old_files(self) -> None:
         with self._lock, self._upkeep(_MERGING):
@@ -1157,6 +1237,7 @@ class Log:
         if merges and self.merge_every is not None:
             with self._upkeep(_MERGING):
                 merge_progress_files(states, stream, self.merge_every)
+                move_kept(states, clock=self._now())
                 if self.auto_compact:
                     forget_inline(states, stream, self.merge_every)
                     merge_small_files(states, stream, self.merge_every)
@@ -1221,6 +1302,8 @@ class MemoryLog(Log):
         minimum: TimeLike | None = None,
         kind: LogKind = "stream",
         streams: int = 1,
+        keep: int | str | dt.timedelta | None = None,
+        keep_committed: str | dt.timedelta = "1 day",
         clock: Callable[[], float] = time.time,
         merge_every: int | None = 100,
         auto_compact: bool = True,
@@ -1229,8 +1312,9 @@ class MemoryLog(Log):
         form = LogFormat.build(schema, times=times, minimum=minimum, kind=kind)
         table = MemoryTable(form)
         _check_streams(streams, table.storage.uri)
-        first = _first_file(table.storage, form, streams, clock)
-        MemoryStore(table).transact([first], [(f"timely/{OPEN_STREAM}", 0)])
+        kept = None if keep is None else _keep_of(table.storage.uri, form.domain, keep, keep_committed)
+        first = _first_files(table.storage, form, streams, kept, clock)
+        MemoryStore(table).transact(first, [(f"timely/{OPEN_STREAM}", 0)])
         return cls(MemoryStore(table), clock=clock, merge_every=merge_every, auto_compact=auto_compact)
 
     def another(self) -> MemoryLog:
@@ -1263,8 +1347,34 @@ def _check_streams(streams: object, where: str) -> None:
         raise InvalidUsageError(msg, hint=f"give a number of streams from 1 to {_MOST_STREAMS}")
 
 
+def _keep_of(path: str, domain: TimeDomain, length: int | str | dt.timedelta, committed: str | dt.timedelta) -> Keep:
+    """Read how much a log is to keep."""
+    attempt = f"could not set what log {path!r} keeps"
+    if domain.arity > 1:
+        msg = f"{attempt}: found times of {domain.arity} coordinates, behind which no length can be counted"
+        raise InvalidUsageError(
+            msg, hint="allow compaction up to a frontier now and then, by log.allow_compaction", context={"path": path}
+        )
+    try:
+        units = domain.types[0].duration(length)
+    except InvalidUsageError as error:
+        msg = f"{attempt}: found keep={shown(length)}"
+        raise InvalidUsageError(msg, hint=error.hint, context={"path": path}) from error
+    try:
+        return Keep(units, parse_duration(committed).amount)
+    except ValueError as error:
+        msg = f"{attempt}: found committed={shown(committed)}"
+        raise InvalidUsageError(msg, hint=str(error), context={"path": path}) from error
+
+
+def _first_files(
+    storage: Storage, form: LogFormat, streams: int, keep: Keep | None, clock: Callable[[], float]
+) -> list[DataFile]:
+    """Write the progress of the commit that makes a log: its unclaimed capabilities; and what it keeps."""
+    return [_first_file(storage, form, streams, clock), *first_files(storage, form, keep)]
+
+
 def _first_file(storage: Storage, form: LogFormat, streams: int, clock: Callable[[], float]) -> DataFile:
-    """Write the progress of the commit that makes a log: its unclaimed capabilities."""
     state = initial_state(
         OPEN_STREAM,
         StreamCounts.initial(form.domain.minimum, streams),
@@ -1284,6 +1394,8 @@ def create_log(
     minimum: TimeLike | None = None,
     kind: LogKind = "stream",
     streams: int = 1,
+    keep: int | str | dt.timedelta | None = None,
+    keep_committed: str | dt.timedelta = "1 day",
     exist_ok: bool = False,
     storage_options: Mapping[str, str] | None = None,
     single_writer: bool = False,
@@ -1310,9 +1422,14 @@ def create_log(
         `stream`: messages are events. `collection`: messages are updates with a `_diff`.
     streams : int
         Number of streams that may open from the minimum on. The log's frontier waits for all of them.
+    keep : int, str or timedelta, optional
+        How much of the log stays: times less than this before its frontier, such as ``"30 days"``; what is before goes
+        by itself. Everything stays if not given. See `Log.keep`.
+    keep_committed : str or timedelta
+        With `keep`: nothing goes that was committed less than this ago, by the wall clock.
     exist_ok : bool
         Whether to open a log that is there already, if it has the same schema, times and kind; columns that
-        were added since make no difference.
+        were added since make no difference. What it keeps is changed where `keep` says so.
     storage_options : mapping, optional
         Credentials and settings for cloud URLs, as delta-rs takes them.
     single_writer : bool
@@ -1353,6 +1470,7 @@ def create_log(
     _check_handle(f"could not create log {where!r}", clock, merge_every)
     form = LogFormat.build(schema, times=times, minimum=minimum, kind=kind)
     _check_streams(streams, where)
+    kept = None if keep is None else _keep_of(where, form.domain, keep, keep_committed)
     storage_options = promised(storage_options, where, single_writer=single_writer, flush=flush)
     check_place(where, storage_options)
     open_ = partial(
@@ -1378,17 +1496,17 @@ def create_log(
                 hint="give an empty or new directory",
                 context={"path": where},
             )
-        first = _first_file(storage, form, streams, clock)
+        first = _first_files(storage, form, streams, kept, clock)
         try:
-            creation = create_table(storage, form, [first], storage_options)
+            creation = create_table(storage, form, first, storage_options)
         except StorageError as error:
             if error.determinate:
-                discard(storage, [first])
+                discard(storage, first)
             raise
         if creation == "made":
             return open_()
         if creation == "taken":
-            discard(storage, [first])
+            discard(storage, first)
         elif not exist_ok:
             msg = f"could not tell whether log {where!r} was created: found one, and an error of the storage before"
             raise StorageError(
@@ -1417,6 +1535,8 @@ def create_log(
             hint="give the schema that the log was created with, or another path",
             context={"path": where},
         )
+    if keep is not None:
+        log.keep(keep, committed=keep_committed)
     return log
 
 

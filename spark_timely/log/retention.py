@@ -1,7 +1,8 @@
 """since and the retainers of a log: read from a snapshot, moved by commits of their own.
 
-Each commit writes the whole state: a row of `_event=since` for each time of since, and one of `_event=retain` for each
-time that a retainer needs. What it means is decided by pure functions (`machine.since`).
+Each commit writes the whole state: a row of `_event=since` for each time of since, with what the log keeps in its note,
+and one of `_event=retain` for each time that a retainer needs. What it means is decided by pure functions
+(`machine.since`).
 
 Invariants
 ----------
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -24,13 +25,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.errors import LogDamagedError
+from spark_timely.errors import LogDamagedError, TimelyError
 from spark_timely.log.commit import as_data_files, discard
 from spark_timely.log.files.parquet import read_file, side_by_side, write_progress_file
 from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
+from spark_timely.log.machine.history import History
 from spark_timely.log.machine.since import (
+    Keep,
     Retainer,
     Retention,
+    decide_keep,
+    decide_kept,
     decide_release,
     decide_retain,
     decide_since,
@@ -44,6 +49,7 @@ if TYPE_CHECKING:
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.machine.state import DataFile
     from spark_timely.log.store.base import Store
+    from spark_timely.log.store.storage import Storage
     from spark_timely.log.streams import StreamStates
     from spark_timely.time.arrays import IntArray
 
@@ -111,7 +117,28 @@ def _read(store: Store, paths: Sequence[str]) -> Retention:
         moved_by=moved["_query"][0].as_py() or "",
         moved_at=moved["_at"][0].value if moved["_at"][0].is_valid else 0,
         retainers=MappingProxyType(dict(sorted(retainers.items()))),
+        keep=_keep_of(store, moved["_note"][0].as_py()),
     )
+
+
+def _keep_of(store: Store, note: str | None) -> Keep | None:
+    if note is None:
+        return None
+    try:
+        said = json.loads(note)
+        seen = tuple((at, Antichain.from_json(times, 1)) for at, times in said["seen"])
+        return Keep(said["keep"], said["committed"], seen)
+    except (TypeError, ValueError, KeyError, TimelyError) as error:
+        msg = f"could not read what log {store.path!r} keeps: found note={note!r:.200}"
+        hint = "set what it keeps again, or restore the file"
+        raise LogDamagedError(msg, hint=hint, context={"path": store.path}) from error
+
+
+def _note_of(keep: Keep | None) -> str | None:
+    if keep is None:
+        return None
+    seen = [[at, there.to_json()] for at, there in keep.seen]
+    return json.dumps({"keep": keep.length, "committed": keep.committed, "seen": seen}, sort_keys=True)
 
 
 def _rows(form: LogFormat, retention: Retention, times: IntArray, **values: object) -> pa.Table:
@@ -128,12 +155,21 @@ def _rows(form: LogFormat, retention: Retention, times: IntArray, **values: obje
     return pa.Table.from_arrays(arrays, schema=form.progress_schema)
 
 
+def first_files(storage: Storage, form: LogFormat, keep: Keep | None) -> list[DataFile]:
+    """Write what a log remembers that is made; nothing where that is the same without a file."""
+    return [] if keep is None else _files(storage, form, replace(everything(form.domain), seq=0, keep=keep))
+
+
 def _written(store: Store, retention: Retention) -> list[DataFile]:
     """Write the files that say a state."""
-    form = store.format
+    return _files(store.storage, store.format, retention)
+
+
+def _files(storage: Storage, form: LogFormat, retention: Retention) -> list[DataFile]:
     at = retention.moved_at if retention.moved_by else None
-    since = _rows(form, retention, retention.since.times, _query=retention.moved_by or None, _at=at, _reason="since")
-    files = [write_progress_file(store.storage, since, _FILE_STEM, retention.seq, form.domain, event="since")]
+    moved_by, note = retention.moved_by or None, _note_of(retention.keep)
+    since = _rows(form, retention, retention.since.times, _query=moved_by, _at=at, _reason="since", _note=note)
+    files = [write_progress_file(storage, since, _FILE_STEM, retention.seq, form.domain, event="since")]
     if retention.retainers:
         parts = []
         for each in retention.retainers.values():  # one turn per retainer
@@ -141,7 +177,7 @@ def _written(store: Store, retention: Retention) -> list[DataFile]:
             note = json.dumps(said, sort_keys=True, ensure_ascii=False)
             parts.append(_rows(form, retention, each.needed.times, _query=each.owner, _reason="retained", _note=note))
         rows = pa.concat_tables(parts)
-        files.append(write_progress_file(store.storage, rows, _FILE_STEM, retention.seq, form.domain, event="retain"))
+        files.append(write_progress_file(storage, rows, _FILE_STEM, retention.seq, form.domain, event="retain"))
     return files
 
 
@@ -199,10 +235,62 @@ def allow_compaction(states: StreamStates, wanted: Antichain, *, by: str, clock:
     form = states.store.format
 
     def decide(retention: Retention) -> Retention | None:
-        own = needed_from(form.kind, states.counts().frontier, form.domain.minimum)
-        return decide_since(retention, wanted, own, by=by, now=clock)
+        frontier, minimum = states.counts().frontier, form.domain.minimum
+        own = needed_from(form.kind, frontier, minimum)
+        keep = _known(states, retention.keep, clock)
+        floor = None if keep is None else keep.floor(frontier, _greatest(states), minimum, clock)
+        return decide_since(replace(retention, keep=keep), wanted, own, by=by, now=clock, floor=floor)
 
     return _changed(states, "allow compaction", decide)
+
+
+def set_keep(states: StreamStates, keep: Keep | None, *, clock: int) -> Retention:
+    """Set how much the log keeps."""
+
+    def decide(retention: Retention) -> Retention | None:
+        return decide_keep(retention, _known(states, keep, clock), states.counts().frontier, now=clock)
+
+    return _changed(states, "set what is kept", decide)
+
+
+def move_kept(states: StreamStates, *, clock: int) -> None:
+    """Move since as far as the log need not keep: called with upkeep after a commit.
+
+    Notes
+    -----
+    Cost: nothing where the log keeps everything, or since stays; else one small file and one commit of the table. Where
+    upkeep did not come for long, all progress is read.
+    """
+    form = states.store.format
+
+    def decide(retention: Retention) -> Retention | None:
+        frontier, minimum = states.counts().frontier, form.domain.minimum
+        own = needed_from(form.kind, frontier, minimum)
+        retention = replace(retention, keep=_known(states, retention.keep, clock))
+        return decide_kept(retention, frontier, _greatest(states), own, minimum=minimum, now=clock)
+
+    if decide(retention_of(states)) is not None:
+        _changed(states, "move since", decide)
+        if not states.store.append_only:
+            drop_old_files(states)
+
+
+def _known(states: StreamStates, keep: Keep | None, clock: int) -> Keep | None:
+    """Look up what the frontier was where nobody noted it for long."""
+    if keep is None or not keep.is_stale(clock):
+        return keep
+    then = clock - keep.committed
+    return keep.known(
+        then, History(states.progress(), states.store.format.domain).frontier("timestamp", then + 1, None)
+    )
+
+
+def _greatest(states: StreamStates) -> int | None:
+    """Return the greatest time in a complete log of one coordinate, None if it is not known."""
+    if not states.counts().frontier.is_empty:
+        return None
+    index = states.store.live.index("message")
+    return int(index.max_times[:, 0].max()) if len(index) and index.known.all() else None
 
 
 def retain(states: StreamStates, name: str, needed: Antichain, *, owner: str, expires: int, clock: int) -> Retention:

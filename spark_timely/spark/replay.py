@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from spark_timely.conf.given import SourceGiven
 from spark_timely.conf.options import option_key
 from spark_timely.datasource.planner import ReplayPlanner
+from spark_timely.datasource.retaining import retained_of
 from spark_timely.datasource.source import source_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, StorageError, shown
 from spark_timely.log.log import open_log
@@ -239,13 +240,20 @@ class DriverReplay:
         # A run repeats the micro-batch of one that failed, in the same session maybe.
         Captured.forget(self._spark)
         self._log.refresh()
-        planner = ReplayPlanner(self._log, self._options)
+        planner = ReplayPlanner(self._log, self._options, retained=retained_of(self._options))
+        try:
+            return self._follow(planner, written, last, once=once)
+        finally:
+            planner.end()
+
+    def _follow(self, planner: ReplayPlanner, written: _Checkpoint, last: _Planned | None, *, once: bool) -> int:
         if not once:
             planner.prepare_available_now()
         number, start = 0, planner.initial()
         if last is not None:
             number, start = last.number + 1, dict(last.end)
-            planner.latest(last.end)  # refuses other options and another log, before rows are given out
+            # Refuses other options and another log, before rows are given out.
+            planner.latest(last.end, committed=last.finished)
             if not last.finished:
                 self._deliver(planner, written, last.number, last.start, last.end)
                 if once:

@@ -13,6 +13,7 @@ import pytest
 from spark_timely.errors import InvalidUsageError, OwnershipError, SinceViolationError
 from spark_timely.log import Log
 from spark_timely.log.machine.since import (
+    Keep,
     Retention,
     decide_release,
     decide_retain,
@@ -194,3 +195,96 @@ def outcome(
         return decide_release(log.path, model, name), None
     except (SinceViolationError, InvalidUsageError) as error:
         return model, type(error)
+
+
+def grown(log: Log, start: int, stop: int) -> None:
+    """Append a row at each of some times, in a commit of its own."""
+    writer = log.writer(owner="me")
+    for time in range(start, stop):
+        table = rows((time, time))
+        if log.kind == "collection":
+            table = table.append_column("_diff", pa.array([1]))
+        writer.append(table, advance_to=time + 1)
+
+
+@pytest.mark.parametrize("kind", ["stream", "collection"])
+def test_committers_move_since_by_what_is_kept(maker: LogMaker, kind: str) -> None:
+    log = maker.create(kind=kind, keep=10, keep_committed="0s", merge_every=3, clock=ManualClock())
+    assert log.kept() == maker.another(log).kept() == Keep(10, 0)
+    grown(log, 0, 40)
+    found = log.since().elements[0][0]
+    assert 26 <= found <= 30
+    # The floor for others too; and what retainers need stays in any case.
+    assert maker.another(log).allow_compaction([99]) == Antichain.of(30)
+    log.retain("report", [33], owner="query")
+    grown(log, 40, 60)
+    assert maker.another(log).since() == Antichain.of(33 if kind == "stream" else 32)
+    log.release("report")
+    grown(log, 60, 70)
+    assert 56 <= maker.another(log).since().elements[0][0] <= 60
+    log.compact(logical=True)
+    assert log.files().min_times.min() == log.since().elements[0][0]
+    assert maker.another(log).verify().legal
+
+
+def test_what_was_committed_lately_is_kept(maker: LogMaker) -> None:
+    clock = ManualClock()
+    log = maker.create(keep=5, merge_every=2, clock=clock)
+    for time in range(40):
+        grown(log, time, time + 1)
+        clock.advance(1)
+    assert log.since() == maker.another(log).allow_compaction([99]) == Antichain.of(0)
+    clock.advance(1.5 * DAY)
+    grown(log, 40, 44)
+    found = log.since().elements[0][0]
+    assert 36 <= found <= 39
+    clock.advance(1.5 * DAY)
+    log.refresh()
+    assert log.allow_compaction([99]) == Antichain.of(39)
+
+
+def test_what_is_kept_can_be_changed(maker: LogMaker) -> None:
+    clock = ManualClock()
+    log = moved(maker, 50, clock=clock)
+    assert log.kept() is None
+    clock.advance(2 * DAY)
+    # What was there before counts at once, by the wall clock of its commits.
+    kept = log.keep(20)
+    assert kept is not None
+    assert kept.seen[0] == (int(clock() * 1e6) - DAY * 1_000_000, Antichain.of(50))
+    assert log.allow_compaction([99]) == Antichain.of(30)
+    before = frozen(log)
+    assert log.keep("20", committed=dt.timedelta(days=1)) == kept
+    assert frozen(log) == before
+    log.keep(40)
+    assert log.allow_compaction([99]) == Antichain.of(30)  # raised: nothing comes back
+    maker.another(log).keep(10)
+    log.refresh()
+    assert log.allow_compaction([99]) == Antichain.of(40)
+    assert log.keep(None) is None
+    assert maker.another(log).kept() is None
+    assert log.allow_compaction([99]) == Antichain.of(50)
+
+
+def test_lengths_that_mean_nothing_are_refused(maker: LogMaker) -> None:
+    log, two = moved(maker, 5), maker.create(times=("long", "long"))
+    before, other = frozen(log), frozen(two)
+    with pytest.raises(InvalidUsageError, match=r"could not set what log .* keeps: found keep='7 days' — hint: "):
+        log.keep("7 days")
+    with pytest.raises(InvalidUsageError, match=r"found committed='7' — hint: write the number with its unit"):
+        log.keep(7, committed="7")
+    with pytest.raises(InvalidUsageError, match=r"found times of 2 coordinates, behind which no length can be counted"):
+        two.keep(7)
+    assert (frozen(log), frozen(two)) == (before, other)
+    made = maker.made
+    with pytest.raises(InvalidUsageError, match=r"found keep='x'"):
+        maker.create(keep="x")
+    assert maker.made == made + 1
+
+
+def test_dates_are_kept_by_days(maker: LogMaker) -> None:
+    log = maker.create(times=("date",), minimum="2013-01-01")
+    log.keep("2 weeks", committed="0s")
+    log.writer(owner="me").append(pa.table({"_time": [dt.date(2013, 3, 1)], "v": [1]}), advance_to="2013-03-02")
+    assert log.allow_compaction("2013-03-01") == log.domain.parse_frontier("2013-02-16")
+    assert log.domain.types[0].render_duration(log.kept().length) == "14 days"  # type: ignore[union-attr]

@@ -12,6 +12,7 @@ import pytest
 import spark_timely
 from tests.oracles import digest_model
 from tests.spark.connect import ConnectJobs
+from tests.spark.connect_forgetting_job import check as check_forgetting
 from tests.spark.misuses import Shown, misuses
 from tests.spark.misuses import check as check_misuse
 from tests.spark.went_back import Case, cases_of, check
@@ -48,6 +49,10 @@ def test_capture_and_replay_through_connect(jobs: ConnectJobs, tmp_path: Path) -
     assert log.frontier().to_json() == [11]
     assert log.messages().num_rows == 12
     assert log.verify().legal
+
+
+def test_consumer_through_connect_loses_nothing(jobs: ConnectJobs, tmp_path: Path) -> None:
+    check_forgetting(jobs.run("connect_forgetting_job", tmp_path))
 
 
 def test_misuses_through_connect_are_shown_as_in_classic(jobs: ConnectJobs, tmp_path: Path) -> None:

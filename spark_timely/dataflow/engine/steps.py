@@ -36,18 +36,19 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES, Files, cut_range
+from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES, Files, cut_range, paths_of
 from spark_timely.dataflow.engine.inputs import Inputs, other_log
 from spark_timely.dataflow.engine.outputs import Outputs, note_of, passes
 from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.engine.tracking import Tracking
 from spark_timely.dataflow.logs import Sink, open_logs
 from spark_timely.dataflow.views import leaves_of
-from spark_timely.errors import DataLossError, LogMissingError, RolledBackError, TimelyError
+from spark_timely.errors import DataLossError, LogMissingError, RolledBackError, SinceViolationError, TimelyError
 from spark_timely.log import Log
 from spark_timely.log.commit import discard_job, discard_refused
 from spark_timely.log.files.parquet import new_job
 from spark_timely.log.log import open_log
+from spark_timely.log.machine.since import may_read, needed_from
 from spark_timely.protocol.note import OutputNote
 from spark_timely.protocol.replay import Limits
 from spark_timely.time.antichain import Antichain
@@ -55,6 +56,7 @@ from spark_timely.time.arrays import unique_times
 
 if TYPE_CHECKING:
     from spark_timely.log.machine.state import DataFile, StreamState
+    from spark_timely.time.arrays import IntArray
 
     Ready = tuple[Sink, StreamState, Antichain]
 
@@ -371,6 +373,9 @@ class Engine:
                 continue
             upper = self._tracking.frontier(sink)
             if state.frontier.less_equal_frontier(upper):
+                begins = self._beginning(sink, state)
+                if begins is not None and not begins.less_equal_frontier(upper):
+                    continue  # waits until its inputs are so far
                 if upper != state.frontier:
                     found.append((sink, state, upper))
                 else:
@@ -519,6 +524,14 @@ class Engine:
             left = []
             for sink, state, lower, upper in waiting:  # one turn per output
                 try:
+                    begins = self._beginning(sink, state)
+                    if begins is not None:
+                        # As any step, but that nothing of the range is left.
+                        self._say_beginning(sink, begins)
+                        steps.append(_Planned(sink, ahead, lower, begins))
+                        outputs.append(self._output_plan(plans, sink, job))
+                        continue
+                    self._check_since(sink, lower)
                     end, size, pieces = cut_range(
                         sink.view,
                         lambda leaf: self._files[leaf.path](),
@@ -540,18 +553,71 @@ class Engine:
                 sizes[sink] = sizes.get(sink, 0) + size
                 if ahead and self._limits.size_bytes is not None and sizes[sink] > self._limits.size_bytes:
                     continue
-                if sink not in plans:
-                    log = self._logs[sink.path]
-                    plans[sink] = OutputPlan(
-                        sink.name, sink.view, sink.stream, log.format, log.storage, self._twice, self._evaluation, job
-                    )
                 steps.append(_Planned(sink, ahead, lower, end))
-                outputs.append(plans[sink])
+                outputs.append(self._output_plan(plans, sink, job))
                 tasks += pieces
                 if end not in (lower, upper) and sink not in self._one_by_one:
                     left.append((sink, state, end, upper))
             waiting = left
         return steps, outputs, tasks
+
+    def _output_plan(self, plans: dict[Sink, OutputPlan], sink: Sink, job: str) -> OutputPlan:
+        if sink not in plans:
+            log = self._logs[sink.path]
+            plans[sink] = OutputPlan(
+                sink.name, sink.view, sink.stream, log.format, log.storage, self._twice, self._evaluation, job
+            )
+        return plans[sink]
+
+    def _beginning(self, sink: Sink, state: StreamState) -> Antichain | None:
+        """Return where an output begins whose inputs have forgotten their beginning; None for any other.
+
+        After the last time to which anything that is forgotten would have gone: what it holds is whole.
+        """
+        domain = sink.view.domain
+        if note_of(state, sink).upper is not None or state.frontier != domain.minimum_frontier or domain.arity > 1:
+            return None
+        last: tuple[int, ...] | None = None
+        for leaf, delays in paths_of(sink.view):  # one turn per way from a log
+            ((since,),) = self._logs[leaf.path].since().elements
+            if since == leaf.domain.minimum[0]:
+                continue
+            at: IntArray = np.array([[since - 1]], np.int64)
+            goes = True
+            for delay in delays:
+                at, fits = delay.forward(at)
+                goes = goes and bool(fits[0])
+            if goes:
+                last = max(last or (int(at[0, 0]),), (int(at[0, 0]),))
+        return None if last is None else domain.successors(last)
+
+    def _say_beginning(self, sink: Sink, begins: Antichain) -> None:
+        sinces = {path: log.since() for path, log in self._logs.items() if path in self._from.below[sink]}
+        said = {path: self._logs[path].domain.render_frontier(since) for path, since in sinces.items()}
+        at = sink.view.domain.render_frontier(begins)
+        _log.warning("output %r begins at %s: its inputs have forgotten what is before since=%s", sink.name, at, said)
+
+    def _check_since(self, sink: Sink, lower: Antichain) -> None:
+        """Refuse a step that needs what an input has forgotten: rows would be missed, and windows be cut."""
+        for leaf, delays in paths_of(sink.view):  # one turn per way from a log
+            log, at = self._logs[leaf.path], lower
+            for delay in reversed(delays):
+                at = delay.back(at)
+            at = at.join(leaf.domain.minimum_frontier)  # before which nothing is
+            if not may_read(log.since(), needed_from(log.kind, at, leaf.domain.minimum)):
+                since, wanted = (leaf.domain.render_frontier(each) for each in (log.since(), at))
+                msg = (
+                    f"could not continue at operator {sink.name!r}: found since={since} in log {leaf.path!r}, of which "
+                    f"it needs what is from {wanted} on"
+                )
+                raise SinceViolationError(
+                    msg,
+                    hint="remove the output, or capture into another log, which begins where the input has all that it "
+                    "needs; to keep what a dataflow needs, retain it",
+                    as_of=wanted,
+                    since=since,
+                    context={"path": leaf.path, "operator": sink.name},
+                )
 
     def _throw_away(
         self,

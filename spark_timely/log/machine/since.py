@@ -9,6 +9,7 @@ Invariants
 1. since only moves forward: never past what a live retainer needs, nor past what the log's own frontier needs.
 2. Nothing is retained that since has passed.
 3. A retainer that has expired blocks nothing. If since passes it, the same decision says so, for its reader's error.
+   What a log keeps in any case (`Keep`) counts as one that never expires, and moves with the frontier.
 4. A decision is about one state: its commit excludes all others, and after a lost race it is made again.
 """
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from spark_timely.log.files.format import LogKind
     from spark_timely.time.arrays import BoolArray, IntArray
     from spark_timely.time.domain import TimeDomain
+
+
+UNCLAIMED: Final = "a query that begins"
+"""Owner of a retainer whose query has no identity yet, for its checkpoint is empty: any query may take it."""
 
 
 def needed_by_contents(time: tuple[int, ...]) -> Antichain:
@@ -182,6 +187,102 @@ class Retainer:
         return not self.overrun and self.expires > now
 
 
+DAY_US: Final = 86_400_000_000
+# A frontier is noted each time this part of `Keep.committed` has passed. Where the newest that counts is older than it
+# need be by a larger part, it is looked up.
+_NOTED_PARTS: Final = 8
+_STALE_PARTS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """How much a log keeps, whoever allows compaction; committers move since so far by themselves.
+
+    Parameters
+    ----------
+    length : int
+        Times that are less than this before the log's frontier stay, in units of its one coordinate.
+    committed : int
+        Nothing goes that was committed less than this ago by the wall clock, microseconds.
+    seen : tuple of (int, Antichain)
+        What the log's frontier was at some moments, in their order: whatever was committed later is beyond it.
+    """
+
+    length: int
+    committed: int = DAY_US
+    seen: tuple[tuple[int, Antichain], ...] = ()
+
+    def noted(self, frontier: Antichain, now: int) -> Keep:
+        """Return the same with the log's frontier noted, where that is of use: a few are kept, whatever the history.
+
+        Examples
+        --------
+        >>> keep = Keep(5, committed=80).noted(Antichain.of(3), 100)
+        >>> keep.noted(Antichain.of(9), 101) is keep
+        True
+        >>> keep.noted(Antichain.of(9), 200).seen
+        ((100, Antichain.of(3)), (200, Antichain.of(9)))
+        """
+        # Of a clock that is ahead nothing is believed.
+        seen = [(at, there) for at, there in self.seen if at <= now]
+        if not self.committed or (
+            seen and ((now - seen[-1][0]) * _NOTED_PARTS < self.committed or seen[-1][1] == frontier)
+        ):
+            return self
+        old = [(at, there) for at, there in seen if at <= now - self.committed]
+        return replace(self, seen=(*old[-1:], *seen[len(old) :], (now, frontier)))
+
+    def known(self, at: int, frontier: Antichain) -> Keep:
+        """Return the same, with what the log's frontier was at a moment.
+
+        Examples
+        --------
+        >>> Keep(5, seen=((1, Antichain.of(0)), (7, Antichain.of(4)))).known(3, Antichain.of(2)).seen
+        ((3, Antichain.of(2)), (7, Antichain.of(4)))
+        """
+        return replace(self, seen=((at, frontier), *(one for one in self.seen if one[0] > at)))
+
+    def is_stale(self, now: int) -> bool:
+        """Return whether what is known would hold since up: nobody noted a frontier for long."""
+        then = now - self.committed
+        newest = max((at for at, _ in self.seen if at <= then), default=None)
+        return bool(self.committed) and (newest is None or (then - newest) * _STALE_PARTS > self.committed)
+
+    def settled(self, frontier: Antichain, now: int) -> Antichain | None:
+        """Return the newest frontier that is known to lie before all that was committed lately; None: not known."""
+        if not self.committed:
+            return frontier
+        return next((there for at, there in reversed(self.seen) if at <= now - self.committed), None)
+
+    def floor(self, frontier: Antichain, greatest: int | None, minimum: tuple[int, ...], now: int) -> Antichain:
+        """Return how far since may move at most.
+
+        Parameters
+        ----------
+        frontier : Antichain
+            The log's.
+        greatest : int or None
+            The greatest time in the log, from which is counted where the log is complete; None if it is not known.
+        minimum : tuple of int
+            The log's.
+        now : int
+            Wall clock, microseconds.
+
+        Examples
+        --------
+        >>> Keep(5, committed=0).floor(Antichain.of(12), None, (0,), now=1)
+        Antichain.of(7)
+        >>> Keep(5).floor(Antichain.of(12), None, (0,), now=1)
+        Antichain.of(0)
+        """
+        settled = self.settled(frontier, now)
+        end = greatest if frontier.is_empty else frontier.elements[0][0]
+        if settled is None or end is None:
+            return Antichain.of(minimum)
+        # Of a log that was complete by then nothing is young.
+        return Antichain.of(max(end - self.length, minimum[0])).meet(settled)
+
+
 def _nobody() -> Mapping[str, Retainer]:
     return MappingProxyType({})
 
@@ -199,6 +300,8 @@ class Retention:
     moved_by, moved_at : str, int
         By whom since was moved last, and when, in microseconds; empty and 0 before that.
     retainers : mapping of str to Retainer
+    keep : Keep or None
+        How much stays whoever allows compaction; None: only what retainers need.
     """
 
     since: Antichain
@@ -206,6 +309,7 @@ class Retention:
     moved_by: str = ""
     moved_at: int = 0
     retainers: Mapping[str, Retainer] = field(default_factory=_nobody)
+    keep: Keep | None = None
 
     def alive(self, now: int) -> list[Retainer]:
         """Return the retainers that since may not pass."""
@@ -217,7 +321,9 @@ def everything(domain: TimeDomain) -> Retention:
     return Retention(domain.minimum_frontier)
 
 
-def decide_since(retention: Retention, wanted: Antichain, own: Antichain, *, by: str, now: int) -> Retention | None:
+def decide_since(
+    retention: Retention, wanted: Antichain, own: Antichain, *, by: str, now: int, floor: Antichain | None = None
+) -> Retention | None:
     """Decide how far since moves; None if it stays.
 
     Parameters
@@ -230,6 +336,8 @@ def decide_since(retention: Retention, wanted: Antichain, own: Antichain, *, by:
     by : str
     now : int
         Wall clock, microseconds.
+    floor : Antichain, optional
+        How far it may move by what the log keeps, see `Keep.floor`.
 
     Examples
     --------
@@ -237,7 +345,7 @@ def decide_since(retention: Retention, wanted: Antichain, own: Antichain, *, by:
     >>> moved.since, moved.seq
     (Antichain.of(7), 0)
     """
-    allowed = wanted.meet(own)
+    allowed = wanted.meet(own) if floor is None else wanted.meet(own).meet(floor)
     for retainer in retention.alive(now):  # as many turns as consumers
         allowed = allowed.meet(retainer.needed)
     since = retention.since.join(allowed)
@@ -248,7 +356,84 @@ def decide_since(retention: Retention, wanted: Antichain, own: Antichain, *, by:
         name: each if each.overrun or may_read(since, each.needed) else replace(each, overrun=overrun)
         for name, each in retention.retainers.items()
     }
-    return Retention(since, retention.seq + 1, by, now, MappingProxyType(retainers))
+    return replace(
+        retention,
+        since=since,
+        seq=retention.seq + 1,
+        moved_by=by,
+        moved_at=now,
+        retainers=MappingProxyType(retainers),
+    )
+
+
+def decide_keep(retention: Retention, keep: Keep | None, frontier: Antichain, *, now: int) -> Retention | None:
+    """Decide how much a log keeps from now on; None if it does so already.
+
+    Parameters
+    ----------
+    retention : Retention
+    keep : Keep or None
+        With frontiers that are known. None: nothing is kept but for retainers, and nobody moves since by himself.
+    frontier : Antichain
+        The log's.
+    now : int
+        Wall clock, microseconds.
+
+    Examples
+    --------
+    >>> decided = decide_keep(Retention(Antichain.of(0)), Keep(7), Antichain.of(3), now=5)
+    >>> decided.keep.length, decided.keep.seen, decide_keep(decided, Keep(7), Antichain.of(4), now=9)
+    (7, ((5, Antichain.of(3)),), None)
+    """
+    before = retention.keep
+    if keep is None:
+        return None if before is None else replace(retention, seq=retention.seq + 1, keep=None)
+    if before is not None:
+        if (before.length, before.committed) == (keep.length, keep.committed):
+            return None
+        both = {**dict(before.seen), **dict(keep.seen)}
+        keep = replace(keep, seen=tuple(sorted(both.items(), key=lambda one: one[0])))
+    return replace(retention, seq=retention.seq + 1, keep=keep.noted(frontier, now))
+
+
+def decide_kept(
+    retention: Retention,
+    frontier: Antichain,
+    greatest: int | None,
+    own: Antichain,
+    *,
+    minimum: tuple[int, ...],
+    now: int,
+) -> Retention | None:
+    """Decide how far a committer moves since by itself: as far as the log need not keep; None if nothing changes.
+
+    Parameters
+    ----------
+    retention : Retention
+    frontier, greatest, minimum, now
+        As for `Keep.floor`.
+    own : Antichain
+        As for `decide_since`.
+
+    Examples
+    --------
+    >>> log = Retention(Antichain.of(0), keep=Keep(5, committed=0))
+    >>> decide_kept(log, Antichain.of(12), None, Antichain.of(12), minimum=(0,), now=1).since
+    Antichain.of(7)
+    """
+    if retention.keep is None:
+        return None
+    keep = retention.keep.noted(frontier, now)
+    noted = retention if keep is retention.keep else replace(retention, keep=keep)
+    floor = keep.floor(frontier, greatest, minimum, now)
+    moved = decide_since(noted, floor, own, by=KEEPER, now=now)
+    if moved is None and noted is not retention:
+        moved = replace(noted, seq=retention.seq + 1)
+    return moved
+
+
+KEEPER: Final = "keep"
+"""Stands where a name would, if committers moved since by what the log keeps."""
 
 
 def decide_retain(
@@ -284,7 +469,7 @@ def decide_retain(
         If since has passed what is to be retained.
     """
     before = retention.retainers.get(name)
-    if before is not None and before.owner != owner and before.is_alive(now):
+    if before is not None and before.owner not in (owner, UNCLAIMED) and before.is_alive(now):
         msg = (
             f"could not retain log {path!r} for consumer {name!r}: found it owned by {before.owner!r}, not by {owner!r}"
         )

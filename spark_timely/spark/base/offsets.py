@@ -241,6 +241,9 @@ class Offset:
     commits : mapping of str to (int, str)
         Under ``complete`` the newest commits of the log when the position was reached, under ``arrival`` the last ones
         before the position; of very many streams those that were made last. Empty in what an earlier version wrote.
+    consumer : str or None
+        Identity of the query as a consumer of the log: drawn once, and carried on by its checkpoint. None without a
+        ``consumerId``.
 
     Examples
     --------
@@ -259,6 +262,7 @@ class Offset:
     origin: Antichain | Seqs | None = None
     log_id: str | None = None
     commits: Commits = field(default_factory=dict)
+    consumer: str | None = None
 
     @property
     def frontier(self) -> Antichain:
@@ -296,6 +300,8 @@ class Offset:
         word = "frontier" if self.selection.delivery == "complete" else "seqs"
         found[word] = _position_to_json(self.position)
         found.update(self._iso())
+        if self.consumer is not None:
+            found["consumer"] = self.consumer
         if self.commits:
             found["commits"] = {name: list(self.commits[name]) for name in sorted(self.commits)}
         return found
@@ -365,6 +371,7 @@ def read_offset(found: object, arity: int, /) -> Offset:
             origin=_position_from_json(found["origin"], selection, arity),
             log_id=found.get("log"),
             commits=_commits_from_json(found.get("commits", {})),
+            consumer=None if found.get("consumer") is None else str(found["consumer"]),
         )
     except (KeyError, TypeError, InvalidShapeError) as error:
         raise _unreadable(found) from error

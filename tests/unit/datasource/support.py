@@ -12,6 +12,7 @@ from spark_timely.conf.options import SOURCE_OPTIONS, SourceOptions, parse_optio
 from spark_timely.datasource.partitions import SPLIT_SCHEMA, ReplayLayout, Split, split_batch
 from spark_timely.datasource.planner import ReplayPlanner, layout_of
 from spark_timely.datasource.reader import read_split
+from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.log import MemoryLog
 from spark_timely.log.store.base import MemoryStore, MemoryTable
 from spark_timely.log.store.storage import MemoryStorage
@@ -41,7 +42,12 @@ class MemoryReader:
         self.layout = layout_of(log, options)
         self.key = id(log.storage)
         STORAGES[self.key] = log.storage  # type: ignore[assignment]
-        self.planner: ReplayPlanner | None = ReplayPlanner(log.another(), options, self.layout, now=now)
+        retained = None
+        if options.consumer_id is not None:
+            retained = RetainedPosition(log.another, options.consumer_id, options.consumer_expiry, now=now)
+        self.planner: ReplayPlanner | None = ReplayPlanner(
+            log.another(), options, self.layout, now=now, retained=retained
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {"layout": self.layout, "key": self.key, "planner": None}
@@ -72,6 +78,7 @@ class MemoryReader:
 
     def commit(self, end: dict[str, Any]) -> None:
         json.dumps(end)
+        self._planner().commit(json.loads(json.dumps(end)))
 
     def read(self, partition: Split) -> Iterator[pa.RecordBatch]:
         # Splits travel as text with content=splits: what is read must not depend on the way.

@@ -120,7 +120,7 @@ def test_user_may_choose_columns_by_a_schema(path: str) -> None:
         ({"asOf": "1"}, InvalidOptionError, "found option asOf=1 for a log of kind 'stream'"),
         ({"columns": "w"}, InvalidOptionError, "found no column 'w' in the log"),
         ({"path": "/nowhere"}, LogMissingError, "could not open log '/nowhere'"),
-        ({"consumerId": "x"}, InvalidOptionError, "found unknown option 'consumerId'"),
+        ({"consumer": "x"}, InvalidOptionError, "found unknown option 'consumer'"),
     ],
 )
 def test_bad_option_is_refused_before_the_query_starts(

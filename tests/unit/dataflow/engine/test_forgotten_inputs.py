@@ -1,0 +1,84 @@
+"""Dataflows over logs that forget: a step that needs what is gone is refused, and no window is cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_timely.dataflow.aggregates import count
+from spark_timely.dataflow.delays import ceil_to
+from spark_timely.dataflow.engine.steps import Engine
+from spark_timely.dataflow.stream import Scope
+from spark_timely.errors import SinceViolationError
+from spark_timely.log import Log
+from spark_timely.log.log import create_log, open_log
+from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.time.antichain import Antichain
+from tests.property.test_dataflow import runner
+
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+def advance(log: Log, folder: Path) -> Log:
+    """Count rows per window of ten into a log in the folder."""
+    scope = Scope("flow")
+    scope.replay(log).delay(ceil_to(10)).aggregate(n=count()).capture(str(folder))
+    Engine(scope.name, scope.sinks, scope.storage, files_of=catalog_of).advance(runner(scope.storage))
+    return open_log(str(folder))
+
+
+def contents(log: Log) -> dict[int, int]:
+    return {row["_time"]: row["n"] for row in log.messages().to_pylist()}
+
+
+def test_dataflow_that_keeps_up_goes_on_over_a_log_that_forgets(tmp_path: Path) -> None:
+    log = create_log(str(tmp_path / "in"), SCHEMA, minimum=(0,))
+    writer = log.writer(owner="me")
+    for now in range(0, 60, 5):
+        writer.append(pa.table({"_time": [now, now + 3, now + 12], "n": [1, 2, 3]}), advance_to=now + 5)
+        out = advance(log, tmp_path / "out")
+        # The window that is open needs its first rows still.
+        log.allow_compaction([out.frontier().elements[0][0] - 9])
+        log.compact(logical=True)
+    whole = create_log(str(tmp_path / "whole"), SCHEMA, minimum=(0,))
+    other = whole.writer(owner="me")
+    for now in range(0, 60, 5):
+        other.append(pa.table({"_time": [now, now + 3, now + 12], "n": [1, 2, 3]}), advance_to=now + 5)
+    assert log.messages().num_rows < whole.messages().num_rows
+    assert contents(out) == contents(advance(whole, tmp_path / "other"))
+
+
+def test_output_begins_where_its_windows_are_whole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = create_log(str(tmp_path / "in"), SCHEMA, minimum=(0,))
+    writer = log.writer(owner="me")
+    writer.append(pa.table({"_time": [*range(15)], "n": [*range(15)]}), advance_to=15)
+    assert log.allow_compaction([12]) == Antichain.of(12)
+    # The window that ends at 20 has lost its first row: it waits until that is past.
+    assert advance(log, tmp_path / "out").frontier() == Antichain.of(0)
+    assert "begins at" not in caplog.text
+    writer.append(pa.table({"_time": [*range(15, 40)], "n": [*range(15, 40)]}), advance_to=40)
+    out = advance(log, tmp_path / "out")
+    assert contents(out) == {30: 10}
+    assert "output 'capture_4' begins at [21]: its inputs have forgotten what is before since={" in caplog.text
+    log.compact(logical=True)
+    assert contents(advance(log, tmp_path / "other")) == {30: 10}
+
+
+def test_step_that_needs_what_is_forgotten_is_refused(tmp_path: Path) -> None:
+    log = create_log(str(tmp_path / "in"), SCHEMA, minimum=(0,))
+    writer = log.writer(owner="me")
+    writer.append(pa.table({"_time": [*range(25)], "n": [*range(25)]}), advance_to=25)
+    out = advance(log, tmp_path / "out")
+    assert out.frontier() == Antichain.of(30)
+    log.allow_compaction([23])
+    writer.append(pa.table({"_time": [*range(25, 40)], "n": [*range(25, 40)]}), advance_to=40)
+    with pytest.raises(
+        SinceViolationError,
+        match=r"could not continue at operator 'capture_\d': found since=\[23\] in log '.*in', of which it needs"
+        r" what is from \[21\] on — hint: remove the output, or capture into another log",
+    ):
+        advance(log, tmp_path / "out")
+    out.refresh()
+    assert contents(out) == {0: 1, 10: 10, 20: 10}

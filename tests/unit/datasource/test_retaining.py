@@ -1,0 +1,250 @@
+"""A query with a consumerId keeps what it has not read: when it registers, moves, renews, lets go, and is refused."""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+from typing import Any
+
+import pytest
+
+from spark_timely.datasource.retaining import RetainedPosition
+from spark_timely.datasource.source import TimelyDataSource
+from spark_timely.errors import InvalidUsageError, OwnershipError, SinceViolationError, StorageError
+from spark_timely.log import MemoryLog
+from spark_timely.log.log import create_log
+from spark_timely.log.retention import retention_of
+from spark_timely.testing import ManualClock
+from spark_timely.testing.driver import Checkpoint
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.text import parse_duration
+from tests.unit.datasource.support import drive
+from tests.unit.datasource.test_planner import PAYLOAD, put, values
+
+DAY = 24 * 3600.0
+
+
+def make_log(clock: ManualClock | None = None, **facts: Any) -> MemoryLog:
+    return MemoryLog.create(PAYLOAD, minimum=(0,), clock=clock or ManualClock(), **facts)
+
+
+def retained(log: MemoryLog, name: str = "report") -> Antichain | None:
+    log.refresh()
+    found = log.retainers().get(name)
+    return None if found is None else found.needed
+
+
+@pytest.mark.parametrize("delivery", ["complete", "arrival"])
+@pytest.mark.parametrize("kind", ["stream", "collection"])
+def test_position_is_retained_before_the_first_plan_and_moves(delivery: str, kind: str) -> None:
+    clock = ManualClock()
+    log = make_log(kind=kind, clock=clock)
+    put(log, [1, 3], 4)
+    driver = drive(log, consumerId="report", delivery=delivery, now=clock)
+    assert log.retainers() == {}
+    driver._started().latestOffset(driver._started().initialOffset(), None)
+    assert retained(log) == Antichain.of(0)
+    assert values([driver.run_one()]) == [[1, 3]]
+    put(log, [5], 6)
+    clock.advance(61)
+    assert values([driver.run_one()]) == [[5]]
+    # What was delivered last may have to be delivered again; changes of a collection need what is before them.
+    at = 4 if kind == "stream" else 3
+    assert retained(log) == Antichain.of(at)
+    assert log.allow_compaction([6]) == Antichain.of(at)
+    clock.advance(61)
+    driver.run_one()
+    assert retained(log) == Antichain.of(at + 2)
+
+
+def test_retainer_costs_a_commit_in_a_minute_at_most() -> None:
+    clock = ManualClock()
+    log = make_log(clock=clock)
+    driver = drive(log, consumerId="report", now=clock)
+    for time_ in range(300):
+        clock.advance(1)
+        put(log, [time_], time_ + 1)
+        driver.run_one()
+    # One to register, one to make it its own, five of as many minutes.
+    assert 5 <= retention_of(log._states).seq + 1 <= 7
+
+
+def test_stopped_query_loses_nothing_until_it_expires() -> None:
+    clock = ManualClock()
+    log = make_log(clock=clock)
+    put(log, [1], 2)
+    checkpoint = Checkpoint()
+    assert values([drive(log, checkpoint=checkpoint, consumerId="report", now=clock).run_one()]) == [[1]]
+    for day in range(6):
+        clock.advance(DAY)
+        put(log, [day + 2], day + 3)
+        log.allow_compaction([day + 3])
+        log.compact(logical=True)
+    assert values(drive(log, checkpoint=checkpoint, consumerId="report", now=clock).available_now()) == [
+        [2, 3, 4, 5, 6, 7]
+    ]
+    clock.advance(8 * DAY)
+    put(log, [8], 9)
+    assert log.allow_compaction([9], by="the keeper") == Antichain.of(9)
+    with pytest.raises(
+        SinceViolationError,
+        match=r"could not .*found since=\[9\], moved past consumer 'report' by the keeper at .*, after it"
+        r" expired at 1970-01-14",
+    ):
+        drive(log, checkpoint=checkpoint, consumerId="report", now=clock).run_one()
+
+
+def test_query_without_a_retainer_is_refused_by_name() -> None:
+    log = make_log()
+    put(log, [1], 2)
+    checkpoint = Checkpoint()
+    drive(log, checkpoint=checkpoint).run_one()
+    put(log, [2], 5)
+    log.allow_compaction([5])
+    with pytest.raises(SinceViolationError, match=r"read log .* from \[2\]: found since=\[5\], moved by hand"):
+        drive(log, checkpoint=checkpoint).run_one()
+
+
+def test_second_query_of_the_same_name_is_refused() -> None:
+    log = make_log()
+    put(log, [1], 2)
+    checkpoint, other = Checkpoint(), Checkpoint()
+    driver = drive(log, checkpoint=checkpoint, consumerId="report")
+    driver.run_one()
+    put(log, [3], 4)
+    driver.run_one()
+    with pytest.raises(OwnershipError, match=r"consumer 'report': found it owned by '\w{32}', not by 'a query"):
+        drive(log, checkpoint=other, consumerId="report").run_one()
+    # The first one continues, also after a restart: its checkpoint says who it is.
+    put(log, [5], 6)
+    assert values([drive(log, checkpoint=checkpoint, consumerId="report").run_one()]) == [[5]]
+    identity = {json.loads(text).get("consumer") for text in checkpoint.offsets}
+    assert len(identity) == 1
+
+
+def test_query_that_died_before_its_first_offset_begins_again() -> None:
+    log = make_log()
+    put(log, [1], 2)
+    driver = drive(log, consumerId="report")
+    reader = driver._started()
+    reader.latestOffset(reader.initialOffset(), None)
+    assert retained(log) == Antichain.of(0)
+    # Its checkpoint is empty: it is another query, as far as anybody can know.
+    assert values([drive(log, consumerId="report").run_one()]) == [[1]]
+
+
+def test_complete_log_that_was_read_is_released() -> None:
+    log = make_log()
+    put(log, [1], 2)
+    log.close()
+    driver = drive(log, consumerId="report")
+    batches = driver.available_now()
+    assert values(batches) == [[1]]
+    driver._started().commit(json.loads(driver.checkpoint.offsets[-1]))
+    assert retained(log) is None
+
+
+def test_checkpoint_from_before_gets_a_retainer() -> None:
+    log = make_log()
+    put(log, [1], 2)
+    checkpoint = Checkpoint()
+    drive(log, checkpoint=checkpoint).run_one()
+    put(log, [3], 4)
+    drive(log, checkpoint=checkpoint, consumerId="report").run_one()
+    assert retained(log) == Antichain.of(2)
+    assert "consumer" in json.loads(checkpoint.offsets[-1])
+
+
+def position_of(log: MemoryLog, expiry: str, clock: ManualClock) -> RetainedPosition:
+    return RetainedPosition(log.another, "report", parse_duration(expiry), now=clock)
+
+
+def test_idle_query_is_renewed_as_long_as_it_lives() -> None:
+    clock = ManualClock()
+    log = make_log(clock=clock)
+    put(log, [1], 9)
+    held = position_of(log, "9 days", clock)
+    held.stand(Antichain.of(2), "me")
+    for _ in range(10):
+        clock.advance(3 * DAY)
+        held.renew()
+    assert log.allow_compaction([9]) == Antichain.of(2)
+    assert log.retainers()["report"].is_alive(int(clock() * 1_000_000))
+    held.end()
+    clock.advance(10 * DAY)
+    assert log.allow_compaction([9]) == Antichain.of(9)
+    # It had stopped, and comes too late.
+    clock.advance(1)
+    held.renew()
+    with pytest.raises(SinceViolationError, match="moved past consumer 'report' by hand"):
+        held.stand(Antichain.of(2), "me")
+
+
+def test_renewal_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, failing = ManualClock(), True
+    log = make_log(clock=clock)
+    put(log, [1], 9)
+    held = position_of(log, "9 days", clock)
+    held.stand(Antichain.of(2), "me")
+    retain, tried = MemoryLog.retain_needed, 0
+
+    def may_fail(self: MemoryLog, *args: object, **more: object) -> object:
+        nonlocal tried
+        tried += 1
+        if failing:
+            raise StorageError("no disk", hint="wait")
+        return retain(self, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(MemoryLog, "retain_needed", may_fail)
+    clock.advance(4 * DAY)
+    for _ in range(50):
+        held.stand(Antichain.of(5), "me")
+    assert tried == 1  # not at each look of the query
+    failing = False
+    clock.advance(61)
+    held.stand(Antichain.of(5), "me")
+    assert retained(log) == Antichain.of(5)
+
+
+def test_thread_ends_with_its_query() -> None:
+    log = make_log()
+    put(log, [1], 9)
+    held = RetainedPosition(log.another, "report", parse_duration("90 ms"))
+    held.stand(Antichain.of(2), "me")
+    before = log.retainers()
+    for _ in range(200):
+        log.refresh()
+        if log.retainers() != before:
+            break
+        time.sleep(0.01)
+    assert log.retainers() != before
+    thread = held._thread
+    assert thread is not None
+    del held
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_log_that_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = make_log()
+    put(log, [1], 2)
+
+    def refuse(self: MemoryLog, *args: object, **more: object) -> object:
+        raise StorageError("no permission", hint="ask")
+
+    monkeypatch.setattr(MemoryLog, "retain_needed", refuse)
+    with pytest.raises(
+        StorageError,
+        match=r"could not retain log 'memory' for consumerId='report': no permission — hint: let the query",
+    ):
+        drive(log, consumerId="report").run_one()
+
+
+def test_batch_read_has_no_consumer(tmp_path: object) -> None:
+    path = f"{tmp_path}/log"
+    create_log(path, PAYLOAD, minimum=(0,))
+    source = TimelyDataSource({"path": path, "consumerId": "report"})
+    with pytest.raises(InvalidUsageError, match="could not read the log as a batch: found consumerId='report'"):
+        source.reader(source.schema())

@@ -1,0 +1,197 @@
+"""What else reads messages or commits knows what a log has forgotten: exports, events, lookups, cuts, verify."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_timely.errors import LogFormatError, NotBeyondError, SinceViolationError
+from spark_timely.interop import CaptureReader, CdcImport, export_log
+from spark_timely.interop.cdcv2.collections import collection_messages
+from spark_timely.interop.exporting import default_types
+from spark_timely.log import Log, MemoryLog
+from spark_timely.log.cut import cut
+from spark_timely.log.files import format as formats
+from spark_timely.log.log import create_log, open_log
+from spark_timely.testing import ManualClock
+from spark_timely.time.antichain import Antichain
+from tests.unit.datasource.support import drive, read_all
+
+SCHEMA = pa.schema([pa.field("v", pa.int64(), nullable=False)])
+
+
+def log_of(n: int = 10, kind: str = "stream", clock: ManualClock | None = None) -> MemoryLog:
+    """Return a log with a commit for each time below n, which has a row there and one two later."""
+    log = MemoryLog.create(SCHEMA, minimum=(0,), kind=kind, clock=clock or ManualClock(), merge_every=None)  # type: ignore[arg-type]
+    writer = log.writer(owner="me")
+    for time in range(n):
+        rows = {"_time": [time, time + 2], "v": [time, time]}
+        if kind == "collection":
+            rows["_diff"] = [1, -1]
+        log._clock.advance(10)  # type: ignore[attr-defined]
+        writer.append(pa.table(rows), advance_to=time + 1)
+    log.refresh()
+    return log
+
+
+def forgetful(since: int, n: int = 10, kind: str = "stream", *, rewritten: bool = True) -> MemoryLog:
+    log = log_of(n, kind)
+    assert log.allow_compaction([since]) == Antichain.of(since)
+    if rewritten:
+        log.compact(logical=True)
+    return log
+
+
+both = pytest.mark.parametrize("rewritten", [False, True])
+
+
+@both
+def test_export_gives_what_is_left(tmp_path: Path, *, rewritten: bool) -> None:
+    log = forgetful(5, rewritten=rewritten)
+    parts = export_log(log, tmp_path / "out", files=2)
+    assert sum(part.records for part in parts) == log.messages().num_rows == 12
+    times = [
+        time
+        for part in parts
+        for chunk in CaptureReader(io.BytesIO(Path(part.path).read_bytes()), time=part.time, record=part.record)
+        for time in chunk.times[:, 0].tolist()
+    ]
+    assert min(times) == 5
+    with pytest.raises(SinceViolationError, match=r"could not export log 'memory' up to \[4\]: found since=\[5\]"):
+        export_log(log, tmp_path / "other", up_to=[4])
+    assert not (tmp_path / "other").exists()
+
+
+@both
+def test_cdcv2_gives_updates_where_they_stand(*, rewritten: bool) -> None:
+    log = forgetful(5, kind="collection", rewritten=rewritten)
+    other = MemoryLog.create(SCHEMA, minimum=(0,), kind="collection")
+    task = CdcImport(other, "main", default_types(log))
+    task.open()
+    task.extend(list(collection_messages(log)))
+    other.refresh()
+    assert [other.snapshot(at).sort_by("v").to_pylist() for at in range(5, 10)] == [
+        log.snapshot(at).sort_by("v").to_pylist() for at in range(5, 10)
+    ]
+    assert other.verify(since=[5]).digest == log.verify(since=[5]).digest
+    with pytest.raises(SinceViolationError, match=r"could not export log 'memory' up to \[5\]: found since=\[5\]"):
+        list(collection_messages(log, up_to=[5]))
+
+
+@both
+def test_events_are_those_of_the_commits_left(*, rewritten: bool) -> None:
+    log = forgetful(5, rewritten=rewritten)
+    events = [(state.seq, rows["_time"].to_pylist()) for state, rows in log.events("main")]
+    if rewritten:
+        # Commit 5 is the base: it comes with what is left of the messages before it.
+        assert events[0] == (5, [5, 6])
+        assert events[1:3] == [(6, [5, 7]), (7, [6, 8])]
+    else:
+        assert events[4:8] == [(4, [5]), (5, [6]), (6, [5, 7]), (7, [6, 8])]
+    assert sum(len(times) for _, times in events) == 12
+
+
+def test_commits_before_the_first_are_not_looked_up() -> None:
+    log = forgetful(5)
+    assert log.bases() == {"main": 5}
+    assert log.frontier_at(seq=5) == Antichain.of(5)
+    with pytest.raises(
+        SinceViolationError,
+        match=r"could not look up a frontier of log 'memory' at seq=4: found that it remembers stream 'main' from seq",
+    ):
+        log.frontier_at(seq=4)
+    first = log.commit_of("main", 5)
+    assert first is not None
+    assert first.note.base
+    assert log.frontier_at(timestamp=f"us:{first.at}") == Antichain.of(5)
+    with pytest.raises(SinceViolationError, match=r"at timestamp=us:\d+: found that it remembers stream 'main' from"):
+        log.frontier_at(timestamp=f"us:{first.at - 1}")
+    for delivery in ("complete", "arrival"):
+        with pytest.raises(SinceViolationError):
+            read_all(log, delivery=delivery, startingVersion="3")
+    complete = [sorted(read_all(each, startingVersion="8")["v"].to_pylist()) for each in (log, log_of())]
+    assert complete[0] == complete[1] != []
+    with pytest.raises(SinceViolationError, match="could not begin at startingVersion of log 'memory'"):
+        read_all(log, delivery="arrival", startingVersion="5")
+    later = read_all(log, delivery="arrival", startingVersion="6")["v"].to_pylist()
+    assert later == read_all(log_of(), delivery="arrival", startingVersion="6")["v"].to_pylist() != []
+
+
+@pytest.mark.parametrize("kind", ["stream", "collection"])
+def test_end_before_since_is_refused(kind: str) -> None:
+    log = forgetful(5, kind=kind)
+    with pytest.raises(SinceViolationError, match=r"could not read log 'memory' up to \[3\]: found since=\[5\]"):
+        read_all(log, upTo="[3]")
+    with pytest.raises(SinceViolationError, match=r"up to \[3\]: found since=\[5\]"):
+        drive(log, upTo="[3]").run_one()
+    with pytest.raises(SinceViolationError, match=r"could not read log 'memory' up to \[3\]: found since=\[5\]"):
+        log.messages(upper=[3])
+
+
+def test_hash_relative_to_since_stays_and_must_be_reached() -> None:
+    whole, log = log_of(kind="collection"), forgetful(5, kind="collection")
+    assert whole.verify(since=[5]).digest == log.verify(since=[5]).digest
+    assert whole.verify(since=[7]).digest == log.verify(since=[7]).digest
+    assert whole.verify().digest != log.verify().digest
+    with pytest.raises(SinceViolationError, match=r"compute the hash .* relative to \[4\]: found since=\[5\]"):
+        log.verify(since=[4])
+    with pytest.raises(NotBeyondError, match=r"relative to \[10\]: found frontier=\[10\] — hint: give a since"):
+        log.verify(since=[10])
+
+
+def test_cut_below_since_is_refused(tmp_path: Path) -> None:
+    log = create_log(str(tmp_path / "log"), SCHEMA, minimum=(0,))
+    writer = log.writer(owner="me")
+    writer.append(pa.table({"_time": [1, 4], "v": [1, 4]}), advance_to=5)
+    log.refresh()
+    made = cut([str(tmp_path / "log")])
+    writer.append(pa.table({"_time": [6], "v": [6]}), advance_to=9)
+    log.refresh()
+    assert read_all_of(log, json.dumps(made.to_json())) == [1, 4]
+    log.allow_compaction([7])
+    with pytest.raises(SinceViolationError, match=r"up to \[5\]: found since=\[7\]"):
+        read_all_of(log, json.dumps(made.to_json()))
+
+
+def read_all_of(log: Log, text: str) -> list[int]:
+    from spark_timely.datasource.planner import ReplayPlanner, layout_of
+    from spark_timely.datasource.reader import read_split
+    from tests.unit.datasource.support import make_options
+
+    options = make_options(cut=text)
+    layout = layout_of(log, options)
+    splits = ReplayPlanner(log, options, layout).plan_batch()
+    batches = [batch for split in splits for batch in read_split(split, layout, storage=log.storage)]
+    found: list[int] = pa.Table.from_batches(batches, layout.schema)["v"].to_pylist()
+    return sorted(found)
+
+
+def test_library_that_does_not_know_since_refuses_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = create_log(str(tmp_path / "log"), SCHEMA, minimum=(0,))
+    log.writer(owner="me").append(pa.table({"_time": [1, 4], "v": [1, 4]}), advance_to=5)
+    log.allow_compaction([3])
+    assert open_log(log.path).format.version == 2  # nothing is gone yet
+    log.compact(logical=True)
+    log.add_columns(pa.schema([("w", pa.int64())]))
+    assert open_log(log.path).format.version == 3
+    monkeypatch.setattr(formats, "FORMAT_VERSIONS", (2,))
+    with pytest.raises(LogFormatError, match="found format version=3, this library uses 2"):
+        open_log(log.path)
+
+
+def test_handle_that_was_idle_for_long_is_not_taken_for_one_of_another_log() -> None:
+    log = log_of(3)
+    idle = log.another()
+    idle.refresh()
+    writer = log.writer(owner="me")
+    for time in range(3, 12):
+        writer.append(pa.table({"_time": [time], "v": [time]}), advance_to=time + 1)
+    log.allow_compaction([10])
+    log.compact(logical=True)
+    assert log.bases()["main"] > 3
+    idle.refresh()
+    assert idle.frontier() == Antichain.of(12)
