@@ -51,7 +51,7 @@ print(times, removed, lost)
 
 
 class Changing:
-    """A collection of so many keys, some of whose values change with each commit."""
+    """A collection of `KEYS` keys, some of whose values change with each commit."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
