@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -333,9 +334,18 @@ def cut(
         common = common.meet(entry.frontier)
     at = common if frontier is None else domain.parse_frontier(frontier)
     if retain is not None:
-        for log in opened:  # as many turns as logs
-            needed = log.since() if log.kind == "stream" else needed_from(log.kind, at, log.domain.minimum)
-            log.retain_needed(retain, needed, owner=f"cut {retain}", expiry=expiry)
+        done: list[Log] = []
+        try:
+            for log in opened:  # as many turns as logs
+                needed = log.since() if log.kind == "stream" else needed_from(log.kind, at, log.domain.minimum)
+                log.retain_needed(retain, needed, owner=f"cut {retain}", expiry=expiry)
+                done.append(log)
+        except TimelyError:
+            # All or none; what cannot be released now expires.
+            for log in done:
+                with suppress(TimelyError):
+                    log.release(retain)
+            raise
     return Cut(domain, at, entries)
 
 

@@ -916,6 +916,9 @@ class Log:
         attempt = f"could not retain log {self.path!r}"
         check_text(attempt, "consumer", consumer)
         check_text(attempt, "owner", owner)
+        if not consumer.strip():
+            msg = f"{attempt}: found consumer={shown(consumer)}"
+            raise InvalidUsageError(msg, hint="give the consumer a name", context={"path": self.path})
         try:
             length = parse_duration(expiry).amount
         except ValueError as error:

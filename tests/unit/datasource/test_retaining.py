@@ -254,5 +254,5 @@ def test_batch_read_has_no_consumer(tmp_path: object) -> None:
 def test_expiry_that_would_be_renewed_all_the_time_is_refused(expiry: str, tmp_path: object) -> None:
     path = f"{tmp_path}/log"
     create_log(path, PAYLOAD, minimum=(0,))
-    with pytest.raises(InvalidOptionError, match="found consumerExpiry=.* — hint: give 3 seconds or more"):
+    with pytest.raises(InvalidOptionError, match=r"found consumerExpiry=.* — hint: give 3 seconds or more"):
         TimelyDataSource({"path": path, "consumerId": "report", "consumerExpiry": expiry}).schema()

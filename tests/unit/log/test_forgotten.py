@@ -10,7 +10,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from spark_timely.errors import LogDamagedError, LogFormatError, NotBeyondError, SinceViolationError
+from spark_timely.errors import (
+    InvalidUsageError,
+    LogDamagedError,
+    LogFormatError,
+    NotBeyondError,
+    OwnershipError,
+    SinceViolationError,
+)
 from spark_timely.interop import CaptureReader, CdcImport, export_log
 from spark_timely.interop.cdcv2.collections import collection_messages
 from spark_timely.interop.exporting import default_types
@@ -256,13 +263,18 @@ def test_memory_that_another_program_deletes_is_missed(tmp_path: Path, event: st
     DeltaTable(log.path).delete(f"_event = '{event}'")
     for handle in (log, open_log(log.path)):
         handle.refresh()
-        for ask in (
-            handle.since,
-            handle.messages,
-            handle.retainers,
-            lambda handle=handle: handle.allow_compaction([5]),
-        ):
-            with pytest.raises(
-                LogDamagedError, match="although it has forgotten, or readers retain it — hint: restore"
-            ):
+        for ask in (handle.since, handle.messages, handle.retainers, lambda log=handle: log.allow_compaction([5])):
+            with pytest.raises(LogDamagedError, match="although it has forgotten, or readers retain it"):
                 ask()
+
+
+def test_cut_is_retained_in_all_logs_or_none(tmp_path: Path) -> None:
+    logs = [create_log(str(tmp_path / name), SCHEMA, minimum=(0,)) for name in ("a", "b")]
+    for log in logs:
+        log.writer(owner="me").append(pa.table({"_time": [1], "v": [1]}), advance_to=5)
+    logs[1].retain("report", [2], owner="another")
+    with pytest.raises(OwnershipError, match="found it owned by 'another', not by 'cut report'"):
+        cut(logs, retain="report")
+    assert logs[0].retainers() == {}
+    with pytest.raises(InvalidUsageError, match="found consumer=' ' — hint: give the consumer a name"):
+        cut(logs, retain=" ")
