@@ -45,6 +45,9 @@ class SinkGiven(TypedDict, total=False):
     flush: bool
     compression: Literal["zstd", "snappy", "gzip", "none"]
     auto_compact: Literal["inline", "off"]
+    auto_vacuum: Literal["inline", "off"]
+    keep: DistanceLike | None
+    keep_committed: DurationLike
     credential: str | None
 
 

@@ -212,6 +212,29 @@ class SinkOptions(Options):
         "by `spark-timely compact`.",
         choices=("inline", "off"),
     )
+    auto_vacuum: str = _option(
+        "autoVacuum",
+        "enum",
+        "inline",
+        "`inline`: files that merges and compaction have replaced are deleted after commits, once the table keeps them "
+        "no longer: a day, or what `delta.deletedFileRetentionDuration` says. `off`: only by `spark-timely vacuum`.",
+        choices=("inline", "off"),
+    )
+    keep: Duration | None = _option(
+        "keep",
+        "distance",
+        None,
+        "How much of the log stays: times less than this before its frontier. What is before is forgotten, with the "
+        "merges after commits, unless somebody retains it. Everything stays if not given. It is the log's: give the "
+        "same in each query that writes to it, for the last one counts.",
+        unit="a duration such as `30 days`; for integer times a number",
+    )
+    keep_committed: Duration = _option(
+        "keepCommitted",
+        "duration",
+        "1 day",
+        "With `keep`: nothing is forgotten that was committed less than this ago, by the wall clock.",
+    )
     credential: str | None = _option(
         "credential",
         "str",

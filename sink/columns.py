@@ -273,6 +273,14 @@ def policy_of(options: SinkOptions, form: LogFormat, /) -> Policy:
     frontier = resolve_frontier(options)
     kind = form.domain.types[0].value
     skew = options.max_future_skew
+    if options.keep is None and "keep_committed" in options.given:
+        found = "option 'keepCommitted' without 'keep'"
+        raise _conflict(found, "give keep too, such as '30 days'", "keepCommitted")
+    if options.keep is not None and form.domain.arity > 1:
+        found = f"option 'keep' for times of {form.domain.arity} coordinates"
+        raise _conflict(found, "leave it out, and call log.allow_compaction now and then", "keep")
+    if options.keep is not None:
+        options.keep.in_units(kind, option="keep")
     return Policy(
         form.domain,
         frontier,

@@ -241,6 +241,8 @@ def commit_reports(
         # Planned while there was no log, or before another query added columns. What fits is for a new plan to say.
         raise _moved(plan, ident, "tasks planned for a log of other columns", "been made by another query meanwhile")
     log.auto_compact = plan.options.auto_compact == "inline"
+    log.auto_vacuum = plan.options.auto_vacuum == "inline"
+    _keep(log, plan)
     state = _state(log, plan, ident, whole)
     if plan.roles.added:
         # In a commit of its own, the last that can be refused: a crash between the two leaves an empty column.
@@ -420,9 +422,21 @@ def _create(plan: CapturePlan) -> Log:
         minimum=np.array(form.domain.minimum),
         kind=form.kind,
         streams=options.streams,
+        keep=None if options.keep is None else options.keep.text,
+        keep_committed=options.keep_committed.text,
         exist_ok=True,
         storage_options=own_options(options.path, options.storage_options) or None,
     )
+
+
+def _keep(log: Log, plan: CapturePlan) -> None:
+    """Let the log keep what the query says, unless it does so already."""
+    wanted, committed = plan.options.keep, plan.options.keep_committed
+    if wanted is None:
+        return
+    kept = log.kept()
+    if kept is None or (kept.length, kept.committed) != (log.domain.types[0].duration(wanted), committed.amount):
+        log.keep(wanted.text, committed=committed.text)
 
 
 def _check_visible(plan: CapturePlan, whole: TaskReport) -> None:

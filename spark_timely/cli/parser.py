@@ -138,8 +138,7 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _consent_arguments(parser: argparse.ArgumentParser, *, reason: str) -> None:
     parser.add_argument("--reason", metavar="TEXT", default=reason, help="kept with the progress")
-    parser.add_argument("--yes", action="store_true", help="do not ask, as at a terminal")
-    parser.add_argument("--dry-run", action="store_true", help="show what would happen, and change nothing")
+    _changing_arguments(parser)
 
 
 def _advance_arguments(parser: argparse.ArgumentParser) -> None:
@@ -158,6 +157,57 @@ def _close_arguments(parser: argparse.ArgumentParser) -> None:
 def _compact_arguments(parser: argparse.ArgumentParser) -> None:
     _log_argument(parser)
     parser.add_argument("--target-file-size", metavar="SIZE", type=_size, help="such as 64mb (128mb)")
+
+
+def _forget_arguments(parser: argparse.ArgumentParser) -> None:
+    _log_argument(parser)
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--to", metavar="FRONTIER", help="what is before need not be remembered")
+    asked.add_argument(
+        "--keep", metavar="LENGTH", help="how much of the log stays, behind its frontier: 30 days; a number of units"
+    )
+    parser.add_argument(
+        "--always", action="store_true", help="with --keep: from now on too, by themselves as rows are captured"
+    )
+    parser.add_argument(
+        "--purge", action="store_true", help="delete files that nobody needs, and say when the rest is gone from disk"
+    )
+    _changing_arguments(parser)
+
+
+def _retain_arguments(parser: argparse.ArgumentParser) -> None:
+    _log_argument(parser)
+    parser.add_argument("consumer", metavar="CONSUMER", help="a name for who reads")
+    parser.add_argument("frontier", metavar="FRONTIER", help="from where the log stays readable")
+    parser.add_argument(
+        "--owner", metavar="NAME", default="command line", help="the one that may move it (command line)"
+    )
+    parser.add_argument("--expiry", metavar="DURATION", default="7 days", help="how long it counts (7 days)")
+
+
+def _release_arguments(parser: argparse.ArgumentParser) -> None:
+    _log_argument(parser)
+    parser.add_argument("consumer", metavar="CONSUMER", help="the name, as `retainers` shows it")
+    _changing_arguments(parser)
+
+
+def _vacuum_arguments(parser: argparse.ArgumentParser) -> None:
+    _log_argument(parser)
+    parser.add_argument(
+        "--older-than",
+        metavar="DURATION",
+        type=duration,
+        help="how long ago files were replaced, at least (what the table says, a day for logs)",
+    )
+    parser.add_argument(
+        "--unknown", action="store_true", help="also files a week old that no entry of the table's log names"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="show what would go, and delete nothing")
+
+
+def _changing_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask, as at a terminal")
+    parser.add_argument("--dry-run", action="store_true", help="show what would happen, and change nothing")
 
 
 def _repair_arguments(parser: argparse.ArgumentParser) -> None:
@@ -401,6 +451,45 @@ VERBS: tuple[Verb, ...] = (
         "merge small files; changes no answer",
         "Merge small files into larger ones. Readers and writers may continue meanwhile.",
         _compact_arguments,
+    ),
+    Verb(
+        "forget",
+        "let a log forget what is before a frontier",
+        "Forget times before a frontier: messages of a stream are deleted, updates of a collection are summed. What"
+        " retainers need stays, and what the log keeps. This cannot be undone. Files on disk go later, by upkeep or"
+        " with --purge. Exit code 1 if something holds it back.",
+        _forget_arguments,
+        "spark_timely.cli.forgetting",
+    ),
+    Verb(
+        "retain",
+        "keep a log readable from a frontier on",
+        "Register or move a retainer: what its consumer needs is not forgotten until it is released or expires.",
+        _retain_arguments,
+        "spark_timely.cli.forgetting",
+    ),
+    Verb(
+        "retainers",
+        "the retainers of a log, and what they cost",
+        "Print the retainers of a log: from where on each keeps it readable, until when, and about how many bytes could"
+        " be forgotten if it alone were gone.",
+        _log_argument,
+        "spark_timely.cli.forgetting",
+    ),
+    Verb(
+        "release",
+        "let a retainer go",
+        "Let a retainer go, whoever owns it. A query whose retainer is gone may find that the log has forgotten what it"
+        " needs.",
+        _release_arguments,
+        "spark_timely.cli.forgetting",
+    ),
+    Verb(
+        "vacuum",
+        "delete files that were replaced long ago",
+        "Delete files that merges and compaction have replaced, once nobody can need them. No answer changes.",
+        _vacuum_arguments,
+        "spark_timely.cli.forgetting",
     ),
     Verb(
         "repair",

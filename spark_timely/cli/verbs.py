@@ -40,7 +40,7 @@ from spark_timely.masking import masked
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import consolidate_rows
 from spark_timely.time.domain import TimeDomain
-from spark_timely.time.text import moment_text
+from spark_timely.time.text import Duration, moment_text
 
 
 def asked_log(options: argparse.Namespace) -> Log:
@@ -91,11 +91,13 @@ def frontier_facts(domain: TimeDomain, frontier: Antichain) -> dict[str, object]
     return {"frontier": domain.frontier_to_json(frontier), "complete": frontier.is_empty}
 
 
-def _moment(microseconds: int) -> dt.datetime:
+def moment(microseconds: int) -> dt.datetime:
+    """Return a moment of the wall clock, for JSON."""
     return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=microseconds)
 
 
-def _seconds(microseconds: int) -> str:
+def seconds(microseconds: int) -> str:
+    """Return a moment of the wall clock, for people."""
     return moment_text(microseconds // 1_000_000 * 1_000_000, least="seconds")
 
 
@@ -157,7 +159,7 @@ def _line_of(log: Log) -> dict[str, object]:
         "streams": list(log.streams()),
         **frontier_facts(log.domain, log.frontier()),
         "messages": _sizes(log.files()),
-        "at": _moment(_newest(log)),
+        "at": moment(_newest(log)),
     }
 
 
@@ -165,7 +167,7 @@ def _cells_of(log: Log) -> list[object]:
     sizes = _sizes(log.files())
     frontier = frontier_text(log.domain, log.frontier())
     size = size_text(int(log.files().sizes.sum()))
-    return [log.kind, len(log.streams()), frontier, sizes["rows"], size, _seconds(_newest(log))]
+    return [log.kind, len(log.streams()), frontier, sizes["rows"], size, seconds(_newest(log))]
 
 
 def _newest(log: Log) -> int:
@@ -366,6 +368,7 @@ def _stats(options: argparse.Namespace, console: Console) -> bool:
             ("log", f"{log.path} ({log.kind}, format {log.format.version}, table version {log.version})"),
             ("time", f"{times}, from {domain.render_time(domain.minimum)}"),
             ("frontier", frontier_text(domain, log.frontier())),
+            *since_facts(log),
             ("messages", _sizes_text(log.files())),
             ("dead letters", _sizes_text(log.dead_files())),
             ("columns", ", ".join(f"{field.name} {field.type}" for field in log.schema)),
@@ -384,7 +387,7 @@ def _stats(options: argparse.Namespace, console: Console) -> bool:
                     state.seq + 1,
                     state.batch,
                     state.owner,
-                    _seconds(state.at),
+                    seconds(state.at),
                     state.reason,
                 ]
                 for state in streams.values()
@@ -396,6 +399,60 @@ def _stats(options: argparse.Namespace, console: Console) -> bool:
     if log.unclaimed:
         console.line(f"{count_text(log.unclaimed, 'stream')} still to be opened: the frontier waits for them")
     return True
+
+
+def since_facts(log: Log) -> list[tuple[str, str]]:
+    """Return from where a log can be read, what it keeps, and who holds it back; nothing where all that is unused."""
+    since, keep, retainers = log.since(), log.kept(), log.retainers()
+    found = []
+    if since != log.domain.minimum_frontier or keep is not None or retainers:
+        found.append(("since", frontier_text(log.domain, since)))
+    if keep is not None:
+        found.append(("keeps", keep_text(log)))
+    costs = log.retained_bytes()
+    for name, each in retainers.items():  # as many turns as retainers
+        at = frontier_text(log.domain, each.needed)
+        if name in costs:
+            said = f"{at} for {each.owner!r} until {seconds(each.expires)}, {size_text(costs[name])} by it alone"
+        else:
+            said = f"{at}, overrun by {each.overrun}" if each.overrun else f"{at}, expired {seconds(each.expires)}"
+        found.append((f"retained for {name}", said))
+    return found
+
+
+def keep_text(log: Log) -> str:
+    """Return in words how much a log keeps."""
+    keep = log.kept()
+    if keep is None:
+        return "everything"
+    length = log.domain.types[0].render_duration(keep.length)
+    return f"{length}, and what was committed in the last {Duration(keep.committed).text}"
+
+
+def since_json(log: Log) -> dict[str, object]:
+    """Return the same for JSON."""
+    keep, costs = log.kept(), log.retained_bytes()
+    return {
+        "since": log.domain.frontier_to_json(log.since()),
+        "keep": None
+        if keep is None
+        else {
+            "length": log.domain.types[0].render_duration(keep.length),
+            "committed": Duration(keep.committed).text,
+        },
+        "retainers": [
+            {
+                "consumer": name,
+                "needs": log.domain.frontier_to_json(each.needed),
+                "owner": each.owner,
+                "expires": moment(each.expires),
+                "alive": name in costs,
+                "overrun": each.overrun or None,
+                "bytes": costs.get(name, 0),
+            }
+            for name, each in log.retainers().items()
+        ],
+    }
 
 
 def _oddities(state: StreamState) -> list[str]:
@@ -429,6 +486,7 @@ def _facts(log: Log) -> dict[str, object]:
         "times": [type_.value for type_ in domain.types],
         "minimum": domain.time_to_json(domain.minimum),
         **frontier_facts(domain, frontier),
+        **since_json(log),
         "unclaimed": log.unclaimed,
         "messages": _sizes(log.files()),
         "dead": _sizes(log.dead_files()),
@@ -465,7 +523,7 @@ def _stream_facts(domain: TimeDomain, state: StreamState) -> dict[str, object]:
         "batch": state.batch,
         "step": state.step,
         "epoch": state.epoch,
-        "at": _moment(state.at),
+        "at": moment(state.at),
         "reason": state.reason,
         "differing": state.note.differing,
         "former": list(state.note.former),
@@ -570,7 +628,7 @@ def _advance(options: argparse.Namespace, console: Console) -> bool:
     if options.dry_run:
         _print_moves(log.domain, planned, left, console, dry_run=True)
         return True
-    _ask("advance", options, _moves(log.domain, planned, left))
+    ask("advance", options, _moves(log.domain, planned, left))
     after = log.advance(options.stream, options.frontier, reason=options.reason)
     _print_moves(log.domain, [after], log.frontier(), console)
     return True
@@ -586,7 +644,7 @@ def _close(options: argparse.Namespace, console: Console) -> bool:
         _print_moves(log.domain, planned, left, console, given_up=given_up, dry_run=True)
         return True
     if planned or given_up:
-        _ask("close", options, _moves(log.domain, planned, left, given_up))
+        ask("close", options, _moves(log.domain, planned, left, given_up))
     closed = log.close(options.stream, reason=options.reason)
     _print_moves(log.domain, closed, log.frontier(), console, given_up=given_up)
     return True
@@ -603,7 +661,7 @@ def _frontier_after(log: Log, after: Sequence[StreamState]) -> Antichain:
     return Antichain.from_times(times[counted > 0], log.domain.arity)
 
 
-def _ask(verb: str, options: argparse.Namespace, moves: Sequence[str]) -> None:
+def ask(verb: str, options: argparse.Namespace, moves: Sequence[str]) -> None:
     """Ask at a terminal whether to continue; raise if the answer is not yes. Scripts are not asked."""
     if options.yes or not sys.stdin.isatty():
         return

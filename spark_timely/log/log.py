@@ -57,11 +57,14 @@ from spark_timely.log.machine.state import (
 from spark_timely.log.reader import events_of, frontier_at, read_rows, snapshot_of
 from spark_timely.log.retention import (
     allow_compaction,
+    behind,
     drop_old_files,
+    files_before,
     first_files,
     move_kept,
     release,
     retain,
+    retained_bytes,
     retention_of,
     set_keep,
 )
@@ -77,6 +80,7 @@ from spark_timely.log.store.storage import (
 )
 from spark_timely.log.store.urls import identity
 from spark_timely.log.streams import StreamStates
+from spark_timely.log.vacuum import Sweep, VacuumReport, vacuum
 from spark_timely.log.verify import VerifyReport, verify_log
 from spark_timely.log.writer import StreamWriter, downgrade_to
 from spark_timely.masking import masked_logger
@@ -105,6 +109,7 @@ logger = masked_logger(__name__)
 _MOST_STREAMS: Final = 2**31 - 1
 
 _TIDYING, _MERGING = "tidying the table's log", "merging small files"
+_DELETING = "deleting replaced files"
 
 
 class Log:
@@ -122,6 +127,8 @@ class Log:
         them alone.
     auto_compact : bool
         Whether files of messages and dead letters are merged so too, not only those of progress.
+    auto_vacuum : bool
+        Whether files that were replaced are deleted after commits, once the table keeps them no longer.
 
     Examples
     --------
@@ -140,6 +147,7 @@ class Log:
         clock: Callable[[], float] = time.time,
         merge_every: int | None = 100,
         auto_compact: bool = True,
+        auto_vacuum: bool = True,
     ) -> None:
         _check_handle(f"could not open log {store.path!r}", clock, merge_every)
         self._states = StreamStates(store, keeps_rows=merge_every is not None)
@@ -147,6 +155,8 @@ class Log:
         self._clock = clock
         self.merge_every = merge_every
         self.auto_compact = auto_compact
+        self.auto_vacuum = auto_vacuum
+        self._sweep = Sweep()
         self._put_off: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -201,7 +211,7 @@ class Log:
         return page(f"Log {self.path}", facts_table(facts), table(head, streams))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (type(self), self.store, self.merge_every, self.auto_compact)
+        return _reopened, (type(self), self.store, self.merge_every, self.auto_compact, self.auto_vacuum)
 
     # Facts ---------------------------------------------------------------------------------------
 
@@ -786,7 +796,7 @@ class Log:
         with self._lock:
             return MappingProxyType(dict(retention_of(self._states).retainers))
 
-    def allow_compaction(self, frontier: FrontierLike, *, by: str = "hand") -> Antichain:
+    def allow_compaction(self, frontier: FrontierLike, *, by: str = "hand", dry_run: bool = False) -> Antichain:
         """Allow the log to forget: times before the frontier need not be told apart any more.
 
         since moves as far as is allowed, but never past what a live retainer needs, past what the log keeps (`keep`),
@@ -798,6 +808,8 @@ class Log:
             As `TimeDomain.parse_frontier` takes it; not empty.
         by : str
             A name for the errors of those that come too late.
+        dry_run : bool
+            Whether to change nothing, and say where since would be.
 
         Returns
         -------
@@ -834,8 +846,9 @@ class Log:
                 hint="give a frontier with a time; a log that nobody needs any more is deleted",
                 context={"path": self.path},
             )
-        since = allow_compaction(self._states, wanted, by=by, clock=self._now()).since
-        self._drop_old_files()
+        since = allow_compaction(self._states, wanted, by=by, clock=self._now(), dry_run=dry_run).since
+        if not dry_run:
+            self._drop_old_files()
         return since
 
     def retain(
@@ -977,6 +990,36 @@ class Log:
             found = set_keep(self._states, wanted, clock=self._now()).keep
             self._drop_old_files()
             return found
+
+    def behind(self, length: int | str | dt.timedelta) -> Antichain:
+        """Return the frontier that is a length before the log's; of a complete log before its greatest time.
+
+        Parameters
+        ----------
+        length : int, str or timedelta
+            As for `keep`.
+
+        Examples
+        --------
+        >>> from spark_timely.log import MemoryLog
+        >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), times="date", minimum="2013-01-01")
+        >>> state = log.writer(owner="me").append(advance_to="2013-06-15").state
+        >>> log.domain.show_frontier(log.behind("2 weeks"))
+        '2013-06-01'
+        """
+        wanted = _keep_of(self.path, self.domain, length, "0s")
+        with self._lock:
+            return behind(self._states, wanted.length)
+
+    def files_before(self, frontier: FrontierLike) -> tuple[int, int]:
+        """Return how many files of messages lie before a frontier as a whole, and how many bytes they have."""
+        with self._lock:
+            return files_before(self._states, self.domain.parse_frontier(frontier))
+
+    def retained_bytes(self) -> dict[str, int]:
+        """Return what each live retainer costs: about how many bytes could be forgotten if it alone were gone."""
+        with self._lock:
+            return retained_bytes(self._states, clock=self._now())
 
     def kept(self) -> Keep | None:
         """Return how much of the log stays whoever allows compaction, None if that was not set."""
@@ -1211,6 +1254,63 @@ class Log:
             self.tidy()
             return replace(report, forgotten=forgotten)
 
+    def vacuum(
+        self, *, older_than: str | dt.timedelta | None = None, unknown: bool = False, dry_run: bool = False
+    ) -> VacuumReport:
+        """Delete files that merges and compaction have replaced, once nobody can need them.
+
+        No answer changes by it. A reader that planned before a file was replaced, and reads it after it was deleted,
+        fails and plans once more. Older versions of the table, which only Delta itself reads, may be gone.
+
+        Parameters
+        ----------
+        older_than : str or timedelta, optional
+            How long ago they were replaced, at least; as long as the table keeps them if not given
+            (`delta.deletedFileRetentionDuration`, a day for logs), and at least an hour. Where the log has retainers it
+            is an hour in any case.
+        unknown : bool
+            Whether files are deleted too that are a week old and that no entry of the table's log names: those of
+            writers that were killed, and what was replaced before by others.
+        dry_run : bool
+            Whether to delete nothing, and say what would be.
+
+        Returns
+        -------
+        VacuumReport
+
+        Raises
+        ------
+        InvalidUsageError
+            If `older_than` is no length of time.
+        LogFormatError
+            If the table has features by which others may need the files.
+        StorageError
+            If it cannot be read or written. What was deleted was due; to repeat the call does no harm.
+
+        Examples
+        --------
+        >>> from spark_timely.log import MemoryLog
+        >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,), merge_every=2)
+        >>> for time in range(4):
+        ...     _ = log.writer(owner="me").append(pa.table({"_time": [time], "v": [1]}), advance_to=time + 1)
+        >>> report = log.vacuum()
+        >>> report.files, report.young_files > 0, log.vacuum(older_than="0s").files == report.young_files
+        (0, True, True)
+        """
+        attempt = f"could not vacuum log {self.path!r}"
+        try:
+            age = None if older_than is None else parse_duration(older_than).amount // 1000
+        except ValueError as error:
+            msg = f"{attempt}: found older_than={shown(older_than)}"
+            raise InvalidUsageError(msg, hint=str(error), context={"path": self.path}) from error
+        with self._lock:
+            self.refresh()
+            now = self._now()
+            readers = bool(retention_of(self._states).alive(now))
+            return vacuum(
+                self._states, age_ms=age, unknown=unknown, dry_run=dry_run, now_ms=now // 1000, has_readers=readers
+            )
+
     def _maintain(self, state: StreamState) -> None:
         """Keep what a commit costs flat. Its failure is a warning: the commit has happened, and upkeep comes again."""
         with self._lock, self._upkeep(_TIDYING):
@@ -1242,6 +1342,11 @@ class Log:
                     forget_inline(states, stream, self.merge_every)
                     merge_small_files(states, stream, self.merge_every)
                 self._put_off.pop(_MERGING, None)
+        if self.auto_vacuum and ((merges and self._sweep.waiting) or states.store.is_due()):
+            with self._upkeep(_DELETING):
+                # Before the checkpoint that names them no longer.
+                self._sweep.run(states, now_ms=self._now() // 1000)
+                self._put_off.pop(_DELETING, None)
         with self._upkeep(_TIDYING):
             if states.store.tidy():
                 self._put_off.pop(_TIDYING, None)
@@ -1307,6 +1412,7 @@ class MemoryLog(Log):
         clock: Callable[[], float] = time.time,
         merge_every: int | None = 100,
         auto_compact: bool = True,
+        auto_vacuum: bool = True,
     ) -> MemoryLog:
         """Create a log. Parameters as those of `spark_timely.log.log.create_log`."""
         form = LogFormat.build(schema, times=times, minimum=minimum, kind=kind)
@@ -1315,7 +1421,13 @@ class MemoryLog(Log):
         kept = None if keep is None else _keep_of(table.storage.uri, form.domain, keep, keep_committed)
         first = _first_files(table.storage, form, streams, kept, clock)
         MemoryStore(table).transact(first, [(f"timely/{OPEN_STREAM}", 0)])
-        return cls(MemoryStore(table), clock=clock, merge_every=merge_every, auto_compact=auto_compact)
+        return cls(
+            MemoryStore(table),
+            clock=clock,
+            merge_every=merge_every,
+            auto_compact=auto_compact,
+            auto_vacuum=auto_vacuum,
+        )
 
     def another(self) -> MemoryLog:
         """Return a second handle on the same log."""
@@ -1327,11 +1439,13 @@ class MemoryLog(Log):
             clock=self._clock,
             merge_every=self.merge_every,
             auto_compact=self.auto_compact,
+            auto_vacuum=self.auto_vacuum,
         )
 
 
-def _reopened(log: type[Log], store: Store, merge_every: int | None, auto_compact: bool) -> Log:  # noqa: FBT001 - as pickle passes it
-    return log(store, merge_every=merge_every, auto_compact=auto_compact)
+def _reopened(log: type[Log], store: Store, *options: Any) -> Log:  # noqa: ANN401 - as pickle passes them
+    merge_every, auto_compact, auto_vacuum = options
+    return log(store, merge_every=merge_every, auto_compact=auto_compact, auto_vacuum=auto_vacuum)
 
 
 def _check_handle(attempt: str, clock: object, merge_every: object) -> None:
@@ -1403,6 +1517,7 @@ def create_log(
     clock: Callable[[], float] = time.time,
     merge_every: int | None = 100,
     auto_compact: bool = True,
+    auto_vacuum: bool = True,
 ) -> Log:
     """Create a capture log.
 
@@ -1444,6 +1559,9 @@ def create_log(
         Number of small files of a stream that are merged after a commit; None never merges.
     auto_compact : bool
         Whether small files of messages are merged so too, or only those of progress.
+    auto_vacuum : bool
+        Whether files that were replaced are deleted after commits, once the table keeps them no longer: a day, or what
+        `delta.deletedFileRetentionDuration` says, and at least an hour.
 
     Returns
     -------
@@ -1480,6 +1598,7 @@ def create_log(
         clock=clock,
         merge_every=merge_every,
         auto_compact=auto_compact,
+        auto_vacuum=auto_vacuum,
     )
     storage = open_storage(where, storage_options)
     if storage.local and os.path.exists(where) and not os.path.isdir(where):
@@ -1561,6 +1680,7 @@ def open_log(
     clock: Callable[[], float] = time.time,
     merge_every: int | None = 100,
     auto_compact: bool = True,
+    auto_vacuum: bool = True,
 ) -> Log:
     """Open a capture log.
 
@@ -1581,6 +1701,9 @@ def open_log(
         Number of small files of a stream that are merged after a commit; None never merges.
     auto_compact : bool
         Whether small files of messages are merged so too, or only those of progress.
+    auto_vacuum : bool
+        Whether files that were replaced are deleted after commits, once the table keeps them no longer: a day, or what
+        `delta.deletedFileRetentionDuration` says, and at least an hour.
 
     Returns
     -------
@@ -1615,7 +1738,7 @@ there — hint: ...
             context={"path": where},
         )
     store = DeltaStore(where, storage_options)
-    return Log(store, clock=clock, merge_every=merge_every, auto_compact=auto_compact)
+    return Log(store, clock=clock, merge_every=merge_every, auto_compact=auto_compact, auto_vacuum=auto_vacuum)
 
 
 _MOST_KEPT = 8

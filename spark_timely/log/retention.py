@@ -40,6 +40,7 @@ from spark_timely.log.machine.since import (
     decide_retain,
     decide_since,
     everything,
+    is_later,
     needed_from,
 )
 from spark_timely.time.antichain import Antichain
@@ -230,8 +231,10 @@ def _changed(states: StreamStates, what: str, decide: Callable[[Retention], Rete
         )
 
 
-def allow_compaction(states: StreamStates, wanted: Antichain, *, by: str, clock: int) -> Retention:
-    """Move since as far as is wanted and nobody needs what is before."""
+def allow_compaction(
+    states: StreamStates, wanted: Antichain, *, by: str, clock: int, dry_run: bool = False
+) -> Retention:
+    """Move since as far as is wanted and nobody needs what is before; or say how far that would be."""
     form = states.store.format
 
     def decide(retention: Retention) -> Retention | None:
@@ -241,6 +244,10 @@ def allow_compaction(states: StreamStates, wanted: Antichain, *, by: str, clock:
         floor = None if keep is None else keep.floor(frontier, _greatest(states), minimum, clock)
         return decide_since(replace(retention, keep=keep), wanted, own, by=by, now=clock, floor=floor)
 
+    if dry_run:
+        states.refresh()
+        before = retention_of(states)
+        return decide(before) or before
     return _changed(states, "allow compaction", decide)
 
 
@@ -275,11 +282,51 @@ def move_kept(states: StreamStates, *, clock: int) -> None:
             drop_old_files(states)
 
 
+def behind(states: StreamStates, length: int) -> Antichain:
+    """Return the frontier that is a length before that of a log of one coordinate."""
+    return Keep(length, 0).floor(states.counts().frontier, _greatest(states), states.store.format.domain.minimum, 0)
+
+
+def retained_bytes(states: StreamStates, *, clock: int) -> dict[str, int]:
+    """Return what each live retainer costs: bytes of files that could be forgotten if it alone were gone.
+
+    Of files that lie before since as a whole then, by the greatest times in them; of a collection their sums stay.
+    """
+    form, retention = states.store.format, retention_of(states)
+    frontier, minimum = states.counts().frontier, form.domain.minimum
+    own = needed_from(form.kind, frontier, minimum)
+    keep = _known(states, retention.keep, clock)
+    floor = own if keep is None else keep.floor(frontier, _greatest(states), minimum, clock)
+    found = {}
+    for gone in retention.alive(clock):  # as many turns as consumers, squared
+        others = {name: each for name, each in retention.retainers.items() if name != gone.name}
+        without = replace(retention, retainers=MappingProxyType(others))
+        sizes = [0, 0]
+        for turn, state in enumerate((retention, without)):
+            moved = decide_since(state, floor if own.is_empty else own, own, by="", now=clock, floor=floor) or state
+            sizes[turn] = files_before(states, moved.since)[1]
+        found[gone.name] = sizes[1] - sizes[0]
+    return found
+
+
+def files_before(states: StreamStates, since: Antichain) -> tuple[int, int]:
+    """Return how many files of messages lie before a frontier as a whole, and how many bytes they have."""
+    index = states.files("message")
+    if since.is_empty:
+        return len(index), int(index.sizes.sum())
+    kind, times = states.store.format.kind, index.max_times
+    before = index.known & ~(since.beyond(times) if kind == "stream" else is_later(since, times))
+    return int(before.sum()), int(index.sizes[before].sum())
+
+
 def _known(states: StreamStates, keep: Keep | None, clock: int) -> Keep | None:
     """Look up what the frontier was where nobody noted it for long."""
     if keep is None or not keep.is_stale(clock):
         return keep
     then = clock - keep.committed
+    bases = states.bases()
+    if any(state.at > then for state in states.commits_of(bases).values()):
+        return keep  # the commits of then are forgotten: what was noted since will do in time
     return keep.known(
         then, History(states.progress(), states.store.format.domain).frontier("timestamp", then + 1, None)
     )

@@ -25,7 +25,8 @@ from spark_timely.testing import ManualClock
 from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import LogMaker, frozen, rows
 
-DAY = 24 * 3600
+HOUR = 3600
+DAY = 24 * HOUR
 
 
 def moved(maker: LogMaker, to: int, **options: Any) -> Log:
@@ -239,6 +240,23 @@ def test_what_was_committed_lately_is_kept(maker: LogMaker) -> None:
     found = log.since().elements[0][0]
     assert 36 <= found <= 39
     clock.advance(1.5 * DAY)
+    log.refresh()
+    assert log.allow_compaction([99]) == Antichain.of(39)
+
+
+def test_what_commits_said_that_are_forgotten_is_not_asked(maker: LogMaker) -> None:
+    clock = ManualClock()
+    log = maker.create(merge_every=4, clock=clock)
+    for time in range(40):
+        grown(log, time, time + 1)
+        clock.advance(HOUR)
+    log.allow_compaction([30])
+    log.compact(logical=True)
+    assert log.bases()
+    # By the wall clock all but the latest would be old enough; when the forgotten ones were is not known.
+    log.keep(1, committed="20 hours")
+    assert maker.another(log).allow_compaction([99]) == Antichain.of(30)
+    clock.advance(20 * HOUR)
     log.refresh()
     assert log.allow_compaction([99]) == Antichain.of(39)
 

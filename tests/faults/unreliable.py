@@ -212,6 +212,15 @@ class UnreliableStore:
         """Pass on."""
         return self.inner.is_due()
 
+    def replaced(self, before: int) -> Mapping[str, tuple[int, int]]:
+        """Pass on."""
+        return self.inner.replaced(before)
+
+    @property
+    def replaced_kept_ms(self) -> int:
+        """How long replaced files are kept."""
+        return self.inner.replaced_kept_ms
+
     def aside(self) -> None:
         """Return None: what fails, fails in order."""
 

@@ -14,6 +14,7 @@ Invariants
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
@@ -162,6 +163,32 @@ class Store(Protocol):
     def is_due(self) -> bool:
         """Return whether `tidy` has something to do."""
 
+    def replaced(self, before: int) -> Mapping[str, tuple[int, int]]:
+        """Return the files that commits took out of the table up to a moment, as far as is known.
+
+        Parameters
+        ----------
+        before : int
+            Milliseconds since 1970.
+
+        Returns
+        -------
+        mapping
+            By path, when they were taken out, in milliseconds, and how many bytes they have. They may be deleted
+            already, or part of the table again.
+
+        Raises
+        ------
+        LogFormatError
+            If the table has features by which they may be needed.
+        StorageError
+            If it cannot be read.
+        """
+
+    @property
+    def replaced_kept_ms(self) -> int:
+        """How many milliseconds the table keeps files that were replaced."""
+
     def aside(self) -> Store | None:
         """Return a second handle on the same snapshot for upkeep beside this one; None where none is needed."""
 
@@ -183,6 +210,7 @@ class MemoryTable:
         self.lock = threading.Lock()
         self.files: dict[str, DataFile] = {}
         self.commits: list[frozenset[str]] = []
+        self.replaced: dict[str, tuple[int, int]] = {}
 
 
 class MemoryStore:
@@ -239,8 +267,10 @@ class MemoryStore:
             since = self.table.commits[self.version + 1 :]
             if (exclusive and since) or any(ids & other or _FORMAT in other for other in since):
                 raise self._lost()
+            now = time.time_ns() // 1_000_000
             for file in removes:
                 self.table.files.pop(file.path, None)
+                self.table.replaced[file.path] = (now, file.size_bytes)
             for file in adds:
                 self.table.files[file.path] = file
             self.table.commits.append(ids)
@@ -274,6 +304,16 @@ class MemoryStore:
     def is_due(self) -> bool:
         """Return False: there is no bookkeeping."""
         return False
+
+    def replaced(self, before: int) -> Mapping[str, tuple[int, int]]:
+        """Return the files that commits took out of the table up to a moment."""
+        with self.table.lock:
+            return {path: said for path, said in self.table.replaced.items() if said[0] <= before}
+
+    @property
+    def replaced_kept_ms(self) -> int:
+        """How many milliseconds files that were replaced are kept: a day, as on a disk."""
+        return 86_400_000
 
     def aside(self) -> Store | None:
         """Return None: nothing takes long."""

@@ -18,13 +18,16 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
 from spark_timely.errors import StorageError, TimelyError
 from spark_timely.log.store.delta_calls import delta_call
+from spark_timely.log.store.entries import entry_path, removals
 from spark_timely.log.store.scratch import CHECKPOINT, LAST_CHECKPOINT, put_checkpoint
 from spark_timely.log.store.storage import plain
 
@@ -150,6 +153,20 @@ def _wrong(storage: Storage, name: str) -> str | None:
     return None
 
 
+def _removed(content: pa.Buffer, before: int) -> dict[str, tuple[int, int]]:
+    """Return the files that a checkpoint names as taken out, up to a moment."""
+    rows = pq.read_table(pa.BufferReader(content), columns=["remove"])["remove"].combine_chunks()
+    rows = rows.filter(rows.is_valid())
+    at = pc.struct_field(rows, "deletionTimestamp")
+    rows = rows.filter(pc.fill_null(pc.less_equal(at, before), fill_value=False))
+    return {
+        unquote(path): (int(at), int(size or 0))
+        for path, at, size in zip(
+            *(pc.struct_field(rows, name).to_pylist() for name in ("path", "deletionTimestamp", "size")), strict=True
+        )
+    }
+
+
 LOG_FILE = re.compile(r"(\d{20})\.(json|crc|checkpoint\.parquet)")
 # Versions kept behind the newest checkpoint, for handles that have not looked for a while.
 KEEP_VERSIONS = 100
@@ -223,6 +240,48 @@ class TableUpkeep:
             raise self._not_tidied(plain(error)) from error
         self._tidy_from = 0
         return True
+
+    def replaced(self, version: int, before: int) -> dict[str, tuple[int, int]]:
+        """Return the files that commits up to a version took out of the table, as far as the table's log tells.
+
+        Parameters
+        ----------
+        version : int
+            Of the snapshot.
+        before : int
+            Milliseconds since 1970: only those that were taken out at this moment or before.
+
+        Returns
+        -------
+        dict
+            By path, when, and how many bytes.
+
+        Notes
+        -----
+        Reads the newest checkpoint, and the entries behind it. A checkpoint names a file for as long as the table keeps
+        files that were replaced, then no longer.
+        """
+        newest = self._checkpoint()[0]
+        found: dict[str, tuple[int, int]] = {}
+        try:
+            for name in self._storage.names("_delta_log", after=f"{newest:020d}") if newest else ():
+                if CHECKPOINT.fullmatch(name) and int(name[:20]) == newest:
+                    found |= _removed(self._storage.read(f"_delta_log/{name}"), before)
+            for number in range(newest + 1 if newest else 0, version + 1):  # as many turns as entries
+                content = self._storage.kept(entry_path(number)) or self._storage.find(entry_path(number))
+                for path, (at, size) in removals(content or b"").items():
+                    found.pop(path, None)  # taken out once more since
+                    if at <= before:
+                        found[path] = (at, size)
+        except (OSError, ValueError, LookupError, TypeError, pa.ArrowException) as error:
+            msg = f"could not read which files of {self._storage.uri!r} were replaced: found {plain(error)}"
+            raise StorageError(
+                msg,
+                hint="it is tried again behind later commits",
+                context={"path": self._storage.uri},
+                determinate=True,
+            ) from error
+        return found
 
     def is_due(self, version: int) -> bool:
         """Return whether a checkpoint is due behind a version."""

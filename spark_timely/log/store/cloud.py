@@ -61,6 +61,7 @@ _AHEAD_BYTES = 32 << 20  # fetched at most before it is asked for
 _KEPT_BYTES = 32 << 20  # of entries of the table's log
 _MOST_MARKS = 4096
 _AT_ONCE = 16  # requests
+_DELETED_AT_ONCE = 1000  # files, by one request: as many as S3 takes
 _TRIES = 3  # of what may be done twice, where the client gives up at once
 # Until a store has answered once it is given up soon: nobody may be there. Later one that is overloaded is waited for.
 _FIRST = {
@@ -561,6 +562,23 @@ class CloudStorage:
             self._again(lambda: self._call("delete", "delete", path, file=path))
         self._marks.pop(path, None)
 
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """Delete files, many by one request where the store knows that; nothing happens about those not there."""
+        for first in range(0, len(paths), _DELETED_AT_ONCE):  # one turn per request
+            part = list(paths[first : first + _DELETED_AT_ONCE])
+            try:
+                self._again(lambda: self._call("delete", "delete", part))  # noqa: B023 - called in this turn
+            except FileNotFoundError:
+                # A store that deletes one by one, and stops there.
+                for path in part:
+                    self.delete(path)
+            for path in part:
+                self._marks.pop(path, None)
+
+    def sizes(self, directory: str) -> dict[str, tuple[int, float]]:
+        """Return of each file in a directory its bytes, and when it was written, by the store's clock."""
+        return self._listed(directory, "")
+
     def exists(self, path: str) -> bool:
         """Return whether there is a file of that path."""
         return self.mark(path) is not None
@@ -606,25 +624,29 @@ class CloudStorage:
         return {name: newest - at for name, at in found.items()}
 
     def _aged(self, directory: str, after: str) -> dict[str, float]:
+        return {name: at for name, (_, at) in self._listed(directory, after).items()}
+
+    def _listed(self, directory: str, after: str) -> dict[str, tuple[int, float]]:
+        """Return the files of a directory behind a name: bytes, and when each was written."""
         import obstore
 
         offset = f"{directory}/{after}" if after else None
 
-        def aged() -> dict[str, float]:
+        def look() -> dict[str, tuple[int, float]]:
             listed = self._call("look into", "list", directory, offset=offset, chunk_size=1000)
-            found: dict[str, float] = {}
+            found: dict[str, tuple[int, float]] = {}
             try:
                 for part in listed:
                     for meta in part:
                         below = meta["path"].removeprefix(f"{directory}/")
                         # Some stores pay no heed to where a list is to begin.
                         if "/" not in below and below > after:
-                            found[below] = meta["last_modified"].timestamp()
+                            found[below] = (int(meta["size"]), meta["last_modified"].timestamp())
             except (obstore.exceptions.BaseError, OSError, ValueError) as error:
                 raise cloud_error(self.uri, "look into", error) from error
             return found
 
-        return self._again(aged)
+        return self._again(look)
 
 
 def _body_of(content: bytes | pa.Buffer) -> Any:  # noqa: ANN401 - obstore's classes are not public

@@ -98,6 +98,7 @@ from spark_timely.log.store.storage import (
     plain,
 )
 from spark_timely.masking import masked_logger
+from spark_timely.time.text import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -117,10 +118,11 @@ NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS
 # VACUUM without a number takes what nobody knows and is older than the retention of deleted files, also
 # what a micro-batch under way has written. Each removed file stays that long in the checkpoints;
 # ARCHITECTURE.md tells what that costs.
+_KEPT_PROPERTY = "delta.deletedFileRetentionDuration"
 _CONFIGURATION = {
     "delta.checkpointInterval": "10",
     "delta.logRetentionDuration": "interval 1 hours",
-    "delta.deletedFileRetentionDuration": "interval 1 days",
+    _KEPT_PROPERTY: "interval 1 days",
 }
 
 
@@ -945,6 +947,25 @@ class DeltaStore:
     def is_due(self) -> bool:
         """Return whether a checkpoint is due. Reads nothing, as a rule."""
         return self._upkeep.is_due(self.version)
+
+    def replaced(self, before: int) -> dict[str, tuple[int, int]]:
+        """Return the files that commits took out of the table up to a moment, as far as its log tells."""
+        if not self._rules.harmless:
+            msg = (
+                f"could not tell which files of log {self.path!r} nobody needs: found"
+                f" {', '.join((*self._rules.unknown, *self._rules.refused))}"
+            )
+            raise LogFormatError(msg, hint="run VACUUM by the engine that set it up", context={"path": self.path})
+        return self._upkeep.replaced(self.version, before)
+
+    @property
+    def replaced_kept_ms(self) -> int:
+        """How many milliseconds the table keeps files that were replaced: `delta.deletedFileRetentionDuration`."""
+        said = str(self._configuration.get(_KEPT_PROPERTY, "interval 7 days")).lower().removeprefix("interval")
+        try:
+            return parse_duration(said.strip()).amount // 1000
+        except ValueError:
+            return 7 * 86_400_000  # as Delta has it where nothing is said
 
     def aside(self) -> DeltaStore | None:
         """Return a second handle on the same snapshot, where each look is a journey. It takes no request."""

@@ -152,6 +152,29 @@ def parse_entry(content: bytes, version: int | None = None) -> Entry:
     return Entry(adds, removes, frozenset(apps), changes, metadata, made_for)
 
 
+def removals(content: bytes) -> dict[str, tuple[int, int]]:
+    """Return the files that an entry takes out of the table: when, in milliseconds since 1970, and how many bytes.
+
+    Those of which it does not say when are left out.
+
+    Parameters
+    ----------
+    content : bytes
+        Of an entry that was read before.
+
+    Examples
+    --------
+    >>> removals(b'{"remove": {"path": "a%20b", "deletionTimestamp": 7, "size": 9}}')
+    {'a b': (7, 9)}
+    """
+    found = {}
+    for line in content.splitlines():  # one turn per action
+        said = json.loads(line).get("remove") if b'"remove"' in line else None
+        if said and said.get("deletionTimestamp") is not None:
+            found[unquote(said["path"])] = (int(said["deletionTimestamp"]), int(said.get("size") or 0))
+    return found
+
+
 def _check_version(made_for: int | None, version: int | None) -> None:
     if made_for is not None and version is not None and made_for != version:
         msg = f"an entry made for version={made_for}"

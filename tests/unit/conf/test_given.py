@@ -93,7 +93,7 @@ def test_every_value_of_a_type_is_read() -> None:
         option = SINK_OPTIONS.options[name]
         for part in _parts(hint):
             words = get_args(part) if get_origin(part) is Literal else values[part]
-            if part is str and option.kind in ("bytes", "distance"):
+            if part is str and option.kind in ("bytes", "distance", "duration"):
                 words = (sized["size" if option.kind == "bytes" else "long"],)
             for word in words:
                 parse_options(SINK_OPTIONS, {"path": "log", name: word})

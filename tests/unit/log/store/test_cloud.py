@@ -651,3 +651,33 @@ def test_answer_that_breaks_off_each_time_is_an_error(url: str, monkeypatch: pyt
     with pytest.raises(StorageError, match="could not read file 'a/x'"):
         storage.find("a/x")
     assert len(asked) == 3
+
+
+def test_many_files_are_deleted_by_few_requests(log: Log, asked: Counter[str]) -> None:
+    storage = log.storage
+    paths = [f"_event=message/{number:04d}.parquet" for number in range(1500)]
+    for path in paths[:1400]:
+        storage.write(path, b"abc")
+    found = dict(storage.sizes("_event=message"))
+    assert len(found) == 1400
+    assert {size for size, _ in found.values()} == {3}
+    assert all(abs(at - time.time()) < 60 for _, at in found.values())
+    asked.clear()
+    storage.delete_all(paths[:1400])
+    assert asked == {"delete": 2}
+    assert storage.sizes("_event=message") == {}
+    # Some were not there: a store that stops at such a one is asked for each.
+    for path in paths[:9]:
+        storage.write(path, b"abc")
+    storage.delete_all([*paths[5:20], *paths[:5]])
+    assert storage.sizes("_event=message") == {}
+    storage.delete_all([])
+
+
+def test_request_that_deletes_many_may_fail(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **more: Any) -> Any:
+        raise obstore.exceptions.GenericError("status code: 403 Forbidden: <Code>AccessDenied</Code>")
+
+    monkeypatch.setattr(obstore, "delete", refuse)
+    with pytest.raises(StorageError, match=r"could not delete log .*: found AccessDenied: access denied"):
+        log.storage.delete_all(["a", "b"])
