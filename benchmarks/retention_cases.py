@@ -174,12 +174,14 @@ def _bytes_below(folder: Path) -> int:
 
 def _appends(scratch: Path) -> list[Case]:
     what = (
-        f"{{}} appends of {2 * CHANGED} updates to a collection of {KEYS} keys while another process compacts its"
-        f" {COMMITS} commits{{}}; peer: as many appends afterwards"
+        f"{{}} appends of {2 * CHANGED} updates to a collection of {KEYS} keys while another process compacts {{}};"
+        " peer: as many appends afterwards"
     )
-    median = Case(APPEND, what.format("median of", ""), 1.3, unit="ms", higher_is_better=False)
-    slow = Case(APPEND_P99, what.format("99th percentile of", ""), 5.0, unit="ms", higher_is_better=False)
-    endless = Case(ENDLESS, what.format("median of", ", and again and again"), None, unit="ms", higher_is_better=False)
+    # A writer does its own upkeep each 100 commits: twice in each series of these, so that it is in both percentiles.
+    often = f"it again and again, {APPENDS} at a time"
+    median = Case(APPEND, what.format("median of", f"its {COMMITS} commits"), 1.3, unit="ms", higher_is_better=False)
+    slow = Case(APPEND_P99, what.format("99th percentile of", often), 5.0, unit="ms", higher_is_better=False)
+    endless = Case(ENDLESS, what.format("median of", often), None, unit="ms", higher_is_better=False)
     for number in range(ROUNDS + 1):
         log = Changing(scratch / f"append-{number}")
         log.grow(COMMITS)
@@ -187,7 +189,7 @@ def _appends(scratch: Path) -> list[Case]:
             during, after, did = _next_to_compaction(log, scratch, again=again)
             if not number:  # the first is to warm up
                 continue
-            for case in [endless] if again else [median, slow]:
+            for case in [endless, slow] if again else [median]:
                 case.ours.append(_of(case, during))
                 case.peer.append(_of(case, after))
                 case.settings.setdefault("appends", []).append(len(during))  # type: ignore[attr-defined]

@@ -60,6 +60,8 @@ LONGEST_FILES = (
     "faults/test_dataflow_kill.py",
     "spark/test_source.py",
     "stores/test_faults.py",
+    "faults/test_forgetting_kill.py",
+    "faults/test_retention_races.py",
     "spark/test_short_examples.py",
     "faults/test_handover_kill.py",
     "spark/test_went_back.py",

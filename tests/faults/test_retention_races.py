@@ -6,7 +6,8 @@ before and after, is judged in the end by what is written down here again:
 
 - a position that was registered is readable until its holder begins to give it up, by every since that was answered;
 - since never goes back; who holds a position may move it forward, and is refused only where since has passed;
-- what is read from a position that is held is what was written, once.
+- what is read from a position that is held is what was written, once;
+- who has let its position expire, and was passed, learns by whom.
 
 ``SPARK_TIMELY_LONG=1`` continues until 1000 calls that move since have met one that registers.
 """
@@ -32,8 +33,8 @@ from tests.faults.jobs.retention_job import Time, rows_of
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
 
-ROLES = ("appender", "compactor", "keeper-0", "keeper-1", "reader-0", "reader-1")
-LOOKED = ("since later", "since while held", "refused", "retained", "read", "rows")
+ROLES = ("appender", "compactor", "keeper-0", "keeper-1", "reader-0", "reader-1", "idler-0")
+LOOKED = ("since later", "since while held", "refused", "retained", "read", "rows", "overrun")
 Answers = list[dict[str, Any]]
 
 
@@ -60,7 +61,12 @@ def held_positions(answers: Answers) -> list[tuple[int, int, int, Sequence[Time]
     for who in {answer["who"] for answer in answers}:
         begun: tuple[int, int, Sequence[Time]] | None = None
         for answer in answers:
-            if answer["who"] != who or answer["what"] not in ("retain", "release") or "refused" in answer:
+            if (
+                "expires" in answer
+                or answer["who"] != who
+                or answer["what"] not in ("retain", "release")
+                or "refused" in answer
+            ):
                 continue
             if begun is not None:
                 found.append((begun[0], begun[1], answer["begin"], begun[2]))
@@ -102,8 +108,13 @@ def judge(kind: str, arity: int, answers: Answers) -> Counter[str]:
             assert who not in held or not all(beyond(held[who], time) for time in at), f"could not move: {answer}"
             looked["refused"] += 1
         elif what == "retain":
-            held[who] = at
+            if "expires" not in answer:
+                held[who] = at
             looked["retained"] += 1
+        elif what == "renew" and "refused" in answer:
+            assert answer["refused"] == "SinceViolationError", answer
+            assert f"moved past consumer {who!r} by keeper-" in answer["text"], answer
+            looked["overrun"] += 1
         elif what == "read":
             assert "refused" not in answer, answer
             found = Counter({(tuple(time), v): n for time, v, n in answer["rows"]})
@@ -233,6 +244,7 @@ def answer(what: str, begin: int, **facts: Any) -> dict[str, Any]:
     return {"who": facts.pop("who", "reader-0"), "what": what, "begin": begin, "end": begin + 1, **facts}
 
 
+_PASSED = "could not retain: found since=[9], moved past consumer 'idler-0' by keeper-0 at 2026-01-01T00:00:00Z"
 GOOD = [
     answer("since", 0, since=[[0]]),
     answer("retain", 2, at=[[5]]),
@@ -242,7 +254,9 @@ GOOD = [
     answer("allow", 10, who="keeper-0", since=[[6]]),
     answer("read", 12, at=[[6]], upper=[[8]], rows=[[[6], 0, 2], [[6], 1, 1], [[7], 1, 2], [[7], 2, 1]]),
     answer("release", 14),
-    answer("allow", 16, who="keeper-0", since=[[9]]),
+    answer("retain", 16, who="idler-0", at=[[7]], expires=True),
+    answer("allow", 18, who="keeper-0", since=[[9]]),
+    answer("renew", 20, who="idler-0", at=[[7]], refused="SinceViolationError", text=_PASSED),
 ]
 
 
@@ -257,6 +271,7 @@ GOOD = [
         (6, {"rows": [[[6], 0, 2], [[6], 1, 1], [[7], 1, 4], [[7], 2, 1]]}),
         (6, {"refused": "SinceViolationError"}),
         (3, {"at": [[5]]}),
+        (10, {"text": "could not retain: found since=[9], moved by keeper-0 at 2026-01-01T00:00:00Z"}),
     ],
 )
 def test_wrong_answers_are_found_by_the_oracle(place: int, instead: dict[str, Any]) -> None:

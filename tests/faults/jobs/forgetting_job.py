@@ -1,4 +1,4 @@
-"""One process that retains, lets a log forget, appends and compacts, and is killed before the n-th step that writes.
+"""One process that retains, lets a log forget, appends, compacts, vacuums: killed before the n-th step that writes.
 
 A step is a call that makes, names, removes or flushes a file or a folder of the log, or writes to one; a write is also
 cut in the middle. After each action its number is added to a file: so much was acknowledged.
@@ -39,6 +39,7 @@ ACTIONS: tuple[Callable[[Log], object], ...] = (
     lambda log: log.allow_compaction([9], by="me"),
     lambda log: append(log, 10),
     lambda log: log.compact(logical=True),
+    lambda log: log.vacuum(older_than="0s"),
     lambda log: log.release("kept"),
     lambda log: log.allow_compaction([9], by="me"),
     lambda log: append(log, 11),
@@ -48,21 +49,22 @@ ACTIONS: tuple[Callable[[Log], object], ...] = (
     lambda log: log.allow_compaction([99], by="me"),
     lambda log: append(log, 13),
     lambda log: log.compact(logical=True),
+    lambda log: log.vacuum(older_than="0s", unknown=True),
 )
 # How many batches there are before each action, and in the end; and the positions that are retained.
-BATCHES = (10, 10, 10, 10, 11, 11, 11, 11, 12, 13, 13, 13, 13, 14, 14)
+BATCHES = (10, 10, 10, 10, 11, 11, 11, 11, 11, 12, 13, 13, 13, 13, 14, 14, 14)
 RETAINED: tuple[dict[str, int], ...] = (
     {"kept": 4},
     {"kept": 4, "new": 6},
-    *[{"kept": 5, "new": 6}] * 4,
+    *[{"kept": 5, "new": 6}] * 5,
     *[{"new": 6}] * 5,
-    *[{}] * 4,
+    *[{}] * 5,
 )
 
 
 def opened(path: str) -> Log:
-    """Open the log with a clock that stands, so that what it holds is the same in each run."""
-    return open_log(path, clock=lambda: 1_000_000.0, merge_every=4)
+    """Open the log with a clock that stands, and is far ahead: whatever was replaced may be deleted at once."""
+    return open_log(path, clock=lambda: 4_000_000_000.0, merge_every=4)
 
 
 class Steps:

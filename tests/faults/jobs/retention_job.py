@@ -112,6 +112,17 @@ class Work:
         if self.call("retain", lambda: log.retain(self.name, frontier, owner=owner), at=frontier):
             self.held = frontier
 
+    def idler(self) -> None:
+        """Register a position, let it expire, and try to renew it."""
+        at, owner = [tuple(x + 1 for x in low) for low in self.since()], self.name
+
+        def register() -> None:
+            self.log.retain(self.name, at, owner=owner, expiry="10ms")
+
+        if self.call("retain", register, at=at, expires=True):
+            time.sleep(0.05)
+            self.call("renew", register, at=at)
+
     def since(self) -> tuple[Time, ...]:
         self.log.refresh()
         return self.log.since().elements
