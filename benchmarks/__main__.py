@@ -20,6 +20,7 @@ from . import (
     memory_cases,
     progress_counts,
     progress_reach,
+    retention_cases,
     store_cases,
     store_spark_cases,
 )
@@ -52,6 +53,7 @@ def main() -> int:
     cases += cli_cases.run(scratch, wanted)
     cases += history_cases.run(scratch, wanted)
     cases += memory_cases.run(scratch, wanted)
+    cases += retention_cases.run(scratch, wanted)
     cases += store_cases.run(scratch, wanted)
     cases += store_spark_cases.run(scratch, wanted)
     if any(map(wanted, (*NAMES, *dataflow_cases.NAMES, *latency_cases.NAMES))):

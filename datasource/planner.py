@@ -317,6 +317,8 @@ class ReplayPlanner:
         """
         if offset.begin is None:
             return offset
+        if self._cut is not None:
+            self._cut.check_since(self._log)
         begin, selection = offset.begin, offset.selection
         by_commits = begin.kind in ("version", "timestamp")
         origin: Antichain | dict[str, int]

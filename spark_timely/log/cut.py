@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_timely.errors import DataLossError, InvalidUsageError, LogFormatError, NotBeyondError, TimelyError, shown
 from spark_timely.log.machine.rollback import Commits, describe_other_commits, newest_commits, other_commits
+from spark_timely.log.machine.since import needed_from
 from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import checked_options, normal_path
 from spark_timely.log.store.urls import same_place
@@ -48,12 +49,24 @@ class CutLog:
         How far it was when the cut was made.
     commits : mapping of str to (int, str)
         The newest commits that it had then, as `spark_timely.log.machine.rollback.Commits`.
+    since : Antichain or None
+        From where it could be read then; None is from its beginning.
     """
 
     log_id: str
     path: str
     frontier: Antichain
     commits: Commits = field(default_factory=dict, hash=False)
+    since: Antichain | None = None
+
+    def check_since(self, log: Log, frontier: Antichain, /) -> None:
+        """Refuse a log that has forgotten what it had when the cut was made; raises `SinceViolationError`."""
+        if log.kind == "stream":
+            # All its messages are part of the cut.
+            needed = self.since or log.domain.minimum_frontier
+        else:
+            needed = needed_from(log.kind, frontier, log.domain.minimum)
+        log.check_may_read(needed, what=f"read log {log.path!r} at a cut")
 
     def check_commits(self, log: Log, /) -> None:
         """Refuse a log without the commits that it had when the cut was made; raises `DataLossError`."""
@@ -117,6 +130,7 @@ class Cut:
                     "path": log.path,
                     "frontier": self.domain.frontier_to_json(log.frontier),
                     "commits": {stream: list(commit) for stream, commit in log.commits.items()},
+                    **({} if log.since is None else {"since": self.domain.frontier_to_json(log.since)}),
                 }
                 for log in self.logs
             ],
@@ -157,6 +171,7 @@ class Cut:
                     str(log["path"]),
                     domain.frontier_from_json(list(log["frontier"])),
                     {str(stream): (int(seq), str(identity)) for stream, (seq, identity) in log["commits"].items()},
+                    domain.frontier_from_json(list(log["since"])) if "since" in log else None,
                 )
                 for log in found["logs"]
             )
@@ -201,6 +216,12 @@ class Cut:
         msg = f"could not read log {log.path!r} at a cut: found logs={shown(paths)}, this one is not among them"
         raise InvalidUsageError(msg, hint="make the cut over all logs that are read", context={"path": log.path})
 
+    def check_since(self, log: Log, /) -> None:
+        """Refuse to begin to read a log of the cut that has forgotten some of it; raises `SinceViolationError`."""
+        for entry in self.logs:  # as many turns as logs
+            if entry.log_id == log.log_id:
+                entry.check_since(log, self.frontier)
+
     def reached_by(self, frontier: Antichain, /) -> bool:
         """Return whether a log of this frontier has everything that the cut holds of it."""
         return self.frontier.less_equal_frontier(frontier)
@@ -225,6 +246,8 @@ def cut(
     *,
     frontier: FrontierLike | None = None,
     storage_options: Mapping[str, str] | None = None,
+    retain: str | None = None,
+    expiry: str = "7 days",
 ) -> Cut:
     """Return a consistent cut of several logs: all of them as of one frontier.
 
@@ -237,6 +260,10 @@ def cut(
         ahead: such a cut is refused by who reads it too early, and waited for with `wait`.
     storage_options : mapping of str to str, optional
         Credentials and settings for cloud URLs. Not part of the cut.
+    retain : str, optional
+        A name under which each log keeps what the cut has of it (`Log.retainers`): of a stream all that it has now.
+    expiry : str
+        How long it is kept, unless the cut is made again with this name.
 
     Returns
     -------
@@ -250,6 +277,8 @@ def cut(
         If there are no logs, their times differ in type, or `frontier` is none of their times.
     LogMissingError
         If there is no log at a path.
+    SinceViolationError, OwnershipError, StorageError
+        If what is to be retained is forgotten already, the name is another consumer's, or a log cannot be written.
 
     Examples
     --------
@@ -290,12 +319,24 @@ def cut(
                 msg, hint="give logs with times of the same types: only these have a frontier in common"
             )
     entries = tuple(
-        CutLog(log.log_id, log.path, log.frontier(), newest_commits(log.ends(), _COMMITS_BYTES)) for log in opened
+        CutLog(
+            log.log_id,
+            log.path,
+            log.frontier(),
+            newest_commits(log.ends(), _COMMITS_BYTES),
+            None if log.since() == log.domain.minimum_frontier else log.since(),
+        )
+        for log in opened
     )
     common = entries[0].frontier
     for entry in entries[1:]:  # as many turns as logs
         common = common.meet(entry.frontier)
-    return Cut(domain, common if frontier is None else domain.parse_frontier(frontier), entries)
+    at = common if frontier is None else domain.parse_frontier(frontier)
+    if retain is not None:
+        for log in opened:  # as many turns as logs
+            needed = log.since() if log.kind == "stream" else needed_from(log.kind, at, log.domain.minimum)
+            log.retain_needed(retain, needed, owner=f"cut {retain}", expiry=expiry)
+    return Cut(domain, at, entries)
 
 
 def open_cut(cut: Cut, /, *, storage_options: Mapping[str, str] | None = None) -> list[Log]:

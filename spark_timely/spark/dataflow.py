@@ -13,6 +13,7 @@ import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_timely.dataflow.engine import explain
@@ -24,6 +25,7 @@ from spark_timely.dataflow.logs import Sink, open_logs
 from spark_timely.dataflow.stream import Evaluation, Scope
 from spark_timely.dataflow.views import leaves_of, packed, unpacked
 from spark_timely.datasource.clock import Alarm
+from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.errors import InvalidUsageError, StorageError, WaitTimeoutError, shown
 from spark_timely.log.log import open_log
 from spark_timely.log.store.storage import checked_options, normal_path
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.arrays import Time
     from spark_timely.time.domain import TimeLike
+    from spark_timely.time.text import Duration
 
 __all__ = ["Dataflow", "DataflowQuery"]
 
@@ -127,6 +130,7 @@ class Dataflow(Scope):
         max_bytes_in_driver: int | None = None,
         beside: Sequence[Dataflow] = (),
         twice: bool = False,
+        retain: str | None = "7 days",
     ) -> DataflowQuery:
         """Start the streaming query that runs the dataflow.
 
@@ -178,6 +182,10 @@ class Dataflow(Scope):
         twice : bool
             A test mode: compute everything twice, with rows and files in another order, and refuse functions that
             give other rows the second time.
+        retain : str or None
+            How long the inputs keep what the outputs have not read while the dataflow is stopped: each is retained
+            under the dataflow's name, at one commit in a minute at most. None: nothing is retained. An input that
+            cannot be written to is not, which is logged.
 
         Returns
         -------
@@ -210,6 +218,13 @@ class Dataflow(Scope):
             if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
                 msg = f"could not start dataflow {self.name!r}: found {what}={shown(number)}"
                 raise InvalidUsageError(msg, hint=f"give whole numbers from {least} on")
+        kept: Duration | None = None
+        if retain is not None:
+            try:
+                kept = parse_duration(retain)
+            except ValueError as error:
+                msg = f"could not start dataflow {self.name!r}: found retain={shown(retain)}"
+                raise InvalidUsageError(msg, hint=str(error)) from error
         flows = [self, *beside]
         for flow in beside:
             if not isinstance(flow, Dataflow) or not flow.sinks:
@@ -265,6 +280,7 @@ class Dataflow(Scope):
             self.checkpoint,
             {} if near is None else storage[near],
             DRIVER_BYTES if max_bytes_in_driver is None else max_bytes_in_driver,
+            kept,
         )
         location = self.checkpoint if lives else _below(self.checkpoint)
         if not lives and (damaged := damaged_file(location)) is not None:
@@ -279,7 +295,7 @@ class Dataflow(Scope):
         writer = source.writeStream.foreachBatch(step).option("checkpointLocation", location)
         if wanted:
             writer = writer.trigger(**wanted)
-        return DataflowQuery(writer.start(), flows, spark, run=run, lives=lives)
+        return DataflowQuery(writer.start(), flows, spark, run=run, lives=lives, end=step.end)
 
     def explain(self) -> str:
         """Return the plan, operator by operator: frontiers, uppers, what waits and who holds it, how it is cut.
@@ -349,6 +365,7 @@ class _MicroBatch:
     checkpoint: str
     clock_options: dict[str, str] = field(repr=False)
     driver_bytes: int
+    kept: Duration | None = None
     engines: list[Engine] = field(default_factory=list, repr=False)
     alarm: Alarm | None = field(default=None, repr=False)
 
@@ -372,6 +389,7 @@ class _MicroBatch:
                     evaluation=part.evaluation,
                     run=self.run,
                     tries=TRIES,
+                    retain=None if self.kept is None else partial(_retained, self.kept),
                 )
                 for part in self.parts
             ]
@@ -382,12 +400,28 @@ class _MicroBatch:
             try:
                 advance_all(self.engines, tasks, lives=self.lives, bounds=self.bounds)
             except Exception as error:
+                self.end()
                 if is_cancelled(error):
                     raise JobCancelledError(error) from None
                 raise
             rest = rest_of(self.engines) if self.lives else None
+            if not self.lives:
+                self.end()
             if rest is not None and self.alarm is not None and self.alarm.set(rest):
                 return
+
+    def end(self) -> None:
+        """Renew nothing any more: what inputs retain for the dataflow expires, unless it is started again.
+
+        Through Connect this is another process than the one that runs the dataflow, whose end is enough.
+        """
+        for engine in self.engines:
+            engine.end()
+
+
+def _retained(kept: Duration, log: Log, consumer: str) -> RetainedPosition:
+    """Return what retains an input, by a handle of its own."""
+    return RetainedPosition(partial(open_log, log.path, storage_options=log.storage_options or None), consumer, kept)
 
 
 class JobCancelledError(RuntimeError):
@@ -441,6 +475,8 @@ class DataflowQuery:
         Which run of the query it is.
     lives : bool
         Whether the query continues where an output stops.
+    end : callable
+        Called once the query was stopped.
 
     Examples
     --------
@@ -459,8 +495,10 @@ class DataflowQuery:
         *,
         run: str = "",
         lives: bool = False,
+        end: Callable[[], None] = lambda: None,
     ) -> None:
         self.query = query
+        self._end = end
         self._spark = spark
         self._run, self._lives = run, lives
         self._flows = list(flows)
@@ -719,6 +757,7 @@ class DataflowQuery:
         Does not say what failed, so that it hides no other error: `await_termination` does, and `failures`.
         """
         self.query.stop()
+        self._end()
 
     def _raise_exception(self) -> None:
         error = self.query.exception()

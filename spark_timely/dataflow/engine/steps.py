@@ -23,6 +23,8 @@ Invariants
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import math
 import re
@@ -31,7 +33,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +44,7 @@ from spark_timely.dataflow.engine.outputs import Outputs, note_of, passes
 from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.engine.tracking import Tracking
 from spark_timely.dataflow.logs import Sink, open_logs
-from spark_timely.dataflow.views import leaves_of
+from spark_timely.dataflow.views import Replay, leaves_of
 from spark_timely.errors import DataLossError, LogMissingError, RolledBackError, SinceViolationError, TimelyError
 from spark_timely.log import Log
 from spark_timely.log.commit import discard_job, discard_refused
@@ -55,6 +57,7 @@ from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import unique_times
 
 if TYPE_CHECKING:
+    from spark_timely.dataflow.delays import BoundDelay
     from spark_timely.log.machine.state import DataFile, StreamState
     from spark_timely.time.arrays import IntArray
 
@@ -174,6 +177,9 @@ class Engine:
         A piece of whole times with more is computed by key, where its operators allow that.
     run, tries
         As of `Outputs`.
+    retain : callable, optional
+        Gives what retains a log for a consumer of a name: inputs keep what outputs have not read. Nothing is retained
+        unless given.
     most_together : int
         Steps of an output that a job has at most. Where outputs read outputs of the same dataflow, and with
         ``evaluation="sql"``, each step has a job of its own.
@@ -203,6 +209,7 @@ class Engine:
         run: str = "",
         tries: int = 1,
         most_together: int = MOST_TOGETHER,
+        retain: Callable[[Log, str], Retained] | None = None,
         now: Callable[[], float] = monotonic.monotonic,
     ) -> None:
         self.name = name
@@ -223,6 +230,9 @@ class Engine:
         self._outputs = Outputs(sinks, self._logs, self._from, run, tries=tries, now=now)
         self._outputs.claim()
         self._states: dict[Sink, StreamState] = {}
+        self._retain = retain
+        self._retained: dict[str, Retained] = {}
+        self._unretained: set[str] = set()
         self._now = now
         # Spark plans and runs each range of DataFrames by itself.
         self._most_together = 1 if evaluation == "sql" else most_together
@@ -347,8 +357,43 @@ class Engine:
     def _look_at_inputs(self) -> None:
         began = self._now()
         self._look(self._inputs)
+        self._retain_inputs()
         self._looked_at = self._now()
         self._look_s = self._looked_at - began
+
+    def _retain_inputs(self) -> None:
+        """Keep in each input what the outputs have not read; where that cannot be, it is said once."""
+        if self._retain is None or len(self._states) < len(self._sinks):
+            return
+        needed: dict[str, Antichain] = {}
+        for sink, state in self._states.items():  # one turn per output and way from a log
+            for leaf, delays in paths_of(sink.view):
+                log, at = self._logs[leaf.path], _before(leaf, delays, state.frontier)
+                mine = needed_from(log.kind, at, leaf.domain.minimum)
+                # An output that begins where its inputs are.
+                mine = mine if may_read(log.since(), mine) else log.since()
+                needed[leaf.path] = mine.meet(needed[leaf.path]) if leaf.path in needed else mine
+        owner = f"dataflow {self.name}"
+        # Another dataflow of this name has other outputs: it is another consumer.
+        outputs = sorted([self._logs[sink.path].log_id, sink.stream] for sink in self._sinks)
+        consumer = f"{owner} {hashlib.sha256(json.dumps(outputs).encode()).hexdigest()[:8]}"
+        for path, antichain in needed.items():  # one turn per input
+            if path in self._unretained or path not in self._inputs:
+                continue
+            try:
+                if path not in self._retained:
+                    self._retained[path] = self._retain(self._logs[path], consumer)
+                self._retained[path].stand(antichain, owner)
+            except TimelyError as error:
+                self._unretained.add(path)
+                _log.warning(
+                    "dataflow %r does not retain log %r, which may forget what it needs: %s", self.name, path, error
+                )
+
+    def end(self) -> None:
+        """Let go of what is held beside the logs; inputs stay retained until that expires."""
+        for retained in self._retained.values():
+            retained.end()
 
     def _ready(self, *, fresh: bool) -> list[Ready]:
         """Return the outputs behind their views, each with how far it can go.
@@ -600,10 +645,7 @@ class Engine:
     def _check_since(self, sink: Sink, lower: Antichain) -> None:
         """Refuse a step that needs what an input has forgotten: rows would be missed, and windows be cut."""
         for leaf, delays in paths_of(sink.view):  # one turn per way from a log
-            log, at = self._logs[leaf.path], lower
-            for delay in reversed(delays):
-                at = delay.back(at)
-            at = at.join(leaf.domain.minimum_frontier)  # before which nothing is
+            log, at = self._logs[leaf.path], _before(leaf, delays, lower)
             if not may_read(log.since(), needed_from(log.kind, at, leaf.domain.minimum)):
                 since, wanted = (leaf.domain.render_frontier(each) for each in (log.since(), at))
                 msg = (
@@ -693,6 +735,23 @@ class Engine:
         if len(known) == len(times):
             n_times = unique_times(np.concatenate(known))[0].shape[0] if known else 0
         return {"tasks": len(results), "times": n_times, "rows": rows, "bytes": sizes}
+
+
+class Retained(Protocol):
+    """What keeps a log for a consumer: `spark_timely.datasource.retaining.RetainedPosition` is one."""
+
+    def stand(self, needed: Antichain, identity: str | None) -> None:
+        """Retain what is needed from now on."""
+
+    def end(self) -> None:
+        """Stop renewing."""
+
+
+def _before(leaf: Replay, delays: Sequence[BoundDelay], frontier: Antichain) -> Antichain:
+    """Return which times of a log go beyond a frontier behind some delays."""
+    for delay in reversed(delays):
+        frontier = delay.back(frontier)
+    return frontier.join(leaf.domain.minimum_frontier)  # before which nothing is
 
 
 def _may_not_wait(note: OutputNote) -> bool:

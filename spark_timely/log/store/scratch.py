@@ -142,7 +142,9 @@ def put_checkpoint(storage: TableStorage, version: int, newest: int) -> int:
         If that could not be done. The table is as before, or has a checkpoint that nothing points to.
     """
     name = f"_delta_log/{version:020d}.checkpoint.parquet"
-    with table_at(storage, newest, version) as (table, folder):
+    # Where another process has just put it, or died before it put the pointer, delta-rs would write neither.
+    there = {name.rpartition("/")[2]}
+    with table_at(storage, newest, version, without=there) as (table, folder):
         with delta_call(storage.uri):
             table.create_checkpoint()
         made, pointer = (folder / name).read_bytes(), (folder / LAST_CHECKPOINT).read_bytes()

@@ -14,7 +14,7 @@ from spark_timely.interop import CaptureReader, CdcImport, export_log
 from spark_timely.interop.cdcv2.collections import collection_messages
 from spark_timely.interop.exporting import default_types
 from spark_timely.log import Log, MemoryLog
-from spark_timely.log.cut import cut
+from spark_timely.log.cut import Cut, cut
 from spark_timely.log.files import format as formats
 from spark_timely.log.log import create_log, open_log
 from spark_timely.testing import ManualClock
@@ -152,9 +152,34 @@ def test_cut_below_since_is_refused(tmp_path: Path) -> None:
     writer.append(pa.table({"_time": [6], "v": [6]}), advance_to=9)
     log.refresh()
     assert read_all_of(log, json.dumps(made.to_json())) == [1, 4]
-    log.allow_compaction([7])
-    with pytest.raises(SinceViolationError, match=r"up to \[5\]: found since=\[7\]"):
+    # All that is there is part of the cut of a stream.
+    log.allow_compaction([3])
+    with pytest.raises(SinceViolationError, match=r"could not read log '.*log' at a cut: found since=\[3\]"):
         read_all_of(log, json.dumps(made.to_json()))
+    kept = cut([log], retain="nightly")
+    assert Cut.from_json(str(kept)) == kept
+    assert read_all_of(log, str(kept)) == [4, 6]
+    assert log.allow_compaction([7]) == Antichain.of(3)
+    assert read_all_of(log, str(cut([log], retain="nightly"))) == [4, 6]
+    log.release("nightly")
+    log.allow_compaction([7])
+    with pytest.raises(SinceViolationError, match=r"at a cut: found since=\[7\]"):
+        read_all_of(log, str(kept))
+
+
+def test_cut_of_a_collection_needs_what_is_at_it(tmp_path: Path) -> None:
+    log = create_log(str(tmp_path / "log"), SCHEMA, minimum=(0,), kind="collection")
+    writer = log.writer(owner="me")
+    writer.append(pa.table({"_time": [1, 4], "v": [1, 4], "_diff": [1, 1]}), advance_to=5)
+    made = cut([log], retain="nightly")
+    writer.append(pa.table({"_time": [6], "v": [6], "_diff": [1]}), advance_to=9)
+    assert log.allow_compaction([8]) == Antichain.of(4)
+    log.compact(logical=True)
+    assert read_all_of(log, str(made)) == [1, 4]
+    log.release("nightly")
+    log.allow_compaction([8])
+    with pytest.raises(SinceViolationError, match=r"at a cut: found since=\[8\]"):
+        read_all_of(log, str(made))
 
 
 def read_all_of(log: Log, text: str) -> list[int]:

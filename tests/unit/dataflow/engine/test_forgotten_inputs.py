@@ -11,14 +11,18 @@ from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.delays import ceil_to
 from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.stream import Scope
-from spark_timely.errors import SinceViolationError
+from spark_timely.datasource.retaining import RetainedPosition
+from spark_timely.errors import SinceViolationError, StorageError
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
 from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.testing import ManualClock
 from spark_timely.time.antichain import Antichain
+from spark_timely.time.text import parse_duration
 from tests.property.test_dataflow import runner
 
 SCHEMA = pa.schema([("n", pa.int64())])
+SCHEMA_OF_ROWS = pa.schema([("_time", pa.int64()), ("n", pa.int64())])
 
 
 def advance(log: Log, folder: Path) -> Log:
@@ -82,3 +86,64 @@ def test_step_that_needs_what_is_forgotten_is_refused(tmp_path: Path) -> None:
         advance(log, tmp_path / "out")
     out.refresh()
     assert contents(out) == {0: 1, 10: 10, 20: 10}
+
+
+def made_engine(log: Log, folder: Path, clock: ManualClock) -> Engine:
+    scope = Scope("flow")
+    scope.replay(log).delay(ceil_to(10)).aggregate(n=count()).capture(str(folder))
+
+    def retain(log: Log, consumer: str) -> RetainedPosition:
+        return RetainedPosition(lambda: open_log(log.path), consumer, parse_duration("7 days"), now=clock)
+
+    return Engine(scope.name, scope.sinks, scope.storage, files_of=catalog_of, retain=retain)
+
+
+def test_inputs_keep_what_outputs_have_not_read(tmp_path: Path) -> None:
+    clock = ManualClock()
+    log = create_log(str(tmp_path / "in"), SCHEMA, minimum=(0,))
+    writer = log.writer(owner="me")
+    writer.append(pa.table({"_time": [*range(15)], "n": [*range(15)]}), advance_to=15)
+    engine = made_engine(log, tmp_path / "out", clock)
+    run = runner({log.path: {}, str(tmp_path / "out"): {}})
+    engine.advance(run)
+    log.refresh()
+    ((name, kept),) = log.retainers().items()
+    assert name.startswith("dataflow flow ")
+    assert kept.needed == Antichain.of(0)
+    assert log.allow_compaction([15]) == Antichain.of(0)
+    clock.advance(61)
+    writer.append(pa.table({"_time": [*range(15, 25)], "n": [*range(15, 25)]}), advance_to=25)
+    engine.advance(run)
+    # Complete up to the window that ends at 20; the next one needs all from 11 on.
+    assert log.allow_compaction([25]) == Antichain.of(11)
+    log.compact(logical=True)
+    clock.advance(61)
+    writer.append(pa.table({"_time": [*range(25, 40)], "n": [*range(25, 40)]}), advance_to=40)
+    made_engine(log, tmp_path / "out", clock).advance(run)
+    assert contents(open_log(str(tmp_path / "out"))) == {0: 1, 10: 10, 20: 10, 30: 10}
+    # Another dataflow of that name has other outputs, and is another consumer.
+    made_engine(log, tmp_path / "other", clock).advance(runner({log.path: {}, str(tmp_path / "other"): {}}))
+    log.refresh()
+    assert len(log.retainers()) == 2
+    writer.append(pa.table({"_time": [], "n": []}, SCHEMA_OF_ROWS), advance_to=[])
+    made_engine(log, tmp_path / "out", clock).advance(run)
+    engine = made_engine(log, tmp_path / "out", clock)
+    engine.begin()
+    engine.step(run)
+    log.refresh()
+    assert len(log.retainers()) == 1  # complete: released
+
+
+def test_input_that_cannot_be_written_is_read_all_the_same(
+    tmp_path: Path, log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(log: Log, consumer: str) -> RetainedPosition:
+        raise StorageError(f"no permission for {consumer} in {log.path}", hint="ask")
+
+    scope = Scope("flow")
+    scope.replay(log).capture(str(tmp_path / "out"))
+    engine = Engine(scope.name, scope.sinks, scope.storage, files_of=catalog_of, retain=refuse)
+    for _ in range(3):
+        engine.advance(runner(scope.storage))
+    assert open_log(str(tmp_path / "out")).messages().num_rows == 90
+    assert caplog.text.count("does not retain log") == 1
