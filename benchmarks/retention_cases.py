@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,11 +18,12 @@ from .report import Case, alternate, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 KEYS, COMMITS, CHANGED = 1000, 600, 100  # a change is two updates: the row before goes, another comes
 SNAPSHOTS = 15
 ROUNDS, APPENDS = 7, 200
+PART, STRIDE, SPACE_ROUNDS = 1000, 7, 3  # a stride that meets every moment between two merges
+SPACE = "compaction_space_10x_commits"
 SNAPSHOT = "snapshot_compacted_vs_plain"
 APPEND, APPEND_P99 = "append_next_to_compaction", "append_next_to_compaction_p99"
 ENDLESS = "append_next_to_endless_compaction"
@@ -53,10 +55,10 @@ print(times, removed, lost)
 class Changing:
     """A collection of `KEYS` keys, some of whose values change with each commit."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, **options: str | int) -> None:
         self.path = str(path)
         schema = pa.schema([("key", pa.int64()), ("value", pa.int64())])
-        self.log = st.create_log(self.path, schema, minimum=(0,), kind="collection")
+        self.log = st.create_log(self.path, schema, minimum=(0,), kind="collection", **options)
         self.writer = self.log.writer(owner="bench")
         self.rng = np.random.default_rng(20130101)
         self.values = self.rng.integers(0, 1 << 40, KEYS)
@@ -94,6 +96,8 @@ class Changing:
 def run(scratch: Path, wanted: Callable[[str], bool]) -> list[Case]:
     """Measure snapshots of a log that has forgotten beside one that has not, and appends while it forgets."""
     cases = [_snapshots(scratch)] if wanted(SNAPSHOT) else []
+    if wanted(SPACE):
+        cases.append(_space(scratch))
     if any(map(wanted, (APPEND, APPEND_P99, ENDLESS))):
         cases += [case for case in _appends(scratch) if wanted(case.name)]
     return cases
@@ -125,6 +129,47 @@ def _snapshots(scratch: Path) -> Case:
     rows = [int(handle.files().rows.sum()) for handle in handles]
     case.settings = {"rows": rows, "files": [len(handle.files()) for handle in handles]}
     return case
+
+
+def _space(scratch: Path) -> Case:
+    case = Case(
+        SPACE,
+        f"most bytes of messages and progress on disk, vacuumed, during the last {PART} of {10 * PART} commits of"
+        f" {2 * CHANGED} updates to a collection of {KEYS} keys, by the upkeep of its commits alone; peer: during the"
+        f" first {PART}",
+        1.5,
+        unit="kB",
+        higher_is_better=False,
+    )
+    logs = 0.0
+    for number in range(SPACE_ROUNDS):
+        log = Changing(scratch / f"space-{number}", keep=10, keep_committed="0 seconds")
+        log.grow(1)
+        case.peer.append(_most_bytes(log, PART))
+        log.grow(9 * PART)
+        case.ours.append(_most_bytes(log, 10 * PART))
+        log.check(st.open_log(log.path).snapshot(log.time - 1))
+        if problems := st.open_log(log.path).verify().problems:
+            message = f"log {log.path}: expected a legal one, found {problems}"
+            raise AssertionError(message)
+        logs = _bytes_below(Path(log.path) / "_delta_log") / 1000
+    case.settings = {"kB of the table's log at the end": round(logs)}
+    return case
+
+
+def _most_bytes(log: Changing, commits: int) -> float:
+    """Bring a log to a number of commits; return the most thousands of bytes it had on the way, vacuumed."""
+    most = 0
+    while log.time <= commits:
+        log.change()
+        if log.time % STRIDE == 0:
+            log.log.vacuum(older_than="0 seconds")
+            most = max(most, sum(_bytes_below(folder) for folder in Path(log.path).glob("_event=*")))
+    return most / 1000
+
+
+def _bytes_below(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def _appends(scratch: Path) -> list[Case]:

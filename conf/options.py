@@ -439,7 +439,8 @@ class SourceOptions(Options):
         "consumerExpiry",
         "duration",
         "7 days",
-        "How long the log waits for the `consumerId` while the query is stopped.",
+        "How long the log waits for the `consumerId` while the query is stopped; 3 seconds at least. A checkpoint that was "
+        "copied is the same consumer: give the copy another name.",
         unit="a duration such as `7 days`",
     )
     credential: str | None = _option(

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from spark_timely.datasource.partitions import ReplayLayout
 
 
+LEAST_EXPIRY_S: Final = 3
+"""Seconds for which a consumer is kept at least: each renewal is a commit of the log."""
+
 # Spark's catalog gives a table's options twice, once under this prefix, with other properties beside them.
 _OPTION: Final = "option."
 _TABLE_KEY: Final = "spark_timely.table"
@@ -121,6 +124,10 @@ def source_options(given: Mapping[str, object], /) -> SourceOptions:
     """
     options = parse_options(SOURCE_OPTIONS, given)
     checked_options(options.storage_options, options.path, *(options.logs or ()), options.alarm)
+    if options.consumer_expiry.seconds < LEAST_EXPIRY_S:
+        msg = f"could not read the log: found consumerExpiry={shown(options.consumer_expiry.text)}"
+        hint = f"give {LEAST_EXPIRY_S} seconds or more, better days: a third of it is the time between two renewals"
+        raise InvalidOptionError(msg, hint=hint, context={"option": "consumerExpiry"})
     other = sorted(options.given & {"logs", "log_options", "run", "alarm"})
     if other and options.content != "clock":
         msg = f"could not read the log: found options {shown(other)} with content={options.content!r}"

@@ -303,7 +303,7 @@ def check_remembered(log: CaptureLog, kind: str, bound: int, streams: tuple[str,
     msg = f"could not {what}: found that it remembers stream {name!r} from {earliest} on"
     raise SinceViolationError(
         msg,
-        hint="name a later one: earlier commits were forgotten, since nobody retained them",
+        hint="name a later one than that: what came before was forgotten, since nobody retained it",
         since=log.domain.render_frontier(log.since()),
         context={"path": log.path},
     )

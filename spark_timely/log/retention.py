@@ -11,6 +11,8 @@ Invariants
 2. All these commits exclude each other by one app id. A lost race throws the decision away, and it is made again from
    the state and the frontier of a new snapshot.
 3. The frontier may move while since is decided: it only moves forward, so what it needs does too.
+4. Rows that another program has deleted are missed: what says since also says how many retainers there are, and a log
+   that has forgotten has a since.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import pyarrow.compute as pc
 
 from spark_timely.errors import LogDamagedError, TimelyError
 from spark_timely.log.commit import as_data_files, discard
+from spark_timely.log.files.format import FORGETFUL_VERSION
 from spark_timely.log.files.parquet import read_file, side_by_side, write_progress_file
 from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
 from spark_timely.log.machine.history import History
@@ -76,9 +79,21 @@ def retention_of(states: StreamStates) -> Retention:
     store = states.store
     newest = _newest(store.live.index("since"))
     if not newest:
+        if store.format.version >= FORGETFUL_VERSION or len(store.live.index("retain")):
+            raise _lost(store, "no row that says from where it can be read")
         return everything(store.format.domain)
     paths = (*newest, *_newest(store.live.index("retain")))
     return states.kept(paths, lambda: _read(store, paths))
+
+
+def _lost(store: Store, found: str) -> LogDamagedError:
+    """Return the error for a log whose memory of what it forgot was deleted by another program (invariant 4)."""
+    return LogDamagedError(
+        f"could not read log {store.path!r}: found {found}, although it has forgotten, or readers retain it",
+        hint="restore the table to the version before the one in which another program deleted rows of it",
+        context={"path": store.path, "version": store.version},
+        determinate=True,
+    )
 
 
 def _newest(index: FileIndex) -> list[str]:
@@ -112,6 +127,9 @@ def _read(store: Store, paths: Sequence[str]) -> Retention:
             raise LogDamagedError(msg, hint=hint, context={"path": store.path}) from error
         mine = np.array([other == note for other in notes], np.bool_)
         retainers[name] = Retainer(name, Antichain.from_times(times[mine], form.domain.arity), owner, expires, overrun)
+    wanted = moved["_count"][0].as_py()
+    if wanted is not None and wanted != len(retainers):
+        raise _lost(store, f"{len(retainers)} of {wanted} retainers")
     return Retention(
         since=Antichain.from_times(form.domain.from_columns(moved), form.domain.arity),
         seq=seq,
@@ -169,7 +187,8 @@ def _written(store: Store, retention: Retention) -> list[DataFile]:
 def _files(storage: Storage, form: LogFormat, retention: Retention) -> list[DataFile]:
     at = retention.moved_at if retention.moved_by else None
     moved_by, note = retention.moved_by or None, _note_of(retention.keep)
-    since = _rows(form, retention, retention.since.times, _query=moved_by, _at=at, _reason="since", _note=note)
+    known = {"_query": moved_by, "_at": at, "_reason": "since", "_note": note, "_count": len(retention.retainers)}
+    since = _rows(form, retention, retention.since.times, **known)
     files = [write_progress_file(storage, since, _FILE_STEM, retention.seq, form.domain, event="since")]
     if retention.retainers:
         parts = []

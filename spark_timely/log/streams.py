@@ -458,8 +458,11 @@ class StreamStates:
                 return {}
             index = self.store.live.index("progress")
             streams = index.lone_streams()
-            if None in streams:  # merged by others: what is in them must be read
-                rows = self.progress().select(["_stream", "_seq"]).group_by("_stream").aggregate([("_seq", "min")])
+            if None in streams:  # merged by others: what is in them must be read, not as `progress`, which asks this
+                paths = index.paths.tolist()
+                every = pa.concat_tables(side_by_side(self.store.storage, self.rows_in, paths))
+                rows = distinct_rows(self.store.format, every).select(["_stream", "_seq"])
+                rows = rows.group_by("_stream").aggregate([("_seq", "min")])
                 first = dict(zip(rows["_stream"].to_pylist(), rows["_seq_min"].to_pylist(), strict=True))
             else:
                 first = {}

@@ -62,6 +62,8 @@ _STEP_BYTES: Final = 512 << 20
 _ONE_ROW: Final = "rate-micro-batch"
 _ENDING: Final = "ending"
 
+_LEAST_KEPT_S: Final = 3
+
 
 class Dataflow(Scope):
     """Operators over logs, run by Spark: what they give of complete times is captured into other logs.
@@ -222,6 +224,9 @@ class Dataflow(Scope):
         if retain is not None:
             try:
                 kept = parse_duration(retain)
+                if kept.seconds < _LEAST_KEPT_S:
+                    msg = f"give {_LEAST_KEPT_S} seconds or more, better days"
+                    raise ValueError(msg)
             except ValueError as error:
                 msg = f"could not start dataflow {self.name!r}: found retain={shown(retain)}"
                 raise InvalidUsageError(msg, hint=str(error)) from error

@@ -11,7 +11,7 @@ import pytest
 
 from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.datasource.source import TimelyDataSource
-from spark_timely.errors import InvalidUsageError, OwnershipError, SinceViolationError, StorageError
+from spark_timely.errors import InvalidOptionError, InvalidUsageError, OwnershipError, SinceViolationError, StorageError
 from spark_timely.log import MemoryLog
 from spark_timely.log.log import create_log
 from spark_timely.log.retention import retention_of
@@ -248,3 +248,11 @@ def test_batch_read_has_no_consumer(tmp_path: object) -> None:
     source = TimelyDataSource({"path": path, "consumerId": "report"})
     with pytest.raises(InvalidUsageError, match="could not read the log as a batch: found consumerId='report'"):
         source.reader(source.schema())
+
+
+@pytest.mark.parametrize("expiry", ["0s", "1us", "2 seconds"])
+def test_expiry_that_would_be_renewed_all_the_time_is_refused(expiry: str, tmp_path: object) -> None:
+    path = f"{tmp_path}/log"
+    create_log(path, PAYLOAD, minimum=(0,))
+    with pytest.raises(InvalidOptionError, match="found consumerExpiry=.* — hint: give 3 seconds or more"):
+        TimelyDataSource({"path": path, "consumerId": "report", "consumerExpiry": expiry}).schema()

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
-from spark_timely.errors import LogFormatError, NotBeyondError, SinceViolationError
+from spark_timely.errors import LogDamagedError, LogFormatError, NotBeyondError, SinceViolationError
 from spark_timely.interop import CaptureReader, CdcImport, export_log
 from spark_timely.interop.cdcv2.collections import collection_messages
 from spark_timely.interop.exporting import default_types
@@ -220,3 +221,48 @@ def test_handle_that_was_idle_for_long_is_not_taken_for_one_of_another_log() -> 
     assert log.bases()["main"] > 3
     idle.refresh()
     assert idle.frontier() == Antichain.of(12)
+
+
+def test_log_whose_progress_others_have_merged_is_read_on(tmp_path: Path) -> None:
+    log = create_log(str(tmp_path / "log"), SCHEMA, minimum=(0,), streams=2, merge_every=None)
+    writers = [log.writer(name, owner="me") for name in ("a", "b")]
+    for time in range(6):
+        for writer in writers:
+            writer.append(pa.table({"_time": [time], "v": [time]}), advance_to=time + 1)
+    log.allow_compaction([4])
+    log.compact(logical=True)
+    before = log.bases()
+    assert before
+    DeltaTable(log.path).optimize.compact()
+    log.refresh()
+    assert log.bases() == before
+    assert log.messages().num_rows == 4
+    for writer in writers:
+        writer.append(pa.table({"_time": [7], "v": [7]}), advance_to=8)
+    assert log.allow_compaction([7]) == Antichain.of(7)
+    log.compact(logical=True)
+    other = open_log(log.path)
+    assert other.messages()["v"].to_pylist() == log.messages()["v"].to_pylist() == [7, 7]
+    assert other.verify().legal, other.verify().problems
+
+
+@pytest.mark.parametrize("event", ["since", "retain"])
+def test_memory_that_another_program_deletes_is_missed(tmp_path: Path, event: str) -> None:
+    log = create_log(str(tmp_path / "log"), SCHEMA, minimum=(0,))
+    log.writer(owner="me").append(pa.table({"_time": [1, 4], "v": [1, 4]}), advance_to=5)
+    log.allow_compaction([3])
+    log.retain("report", [4], owner="nightly")
+    log.compact(logical=True)
+    DeltaTable(log.path).delete(f"_event = '{event}'")
+    for handle in (log, open_log(log.path)):
+        handle.refresh()
+        for ask in (
+            handle.since,
+            handle.messages,
+            handle.retainers,
+            lambda handle=handle: handle.allow_compaction([5]),
+        ):
+            with pytest.raises(
+                LogDamagedError, match="although it has forgotten, or readers retain it — hint: restore"
+            ):
+                ask()
