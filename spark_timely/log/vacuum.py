@@ -7,7 +7,7 @@ Invariants
    names may belong to a job that has not committed yet; only who asks for them by hand gets them deleted, a week old.
 2. Nothing that a log says changes by it, whatever is deleted and whatever is not: it may end between any two files.
 3. What is due is deleted before the checkpoint is written that does not name it any longer.
-4. A file is not deleted before the commit that replaced it outlasts a power cut.
+4. A file is not deleted before what replaced it outlasts a power cut: it is on the disk for an hour, or flushed.
 5. Only names are touched that commits of a log give: whatever else the table's log says.
 """
 
@@ -32,6 +32,7 @@ PLANNED_MS: Final = HOUR_MS
 
 _UNKNOWN_MS: Final = 7 * 24 * HOUR_MS
 _SOON_MS: Final = 20_000
+_MOST_WAITING: Final = 100_000
 _EVER: Final = 1 << 62  # a clock may be ahead
 _OURS: Final = re.compile(rf"_event=({'|'.join(EVENTS)})/[^/]+\.parquet")
 # With a commit: so few that an append next to it hardly notices. Where requests are journeys, ten of them, in a thread.
@@ -113,7 +114,10 @@ def vacuum(
         due, strays = due | strays, set()
     if due and not dry_run:
         store.check_writable()
-        store.flush()
+        if age < PLANNED_MS:
+            # Other engines do not flush what they write: neither the files that replace others, nor their entries.
+            store.storage.flush(sorted(path for event in EVENTS for path in store.live.index(event).paths.tolist()))
+            store.flush()
         _delete(states, sorted(due))
     return VacuumReport(
         files=len(due),
@@ -177,6 +181,8 @@ class Sweep:
             self._gone &= replaced.keys()
             found = {path: at for path, (at, _) in replaced.items() if _OURS.fullmatch(path)}
             self.waiting |= {path: at for path, at in found.items() if path not in self._gone}
+            # Where nothing may be deleted there would be more and more.
+            self.waiting = dict(list(self.waiting.items())[-_MOST_WAITING:])
         due = sorted(path for path, at in self.waiting.items() if at <= before)
         due = due[: _MOST_NEAR if store.storage.local else _MOST_FAR]
         if due:

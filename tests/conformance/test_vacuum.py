@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from spark_timely.errors import InvalidUsageError, LogFormatError
+from spark_timely.errors import InvalidUsageError, LogFormatError, StorageError
 from spark_timely.log import Log
 from spark_timely.log import vacuum as rules
 from spark_timely.log.log import create_log, open_log
@@ -267,6 +267,29 @@ def test_what_is_due_soon_is_remembered(path: Path, monkeypatch: pytest.MonkeyPa
     assert set(swept(log, min(moments) + kept - 1, sweep)) == old
     assert swept(log, max(moments) + kept, sweep) == {}
     assert not replaced(log)
+
+
+def test_what_cannot_be_deleted_does_not_add_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "_MOST_WAITING", 3)
+    clock = Ahead()
+    log = create_log(path, VALUES, minimum=(0,), merge_every=4, clock=clock)
+    monkeypatch.setattr(type(log.storage), "delete_all", refuse)
+    grown(log, 0, 21)
+    clock.seconds = 25 * HOUR
+    grown(log, 21, 45)
+    assert len(log._sweep.waiting) == 3
+    (problem,) = log.upkeep_problems()
+    assert problem.startswith("deleting replaced files was put off: ")
+    assert "found no rights" in problem
+    monkeypatch.undo()
+    grown(log, 45, 66)
+    assert log.upkeep_problems() == []
+    assert not log._sweep.waiting
+
+
+def refuse(*args: object) -> None:
+    msg = "could not delete a file: found no rights"
+    raise StorageError(msg, hint="none")
 
 
 def test_files_that_are_still_named_are_deleted_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

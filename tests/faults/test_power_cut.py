@@ -147,6 +147,21 @@ def test_compaction_takeover_and_columns(disk: Path, tmp_path: Path) -> None:
     assert after_each_cut(power, check_pairs) > 40
 
 
+def test_replaced_files_go_when_what_replaced_them_is_on_disk(disk: Path, tmp_path: Path) -> None:
+    log = filled(disk, 4)
+    with PowerCut(disk, tmp_path / "shadow") as power:
+        tell(power, 1, 2, 3, 4)
+        log.compact()
+        assert log.vacuum(older_than="0s").files > 4
+        log.writer(owner="me").append(pair(5), advance_to=5)
+        tell(power, 5)
+        DeltaTable(disk / "log").optimize.compact()
+        assert log.vacuum(older_than="0s").files > 0
+    # Between a foreign program's write and the flush that comes with the vacuum it is that program's affair.
+    power.moments = [moment for moment in power.moments if "unlink" in moment.what or moment.what == "end"]
+    assert after_each_cut(power, check_pairs) > 5
+
+
 @pytest.mark.usefixtures("_soon")
 def test_tidying_never_loses_the_log(disk: Path, tmp_path: Path) -> None:
     log = filled(disk, 2)

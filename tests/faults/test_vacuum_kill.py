@@ -1,4 +1,4 @@
-"""Deleting replaced files may end between any two of them: nothing that is part of the log is missing."""
+"""Deleting replaced files may end between any two, next to writers: nothing that is part of the log is missing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -72,3 +74,33 @@ def test_vacuum_may_be_killed_between_any_two_files(path: Path, tmp_path: Path, 
         assert not left & set(stored(open_log(path)))
         assert not left or way == "upkeep"
         shutil.rmtree(copy)
+
+
+def test_vacuum_next_to_writers_takes_nothing_of_theirs(tmp_path: Path) -> None:
+    log = create_log(tmp_path / "log", VALUES, minimum=(0,), streams=3)
+    n_commits, running = 300 if long_lane() else 60, threading.Event()
+    running.set()
+
+    def write(stream: str) -> None:
+        writer = open_log(log.path, merge_every=3).writer(stream, owner=stream)
+        for value in range(n_commits):
+            writer.append(pa.table({"_time": [value], "v": [value]}), advance_to=value + 1)
+
+    def delete() -> int:
+        deleted, mine = 0, open_log(log.path)
+        while running.is_set():
+            deleted += mine.vacuum(older_than="0s").files
+        return deleted
+
+    with ThreadPoolExecutor(5) as pool:
+        vacuums = [pool.submit(delete) for _ in range(2)]
+        try:
+            for writer in [pool.submit(write, name) for name in ("a", "b", "c")]:
+                writer.result()
+        finally:
+            running.clear()
+        assert sum(one.result() for one in vacuums) > n_commits
+    found = open_log(log.path)
+    assert live(found) <= stored(found)
+    assert found.verify().legal
+    assert sorted(found.messages()["v"].to_pylist()) == sorted(list(range(n_commits)) * 3)

@@ -22,8 +22,10 @@ from spark_timely.canonical.state import CanonicalState
 from spark_timely.errors import SinceViolationError
 from spark_timely.log import Log, MemoryLog, forgetting, retention
 from spark_timely.log.machine import since as rules
+from spark_timely.log.vacuum import EVENTS, vacuum
 from spark_timely.testing.driver import Checkpoint
 from spark_timely.time.antichain import Antichain
+from tests.conformance.logs import stored
 from tests.unit.datasource.support import drive
 
 Time = tuple[int, ...]
@@ -99,11 +101,25 @@ class World:
         size = self.rng.choice([1000, 1 << 20])
         self.handle().compact(target_file_size=size, logical=self.rng.random() < 0.8)
 
+    def keep(self) -> None:
+        if self.arity == 1:
+            self.handle().keep(self.rng.choice([None, 0, 2, 5]), committed="0s")
+
+    def vacuum(self) -> None:
+        """Delete all that is not part of the log, at a moment when nobody would."""
+        log = self.handle()
+        vacuum(log._states, age_ms=0, unknown=True, dry_run=False, now_ms=1 << 60, has_readers=False)
+        live = {path for event in EVENTS for path in log.store.live.index(event).paths.tolist()}
+        assert stored(log) == live
+        # A snapshot of before names files that are gone.
+        self.log.refresh()
+
     def handle(self) -> MemoryLog:
         return self.log if self.rng.random() < 0.5 else self.log.another()
 
     def step(self) -> None:
-        self.rng.choices([self.append, self.forget, self.compact], [5, 1, 1])[0]()
+        steps = [self.append, self.forget, self.compact, self.vacuum, self.keep]
+        self.rng.choices(steps, [10, 2, 2, 1, 1])[0]()
 
     # What is expected
 
