@@ -28,10 +28,16 @@ from spark_timely.errors import InvalidUsageError, LogFormatError
 from spark_timely.log.commit import as_data_files, discard
 from spark_timely.log.compaction import SUMMED, ForgettingReport, read_known, replace_files, were_summed
 from spark_timely.log.files.format import FORGETFUL_VERSION
-from spark_timely.log.files.parquet import TARGET_FILE_BYTES, side_by_side, write_data_files, write_progress_file
+from spark_timely.log.files.parquet import (
+    TARGET_FILE_BYTES,
+    read_file,
+    side_by_side,
+    write_data_files,
+    write_progress_file,
+)
 from spark_timely.log.machine.base import choose_base, first_of_newest_batch, with_base
 from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
-from spark_timely.log.machine.since import as_of_since, is_later, may_read, needed_from
+from spark_timely.log.machine.since import as_of_since, is_later, may_read, moved_to, needed_from
 from spark_timely.log.machine.state import batch_state, distinct_rows
 from spark_timely.log.reader import exact_sums
 from spark_timely.log.retention import retention_of
@@ -54,6 +60,8 @@ logger = masked_logger(__name__)
 # How often a rewriting is tried while others commit: nobody waits for it.
 _PATIENCE: Final = 20
 _INLINE_PATIENCE: Final = 3
+# Files of several streams have no common order: so many are looked at until one is found that goes.
+_MOST_LOOKED: Final = 16
 # Files that one commit takes out of the log: its entry names them.
 _MOST_REMOVED: Final = 2_000
 # Bytes of files that are summed at once; of more each part of the rows, by their hash, in a turn of its own.
@@ -108,9 +116,10 @@ def forget(states: StreamStates, *, target_file_size: int = TARGET_FILE_BYTES) -
 def forget_inline(states: StreamStates, stream: str, every: int) -> None:
     """Forget what costs little: called with upkeep at every `every`-th commit of a stream.
 
-    Of a stream whole files go. Of a collection all that came since is summed, and with it each file that was summed
-    before and is at most twice as large as what is summed already: so each row is summed a few times in its life, and
-    what is kept is at most half as much again as what would be left. More than 64 MiB together is left to `forget`.
+    Of a stream whole files go, or what goes of one. Of a collection all that came since is summed, and with it each
+    file that was summed before and is at most twice as large as what is summed already: so each row is summed a few
+    times in its life, and what is kept is at most half as much again as what would be left. More than 64 MiB together
+    is left to `forget`.
     """
     store = states.store
     if store.append_only:
@@ -121,10 +130,17 @@ def forget_inline(states: StreamStates, stream: str, every: int) -> None:
     forget_commits(states, stream, at_least=every, patience=_INLINE_PATIENCE)
     index = states.files("message")
     if store.format.kind == "stream":
-        gone, _ = forgotten_files(index, since)
+        gone, mixed = forgotten_files(index, since)
         part = index.select(np.flatnonzero(gone)[:_MOST_REMOVED])
         if len(part):
             _replaced(states, part, [], since, patience=_INLINE_PATIENCE)
+            return
+        # Small files were merged with later ones: one of which half the times are gone is cut.
+        low, high = index.min_times[:, 0].astype(np.float64), index.max_times[:, 0].astype(np.float64)
+        share = (moved_to(since)[0] - low) / np.maximum(high - low, 1.0)
+        share[~mixed | ~index.known | (index.sizes > _INLINE_BYTES)] = 0.0
+        if len(share) and share.max() >= _INLINE_SHARE:
+            _cut_file(states, index.select(np.array([share.argmax()])), since, TARGET_FILE_BYTES, _INLINE_PATIENCE)
         return
     part = index.select(unsettled(index, since))
     before = were_summed(part)
@@ -143,6 +159,45 @@ def forget_inline(states: StreamStates, stream: str, every: int) -> None:
         rows += int(part.rows[number])
         chosen.append(number)
     _sum_files(states, part.select(np.array(chosen)), since, TARGET_FILE_BYTES, patience=_INLINE_PATIENCE)
+
+
+def forget_dead(states: StreamStates, *, clock: int, patience: int = _PATIENCE) -> int:
+    """Let files of dead letters go that were all set apart longer ago than such stay.
+
+    Parameters
+    ----------
+    states : StreamStates
+    clock : int
+        Wall clock, microseconds.
+
+    Returns
+    -------
+    int
+        How many files.
+
+    Notes
+    -----
+    Cost: one column of the oldest files, up to the first that stays.
+    """
+    store = states.store
+    dead = retention_of(states).dead
+    index = states.files("dead")
+    if dead is None or not len(index) or store.append_only:
+        return 0
+    index = index.select(np.argsort(index.seq_lo, kind="stable"))
+    schema = pa.schema([store.format.dead_schema.field("_at")])
+    gone: list[int] = []
+    for number, path in enumerate(index.paths[:_MOST_REMOVED].tolist()):  # as many turns as files that go
+        last = pc.max(read_file(store.storage, path, schema)["_at"])
+        if not last.is_valid or last.value >= clock - dead:
+            if len(gone) or number > _MOST_LOOKED:
+                break
+            continue
+        gone.append(number)
+    if not gone:
+        return 0
+    found = _replaced(states, index.select(np.array(gone)), [], retention_of(states).since, patience=patience)
+    return found.files_removed
 
 
 def forgotten_files(index: FileIndex, since: Antichain) -> tuple[BoolArray, BoolArray]:
@@ -167,7 +222,9 @@ def unsettled(index: FileIndex, since: Antichain) -> BoolArray:
     return chosen
 
 
-def _cut_file(states: StreamStates, index: FileIndex, since: Antichain, target: int) -> ForgettingReport:
+def _cut_file(
+    states: StreamStates, index: FileIndex, since: Antichain, target: int, patience: int = _PATIENCE
+) -> ForgettingReport:
     """Write a file of a stream without the messages that go."""
     form = states.store.format
     (path,) = index.paths.tolist()
@@ -176,7 +233,7 @@ def _cut_file(states: StreamStates, index: FileIndex, since: Antichain, target: 
     if kept is None:
         return ForgettingReport(since)
     new = _write(states.store, table.filter(pa.array(kept)), index, target)
-    return _replaced(states, index, new, since)
+    return _replaced(states, index, new, since, patience=patience)
 
 
 def _sum_files(

@@ -41,7 +41,7 @@ from spark_timely.log.commit import add_columns, append, discard, drop_unclaimed
 from spark_timely.log.compaction import CompactionReport, compact, merge_progress_files, merge_small_files
 from spark_timely.log.files.format import LogFormat, check_stream_name
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES, check_codec, side_by_side, write_progress_file
-from spark_timely.log.forgetting import forget, forget_inline
+from spark_timely.log.forgetting import forget, forget_dead, forget_inline
 from spark_timely.log.machine.decide import closed_stream, missing_stream
 from spark_timely.log.machine.since import Keep, check_may_read, needed_from
 from spark_timely.log.machine.state import (
@@ -66,6 +66,7 @@ from spark_timely.log.retention import (
     retain,
     retained_bytes,
     retention_of,
+    set_dead,
     set_keep,
 )
 from spark_timely.log.store.base import MemoryStore, MemoryTable
@@ -1024,6 +1025,29 @@ class Log:
         with self._lock:
             return retained_bytes(self._states, clock=self._now())
 
+    def keep_dead(self, length: str | dt.timedelta | None) -> None:
+        """Set how long dead letters stay, by the wall clock: they go with the upkeep of commits and `compact`.
+
+        Parameters
+        ----------
+        length : str, timedelta or None
+            Such as ``"90 days"``; None: for ever, as at first. They go by files, so some stay longer.
+
+        Examples
+        --------
+        >>> from spark_timely.log import MemoryLog
+        >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
+        >>> log.keep_dead("90 days")
+        """
+        attempt = f"could not set how long log {self.path!r} keeps dead letters"
+        try:
+            dead = None if length is None else parse_duration(length).amount
+        except ValueError as error:
+            msg = f"{attempt}: found length={shown(length)}"
+            raise InvalidUsageError(msg, hint=str(error), context={"path": self.path}) from error
+        set_dead(self._states, dead)
+        self._drop_old_files()
+
     def kept(self) -> Keep | None:
         """Return how much of the log stays whoever allows compaction, None if that was not set."""
         with self._lock:
@@ -1253,6 +1277,8 @@ class Log:
         with self._lock:
             size = size_of(f"could not compact log {self.path!r}", "target_file_size", target_file_size)
             forgotten = forget(self._states, target_file_size=size) if logical else None
+            if logical:
+                forget_dead(self._states, clock=self._now())
             report = compact(self._states, target_file_size=size, min_files=min_files)
             self.tidy()
             return replace(report, forgotten=forgotten)
@@ -1343,6 +1369,7 @@ class Log:
                 move_kept(states, clock=self._now())
                 if self.auto_compact:
                     forget_inline(states, stream, self.merge_every)
+                    forget_dead(states, clock=self._now(), patience=3)
                     merge_small_files(states, stream, self.merge_every)
                 self._put_off.pop(_MERGING, None)
         if self.auto_vacuum and ((merges and self._sweep.waiting) or states.store.is_due()):

@@ -21,7 +21,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,7 @@ from spark_timely.log.machine.since import (
     Keep,
     Retainer,
     Retention,
+    decide_dead,
     decide_keep,
     decide_kept,
     decide_release,
@@ -136,28 +137,34 @@ def _read(store: Store, paths: Sequence[str]) -> Retention:
         moved_by=moved["_query"][0].as_py() or "",
         moved_at=moved["_at"][0].value if moved["_at"][0].is_valid else 0,
         retainers=MappingProxyType(dict(sorted(retainers.items()))),
-        keep=_keep_of(store, moved["_note"][0].as_py()),
+        **_kept_of(store, moved["_note"][0].as_py()),
     )
 
 
-def _keep_of(store: Store, note: str | None) -> Keep | None:
+def _kept_of(store: Store, note: str | None) -> dict[str, Any]:
     if note is None:
-        return None
+        return {}
     try:
         said = json.loads(note)
+        dead = None if said.get("dead") is None else int(said["dead"])
+        if "keep" not in said:
+            return {"dead": dead}
         seen = tuple((at, Antichain.from_json(times, 1)) for at, times in said["seen"])
-        return Keep(said["keep"], said["committed"], seen)
+        return {"keep": Keep(said["keep"], said["committed"], seen), "dead": dead}
     except (TypeError, ValueError, KeyError, TimelyError) as error:
         msg = f"could not read what log {store.path!r} keeps: found note={note!r:.200}"
         hint = "set what it keeps again, or restore the file"
         raise LogDamagedError(msg, hint=hint, context={"path": store.path}) from error
 
 
-def _note_of(keep: Keep | None) -> str | None:
-    if keep is None:
-        return None
-    seen = [[at, there.to_json()] for at, there in keep.seen]
-    return json.dumps({"keep": keep.length, "committed": keep.committed, "seen": seen}, sort_keys=True)
+def _note_of(retention: Retention) -> str | None:
+    keep, said = retention.keep, {}
+    if keep is not None:
+        seen = [[at, there.to_json()] for at, there in keep.seen]
+        said = {"keep": keep.length, "committed": keep.committed, "seen": seen}
+    if retention.dead is not None:
+        said["dead"] = retention.dead
+    return json.dumps(said, sort_keys=True) if said else None
 
 
 def _rows(form: LogFormat, retention: Retention, times: IntArray, **values: object) -> pa.Table:
@@ -186,7 +193,7 @@ def _written(store: Store, retention: Retention) -> list[DataFile]:
 
 def _files(storage: Storage, form: LogFormat, retention: Retention) -> list[DataFile]:
     at = retention.moved_at if retention.moved_by else None
-    moved_by, note = retention.moved_by or None, _note_of(retention.keep)
+    moved_by, note = retention.moved_by or None, _note_of(retention)
     known = {"_query": moved_by, "_at": at, "_reason": "since", "_note": note, "_count": len(retention.retainers)}
     since = _rows(form, retention, retention.since.times, **known)
     files = [write_progress_file(storage, since, _FILE_STEM, retention.seq, form.domain, event="since")]
@@ -277,6 +284,11 @@ def set_keep(states: StreamStates, keep: Keep | None, *, clock: int) -> Retentio
         return decide_keep(retention, _known(states, keep, clock), states.counts().frontier, now=clock)
 
     return _changed(states, "set what is kept", decide)
+
+
+def set_dead(states: StreamStates, dead: int | None) -> Retention:
+    """Set how long dead letters stay, microseconds; None: for ever."""
+    return _changed(states, "set how long dead letters stay", lambda retention: decide_dead(retention, dead))
 
 
 def move_kept(states: StreamStates, *, clock: int) -> None:

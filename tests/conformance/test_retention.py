@@ -7,11 +7,13 @@ import random
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from spark_timely.errors import InvalidUsageError, OwnershipError, SinceViolationError
 from spark_timely.log import Log
+from spark_timely.log.files.parquet import write_data_files
 from spark_timely.log.machine.since import (
     Keep,
     Retention,
@@ -21,6 +23,7 @@ from spark_timely.log.machine.since import (
     everything,
     needed_from,
 )
+from spark_timely.log.machine.state import CommitRequest
 from spark_timely.testing import ManualClock
 from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import LogMaker, frozen, rows
@@ -306,3 +309,54 @@ def test_dates_are_kept_by_days(maker: LogMaker) -> None:
     log.writer(owner="me").append(pa.table({"_time": [dt.date(2013, 3, 1)], "v": [1]}), advance_to="2013-03-02")
     assert log.allow_compaction("2013-03-01") == log.domain.parse_frontier("2013-02-16")
     assert log.domain.types[0].render_duration(log.kept().length) == "14 days"  # type: ignore[union-attr]
+
+
+def test_dead_letters_go_by_the_clock(maker: LogMaker) -> None:
+    clock = ManualClock(now=1_000_000.0)
+    log = moved(maker, 5, clock=clock)
+    for number in range(3):
+        set_apart(log, number, clock)
+        clock.advance(DAY)
+    log.keep_dead("2 days")
+    assert maker.another(log).dead().num_rows == 3
+    log.compact(logical=True, min_files=99)
+    assert log.dead()["v"].to_pylist() == [1, 2]
+    clock.advance(10 * DAY)
+    other = maker.another(log)
+    other.compact(logical=True)
+    log.refresh()
+    assert log.dead().num_rows == 0
+    assert log.messages().num_rows == 5
+    assert log.verify().legal
+    log.keep_dead(None)
+    set_apart(log, 9, clock)
+    clock.advance(1000 * DAY)
+    log.compact(logical=True)
+    assert log.dead()["v"].to_pylist() == [9]
+    with pytest.raises(InvalidUsageError, match=r"could not set how long .* keeps dead letters: found length='often'"):
+        log.keep_dead("often")
+
+
+def set_apart(log: Log, value: int, clock: ManualClock) -> None:
+    """Append a dead letter."""
+    log.refresh()
+    state = log.stream("main")
+    assert state is not None
+    columns = {
+        "_stream": ["main"],
+        "_seq": [state.seq + 1],
+        "_time": [0],
+        "_reason": ["late"],
+        "_at": [int(clock() * 1_000_000)],
+        "v": [value],
+    }
+    table = pa.Table.from_arrays(
+        [pa.array(columns[field.name]).cast(field.type) for field in log.format.dead_schema],
+        schema=log.format.dead_schema,
+    )
+    times = log.domain.from_columns(table)
+    files = write_data_files(
+        log.storage, table, times, stream="main", seq=state.seq + 1, domain=log.domain, event="dead"
+    )
+    nothing = np.empty((0, 1), np.int64), np.empty(0, np.int64)
+    log.commit(CommitRequest("main", "me", *nothing, files=files))

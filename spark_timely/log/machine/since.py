@@ -302,6 +302,8 @@ class Retention:
     retainers : mapping of str to Retainer
     keep : Keep or None
         How much stays whoever allows compaction; None: only what retainers need.
+    dead : int or None
+        How long dead letters stay, microseconds by the wall clock; None: for ever.
     """
 
     since: Antichain
@@ -310,6 +312,7 @@ class Retention:
     moved_at: int = 0
     retainers: Mapping[str, Retainer] = field(default_factory=_nobody)
     keep: Keep | None = None
+    dead: int | None = None
 
     def alive(self, now: int) -> list[Retainer]:
         """Return the retainers that since may not pass."""
@@ -364,6 +367,18 @@ def decide_since(
         moved_at=now,
         retainers=MappingProxyType(retainers),
     )
+
+
+def decide_dead(retention: Retention, dead: int | None) -> Retention | None:
+    """Decide how long dead letters stay from now on; None if they do so already.
+
+    Examples
+    --------
+    >>> decided = decide_dead(Retention(Antichain.of(0)), 7)
+    >>> decided.dead, decide_dead(decided, 7)
+    (7, None)
+    """
+    return None if dead == retention.dead else replace(retention, seq=retention.seq + 1, dead=dead)
 
 
 def decide_keep(retention: Retention, keep: Keep | None, frontier: Antichain, *, now: int) -> Retention | None:

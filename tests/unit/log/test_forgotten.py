@@ -278,3 +278,17 @@ def test_cut_is_retained_in_all_logs_or_none(tmp_path: Path) -> None:
     assert logs[0].retainers() == {}
     with pytest.raises(InvalidUsageError, match="found consumer=' ' — hint: give the consumer a name"):
         cut(logs, retain=" ")
+
+
+def test_upkeep_alone_keeps_a_stream_small() -> None:
+    log = MemoryLog.create(SCHEMA, minimum=(0,), merge_every=4)
+    log.keep(10, committed="0s")
+    writer, most = log.writer(owner="me"), 0
+    for time in range(400):
+        writer.append(pa.table({"_time": [time], "v": [time]}), advance_to=time + 1)
+        log.refresh()
+        most = max(most, int(log.files().rows.sum()))
+    # What is kept, what comes between two turns of upkeep, and half of a merged file.
+    assert most < 40
+    assert log.messages()["v"].to_pylist() == [*range(log.since().elements[0][0], 400)]
+    assert log.progress().num_rows < 100
