@@ -1007,7 +1007,8 @@ class Log:
         --------
         >>> from spark_timely.log import MemoryLog
         >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), times="date", minimum="2013-01-01")
-        >>> state = log.writer(owner="me").append(advance_to="2013-06-15").state
+        >>> log.writer(owner="me").append([], advance_to="2013-06-15").committed
+        True
         >>> log.domain.show_frontier(log.behind("2 weeks"))
         '2013-06-01'
         """
