@@ -129,10 +129,21 @@ def _frontier_arguments(parser: argparse.ArgumentParser) -> None:
     asked.add_argument("--complete", action="store_true", help="ask whether nothing can follow: exit code 0 yes, 1 no")
 
 
+OWN_SINCE: Final = "since"
+"""Stands for the since of the log itself."""
+
+
 def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     _log_argument(parser)
     parser.add_argument(
         "--expect", metavar="HASH", help="the canonical hash that it should have; its beginning will do"
+    )
+    parser.add_argument(
+        "--since",
+        metavar="FRONTIER",
+        nargs="?",
+        const=OWN_SINCE,
+        help="the hash relative to this frontier, or to the log's since: it stays when the log forgets",
     )
 
 

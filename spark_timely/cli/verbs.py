@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.cli.output import Console, Table, count_text, printable, size_text
-from spark_timely.cli.parser import Run
+from spark_timely.cli.parser import OWN_SINCE, Run
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, LogMissingError, TimelyError, shown
 from spark_timely.log import Log
 from spark_timely.log.cut import Cut, open_cut
@@ -566,7 +566,8 @@ def _asked_frontier(log: Log, options: argparse.Namespace) -> Antichain:
 
 def _verify(options: argparse.Namespace, console: Console) -> bool:
     log = asked_log(options)
-    report = log.verify()
+    since = None if options.since is None else log.since() if options.since == OWN_SINCE else options.since
+    report = log.verify(since=since)
     wanted = _hash(options.expect)
     as_expected = wanted is None or report.digest.startswith(wanted)
     if console.json_mode:
@@ -574,6 +575,7 @@ def _verify(options: argparse.Namespace, console: Console) -> bool:
             {
                 "legal": report.legal,
                 "hash": report.digest,
+                "since": None if since is None else log.domain.frontier_to_json(log.domain.parse_frontier(since)),
                 "as_expected": None if wanted is None else as_expected,
                 "frontier": log.domain.frontier_to_json(report.frontier),
                 "messages": report.messages,
@@ -588,6 +590,7 @@ def _verify(options: argparse.Namespace, console: Console) -> bool:
     console.facts(
         [
             ("hash", report.digest),
+            *([] if since is None else [("since", frontier_text(log.domain, log.domain.parse_frontier(since)))]),
             ("frontier", frontier_text(log.domain, report.frontier)),
             (
                 "checked",

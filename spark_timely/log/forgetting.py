@@ -60,7 +60,7 @@ logger = masked_logger(__name__)
 # How often a rewriting is tried while others commit: nobody waits for it.
 _PATIENCE: Final = 20
 _INLINE_PATIENCE: Final = 3
-# Files of several streams have no common order: so many are looked at until one is found that goes.
+# Files of several streams have no common order: this number is looked at until one is found that goes.
 _MOST_LOOKED: Final = 16
 # Files that one commit takes out of the log: its entry names them.
 _MOST_REMOVED: Final = 2_000

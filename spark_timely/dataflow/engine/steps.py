@@ -352,6 +352,7 @@ class Engine:
             return self._job(ready, run_tasks, most)
         if not self.dropped:
             self._check_remade()
+            self._retain_inputs()  # an output that is complete needs nothing any more
         return None
 
     def _look_at_inputs(self) -> None:

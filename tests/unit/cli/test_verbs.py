@@ -225,6 +225,15 @@ def test_verify_of_a_sound_log_prints_its_hash(run: Run, log: Log) -> None:
     assert run("verify", log.path, "--expect", "0" * 64)[0] == 1
 
 
+def test_verify_relative_to_since_gives_the_hash_that_stays(run: Run, log: Log) -> None:
+    frontier = log.domain.render_frontier(log.allow_compaction(log.frontier()))
+    before = json.loads(run("verify", log.path, "--json", "--since")[1])
+    log.compact(logical=True)
+    after = json.loads(run("verify", log.path, "--json", "--since", frontier)[1])
+    assert (after["hash"], after["since"], after["legal"]) == (before["hash"], before["since"], True)
+    assert json.loads(run("verify", log.path, "--json")[1])["since"] is None
+
+
 def test_verify_of_a_log_with_a_lost_file_says_no_and_which(run: Run, log: Log) -> None:
     lost = log.files().paths[0]
     (Path(log.path) / lost).unlink()

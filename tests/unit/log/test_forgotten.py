@@ -203,7 +203,7 @@ def read_all_of(log: Log, text: str) -> list[int]:
     return sorted(found)
 
 
-def test_library_that_does_not_know_since_refuses_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_that_knows_no_since_refuses_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = create_log(str(tmp_path / "log"), SCHEMA, minimum=(0,))
     log.writer(owner="me").append(pa.table({"_time": [1, 4], "v": [1, 4]}), advance_to=5)
     log.allow_compaction([3])
@@ -216,7 +216,7 @@ def test_library_that_does_not_know_since_refuses_the_log(tmp_path: Path, monkey
         open_log(log.path)
 
 
-def test_handle_that_was_idle_for_long_is_not_taken_for_one_of_another_log() -> None:
+def test_handle_idle_for_long_finds_its_log_again() -> None:
     log = log_of(3)
     idle = log.another()
     idle.refresh()
