@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 import random
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMis
 from spark_timely.log import MemoryLog
 from spark_timely.testing.driver import Checkpoint
 from spark_timely.testing.strategies import PAYLOAD_SCHEMA, History, histories
-from tests.property.test_replay_same_answer import append, draw_options, make_log, many
+from tests.property.test_replay_same_answer import append, as_written, draw_options, make_log, many
 from tests.support import write_commit
 from tests.unit.datasource.support import drive, read_all
 
@@ -91,7 +92,7 @@ def test_contents_and_chosen_columns(history: History, text: str, columns: str |
     options: dict[str, Any] = {"columns": columns}
     if columns is None:
         assume(closed)
-        options = {"asOf": max(closed)}
+        options = {"asOf": json.dumps(as_written((max(closed),), history.kinds))}
     whole = read_all(log, **({} if columns else options))
     found = read_all(log, where=text, **options)
     wanted = kept(whole, CONDITIONS[text]).select(found.column_names)
