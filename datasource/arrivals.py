@@ -25,7 +25,7 @@ from spark_timely.datasource.recent import RecentProgress
 from spark_timely.errors import DataLossError
 from spark_timely.log.machine.history import History
 from spark_timely.log.machine.rollback import made_last
-from spark_timely.log.machine.since import needed_from
+from spark_timely.log.machine.since import may_read, moved_to, needed_from
 from spark_timely.log.machine.state import OPEN_STREAM
 from spark_timely.log.reader import check_remembered
 from spark_timely.protocol.replay import Limits, admit_commits, default_splits
@@ -79,13 +79,16 @@ class Arrivals:
         """Return the number of the next commit of each stream."""
         return _chosen(self._log.positions(), streams)
 
-    def origin(self, begin: Begin, streams: Streams, pinned: Seqs | None) -> Seqs:
+    def origin(self, begin: Begin, selection: Selection, pinned: Seqs | None) -> Seqs:
         """Return the position at which a query begins.
 
         The capabilities that a new log holds for streams to come are part of any beginning.
         """
+        streams = selection.streams
         if begin.kind == "latest":
             return self._reached(streams, pinned)
+        if selection.since is not None:
+            return self._behind(selection.since, streams)
         found: Seqs = {}
         if begin.kind in ("version", "timestamp"):
             # Asked once in a run: the answer is written down in the first offset.
@@ -103,6 +106,30 @@ class Arrivals:
         if streams is None:
             found[OPEN_STREAM] = max(1, found.get(OPEN_STREAM, 1))
         return {name: seq for name, seq in found.items() if seq > 0}
+
+    def _behind(self, since: Antichain, streams: Streams) -> Seqs:
+        """Return the first position whose commits, and all after them, since has not touched; asked once in a run.
+
+        What is left of those before it comes with the first micro-batch.
+        """
+        history = History(self._log.progress(), self._log.domain)
+        kind, minimum = self._log.kind, self._log.domain.minimum
+        found: Seqs = {}
+        for name in history.names:  # one turn per stream
+            seqs = history.seqs[history.commits_of(name)]
+            low, high = 0, seqs.shape[0]  # commits before `low` were made behind since
+            while low < high:
+                middle = (low + high) // 2
+                times, counts = history.held({name: int(seqs[middle]) + 1}, [name])
+                at = Antichain.from_times(times[counts > 0], self._log.domain.arity)
+                if may_read(since, needed_from(kind, at, minimum)):
+                    high = middle
+                else:
+                    low = middle + 1
+            place = min(low, seqs.shape[0] - 1)
+            # A stream that was opened behind since has not begun.
+            found[name] = 0 if place == 0 and seqs[0] == 0 else int(seqs[place]) + 1
+        return {name: seq for name, seq in _chosen(found, streams).items() if seq > 0}
 
     def next(self, begun: Offset, pinned: Seqs | None, limits: Limits) -> Seqs:
         """Return the position up to which the next micro-batch goes; the same where nothing is new."""
@@ -203,6 +230,10 @@ class Arrivals:
         low, high = _chosen(low, streams), _chosen(end.seqs, streams)
         self._check_reached(high, end.origin_seqs)
         history = self._since(low, end.selection)
+        since = end.selection.since if opening else None
+        if since is not None:
+            at = self._log.domain.render_frontier(since)
+            self._log.check_may_read(since, what=f"begin to read log {self._log.path!r} from {at}")
         self._check_since(history, low)
         commits = _between(history, low, {name: seq for name, seq in high.items() if name != OPEN_STREAM})
         # An opening has no messages; its progress comes first.
@@ -214,7 +245,7 @@ class Arrivals:
         index = self._catalog.index(streams)
         index = index.select(_may_hold_commits(index, _ranges(history, commits[~skipped])))
         n_splits = workers or default_splits(int(index.sizes.sum()))
-        splits: list[dict[str, Any]] = []
+        splits: list[dict[str, Any]] = [] if since is None else self._left(end, streams, workers)
         for part in _cut(history, commits, n_splits):  # at most as many turns as splits
             splits.append(self._split(history, part, index, end.selection.start))
         if self._layout.content == "events":
@@ -225,9 +256,30 @@ class Arrivals:
                 rows = split.pop("rows")
                 rows = pa.concat_tables([first, rows]) if number == 0 else rows
                 split["progress"] = to_bytes(rows) if rows.num_rows else b""
+        seen = {} if since is None else self._as_of(since)
         return [
-            Split(number, len(splits), self._log.path, streams=None, **split) for number, split in enumerate(splits)
+            Split(number, len(splits), self._log.path, streams=None, **seen, **split)
+            for number, split in enumerate(splits)
         ]
+
+    def _as_of(self, since: Antichain) -> dict[str, Any]:
+        """Return what of a split lets rows be seen as of since; those of later commits are as they are."""
+        if self._log.kind == "collection":
+            return {"as_of": moved_to(since)}
+        return {"lower": since.elements, "upper": ()}
+
+    def _left(self, end: Offset, streams: Streams, workers: int | None) -> list[dict[str, Any]]:
+        """Return splits of what is left of the commits before the query's origin."""
+        ranges = [(name, 0, seq) for name, seq in _chosen(end.origin_seqs, streams).items() if name != OPEN_STREAM]
+        index = self._catalog.index(streams)
+        index = index.select(_may_hold_commits(index, ranges))
+        n_splits = workers or default_splits(int(index.sizes.sum()))
+        found: list[dict[str, Any]] = []
+        for number in range(min(n_splits, len(index))):  # at most as many turns as splits
+            files = index.select(np.arange(number, len(index), n_splits))
+            pieces = tuple(FilePiece(path) for path in files.paths.tolist())
+            found.append({"pieces": pieces, "commits": tuple(ranges), "size_bytes": int(files.sizes.sum())})
+        return found
 
     def _split(
         self, history: History, commits: npt.NDArray[np.intp], index: FileIndex, start: Begin | None

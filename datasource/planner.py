@@ -297,7 +297,8 @@ class ReplayPlanner:
             return None
         if offset.selection.delivery == "arrival":
             position = self._arrivals.next(begun, self._pinned_seqs(), limits)
-            if position == begun.seqs and not pinning:
+            left = offset.begin is not None and begun.selection.since is not None
+            if position == begun.seqs and not pinning and not left:
                 return None
             position = begun.seqs if pinning else position
             return begun.moved(position, self._arrivals.commits(begun, position, _COMMITS_BYTES))
@@ -323,7 +324,9 @@ class ReplayPlanner:
         by_commits = begin.kind in ("version", "timestamp")
         origin: Antichain | dict[str, int]
         if offset.selection.delivery == "arrival":
-            origin = self._arrivals.origin(begin, selection.streams, self._pinned_seqs())
+            if self._begins_at_since(begin, selection):
+                selection = replace(selection, since=self._log.since())
+            origin = self._arrivals.origin(begin, selection, self._pinned_seqs())
             selection = replace(selection, start=begin) if by_commits else selection
         elif by_commits and not self._commits(begin.kind, int(str(begin.value)), selection.streams).reached():
             return None
@@ -333,6 +336,14 @@ class ReplayPlanner:
             origin = self._origin(begin, selection)
             self._check_since(origin, selection)
         return Offset(selection, position=origin, origin=origin, log_id=self._catalog.log_id)
+
+    def _begins_at_since(self, begin: Begin, selection: Selection) -> bool:
+        """Return whether a query in the order captured begins with what is left of forgotten commits.
+
+        With their statements it cannot: those are gone, and messages that are left may lie before what is held.
+        """
+        forgotten = begin.value == self._domain.minimum_frontier != self._log.since()
+        return forgotten and selection.content != "events" and self.layout.content != "events"
 
     def _whole_from_since(self, begin: Begin, selection: Selection) -> Selection:
         """Let a collection that has forgotten its beginning be seen as of since, which is pinned in the offset.

@@ -336,11 +336,14 @@ class _Files:
         wanted = np.ones(len(groups), dtype=np.bool_)
         whole = np.full(len(groups), alone and self.split.commits is not None)
         bounds = None if self.range is None else self._bounds(file, groups)
+        if self.range is not None and bounds is None:
+            whole[:] = False  # rows decide
         if bounds is not None and self.range is not None:
             minima, maxima = bounds
             lower, upper = self.range
             wanted &= beyond(maxima, lower) & ~beyond(minima, upper)
-            whole |= surely_holds(minima, maxima, lower, upper)
+            inside = surely_holds(minima, maxima, lower, upper)
+            whole = inside if self.split.commits is None else whole & inside
             if self.split.first is not None:
                 first = np.array(self.split.first)
                 wanted &= ~lexicographically_below(maxima, first)

@@ -171,6 +171,8 @@ class Selection:
         given out, also of streams that open later.
     content : {"rows", "events"} or None
         Whether progress rows are given out too; None where an earlier version did not write it down.
+    since : Antichain or None
+        Under ``arrival``, of a query that began in a log that had forgotten its beginning: from where it could be read.
     times : tuple of str or None
         Types of the times' coordinates, so that a frontier can be read without the log; None where an
         earlier version did not write them down.
@@ -184,6 +186,7 @@ class Selection:
     start: Begin | None = None
     content: str | None = None
     times: tuple[str, ...] | None = None
+    since: Antichain | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return plain JSON values; what is not set is left out."""
@@ -201,6 +204,8 @@ class Selection:
             found["streams"] = list(self.streams)
         if self.start is not None:
             found["from"] = self.start.to_json()
+        if self.since is not None:
+            found["since"] = self.since.to_json()
         return found
 
     @classmethod
@@ -216,6 +221,7 @@ class Selection:
             start=Begin.from_json(found["from"], arity) if "from" in found else None,
             content=found.get("content"),
             times=None if times is None else tuple(times),
+            since=Antichain.from_json(found["since"], arity) if "since" in found else None,
         )
 
 

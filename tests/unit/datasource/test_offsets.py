@@ -48,6 +48,7 @@ def offsets(draw: st.DrawFn) -> tuple[Offset, int]:
         ),
         content=draw(st.sampled_from([None, "rows", "events"])),
         times=draw(st.sampled_from([None, ("long", "date")[:arity]])),
+        since=draw(st.none() | times(arity)),
     )
     if draw(st.booleans()):
         begin = draw(

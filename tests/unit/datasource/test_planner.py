@@ -484,7 +484,7 @@ def test_commits_made_before_since_are_not_read_in_arrival_order() -> None:
     assert log.allow_compaction([4]) == Antichain.of(4)
     assert values([drive(log, checkpoint=checkpoint, delivery="arrival").run_one()]) == [[5, 9]]
     with pytest.raises(SinceViolationError, match=r"commits .* made at frontier=\[0\]: found since=\[4\]"):
-        drive(log, delivery="arrival").run_one()
+        drive(log, delivery="arrival", content="events").run_one()
     before = Checkpoint(checkpoint.offsets[:2], 1)
     log.allow_compaction([5])
     with pytest.raises(SinceViolationError, match=r"commits .* made at frontier=\[4\]: found since=\[5\]"):
@@ -667,3 +667,28 @@ def test_files_of_streams_are_counted_with_their_own_commits(limit: int, sizes: 
     driver = drive(log, delivery="arrival", maxFilesPerTrigger=limit)
     found = [batch.rows.num_rows for batch in driver.available_now()]
     assert [n for n in found if n] == sizes
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_arrival_begins_with_what_is_left(compacted: bool) -> None:
+    log = make_log()
+    put(log, [1, 6], 3)
+    put(log, [3, 9], 4)
+    put(log, [5, 8], 6)
+    log.allow_compaction([5])
+    if compacted:
+        log.compact(logical=True)
+    checkpoint = Checkpoint()
+    (first,) = drive(log, checkpoint=checkpoint, delivery="arrival").available_now()
+    assert values([first]) == [[5, 6, 8, 9]]
+    offset = json.loads(first.end)
+    assert offset["since"] == [5]
+    assert offset["origin"] == offset["seqs"]
+    put(log, [7], 8)
+    assert values(drive(log, checkpoint=checkpoint, delivery="arrival").available_now()) == [[7]]
+    assert sorted(read_all(log, delivery="arrival")["v"].to_pylist()) == [5, 6, 7, 8, 9]
+    # Planned again once since has moved on: others would come, and it is refused.
+    before = Checkpoint(checkpoint.offsets[:1], 0)
+    log.allow_compaction([6])
+    with pytest.raises(SinceViolationError, match=r"could not begin to read log .* from \[5\]: found since=\[6\]"):
+        drive(log, checkpoint=before, delivery="arrival").run_one()
