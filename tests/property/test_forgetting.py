@@ -7,20 +7,24 @@ stands at the least upper bound of its time and of the greatest lower bound of s
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as s
 
 from spark_timely.canonical.state import CanonicalState
 from spark_timely.errors import SinceViolationError
 from spark_timely.log import Log, MemoryLog, forgetting, retention
+from spark_timely.log.log import create_log, open_log
 from spark_timely.log.machine import since as rules
 from spark_timely.log.vacuum import EVENTS, vacuum
 from spark_timely.testing.driver import Checkpoint
@@ -47,18 +51,24 @@ def beyond(frontier: list[Time], time: Time) -> bool:
 
 
 class World:
-    """A log, and all that was ever written into it."""
+    """A log, and all that was ever written into it.
 
-    def __init__(self, kind: str, arity: int, rng: random.Random) -> None:
+    Parameters
+    ----------
+    kind, arity, rng
+    folder : Path, optional
+        Where it is on a disk, for other engines to rewrite it too; in memory unless given.
+    """
+
+    def __init__(self, kind: str, arity: int, rng: random.Random, folder: Path | None = None) -> None:
         self.kind, self.arity, self.rng = kind, arity, rng
         self.columns = ["_time"] if arity == 1 else [f"_time_{i}" for i in range(arity)]
-        self.log = MemoryLog.create(
-            pa.schema([("v", pa.int64())]),
-            times=("long",) * arity,
-            minimum=(0,) * arity,
-            kind=kind,  # type: ignore[arg-type]
-            streams=len(STREAMS),
-            merge_every=rng.choice([None, 2, 3]),
+        facts: dict[str, Any] = {"times": ("long",) * arity, "minimum": (0,) * arity, "kind": kind}
+        facts |= {"streams": len(STREAMS), "merge_every": rng.choice([None, 2, 3])}
+        schema = pa.schema([("v", pa.int64())])
+        self.on_disk = folder is not None
+        self.log: Any = (
+            MemoryLog.create(schema, **facts) if folder is None else create_log(str(folder / "log"), schema, **facts)
         )
         self.written: list[tuple[Time, int, int]] = []
         self.writers = {name: self.log.writer(name, owner=name) for name in STREAMS}
@@ -114,12 +124,22 @@ class World:
         # A snapshot of before names files that are gone.
         self.log.refresh()
 
-    def handle(self) -> MemoryLog:
-        return self.log if self.rng.random() < 0.5 else self.log.another()
+    def optimize(self) -> None:
+        """Let delta-rs merge files of every kind, and delete those that it has replaced."""
+        table = DeltaTable(self.log.path)
+        self.rng.choice([table.optimize.compact, lambda: table.optimize.z_order(["_seq"])])()
+        if self.rng.random() < 0.5:
+            table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+            self.log.refresh()
+
+    def handle(self) -> Any:
+        if self.rng.random() < 0.5:
+            return self.log
+        return open_log(self.log.path, merge_every=self.log.merge_every) if self.on_disk else self.log.another()
 
     def step(self) -> None:
         steps = [self.append, self.forget, self.compact, self.vacuum, self.keep]
-        self.rng.choices(steps, [10, 2, 2, 1, 1])[0]()
+        self.rng.choices([*steps, self.optimize], [10, 2, 2, 1, 1, 2 if self.on_disk else 0])[0]()
 
     # What is expected
 
@@ -189,8 +209,8 @@ def check_answers(world: World, log: Log) -> None:
         assert {row["v"]: row["_diff"] for row in log.snapshot(list(at)).to_pylist()} == wanted
 
 
-def run_answers(kind: str, arity: int, rng: random.Random) -> None:
-    world = World(kind, arity, rng)
+def run_answers(kind: str, arity: int, rng: random.Random, folder: Path | None = None) -> None:
+    world = World(kind, arity, rng, folder)
     for _ in range(rng.randrange(4, 25)):
         world.step()
         if rng.random() < 0.3:
@@ -215,6 +235,13 @@ def run_answers(kind: str, arity: int, rng: random.Random) -> None:
 @given(s.randoms(use_true_random=False))
 def test_answers_of_a_log_that_forgets(kind: str, arity: int, rng: random.Random) -> None:
     run_answers(kind, arity, rng)
+
+
+@shapes
+@arities
+@pytest.mark.parametrize("seed", range(200 if os.environ.get("SPARK_TIMELY_LONG") else 3))
+def test_answers_of_a_log_that_others_rewrite_too(kind: str, arity: int, seed: int, tmp_path: Path) -> None:
+    run_answers(kind, arity, random.Random(seed), tmp_path)
 
 
 class Consumer:
