@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.errors import LogDamagedError, RolledBackError
+from spark_timely.errors import DataLossError, LogDamagedError, RolledBackError
 from spark_timely.log.files.format import FORGETFUL_VERSION
 from spark_timely.log.files.parquet import read_file, side_by_side
 from spark_timely.log.machine.state import (
@@ -169,8 +169,16 @@ class StreamStates:
         """Take notice of commits by others; return whether there were any."""
         with self.lock:
             moved = self.store.refresh()
-            self.newest()
-            return moved
+            while True:  # once more where others commit meanwhile
+                try:
+                    self.newest()
+                except DataLossError:
+                    # A file that was replaced since the look, and deleted: the next look does not name it.
+                    if not self.store.refresh():
+                        raise
+                    moved = True
+                else:
+                    return moved
 
     def begin_anew(self) -> None:
         """Forget what this handle has seen: for one that judges in another way whether a log was restored."""

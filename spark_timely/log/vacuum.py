@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from spark_timely.errors import LogFormatError
+from spark_timely.errors import LogFormatError, StorageError
 from spark_timely.log.files.format import EVENTS
 
 if TYPE_CHECKING:
@@ -116,9 +116,9 @@ def vacuum(
         store.check_writable()
         if age < PLANNED_MS:
             # Other engines do not flush what they write: neither the files that replace others, nor their entries.
-            store.storage.flush(sorted(path for event in EVENTS for path in store.live.index(event).paths.tolist()))
+            _flush_all(states)
             store.flush()
-        _delete(states, sorted(due))
+        _delete(states, sorted(path for path in due if path not in store.live))
     return VacuumReport(
         files=len(due),
         bytes=sum(there[path][0] for path in due),
@@ -129,6 +129,20 @@ def vacuum(
         unknown_bytes=sum(there[path][0] for path in strays),
         dry_run=dry_run,
     )
+
+
+def _flush_all(states: StreamStates) -> None:
+    """Flush the files that are part of the log."""
+    while True:  # once more where others commit meanwhile
+        live = states.store.live
+        try:
+            states.store.storage.flush(sorted(path for event in EVENTS for path in live.index(event).paths.tolist()))
+        except StorageError:
+            # One that was replaced since, and deleted by another vacuum.
+            if not states.refresh():
+                raise
+        else:
+            return
 
 
 def _on_disk(store: Store) -> dict[str, tuple[int, float]]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from spark_timely.errors import InvalidUsageError, LogFormatError, StorageError
+from spark_timely.errors import DataLossError, InvalidUsageError, LogFormatError, StorageError
 from spark_timely.log import Log
 from spark_timely.log import vacuum as rules
 from spark_timely.log.log import create_log, open_log
@@ -303,3 +303,60 @@ def test_files_that_are_still_named_are_deleted_once(path: Path, monkeypatch: py
         # The checkpoint names them for a day: what is deleted stands in nobody's way.
         assert len(swept(log, 1 << 60, sweep)) == max(n_old - 2 * turn, 0)
         assert len(replaced(log)) == max(n_old - 2 * turn, 0)
+
+
+class Overtaken:
+    """A call of a table, behind which another handle merges, and deletes what it has replaced."""
+
+    def __init__(self, store: Any, call: str, path: Path) -> None:
+        self.call, self.path, self.left = getattr(store, call), path, 1
+        setattr(store, call, self)
+
+    def __call__(self, *said: Any, **more: Any) -> Any:
+        found = self.call(*said, **more)
+        if self.left:
+            self.left -= 1
+            other = open_log(self.path)
+            other.compact()
+            assert other.vacuum(older_than="0s").files > 0
+        return found
+
+
+def test_refresh_sees_what_went_behind_its_look(path: Path) -> None:
+    log, other = create_log(path, VALUES, minimum=(0,), merge_every=None), open_log(path, merge_every=None)
+    grown(other, 0, 12)
+    overtaken = Overtaken(log.store, "refresh", path)
+    assert log.refresh()
+    assert overtaken.left == 0
+    assert values(log) == list(range(12))
+
+
+def test_two_vacuums_at_once_leave_each_other_alone(path: Path) -> None:
+    log = create_log(path, VALUES, minimum=(0,), merge_every=None)
+    grown(log, 0, 12)
+    log.compact()
+    grown(log, 12, 24)
+    overtaken = Overtaken(log.store, "replaced", path)
+    log.vacuum(older_than="0s")
+    assert overtaken.left == 0
+    assert values(log) == list(range(24))
+    assert not replaced(log)
+
+
+def test_file_that_was_deleted_by_hand_is_missed_all_the_same(path: Path) -> None:
+    log = create_log(path, VALUES, minimum=(0,), merge_every=None)
+    grown(open_log(path, merge_every=None), 0, 3)
+    for file in path.glob("_event=progress/main-*3-*.parquet"):
+        file.unlink()
+    with pytest.raises(DataLossError, match="found no such file"):
+        log.refresh()
+
+
+def test_decision_sees_what_went_behind_its_look(path: Path) -> None:
+    log, other = create_log(path, VALUES, minimum=(0,), streams=2), open_log(path, merge_every=None)
+    grown(other, 0, 12)
+    overtaken = Overtaken(log.store, "refresh", path)
+    log.open_stream("other", owner="you")
+    assert overtaken.left == 0
+    assert set(log.streams()) == {"main", "other"}
+    assert values(log) == list(range(12))

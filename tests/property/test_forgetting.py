@@ -138,8 +138,11 @@ class World:
         return open_log(self.log.path, merge_every=self.log.merge_every) if self.on_disk else self.log.another()
 
     def step(self) -> None:
-        steps = [self.append, self.forget, self.compact, self.vacuum, self.keep]
-        self.rng.choices([*steps, self.optimize], [10, 2, 2, 1, 1, 2 if self.on_disk else 0])[0]()
+        steps = [(self.append, 10), (self.forget, 2), (self.compact, 2), (self.vacuum, 1), (self.keep, 1)]
+        if self.on_disk:
+            steps.append((self.optimize, 2))
+        names, weights = zip(*steps, strict=True)
+        self.rng.choices(names, weights)[0]()
 
     # What is expected
 

@@ -12,6 +12,7 @@ import pytest
 
 from spark_timely.errors import LogDamagedError, LogMissingError, RolledBackError
 from spark_timely.log import Log
+from spark_timely.log.background import finish_upkeep
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store import cloud
 from spark_timely.log.store.storage import Storage
@@ -30,6 +31,7 @@ def make(place: Place, owner: str, n: int) -> Log:
     writer = log.writer(owner=owner)
     for time in range(n):
         writer.append(rows(time), advance_to=time + 1)
+    finish_upkeep()
     return log
 
 

@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from spark_timely.errors import LogFormatError, StorageError, described, shown
+from spark_timely.errors import DataLossError, LogFormatError, StorageError, described, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -135,7 +135,13 @@ def commit_loop(
             if any(attempt.has_landed() for attempt in tried):
                 return done()
             tried = [attempt for attempt in tried if not attempt.is_overtaken()]
-            found = decide(tried)
+            try:
+                found = decide(tried)
+            except DataLossError:
+                # A file that was replaced since the look, and deleted: the next look does not name it.
+                if not store.refresh():
+                    raise
+                continue
             if isinstance(found, Settled):
                 return found.answer
             tried.append(found)
