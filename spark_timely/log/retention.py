@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from spark_timely.errors import LogDamagedError, TimelyError
 from spark_timely.log.commit import as_data_files, discard
 from spark_timely.log.files.format import FORGETFUL_VERSION
-from spark_timely.log.files.parquet import read_file, side_by_side, write_progress_file
+from spark_timely.log.files.parquet import read_progress, side_by_side, write_progress_file
 from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
 from spark_timely.log.machine.history import History
 from spark_timely.log.machine.since import (
@@ -107,7 +107,7 @@ def _newest(index: FileIndex) -> list[str]:
 
 def _read(store: Store, paths: Sequence[str]) -> Retention:
     form, storage = store.format, store.storage
-    tables = side_by_side(storage, lambda path: read_file(storage, path, form.progress_schema), list(paths))
+    tables = side_by_side(storage, lambda path: read_progress(storage, path, form.progress_schema), list(paths))
     rows = dict(zip(paths, tables, strict=True))
     moved = pa.concat_tables(table for path, table in rows.items() if path.startswith("_event=since/"))
     others = [table for path, table in rows.items() if not path.startswith("_event=since/")]

@@ -35,7 +35,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_timely.errors import DataLossError, InvalidShapeError, InvalidUsageError, SchemaMismatchError, shown
+from spark_timely.errors import (
+    DataLossError,
+    InvalidShapeError,
+    InvalidUsageError,
+    LogDamagedError,
+    SchemaMismatchError,
+    shown,
+)
 from spark_timely.log.files.format import in_schema
 from spark_timely.log.machine.state import OPEN_STREAM, DataFile
 from spark_timely.log.store.storage import not_written
@@ -461,6 +468,40 @@ def read_file(
         except (pa.ArrowInvalid, OSError) as error:
             raise corrupt(storage.uri, path, error) from error
     return in_schema(table, schema)
+
+
+def read_progress(storage: Storage, path: str, schema: pa.Schema) -> pa.Table:
+    """Read a file of progress, or of what the log remembers, in the log's progress schema.
+
+    Parameters
+    ----------
+    storage : Storage
+    path : str
+    schema : pyarrow.Schema
+
+    Raises
+    ------
+    DataLossError
+        If it is missing or corrupt.
+    LogDamagedError
+        If a text in it is none: bytes of the file have changed. Parquet does not look at them.
+
+    Notes
+    -----
+    Cost: one pass over the texts, beside the reading.
+    """
+    table = read_file(storage, path, schema)
+    try:
+        table.validate(full=True)
+    except pa.ArrowInvalid as error:
+        msg = f"could not read progress of log {storage.uri!r}: found file {path!r} damaged: {shown(str(error))}"
+        raise LogDamagedError(
+            msg,
+            hint="restore the file from a copy of the log: bytes of it have changed",
+            context={"file": path, "path": storage.uri},
+            determinate=True,
+        ) from error
+    return table
 
 
 def side_by_side(storage: Storage, read: Callable[[str], R], paths: Sequence[str]) -> list[R]:

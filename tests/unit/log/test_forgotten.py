@@ -268,6 +268,24 @@ def test_memory_that_another_program_deletes_is_missed(tmp_path: Path, event: st
                 ask()
 
 
+def test_text_that_is_none_is_damage(tmp_path: Path) -> None:
+    log = create_log(str(tmp_path / "log"), SCHEMA, minimum=(0,))
+    writer = log.writer(owner="the owner")
+    for time in range(6):
+        writer.append(pa.table({"_time": [time], "v": [time]}), advance_to=time + 1)
+    log.allow_compaction([4])
+    log.compact(logical=True)
+    # The base: not the newest commit, which each handle reads.
+    (path,) = log.holders("main", log.bases()["main"])
+    file = tmp_path / "log" / path
+    content = bytearray(file.read_bytes())
+    content[content.index(b"the owner")] ^= 0x80
+    file.write_bytes(bytes(content))
+    for ask in (lambda log: log.owners("main"), lambda log: log.verify(), lambda log: log.progress()):
+        with pytest.raises(LogDamagedError, match="could not read progress of log .*: found file .* damaged: .*UTF8"):
+            ask(open_log(log.path))
+
+
 def test_cut_is_retained_in_all_logs_or_none(tmp_path: Path) -> None:
     logs = [create_log(str(tmp_path / name), SCHEMA, minimum=(0,)) for name in ("a", "b")]
     for log in logs:
