@@ -338,13 +338,13 @@ class StreamWriter:
         )
 
     def _check_remembered(self, batch: int, state: StreamState) -> None:
-        """Refuse a key that is forgotten: it stands before the base of the stream, as the keys of one owner increase."""
+        """Refuse a key that is forgotten: it lies before the base of the stream, as the keys of an owner increase."""
         base = self.log.commits_of({self.stream: self.log.bases().get(self.stream, -1)}).get(self.stream)
         if base is None or base.epoch != state.epoch or base.batch is None or batch > base.batch:
             return
         msg = (
-            f"could not append batch={batch} to stream {self.stream!r} of log {self.log.path!r}: found no commit of this "
-            f"key, and those before seq={base.seq} forgotten"
+            f"could not append batch={batch} to stream {self.stream!r} of log {self.log.path!r}: found no commit of "
+            f"this key, and those before seq={base.seq} forgotten"
         )
         raise SinceViolationError(
             msg,

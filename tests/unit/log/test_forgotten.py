@@ -290,7 +290,9 @@ def test_key_that_is_forgotten_is_refused_by_name() -> None:
     for by in (writer, log.another().writer(owner="me")):
         # Given, or left out: that is not known any more, and nothing may come twice.
         for key in (2, 3, 6, 7):
-            with pytest.raises(SinceViolationError, match=rf"append batch={key} .* found no commit of this key, and tho"):
+            with pytest.raises(
+                SinceViolationError, match=rf"append batch={key} .* found no commit of this key, and tho"
+            ):
                 append(key, by)
         with pytest.raises(RolledBackError, match="found batch=10 in it, and none of this key"):
             append(9, by)
@@ -318,7 +320,7 @@ def test_text_that_is_none_is_damage(tmp_path: Path) -> None:
     content[content.index(b"the owner")] ^= 0x80
     file.write_bytes(bytes(content))
     for ask in (lambda log: log.owners("main"), lambda log: log.verify(), lambda log: log.progress()):
-        with pytest.raises(LogDamagedError, match="could not read progress of log .*: found file .* damaged: .*UTF8"):
+        with pytest.raises(LogDamagedError, match=r"could not read progress of log .*: found file .* damaged: .*UTF8"):
             ask(open_log(log.path))
 
 
