@@ -338,7 +338,7 @@ class StreamWriter:
         )
 
     def _check_remembered(self, batch: int, state: StreamState) -> None:
-        """Refuse a key that is forgotten: it lies before the base of the stream, as the keys of an owner increase."""
+        """Refuse a key that is forgotten: it is before the base of the stream, as the keys of an owner increase."""
         base = self.log.commits_of({self.stream: self.log.bases().get(self.stream, -1)}).get(self.stream)
         if base is None or base.epoch != state.epoch or base.batch is None or batch > base.batch:
             return
