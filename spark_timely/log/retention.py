@@ -122,12 +122,14 @@ def _read(store: Store, paths: Sequence[str]) -> Retention:
         try:
             said = json.loads(note)
             name, owner, expires, overrun = (said[key] for key in ("consumer", "owner", "expires", "overrun"))
+            run, turn = said.get("run", ""), said.get("turn", 0)
         except (TypeError, ValueError, KeyError) as error:
             msg = f"could not read who retains log {store.path!r}: found note={note!r:.200}"
             hint = "release the retainers and register them again, or restore the file"
             raise LogDamagedError(msg, hint=hint, context={"path": store.path}) from error
         mine = np.array([other == note for other in notes], np.bool_)
-        retainers[name] = Retainer(name, Antichain.from_times(times[mine], form.domain.arity), owner, expires, overrun)
+        needed = Antichain.from_times(times[mine], form.domain.arity)
+        retainers[name] = Retainer(name, needed, owner, expires, overrun, run, turn)
     wanted = moved["_count"][0].as_py()
     if wanted is not None and wanted != len(retainers):
         raise _lost(store, f"{len(retainers)} of {wanted} retainers")
@@ -201,6 +203,8 @@ def _files(storage: Storage, form: LogFormat, retention: Retention) -> list[Data
         parts = []
         for each in retention.retainers.values():  # one turn per retainer
             said = {"consumer": each.name, "owner": each.owner, "expires": each.expires, "overrun": each.overrun}
+            if each.run:
+                said.update(run=each.run, turn=each.turn)
             note = json.dumps(said, sort_keys=True, ensure_ascii=False)
             parts.append(_rows(form, retention, each.needed.times, _query=each.owner, _reason="retained", _note=note))
         rows = pa.concat_tables(parts)
@@ -371,12 +375,24 @@ def _greatest(states: StreamStates) -> int | None:
     return int(index.max_times[:, 0].max()) if len(index) and index.known.all() else None
 
 
-def retain(states: StreamStates, name: str, needed: Antichain, *, owner: str, expires: int, clock: int) -> Retention:
+def retain(
+    states: StreamStates,
+    name: str,
+    needed: Antichain,
+    *,
+    owner: str,
+    expires: int,
+    clock: int,
+    run: str = "",
+    turn: int | None = None,
+) -> Retention:
     """Register, move or renew a retainer; an empty antichain releases it."""
     path, domain = states.store.path, states.store.format.domain
 
     def decide(retention: Retention) -> Retention | None:
-        return decide_retain(path, domain, retention, name, needed, owner=owner, expires=expires, now=clock)
+        return decide_retain(
+            path, domain, retention, name, needed, owner=owner, expires=expires, now=clock, run=run, turn=turn
+        )
 
     return _changed(states, f"retain a position for consumer {name!r}", decide)
 

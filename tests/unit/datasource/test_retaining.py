@@ -123,6 +123,59 @@ def test_second_query_of_the_same_name_is_refused() -> None:
     assert len(identity) == 1
 
 
+def test_earlier_run_notices_a_copied_checkpoint() -> None:
+    clock = ManualClock()
+    log = make_log(clock=clock)
+    put(log, [1], 2)
+    checkpoint = Checkpoint()
+    first = drive(log, checkpoint=checkpoint, consumerId="report", now=clock)
+    first.run_one()
+    copied = Checkpoint(list(checkpoint.offsets), checkpoint.n_committed)
+    put(log, [3], 4)
+    copy = drive(log, checkpoint=copied, consumerId="report", now=clock)
+    assert values([copy.run_one()]) == [[3]]
+    clock.advance(61)
+    copy.run_one()
+    assert log.allow_compaction([4]) == Antichain.of(4)
+    # It would be refused for what since has passed, and nobody could say why.
+    for _ in range(2):
+        with pytest.raises(
+            OwnershipError,
+            match=r"could not retain log 'memory' for consumer 'report': found it taken over by another run of the "
+            r"query, which began later — hint: .*copied checkpoint needs a consumerId of its own",
+        ):
+            first.run_one()
+    put(log, [5], 6)
+    assert values([copy.run_one()]) == [[5]]
+    # A restart is a run that begins, and is not hindered: neither by one that died nor by one that lives.
+    assert values([drive(log, checkpoint=Checkpoint(list(copied.offsets), 2), consumerId="report").run_one()]) == [[5]]
+    with pytest.raises(OwnershipError, match="taken over by another run"):
+        copy.run_one()
+
+
+def test_run_that_began_is_not_moved_by_an_earlier_one() -> None:
+    clock = ManualClock()
+    log = make_log(clock=clock)
+    put(log, [1], 9)
+    earlier, later = (
+        RetainedPosition(log.another, "report", parse_duration("9 days"), alone=True, now=clock) for _ in range(2)
+    )
+    earlier.stand(Antichain.of(2), "me")
+    later.stand(Antichain.of(3), "me")
+    clock.advance(4 * DAY)
+    earlier.renew()
+    assert retained(log) == Antichain.of(3)
+    with pytest.raises(OwnershipError, match="taken over by another run"):
+        earlier.stand(Antichain.of(8), "me")
+    later.stand(Antichain.of(5), "me")
+    assert retained(log) == Antichain.of(5)
+    # Nor does it come back once the later one has let go.
+    log.release("report")
+    clock.advance(4 * DAY)
+    earlier.renew()
+    assert retained(log) is None
+
+
 def test_query_that_died_before_its_first_offset_begins_again() -> None:
     log = make_log()
     put(log, [1], 2)
