@@ -15,6 +15,8 @@ Invariants
 5. A run of the query begins once: it takes the retainer over from runs before it, as after a restart. One that lives on
    finds that out when it looks, and fails: with a copied checkpoint two queries have one identity, and the retainer
    would stand where the faster one is.
+6. What a restored table has lost is registered again when the query looks, unless since has passed it. What was
+   released by hand is not, before the next renewal.
 """
 
 from __future__ import annotations
@@ -79,6 +81,7 @@ class RetainedPosition:
         self._written: tuple[Antichain, str] | None = None
         self._written_at = 0.0
         self._turn: int | None = None
+        self._landed = (-1, -1)
         self._failed_at: float | None = None
         self._refused: Exception | None = None
         self._ended = threading.Event()
@@ -140,13 +143,14 @@ class RetainedPosition:
         return self._failed_at is not None and self._now() - self._failed_at < min(_LEAST_S, self.renew_s / 3)
 
     def _has_changed(self, log: Log) -> bool:
-        """Return whether a snapshot has the retainer no more as it was written (invariant 5)."""
+        """Return whether a snapshot has the retainer no more as it was written (invariants 5 and 6)."""
         if self._has_just_failed():
             return False
         found = log.retainers().get(self._consumer)
-        return bool(
-            found is not None and self._run and found.run not in ("", self._run) and found.turn >= (self._turn or 0)
-        )
+        if found is not None and self._run and found.run not in ("", self._run) and found.turn >= (self._turn or 0):
+            return True
+        version, seq = self._landed
+        return log.version >= version and log.retention_seq() < seq  # not one from before it was written
 
     def _has_changed_by_now(self) -> bool:
         assert self._log is not None
@@ -194,6 +198,7 @@ class RetainedPosition:
             ) from error
         self._written, self._written_at, self._failed_at = self._wanted, self._now(), None
         self._turn = self._turn if found is None else found.turn
+        self._landed = self._log.version, self._log.retention_seq()
 
     def _write_or_warn(self) -> None:
         try:

@@ -797,6 +797,14 @@ class Log:
         with self._lock:
             return MappingProxyType(dict(retention_of(self._states).retainers))
 
+    def retention_seq(self) -> int:
+        """Return the number of the newest commit of since, retainers or what is kept; -1 where there is none.
+
+        It falls where the table was restored to an earlier version, and nowhere else.
+        """
+        with self._lock:
+            return retention_of(self._states).seq
+
     def allow_compaction(self, frontier: FrontierLike, *, by: str = "hand", dry_run: bool = False) -> Antichain:
         """Allow the log to forget: times before the frontier need not be told apart any more.
 

@@ -387,7 +387,7 @@ class Engine:
             try:
                 if path not in self._retained:
                     self._retained[path] = self._retain(self._logs[path], consumer)
-                self._retained[path].stand(antichain, owner)
+                self._retained[path].stand(antichain, owner, self._logs[path])
             except TimelyError as error:
                 self._unretained.add(path)
                 _log.warning(
@@ -744,8 +744,8 @@ class Engine:
 class Retained(Protocol):
     """What keeps a log for a consumer: `spark_timely.datasource.retaining.RetainedPosition` is one."""
 
-    def stand(self, needed: Antichain, identity: str | None) -> None:
-        """Retain what is needed from now on."""
+    def stand(self, needed: Antichain, identity: str | None, log: Log | None = None) -> None:
+        """Retain what is needed from now on; `log` shows what has become of what was retained."""
 
     def end(self) -> None:
         """Stop renewing."""

@@ -5,15 +5,18 @@ from __future__ import annotations
 import gc
 import json
 import time
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, OwnershipError, SinceViolationError, StorageError
 from spark_timely.log import MemoryLog
-from spark_timely.log.log import create_log
+from spark_timely.log.log import create_log, open_log
 from spark_timely.log.retention import retention_of
 from spark_timely.testing import ManualClock
 from spark_timely.testing.driver import Checkpoint
@@ -174,6 +177,46 @@ def test_run_that_began_is_not_moved_by_an_earlier_one() -> None:
     clock.advance(4 * DAY)
     earlier.renew()
     assert retained(log) is None
+
+
+def test_restored_table_gets_its_retainer_again(tmp_path: Path) -> None:
+    clock, path = ManualClock(), f"{tmp_path}/log"
+    log = create_log(path, PAYLOAD, minimum=(0,))
+    log.writer(owner="me").append(pa.table({"_time": [1], "v": [1]}), advance_to=9)
+    log.refresh()
+
+    def run() -> RetainedPosition:
+        return RetainedPosition(lambda: open_log(path), "report", parse_duration("7 days"), alone=True, now=clock)
+
+    def look(held: RetainedPosition) -> Antichain | None:
+        log.refresh()
+        held.stand(Antichain.of(2), "me", log)
+        return retained(log)
+
+    earlier, held, versions = run(), run(), [log.version]
+    for each in (earlier, held):
+        each.stand(Antichain.of(2), "me")
+        log.refresh()
+        versions.append(log.version)
+    # To before there was any, and to when an earlier run had it; seen by the query, and by the thread.
+    for version in versions[1::-1]:
+        DeltaTable(path).restore(version)
+        assert look(held) == Antichain.of(2)
+        DeltaTable(path).restore(version)
+        held.renew()
+        assert retained(log) == Antichain.of(2)
+    # Let go by hand it stays away until it is renewed.
+    log.release("report")
+    assert look(held) is None
+    clock.advance(4 * DAY)
+    assert look(held) == Antichain.of(2)
+    with pytest.raises(OwnershipError, match="taken over by another run"):
+        look(earlier)
+    DeltaTable(path).restore(versions[0])
+    log.refresh()
+    assert log.allow_compaction([5], by="the keeper") == Antichain.of(5)
+    with pytest.raises(SinceViolationError, match=r"consumer 'report': found since=\[5\], moved by the keeper"):
+        look(held)
 
 
 def test_query_that_died_before_its_first_offset_begins_again() -> None:
