@@ -27,7 +27,7 @@ import secrets
 import struct
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -372,10 +372,14 @@ def open_parquet(storage: Storage, path: str) -> pq.ParquetFile:
     return _parquet(storage.open_input(path), storage.uri, path)
 
 
+BROKEN: Final = (pa.ArrowException, OSError, UnicodeDecodeError, IndexError)
+"""What reading a file raises whose bytes have changed: in pages, or in the names and types at its end."""
+
+
 def _parquet(source: pa.NativeFile, uri: str, path: str) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=False)
-    except (pa.ArrowInvalid, OSError) as error:
+    except BROKEN as error:
         source.close()
         raise corrupt(uri, path, error) from error
 
@@ -454,18 +458,19 @@ def read_file(
     """
     source = storage.open_input(path)
     with _parquet(source, storage.uri, path) as file:
-        if check is not None:
-            check(file.schema_arrow)
-        present = set(file.schema_arrow.names)
-        names = [n for n in schema.names if n in present]
-        wanted = range(file.metadata.num_row_groups) if row_groups is None else row_groups
         try:
+            found = file.schema_arrow
+            if check is not None:
+                check(found)
+            present = set(found.names)
+            names = [n for n in schema.names if n in present]
+            wanted = range(file.metadata.num_row_groups) if row_groups is None else row_groups
             expect_columns(source, file.metadata, wanted, set(names), at_once=True)
             if row_groups is None:
                 table = file.read(columns=names)
             else:
                 table = file.read_row_groups(list(row_groups), columns=names)
-        except (pa.ArrowInvalid, OSError) as error:
+        except BROKEN as error:
             raise corrupt(storage.uri, path, error) from error
     return in_schema(table, schema)
 
@@ -484,7 +489,7 @@ def read_progress(storage: Storage, path: str, schema: pa.Schema) -> pa.Table:
     DataLossError
         If it is missing or corrupt.
     LogDamagedError
-        If a text in it is none: bytes of the file have changed. Parquet does not look at them.
+        If a text in it is none, or rows have no stream or number: bytes of the file have changed.
 
     Notes
     -----
@@ -494,14 +499,20 @@ def read_progress(storage: Storage, path: str, schema: pa.Schema) -> pa.Table:
     try:
         table.validate(full=True)
     except pa.ArrowInvalid as error:
-        msg = f"could not read progress of log {storage.uri!r}: found file {path!r} damaged: {shown(str(error))}"
-        raise LogDamagedError(
-            msg,
-            hint="restore the file from a copy of the log: bytes of it have changed",
-            context={"file": path, "path": storage.uri},
-            determinate=True,
-        ) from error
+        raise _damaged(storage.uri, path, str(error)) from error
+    empty = [name for name in ("_stream", "_seq") if table[name].null_count]
+    if empty:
+        raise _damaged(storage.uri, path, f"no {empty[0]} in {table[empty[0]].null_count} rows")
     return table
+
+
+def _damaged(uri: str, path: str, found: str) -> LogDamagedError:
+    return LogDamagedError(
+        f"could not read progress of log {uri!r}: found file {path!r} damaged: {shown(found)}",
+        hint="restore the file from a copy of the log: bytes of it have changed",
+        context={"file": path, "path": uri},
+        determinate=True,
+    )
 
 
 def side_by_side(storage: Storage, read: Callable[[str], R], paths: Sequence[str]) -> list[R]:

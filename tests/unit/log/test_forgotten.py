@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_timely.errors import (
+    DataLossError,
     InvalidUsageError,
     LogDamagedError,
     LogFormatError,
@@ -316,12 +317,20 @@ def test_text_that_is_none_is_damage(tmp_path: Path) -> None:
     # The base: not the newest commit, which each handle reads.
     (path,) = log.holders("main", log.bases()["main"])
     file = tmp_path / "log" / path
-    content = bytearray(file.read_bytes())
-    content[content.index(b"the owner")] ^= 0x80
-    file.write_bytes(bytes(content))
-    for ask in (lambda log: log.owners("main"), lambda log: log.verify(), lambda log: log.progress()):
-        with pytest.raises(LogDamagedError, match=r"could not read progress of log .*: found file .* damaged: .*UTF8"):
-            ask(open_log(log.path))
+    whole = file.read_bytes()
+    asks = (lambda log: log.owners("main"), lambda log: log.verify(), lambda log: log.progress())
+    damage = r"could not read progress of log .*: found file .* damaged: "
+    # A text; the names of columns, at the end of the file.
+    for text, bits, error, found in (
+        (b"the owner", 0x80, LogDamagedError, f"{damage}.*UTF8"),
+        (b"_query", 0x80, DataLossError, "could not read file .*: found no valid Parquet: "),
+        (b"_seq", 0x01, LogDamagedError, f"{damage}.no _seq in . rows"),
+    ):
+        at = whole.index(text)
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ bits]) + whole[at + 1 :])
+        for ask in asks:
+            with pytest.raises(error, match=found):
+                ask(open_log(log.path))
 
 
 def test_cut_is_retained_in_all_logs_or_none(tmp_path: Path) -> None:
