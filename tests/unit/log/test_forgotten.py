@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
 from spark_timely.errors import (
-    DataLossError,
     InvalidUsageError,
     LogDamagedError,
     LogFormatError,
@@ -307,7 +307,7 @@ def test_key_that_is_forgotten_is_refused_by_name() -> None:
         taken.append(pa.table({"_time": [12], "v": [0]}), batch=2)
 
 
-def test_text_that_is_none_is_damage(tmp_path: Path) -> None:
+def test_bytes_of_progress_that_changed_are_damage(tmp_path: Path) -> None:
     log = create_log(str(tmp_path / "log"), SCHEMA, minimum=(0,))
     writer = log.writer(owner="the owner")
     for time in range(6):
@@ -319,18 +319,25 @@ def test_text_that_is_none_is_damage(tmp_path: Path) -> None:
     file = tmp_path / "log" / path
     whole = file.read_bytes()
     asks = (lambda log: log.owners("main"), lambda log: log.verify(), lambda log: log.progress())
-    damage = r"could not read progress of log .*: found file .* damaged: "
     # A text; the names of columns, at the end of the file.
-    for text, bits, error, found in (
-        (b"the owner", 0x80, LogDamagedError, f"{damage}.*UTF8"),
-        (b"_query", 0x80, DataLossError, "could not read file .*: found no valid Parquet: "),
-        (b"_seq", 0x01, LogDamagedError, f"{damage}.no _seq in . rows"),
+    for text, bits, found in (
+        (b"the owner", 0x80, "no valid Parquet: .*CRC"),
+        (b"the owner", 0x01, "no valid Parquet: .*CRC"),
+        (b"_query", 0x80, "no valid Parquet: "),
+        (b"_seq", 0x01, "no _seq in . rows"),
     ):
         at = whole.index(text)
         file.write_bytes(whole[:at] + bytes([whole[at] ^ bits]) + whole[at + 1 :])
         for ask in asks:
-            with pytest.raises(error, match=found):
+            with pytest.raises(LogDamagedError, match=f"read progress of log .*: found file .* damaged: {found}"):
                 ask(open_log(log.path))
+    # Of a file from before there were checksums.
+    rows = pq.read_table(file)
+    text = pa.array([b"\x80"] * rows.num_rows, pa.binary()).view(pa.string())
+    pq.write_table(rows.set_column(rows.schema.get_field_index("_query"), "_query", text), file)
+    for ask in asks:
+        with pytest.raises(LogDamagedError, match=r"found file .* damaged: .*UTF8"):
+            ask(open_log(log.path))
 
 
 def test_cut_is_retained_in_all_logs_or_none(tmp_path: Path) -> None:
