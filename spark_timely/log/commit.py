@@ -15,7 +15,7 @@ Invariants
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -235,10 +235,29 @@ class _StreamAttempt(Attempt):
     def _is_recorded(self) -> bool:
         wanted = self.new[-1]
         found = self.states.commits_of({wanted.stream: wanted.seq}).get(wanted.stream)
-        return found is not None and all(
+        if found is None:
+            self._check_remembered(wanted)
+            return False
+        # It may have become a base since.
+        found = replace(found, note=replace(found.note, base=wanted.note.base))
+        return all(
             getattr(found, name) == getattr(wanted, name)
             for name in ("owner", "at", "batch", "step", "n_rows", "reason", "note", "counts", "before")
         )
+
+    def _check_remembered(self, wanted: StreamState) -> None:
+        """Refuse to say that it did not happen: to decide anew might do it twice."""
+        if self.states.has_forgotten(wanted.stream, wanted.seq):
+            path, stream = self.states.store.path, wanted.stream
+            msg = (
+                f"could not tell whether a commit to stream {stream!r} of log {path!r} happened: found seq={wanted.seq}"
+                " forgotten meanwhile"
+            )
+            raise StorageError(
+                msg,
+                hint="read the log to see whether the commit happened",
+                context={"path": path, "stream": stream, "seq": wanted.seq},
+            )
 
     def is_overtaken(self) -> bool:
         # Its number in the stream is another commit's.

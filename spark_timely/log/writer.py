@@ -227,7 +227,8 @@ class StreamWriter:
         RolledBackError
             If the stream has a greater `batch` and not this one, or has this one with other rows or other progress.
         SinceViolationError
-            If `batch` is older than what the log remembers of the stream.
+            If `batch` is older than what the log remembers of the stream; or, without one, if an append of these rows
+            by this writer had an unclear outcome, and the log has forgotten it since.
         UpperMismatchError
             If another process of this owner appended something else meanwhile. Nothing was done.
         StorageError
@@ -365,6 +366,8 @@ class StreamWriter:
             if each.landed is None:
                 found = self.log.commits_of({self.stream: each.seq}).get(self.stream)
                 if found is None:
+                    if each.digest == digest and (table.num_rows or moves.changes is not None):
+                        self._check_not_forgotten(each)
                     continue  # a write under way may still take effect: the next commit excludes it
                 if found.note.attempt != each.attempt:
                     self._unclear.remove(each)
@@ -381,6 +384,21 @@ class StreamWriter:
             if table.num_rows:
                 raise self._other_append(each.landed, f"and no batch, now there is batch={batch}")
         return None
+
+    def _check_not_forgotten(self, append: _Unclear) -> None:
+        """Refuse an append whose first time may be among the forgotten commits: it would be there twice."""
+        if not self.log.has_forgotten(self.stream, append.seq):
+            return
+        msg = (
+            f"{self._attempt}: found that the log has forgotten commit seq={append.seq}, which may have been an append "
+            "of these rows, with an unclear outcome"
+        )
+        raise SinceViolationError(
+            msg,
+            hint="read the log to see whether they are there; to append them all the same, take another writer",
+            since=self.log.domain.render_frontier(self.log.since()),
+            context={"path": self.log.path, "stream": self.stream, "seq": append.seq},
+        )
 
     def _left(self, done: StreamState) -> str:
         return f"which left the stream at {self.log.domain.render_frontier(done.frontier)}"

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from spark_timely.cli import main
-from spark_timely.errors import LogDamagedError, LogFormatError, RolledBackError, StorageError
+from spark_timely.errors import LogDamagedError, LogFormatError, RolledBackError, SinceViolationError, StorageError
 from spark_timely.log import Log, MemoryLog
 from spark_timely.log.compaction import merge_progress_files
 from spark_timely.log.log import create_log, open_log
@@ -575,6 +575,45 @@ def test_unclear_commit_that_was_merged_is_reported_as_done(later: int) -> None:
     log.store = inner
     log.refresh()
     assert sorted(log.messages()["v"].to_pylist()) == sorted([1, 3, *range(5, 5 + later)])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("since", [4, 7])
+def test_unclear_commit_that_was_forgotten_is_not_done_twice(since: int, *, fails: bool) -> None:
+    """It has become the base, or is before it; who was paused that long may have been told that it is done."""
+    log = MemoryLog.create(VALUES, minimum=(0,), merge_every=None)
+    writer = log.writer(owner="me")
+    writer.append(rows(1), advance_to=2)
+    inner, later = log.store, []
+
+    class Unclear(UnreliableStore):
+        def transact(self, *args: Any, **more: Any) -> None:
+            self.inner.transact(*args, **more)
+            if not later:
+                later.append(log.another())
+                for to in (6, 7):
+                    later[0].writer(owner="me").append(rows(30 + to), advance_to=to)
+                assert later[0].allow_compaction([since]) == Antichain.of(since)
+                later[0].compact(logical=True)
+                if fails:
+                    raise StorageError("could not commit: found a lost connection", determinate=False)
+
+    log.store = Unclear(inner)
+    if since == 4:
+        assert writer.append(rows(20), advance_to=4).committed
+    else:
+        with pytest.raises(StorageError, match="found seq=2 forgotten meanwhile") as told:
+            writer.append(rows(20), advance_to=4)
+        assert not told.value.determinate
+        log.store = inner
+        for _ in range(2):
+            with pytest.raises(SinceViolationError, match="has forgotten commit seq=2, which may have been an append"):
+                writer.append(rows(20))
+    log.store = inner
+    assert log.bases() == {"main": 2 if since == 4 else 3}
+    assert writer.append(rows(21)).committed
+    log.refresh()
+    assert sorted(log.messages()["v"].to_pylist()) == [20, 21, 36, 37]
 
 
 # Appends with a key ----------------------------------------------------------------------------------
