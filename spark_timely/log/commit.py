@@ -246,7 +246,7 @@ class _StreamAttempt(Attempt):
         )
 
     def _check_remembered(self, wanted: StreamState) -> None:
-        """Refuse to say that it did not happen: to decide anew might do it twice."""
+        """Refuse to say that it did not happen: decided again it might be done twice."""
         if self.states.has_forgotten(wanted.stream, wanted.seq):
             path, stream = self.states.store.path, wanted.stream
             msg = (

@@ -299,13 +299,13 @@ def test_newest_key_is_recognised_whatever_the_history(tmp_path: Path, monkeypat
     for to in range(40, 45):
         writer.advance(to)
     read: list[str] = []
-    plainly = streams.read_file
+    plainly = streams.read_progress
 
     def counted(storage: Any, file: str, *args: Any) -> pa.Table:
         read.append(file)
         return plainly(storage, file, *args)
 
-    monkeypatch.setattr(streams, "read_file", counted)
+    monkeypatch.setattr(streams, "read_progress", counted)
     again = open_log(path).writer(owner="me")
     opened = len(read)
     assert not again.append(rows((34, 34)), advance_to=34, batch=34).committed
