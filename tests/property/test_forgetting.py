@@ -65,6 +65,8 @@ class World:
         self.columns = ["_time"] if arity == 1 else [f"_time_{i}" for i in range(arity)]
         facts: dict[str, Any] = {"times": ("long",) * arity, "minimum": (0,) * arity, "kind": kind}
         facts |= {"streams": len(STREAMS), "merge_every": rng.choice([None, 2, 3])}
+        if kind == "collection":
+            facts["key"] = rng.choice(["v", ()])
         schema = pa.schema([("v", pa.int64())])
         self.on_disk = folder is not None
         self.log: Any = (
