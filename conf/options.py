@@ -448,7 +448,7 @@ class SourceOptions(Options):
         "duration",
         "7 days",
         "How long the log waits for the `consumerId` while the query is stopped; 3 seconds at least. A checkpoint that "
-        "was copied is the same consumer: give the copy another name.",
+        "was copied is the same consumer, and the run that began last has it: give the copy another name.",
         unit="a duration such as `7 days`",
     )
     credential: str | None = _option(

@@ -275,7 +275,7 @@ class ReplayPlanner:
 
     def _retain(self, offset: Offset) -> None:
         if self._retained is not None:
-            self._retained.stand(self._needed(offset), offset.consumer)
+            self._retained.stand(self._needed(offset), offset.consumer, self._log)
 
     def _needed(self, offset: Offset) -> Antichain:
         """Return what the query needs that stands at an offset; before it has begun all that there is."""

@@ -797,6 +797,14 @@ class Log:
         with self._lock:
             return MappingProxyType(dict(retention_of(self._states).retainers))
 
+    def retention_seq(self) -> int:
+        """Return the number of the newest commit of since, retainers or what is kept; -1 where there is none.
+
+        It falls where the table was restored to an earlier version, and nowhere else.
+        """
+        with self._lock:
+            return retention_of(self._states).seq
+
     def allow_compaction(self, frontier: FrontierLike, *, by: str = "hand", dry_run: bool = False) -> Antichain:
         """Allow the log to forget: times before the frontier need not be told apart any more.
 
@@ -903,7 +911,14 @@ class Log:
         )
 
     def retain_needed(
-        self, consumer: str, needed: Antichain, *, owner: str, expiry: str | dt.timedelta = "7 days"
+        self,
+        consumer: str,
+        needed: Antichain,
+        *,
+        owner: str,
+        expiry: str | dt.timedelta = "7 days",
+        run: str = "",
+        turn: int | None = None,
     ) -> Retainer | None:
         """Keep the log readable for a named consumer, as `retain`, by what it needs.
 
@@ -913,6 +928,11 @@ class Log:
             As of `retain`.
         needed : Antichain
             As `spark_timely.log.machine.since` says it of contents, of changes and of messages; empty releases.
+        run : str
+            Of the owner, where one of its runs alone may move the retainer; empty where all may.
+        turn : int, optional
+            That of the run, as the retainer had it when it began. Unless given it begins, and takes the retainer from
+            those before it. Once a later one has, it is refused: `OwnershipError`.
         """
         attempt = f"could not retain log {self.path!r}"
         check_text(attempt, "consumer", consumer)
@@ -929,7 +949,8 @@ class Log:
             msg = f"{attempt}: found expiry={shown(expiry)}"
             raise InvalidUsageError(msg, hint="give a length of time, such as '7 days'", context={"path": self.path})
         now = self._now()
-        after = retain(self._states, consumer, needed, owner=owner, expires=now + length, clock=now)
+        expires = now + length
+        after = retain(self._states, consumer, needed, owner=owner, expires=expires, clock=now, run=run, turn=turn)
         self._drop_old_files()
         return after.retainers.get(consumer)
 

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from spark_timely.errors import LogDamagedError, TimelyError
 from spark_timely.log.commit import as_data_files, discard
 from spark_timely.log.files.format import FORGETFUL_VERSION
-from spark_timely.log.files.parquet import read_file, side_by_side, write_progress_file
+from spark_timely.log.files.parquet import read_progress, side_by_side, write_progress_file
 from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
 from spark_timely.log.machine.history import History
 from spark_timely.log.machine.since import (
@@ -107,7 +107,7 @@ def _newest(index: FileIndex) -> list[str]:
 
 def _read(store: Store, paths: Sequence[str]) -> Retention:
     form, storage = store.format, store.storage
-    tables = side_by_side(storage, lambda path: read_file(storage, path, form.progress_schema), list(paths))
+    tables = side_by_side(storage, lambda path: read_progress(storage, path, form.progress_schema), list(paths))
     rows = dict(zip(paths, tables, strict=True))
     moved = pa.concat_tables(table for path, table in rows.items() if path.startswith("_event=since/"))
     others = [table for path, table in rows.items() if not path.startswith("_event=since/")]
@@ -122,12 +122,14 @@ def _read(store: Store, paths: Sequence[str]) -> Retention:
         try:
             said = json.loads(note)
             name, owner, expires, overrun = (said[key] for key in ("consumer", "owner", "expires", "overrun"))
+            run, turn = said.get("run", ""), said.get("turn", 0)
         except (TypeError, ValueError, KeyError) as error:
             msg = f"could not read who retains log {store.path!r}: found note={note!r:.200}"
             hint = "release the retainers and register them again, or restore the file"
             raise LogDamagedError(msg, hint=hint, context={"path": store.path}) from error
         mine = np.array([other == note for other in notes], np.bool_)
-        retainers[name] = Retainer(name, Antichain.from_times(times[mine], form.domain.arity), owner, expires, overrun)
+        needed = Antichain.from_times(times[mine], form.domain.arity)
+        retainers[name] = Retainer(name, needed, owner, expires, overrun, run, turn)
     wanted = moved["_count"][0].as_py()
     if wanted is not None and wanted != len(retainers):
         raise _lost(store, f"{len(retainers)} of {wanted} retainers")
@@ -201,6 +203,8 @@ def _files(storage: Storage, form: LogFormat, retention: Retention) -> list[Data
         parts = []
         for each in retention.retainers.values():  # one turn per retainer
             said = {"consumer": each.name, "owner": each.owner, "expires": each.expires, "overrun": each.overrun}
+            if each.run:
+                said.update(run=each.run, turn=each.turn)
             note = json.dumps(said, sort_keys=True, ensure_ascii=False)
             parts.append(_rows(form, retention, each.needed.times, _query=each.owner, _reason="retained", _note=note))
         rows = pa.concat_tables(parts)
@@ -371,12 +375,24 @@ def _greatest(states: StreamStates) -> int | None:
     return int(index.max_times[:, 0].max()) if len(index) and index.known.all() else None
 
 
-def retain(states: StreamStates, name: str, needed: Antichain, *, owner: str, expires: int, clock: int) -> Retention:
+def retain(
+    states: StreamStates,
+    name: str,
+    needed: Antichain,
+    *,
+    owner: str,
+    expires: int,
+    clock: int,
+    run: str = "",
+    turn: int | None = None,
+) -> Retention:
     """Register, move or renew a retainer; an empty antichain releases it."""
     path, domain = states.store.path, states.store.format.domain
 
     def decide(retention: Retention) -> Retention | None:
-        return decide_retain(path, domain, retention, name, needed, owner=owner, expires=expires, now=clock)
+        return decide_retain(
+            path, domain, retention, name, needed, owner=owner, expires=expires, now=clock, run=run, turn=turn
+        )
 
     return _changed(states, f"retain a position for consumer {name!r}", decide)
 

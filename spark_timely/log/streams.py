@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from spark_timely.errors import DataLossError, LogDamagedError, RolledBackError
 from spark_timely.log.files.format import FORGETFUL_VERSION
-from spark_timely.log.files.parquet import read_file, side_by_side
+from spark_timely.log.files.parquet import read_progress, side_by_side
 from spark_timely.log.machine.state import (
     OPEN_STREAM,
     StreamState,
@@ -372,7 +372,7 @@ class StreamStates:
         """Return the progress rows of a file."""
         rows = self._rows_by_path.get(path)
         if rows is None:
-            rows = read_file(self.store.storage, path, self.store.format.progress_schema)
+            rows = read_progress(self.store.storage, path, self.store.format.progress_schema)
         return rows
 
     def commits_of(self, wanted: Mapping[str, int]) -> dict[str, StreamState]:

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from spark_timely.canonical.state import CanonicalState
 from spark_timely.errors import DataLossError, NotBeyondError, ProtocolError, described
 from spark_timely.log.files.format import FORGETFUL_VERSION, in_schema
-from spark_timely.log.files.parquet import corrupt, open_parquet
+from spark_timely.log.files.parquet import BROKEN, corrupt, open_parquet
 from spark_timely.log.machine.since import as_of_since, is_later, needed_from
 from spark_timely.log.machine.state import OPEN_STREAM, StreamState, states_by_seq, stream_codes
 from spark_timely.protocol.event import StreamEvents
@@ -205,7 +205,10 @@ def row_groups(log: CaptureLog, path: str, schema: pa.Schema) -> Iterator[pa.Tab
         If the file is missing or corrupt.
     """
     with open_parquet(log.storage, path) as file:
-        present = set(file.schema_arrow.names)
+        try:
+            present = set(file.schema_arrow.names)
+        except BROKEN as error:
+            raise corrupt(log.storage.uri, path, error) from error
         names = [n for n in schema.names if n in present]
         for group in range(file.metadata.num_row_groups):
             yield in_schema(_row_group(file, group, names, log, path), schema)
@@ -214,7 +217,7 @@ def row_groups(log: CaptureLog, path: str, schema: pa.Schema) -> Iterator[pa.Tab
 def _row_group(file: pq.ParquetFile, group: int, names: list[str], log: CaptureLog, path: str) -> pa.Table:
     try:
         return file.read_row_group(group, columns=names)
-    except (pa.ArrowInvalid, OSError) as error:
+    except BROKEN as error:
         raise corrupt(log.storage.uri, path, error) from error
 
 

@@ -27,6 +27,7 @@ from spark_timely.errors import (
     NotBeyondError,
     RolledBackError,
     SchemaMismatchError,
+    SinceViolationError,
     StorageError,
     TimelyError,
     UpperMismatchError,
@@ -206,7 +207,9 @@ class StreamWriter:
             Key of the append: a whole number from 0 on, greater than those before it; gaps are allowed. Some
             producers have one at hand, such as the offset that they read up to. To repeat an append with its key, its
             rows and its progress never adds them twice, whoever does so and whenever: another process of this owner,
-            after a restart, or two at once. Then nothing is done, and `committed` is False.
+            after a restart, or two at once. Then nothing is done, and `committed` is False. A key that the log has
+            forgotten, with the first commits of the stream, is refused by name: the append was made, or the key was
+            left out, and which of them cannot be known any more. The newest key is never forgotten.
         reason : str
             Kept with the progress, for people.
 
@@ -223,6 +226,8 @@ class StreamWriter:
             If a message or the progress uses a time that the stream does not hold.
         RolledBackError
             If the stream has a greater `batch` and not this one, or has this one with other rows or other progress.
+        SinceViolationError
+            If `batch` is older than what the log remembers of the stream.
         UpperMismatchError
             If another process of this owner appended something else meanwhile. Nothing was done.
         StorageError
@@ -316,6 +321,7 @@ class StreamWriter:
             return False
         done = self.log.recorded(self.stream, batch)
         if done is None:
+            self._check_remembered(batch, state)
             found = f"found batch={state.batch} in it, and none of this key"
         elif judge_repetition(done.note.batch, note.batch) is not Repetition.SAME:
             found = "found other rows in it"
@@ -328,6 +334,23 @@ class StreamWriter:
             msg,
             hint="give keys that increase; to repeat an append, give the key, the rows and the progress of the first"
             " time; to move the frontier further, append no rows under a new key, or call advance",
+            context={"path": self.log.path, "stream": self.stream, "batch": batch, "newest": state.batch},
+        )
+
+    def _check_remembered(self, batch: int, state: StreamState) -> None:
+        """Refuse a key that is forgotten: it is before the base of the stream, as the keys of an owner increase."""
+        base = self.log.commits_of({self.stream: self.log.bases().get(self.stream, -1)}).get(self.stream)
+        if base is None or base.epoch != state.epoch or base.batch is None or batch > base.batch:
+            return
+        msg = (
+            f"could not append batch={batch} to stream {self.stream!r} of log {self.log.path!r}: found no commit of "
+            f"this key, and those before seq={base.seq} forgotten"
+        )
+        raise SinceViolationError(
+            msg,
+            hint="leave the append out: it was made, unless its key was left out, which the log does not know any more;"
+            f" new rows go under a key greater than batch={state.batch}",
+            since=self.log.domain.render_frontier(self.log.since()),
             context={"path": self.log.path, "stream": self.stream, "batch": batch, "newest": state.batch},
         )
 

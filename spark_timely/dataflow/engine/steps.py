@@ -371,8 +371,11 @@ class Engine:
             for leaf, delays in paths_of(sink.view):
                 log, at = self._logs[leaf.path], _before(leaf, delays, state.frontier)
                 mine = needed_from(log.kind, at, leaf.domain.minimum)
-                # An output that begins where its inputs are.
-                mine = mine if may_read(log.since(), mine) else log.since()
+                if not may_read(log.since(), mine):
+                    if self._beginning(sink, state) is None:
+                        continue  # it is refused for good (`_check_since`): to keep the log for it would be for nothing
+                    # An output that begins where its inputs are.
+                    mine = log.since()
                 needed[leaf.path] = mine.meet(needed[leaf.path]) if leaf.path in needed else mine
         owner = f"dataflow {self.name}"
         # Another dataflow of this name has other outputs: it is another consumer.
@@ -384,7 +387,7 @@ class Engine:
             try:
                 if path not in self._retained:
                     self._retained[path] = self._retain(self._logs[path], consumer)
-                self._retained[path].stand(antichain, owner)
+                self._retained[path].stand(antichain, owner, self._logs[path])
             except TimelyError as error:
                 self._unretained.add(path)
                 _log.warning(
@@ -741,8 +744,8 @@ class Engine:
 class Retained(Protocol):
     """What keeps a log for a consumer: `spark_timely.datasource.retaining.RetainedPosition` is one."""
 
-    def stand(self, needed: Antichain, identity: str | None) -> None:
-        """Retain what is needed from now on."""
+    def stand(self, needed: Antichain, identity: str | None, log: Log | None = None) -> None:
+        """Retain what is needed from now on; `log` shows what has become of what was retained."""
 
     def end(self) -> None:
         """Stop renewing."""

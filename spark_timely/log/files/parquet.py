@@ -27,7 +27,7 @@ import secrets
 import struct
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_timely.errors import DataLossError, InvalidShapeError, InvalidUsageError, SchemaMismatchError, shown
+from spark_timely.errors import (
+    DataLossError,
+    InvalidShapeError,
+    InvalidUsageError,
+    LogDamagedError,
+    SchemaMismatchError,
+    StorageError,
+    shown,
+)
 from spark_timely.log.files.format import in_schema
 from spark_timely.log.machine.state import OPEN_STREAM, DataFile
 from spark_timely.log.store.storage import not_written
@@ -323,7 +331,8 @@ def write_progress_file(
         `since` and `retain` for rows of that kind, which have the same columns.
     """
     sink = pa.BufferOutputStream()
-    # A few rows are read whole: dictionaries, statistics and compression would only cost time.
+    # A few rows are read whole: dictionaries, statistics and compression would only cost time. A byte that changes in
+    # a number would give another frontier, so pages have checksums: at about 90 bytes a file, and no time that shows.
     few = rows.num_rows <= 16
     pq.write_table(
         rows,
@@ -332,6 +341,7 @@ def write_progress_file(
         store_schema=False,
         use_dictionary=not few,
         write_statistics=not few,
+        write_page_checksum=True,
     )
     content = sink.getvalue()
     path = file_name(event, stream, seq)
@@ -376,12 +386,20 @@ def open_parquet(storage: Storage, path: str) -> pq.ParquetFile:
     return _parquet(storage.open_input(path), storage.uri, path)
 
 
-def _parquet(source: pa.NativeFile, uri: str, path: str) -> pq.ParquetFile:
+BROKEN: Final = (pa.ArrowException, OSError, UnicodeDecodeError, IndexError)
+"""What reading a file raises whose bytes have changed: in pages, or in the names and types at its end."""
+
+
+def _parquet(
+    source: pa.NativeFile, uri: str, path: str, broken: Callable[[str, str, Exception], StorageError] | None = None
+) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=False)
-    except (pa.ArrowInvalid, OSError) as error:
+        return pq.ParquetFile(
+            source, coerce_int96_timestamp_unit="us", pre_buffer=False, page_checksum_verification=True
+        )
+    except BROKEN as error:
         source.close()
-        raise corrupt(uri, path, error) from error
+        raise (broken or corrupt)(uri, path, error) from error
 
 
 def expect_columns(
@@ -439,6 +457,7 @@ def read_file(
     row_groups: Sequence[int] | None = None,
     *,
     check: Callable[[pa.Schema], None] | None = None,
+    broken: Callable[[str, str, Exception], StorageError] | None = None,
 ) -> pa.Table:
     """Read a file, or some of its row groups, in a schema; columns that it has not are null, others are left out.
 
@@ -450,6 +469,8 @@ def read_file(
     row_groups : sequence of int, optional
     check : callable, optional
         Is given the schema of the file before any row is read, and may raise.
+    broken : callable, optional
+        Makes the error for a file that is corrupt; `corrupt` unless given.
 
     Raises
     ------
@@ -457,21 +478,66 @@ def read_file(
         If it is missing or corrupt.
     """
     source = storage.open_input(path)
-    with _parquet(source, storage.uri, path) as file:
-        if check is not None:
-            check(file.schema_arrow)
-        present = set(file.schema_arrow.names)
-        names = [n for n in schema.names if n in present]
-        wanted = range(file.metadata.num_row_groups) if row_groups is None else row_groups
+    with _parquet(source, storage.uri, path, broken) as file:
         try:
+            found = file.schema_arrow
+            if check is not None:
+                check(found)
+            present = set(found.names)
+            names = [n for n in schema.names if n in present]
+            wanted = range(file.metadata.num_row_groups) if row_groups is None else row_groups
             expect_columns(source, file.metadata, wanted, set(names), at_once=True)
             if row_groups is None:
                 table = file.read(columns=names)
             else:
                 table = file.read_row_groups(list(row_groups), columns=names)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise corrupt(storage.uri, path, error) from error
+        except BROKEN as error:
+            raise (broken or corrupt)(storage.uri, path, error) from error
     return in_schema(table, schema)
+
+
+def read_progress(storage: Storage, path: str, schema: pa.Schema) -> pa.Table:
+    """Read a file of progress, or of what the log remembers, in the log's progress schema.
+
+    Parameters
+    ----------
+    storage : Storage
+    path : str
+    schema : pyarrow.Schema
+
+    Raises
+    ------
+    DataLossError
+        If it is missing.
+    LogDamagedError
+        If it is corrupt, a text in it is none, or rows have no stream or number: bytes of the file have changed.
+
+    Notes
+    -----
+    Cost: one pass over the texts, beside the reading.
+    """
+    table = read_file(storage, path, schema, broken=_broken_progress)
+    try:
+        table.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise _damaged(storage.uri, path, shown(str(error))) from error
+    for name in ("_stream", "_seq"):
+        if table[name].null_count:
+            raise _damaged(storage.uri, path, f"no {name} in {table[name].null_count} rows")
+    return table
+
+
+def _broken_progress(uri: str, path: str, error: Exception) -> StorageError:
+    return _damaged(uri, path, f"no valid Parquet: {shown(str(error))}")
+
+
+def _damaged(uri: str, path: str, found: str) -> LogDamagedError:
+    return LogDamagedError(
+        f"could not read progress of log {uri!r}: found file {path!r} damaged: {found}",
+        hint="restore the file from a copy of the log: bytes of it have changed",
+        context={"file": path, "path": uri},
+        determinate=True,
+    )
 
 
 def side_by_side(storage: Storage, read: Callable[[str], R], paths: Sequence[str]) -> list[R]:

@@ -11,6 +11,7 @@ Invariants
 3. A retainer that has expired blocks nothing. If since passes it, the same decision says so, for its reader's error.
    What a log keeps in any case (`Keep`) counts as one that never expires, and moves with the frontier.
 4. A decision is about one state: its commit excludes all others, and after a lost race it is made again.
+5. Of several runs of one query the one that began last has its retainer: an earlier one, that lives on, is refused.
 """
 
 from __future__ import annotations
@@ -174,6 +175,10 @@ class Retainer:
         When it blocks nothing any more, unless renewed before: microseconds since 1970, UTC.
     overrun : str
         By whom since was moved past it, and when, once that has happened; empty before.
+    run : str
+        Of several runs of its owner the one that has it; empty where all may move it.
+    turn : int
+        How many runs have begun with it.
     """
 
     name: str
@@ -181,6 +186,8 @@ class Retainer:
     owner: str
     expires: int
     overrun: str = ""
+    run: str = ""
+    turn: int = 0
 
     def is_alive(self, now: int) -> bool:
         """Return whether since may not pass it."""
@@ -461,6 +468,8 @@ def decide_retain(
     owner: str,
     expires: int,
     now: int,
+    run: str = "",
+    turn: int | None = None,
 ) -> Retention | None:
     """Decide about a retainer that is registered, moved or renewed; None if it says what is there already.
 
@@ -475,11 +484,16 @@ def decide_retain(
         Empty releases: nothing is needed any more.
     expires, now : int
         Microseconds since 1970.
+    run : str
+        Of the owner, where one of its runs alone may move the retainer; empty where all may.
+    turn : int or None
+        That of the run, once it has begun. None: it begins, and takes the retainer from those before it. A table that
+        was restored may have an earlier run's retainer again.
 
     Raises
     ------
     OwnershipError
-        If the name is another owner's, and alive.
+        If the name is another owner's, and alive; or if a later run has taken it.
     SinceViolationError
         If since has passed what is to be retained.
     """
@@ -493,11 +507,25 @@ def decide_retain(
             hint=f"choose another name, or release it first: it expires at {moment_text(before.expires)}",
             context={"path": path, "consumer": name, "owner": before.owner},
         )
+    others = before is not None and before.run not in ("", run)
+    if before is not None and others and run and turn is not None and before.turn >= turn:
+        msg = (
+            f"could not retain log {path!r} for consumer {name!r}: found it taken over by another run of the query, "
+            "which began later"
+        )
+        raise OwnershipError(
+            msg,
+            hint="let one of the two run: the one that begins last has the consumer; a query with a copied checkpoint "
+            "needs a consumerId of its own",
+            context={"path": path, "consumer": name, "owner": before.owner},
+        )
     if needed.is_empty:
         return None if before is None else _without(retention, name)
     if not may_read(retention.since, needed):
         raise passed(path, domain, retention, needed, what=f"retain log {path!r} for consumer {name!r}", consumer=name)
-    found = Retainer(name, needed, owner, expires)
+    if turn is None:
+        turn = 0 if before is None else before.turn + (1 if before.run != run else 0)
+    found = Retainer(name, needed, owner, expires, run=run, turn=turn)
     if found == before:
         return None
     retainers = MappingProxyType(dict(sorted({**retention.retainers, name: found}.items())))

@@ -44,7 +44,7 @@ class MemoryReader:
         STORAGES[self.key] = log.storage  # type: ignore[assignment]
         retained = None
         if options.consumer_id is not None:
-            retained = RetainedPosition(log.another, options.consumer_id, options.consumer_expiry, now=now)
+            retained = RetainedPosition(log.another, options.consumer_id, options.consumer_expiry, alone=True, now=now)
         self.planner: ReplayPlanner | None = ReplayPlanner(
             log.another(), options, self.layout, now=now, retained=retained
         )

@@ -5,15 +5,18 @@ from __future__ import annotations
 import gc
 import json
 import time
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, OwnershipError, SinceViolationError, StorageError
 from spark_timely.log import MemoryLog
-from spark_timely.log.log import create_log
+from spark_timely.log.log import create_log, open_log
 from spark_timely.log.retention import retention_of
 from spark_timely.testing import ManualClock
 from spark_timely.testing.driver import Checkpoint
@@ -121,6 +124,99 @@ def test_second_query_of_the_same_name_is_refused() -> None:
     assert values([drive(log, checkpoint=checkpoint, consumerId="report").run_one()]) == [[5]]
     identity = {json.loads(text).get("consumer") for text in checkpoint.offsets}
     assert len(identity) == 1
+
+
+def test_earlier_run_notices_a_copied_checkpoint() -> None:
+    clock = ManualClock()
+    log = make_log(clock=clock)
+    put(log, [1], 2)
+    checkpoint = Checkpoint()
+    first = drive(log, checkpoint=checkpoint, consumerId="report", now=clock)
+    first.run_one()
+    copied = Checkpoint(list(checkpoint.offsets), checkpoint.n_committed)
+    put(log, [3], 4)
+    copy = drive(log, checkpoint=copied, consumerId="report", now=clock)
+    assert values([copy.run_one()]) == [[3]]
+    clock.advance(61)
+    copy.run_one()
+    assert log.allow_compaction([4]) == Antichain.of(4)
+    # It would be refused for what since has passed, and nobody could say why.
+    for _ in range(2):
+        with pytest.raises(
+            OwnershipError,
+            match=r"could not retain log 'memory' for consumer 'report': found it taken over by another run of the "
+            r"query, which began later — hint: .*copied checkpoint needs a consumerId of its own",
+        ):
+            first.run_one()
+    put(log, [5], 6)
+    assert values([copy.run_one()]) == [[5]]
+    # A restart is a run that begins, and is not hindered: neither by one that died nor by one that lives.
+    assert values([drive(log, checkpoint=Checkpoint(list(copied.offsets), 2), consumerId="report").run_one()]) == [[5]]
+    with pytest.raises(OwnershipError, match="taken over by another run"):
+        copy.run_one()
+
+
+def test_run_that_began_is_not_moved_by_an_earlier_one() -> None:
+    clock = ManualClock()
+    log = make_log(clock=clock)
+    put(log, [1], 9)
+    earlier, later = (
+        RetainedPosition(log.another, "report", parse_duration("9 days"), alone=True, now=clock) for _ in range(2)
+    )
+    earlier.stand(Antichain.of(2), "me")
+    later.stand(Antichain.of(3), "me")
+    clock.advance(4 * DAY)
+    earlier.renew()
+    assert retained(log) == Antichain.of(3)
+    with pytest.raises(OwnershipError, match="taken over by another run"):
+        earlier.stand(Antichain.of(8), "me")
+    later.stand(Antichain.of(5), "me")
+    assert retained(log) == Antichain.of(5)
+    # Nor does it come back once the later one has let go.
+    log.release("report")
+    clock.advance(4 * DAY)
+    earlier.renew()
+    assert retained(log) is None
+
+
+def test_restored_table_gets_its_retainer_again(tmp_path: Path) -> None:
+    clock, path = ManualClock(), f"{tmp_path}/log"
+    log = create_log(path, PAYLOAD, minimum=(0,))
+    log.writer(owner="me").append(pa.table({"_time": [1], "v": [1]}), advance_to=9)
+    log.refresh()
+
+    def run() -> RetainedPosition:
+        return RetainedPosition(lambda: open_log(path), "report", parse_duration("7 days"), alone=True, now=clock)
+
+    def look(held: RetainedPosition) -> Antichain | None:
+        log.refresh()
+        held.stand(Antichain.of(2), "me", log)
+        return retained(log)
+
+    earlier, held, versions = run(), run(), [log.version]
+    for each in (earlier, held):
+        each.stand(Antichain.of(2), "me")
+        log.refresh()
+        versions.append(log.version)
+    # To before there was any, and to when an earlier run had it; seen by the query, and by the thread.
+    for version in versions[1::-1]:
+        DeltaTable(path).restore(version)
+        assert look(held) == Antichain.of(2)
+        DeltaTable(path).restore(version)
+        held.renew()
+        assert retained(log) == Antichain.of(2)
+    # Let go by hand it stays away until it is renewed.
+    log.release("report")
+    assert look(held) is None
+    clock.advance(4 * DAY)
+    assert look(held) == Antichain.of(2)
+    with pytest.raises(OwnershipError, match="taken over by another run"):
+        look(earlier)
+    DeltaTable(path).restore(versions[0])
+    log.refresh()
+    assert log.allow_compaction([5], by="the keeper") == Antichain.of(5)
+    with pytest.raises(SinceViolationError, match=r"consumer 'report': found since=\[5\], moved by the keeper"):
+        look(held)
 
 
 def test_query_that_died_before_its_first_offset_begins_again() -> None:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -16,6 +17,7 @@ from spark_timely.errors import (
     LogFormatError,
     NotBeyondError,
     OwnershipError,
+    RolledBackError,
     SinceViolationError,
 )
 from spark_timely.interop import CaptureReader, CdcImport, export_log
@@ -25,6 +27,7 @@ from spark_timely.log import Log, MemoryLog
 from spark_timely.log.cut import Cut, cut
 from spark_timely.log.files import format as formats
 from spark_timely.log.log import create_log, open_log
+from spark_timely.log.writer import StreamWriter
 from spark_timely.testing import ManualClock
 from spark_timely.time.antichain import Antichain
 from tests.unit.datasource.support import drive, read_all
@@ -266,6 +269,75 @@ def test_memory_that_another_program_deletes_is_missed(tmp_path: Path, event: st
         for ask in (handle.since, handle.messages, handle.retainers, lambda log=handle: log.allow_compaction([5])):
             with pytest.raises(LogDamagedError, match="although it has forgotten, or readers retain it"):
                 ask()
+
+
+def test_key_that_is_forgotten_is_refused_by_name() -> None:
+    log = MemoryLog.create(SCHEMA, minimum=(0,), merge_every=None)
+    writer = log.writer(owner="me")
+
+    def append(key: int, by: StreamWriter) -> bool:
+        rows = pa.table({"_time": [key], "v": [key]})
+        return by.append(rows, advance_to=key + 1, batch=key).committed
+
+    for key in (2, 4, 6, 8, 10):
+        append(key, writer)
+        writer.append(pa.table({"_time": [11], "v": [0]}))
+    log.allow_compaction([9])
+    log.compact(logical=True)
+    base = log.commit_of("main", log.bases()["main"])
+    assert base is not None
+    assert base.batch == 8
+    before = log.messages().num_rows
+    for by in (writer, log.another().writer(owner="me")):
+        # Given, or left out: that is not known any more, and nothing may come twice.
+        for key in (2, 3, 6, 7):
+            with pytest.raises(
+                SinceViolationError, match=rf"append batch={key} .* found no commit of this key, and tho"
+            ):
+                append(key, by)
+        with pytest.raises(RolledBackError, match="found batch=10 in it, and none of this key"):
+            append(9, by)
+        assert not append(10, by)
+    log.refresh()
+    assert log.messages().num_rows == before
+    # Keys end with their owner, also where the base is of the one before.
+    taken = log.writer(owner="you", takeover=True)
+    assert taken.append(pa.table({"_time": [12], "v": [0]}), batch=3).committed
+    with pytest.raises(RolledBackError, match="found batch=3 in it, and none of this key"):
+        taken.append(pa.table({"_time": [12], "v": [0]}), batch=2)
+
+
+def test_bytes_of_progress_that_changed_are_damage(tmp_path: Path) -> None:
+    log = create_log(str(tmp_path / "log"), SCHEMA, minimum=(0,))
+    writer = log.writer(owner="the owner")
+    for time in range(6):
+        writer.append(pa.table({"_time": [time], "v": [time]}), advance_to=time + 1)
+    log.allow_compaction([4])
+    log.compact(logical=True)
+    # The base: not the newest commit, which each handle reads.
+    (path,) = log.holders("main", log.bases()["main"])
+    file = tmp_path / "log" / path
+    whole = file.read_bytes()
+    asks = (lambda log: log.owners("main"), lambda log: log.verify(), lambda log: log.progress())
+    # A text; the names of columns, at the end of the file.
+    for text, bits, found in (
+        (b"the owner", 0x80, "no valid Parquet: .*CRC"),
+        (b"the owner", 0x01, "no valid Parquet: .*CRC"),
+        (b"_query", 0x80, "no valid Parquet: "),
+        (b"_seq", 0x01, "no _seq in . rows"),
+    ):
+        at = whole.index(text)
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ bits]) + whole[at + 1 :])
+        for ask in asks:
+            with pytest.raises(LogDamagedError, match=f"read progress of log .*: found file .* damaged: {found}"):
+                ask(open_log(log.path))
+    # Of a file from before there were checksums.
+    rows = pq.read_table(file)
+    text = pa.array([b"\x80"] * rows.num_rows, pa.binary()).view(pa.string())
+    pq.write_table(rows.set_column(rows.schema.get_field_index("_query"), "_query", text), file)
+    for ask in asks:
+        with pytest.raises(LogDamagedError, match=r"found file .* damaged: .*UTF8"):
+            ask(open_log(log.path))
 
 
 def test_cut_is_retained_in_all_logs_or_none(tmp_path: Path) -> None:

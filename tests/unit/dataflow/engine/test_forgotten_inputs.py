@@ -134,6 +134,24 @@ def test_inputs_keep_what_outputs_have_not_read(tmp_path: Path) -> None:
     assert len(log.retainers()) == 1  # complete: released
 
 
+def test_dataflow_refused_for_good_retains_nothing(tmp_path: Path) -> None:
+    log = create_log(str(tmp_path / "in"), SCHEMA, minimum=(0,))
+    writer = log.writer(owner="me")
+    writer.append(pa.table({"_time": [*range(25)], "n": [*range(25)]}), advance_to=25)
+    advance(log, tmp_path / "out")
+    log.allow_compaction([23])
+    writer.append(pa.table({"_time": [*range(25, 40)], "n": [*range(25, 40)]}), advance_to=40)
+    for _ in range(2):
+        with pytest.raises(SinceViolationError, match=r"found since=\[23\] in log"):
+            made_engine(log, tmp_path / "out", ManualClock()).advance(runner({log.path: {}, str(tmp_path / "out"): {}}))
+        log.refresh()
+        assert log.retainers() == {}
+    # One that begins waits for its first window, and keeps the log from since on.
+    made_engine(log, tmp_path / "other", ManualClock()).advance(runner({log.path: {}, str(tmp_path / "other"): {}}))
+    log.refresh()
+    assert [kept.needed for kept in log.retainers().values()] == [Antichain.of(23)]
+
+
 def test_input_that_cannot_be_written_is_read_all_the_same(
     tmp_path: Path, log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
