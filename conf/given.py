@@ -46,6 +46,7 @@ class SinkGiven(TypedDict, total=False):
     compression: Literal["zstd", "snappy", "gzip", "none"]
     auto_compact: Literal["inline", "off"]
     auto_vacuum: Literal["inline", "off"]
+    key_columns: NamesLike | None
     keep: DistanceLike | None
     keep_committed: DurationLike
     credential: str | None

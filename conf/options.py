@@ -220,6 +220,14 @@ class SinkOptions(Options):
         "no longer: a day, or what `delta.deletedFileRetentionDuration` says. `off`: only by `spark-timely vacuum`.",
         choices=("inline", "off"),
     )
+    key_columns: tuple[str, ...] = _option(
+        "keyColumns",
+        "names",
+        None,
+        "Of a collection that the query creates: columns by which merges and compaction order the updates of one time, "
+        "so that few bytes are read to find a key. A log keeps its key.",
+        empty=(),
+    )
     keep: Duration | None = _option(
         "keep",
         "distance",

@@ -16,7 +16,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -368,6 +368,7 @@ def roles_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | N
             minimum=None if minimum is None else np.array(minimum),
             kind="stream" if diff is None else "collection",
         )
+        form = _with_key(form, options, is_new=True)
         if statements:
             check_statement_columns(stated, form.domain)
         return ColumnRoles(form, tuple(arrow.names), times, diff, event, delta, minimum_known, (), statements)
@@ -376,10 +377,25 @@ def roles_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | N
         raise SchemaMismatchError(msg, hint="leave out diffColumn, or capture into a new log", context={"column": diff})
     if statements:
         check_statement_columns(stated, form.domain)
+    _with_key(form, options, is_new=False)
     sources, extra = _match(arrow, form, merge=options.merge_schema)
     if extra:
         form = form.extended(pa.schema([arrow.field(name) for name in extra]))
     return ColumnRoles(form, (*sources, *extra), times, diff, event, delta, minimum_known, tuple(extra), statements)
+
+
+def _with_key(form: LogFormat, options: SinkOptions, *, is_new: bool) -> LogFormat:
+    """Return the format of a new log with the key that the query asks for; refuse another than an old one has."""
+    if not options.key_columns:
+        return form
+    try:
+        key = form.check_key(options.key_columns)
+    except InvalidUsageError as error:
+        raise InvalidOptionError(error.message, hint=error.hint, context={"option": "keyColumns"}) from error
+    if not is_new and key != form.key:
+        found = f"option 'keyColumns' for a log whose key is {','.join(form.key) or 'none'!r}"
+        raise _conflict(found, "leave it out, or capture into a new log: a log keeps its key", "keyColumns")
+    return replace(form, key=key)
 
 
 def _match(arrow: pa.Schema, form: LogFormat, *, merge: bool) -> tuple[tuple[str | None, ...], list[str]]:

@@ -422,6 +422,7 @@ def _create(plan: CapturePlan) -> Log:
         minimum=np.array(form.domain.minimum),
         kind=form.kind,
         streams=options.streams,
+        key=form.key,
         keep=None if options.keep is None else options.keep.text,
         keep_committed=options.keep_committed.text,
         exist_ok=True,

@@ -275,6 +275,7 @@ def _merge_data(states: StreamStates, index: FileIndex, event: str, target: int,
         domain=form.domain,
         event=event,
         target_file_size=2 * target,
+        key=form.key,
         narrow=False,
     )
     return replace_files(states.store, index, new, patience)

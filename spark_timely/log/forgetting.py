@@ -339,6 +339,7 @@ def _write(store: Store, table: pa.Table, index: FileIndex, target: int, *, stem
         seq=int(index.seq_hi.max()),
         domain=store.format.domain,
         target_file_size=2 * target,
+        key=store.format.key,
         narrow=False,
     )
 

@@ -806,6 +806,30 @@ def test_entry_with_an_unflushed_name_leaves_the_commit_unclear(path: Path, monk
     assert open_log(path).verify().messages == 7
 
 
+@pytest.mark.parametrize("gone", ["entry", "folder"])
+def test_entries_tidied_away_while_others_flush_are_no_error(
+    path: Path, gone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: Log = filled(path)
+    flush = FileStorage.flush
+    calls: list[int] = []
+
+    def behind(storage: FileStorage, paths: Any, **options: Any) -> None:
+        calls.append(len(paths))
+        if len(calls) == 1:
+            first = next_entry(path).parent / entries(path)[0]
+            first.unlink() if gone == "entry" else shutil.rmtree(first.parent)
+        flush(storage, paths, **options)
+
+    monkeypatch.setattr(FileStorage, "flush", behind)
+    if gone == "entry":
+        log.store.flush()
+        assert calls == [calls[0], calls[0] - 1]
+    else:
+        with pytest.raises(StorageError, match="could not flush"):
+            log.store.flush()
+
+
 def test_only_a_refused_commit_says_the_table_is_unwritable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = create_log(path, VALUES, minimum=(0,))
     real = DeltaStore._put

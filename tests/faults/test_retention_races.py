@@ -233,8 +233,8 @@ def test_decisions_that_do_not_exclude_are_found(mutant: str, tmp_path: Path) ->
         for turn in range(20):
             judge("stream", 1, run(tmp_path / str(turn), "stream", 1, seed=turn, seconds=5.0, mutant=mutant))
 
-    # Two states of one number say themselves that they are not one, to whoever reads them first.
-    with pytest.raises((AssertionError, RuntimeError), match=r"has passed|since went back|found \d of \d retainers"):
+    # A process may notice it first, from the number of retainers.
+    with pytest.raises((AssertionError, RuntimeError), match=r"has passed|since went back|found \d+ of \d+ retainers"):
         some_runs()
 
 

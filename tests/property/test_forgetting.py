@@ -58,13 +58,18 @@ class World:
     kind, arity, rng
     folder : Path, optional
         Where it is on a disk, for other engines to rewrite it too; in memory unless given.
+    keyed : bool
+        Whether compaction orders rows by their value.
     """
 
-    def __init__(self, kind: str, arity: int, rng: random.Random, folder: Path | None = None) -> None:
+    def __init__(
+        self, kind: str, arity: int, rng: random.Random, folder: Path | None = None, *, keyed: bool = False
+    ) -> None:
         self.kind, self.arity, self.rng = kind, arity, rng
         self.columns = ["_time"] if arity == 1 else [f"_time_{i}" for i in range(arity)]
         facts: dict[str, Any] = {"times": ("long",) * arity, "minimum": (0,) * arity, "kind": kind}
         facts |= {"streams": len(STREAMS), "merge_every": rng.choice([None, 2, 3])}
+        facts["key"] = "v" if keyed else ()
         schema = pa.schema([("v", pa.int64())])
         self.on_disk = folder is not None
         self.log: Any = (
@@ -212,8 +217,8 @@ def check_answers(world: World, log: Log) -> None:
         assert {row["v"]: row["_diff"] for row in log.snapshot(list(at)).to_pylist()} == wanted
 
 
-def run_answers(kind: str, arity: int, rng: random.Random, folder: Path | None = None) -> None:
-    world = World(kind, arity, rng, folder)
+def run_answers(kind: str, arity: int, rng: random.Random, folder: Path | None = None, *, keyed: bool = False) -> None:
+    world = World(kind, arity, rng, folder, keyed=keyed)
     for _ in range(rng.randrange(4, 25)):
         world.step()
         if rng.random() < 0.3:
@@ -244,7 +249,7 @@ def test_answers_of_a_log_that_forgets(kind: str, arity: int, rng: random.Random
 @arities
 @pytest.mark.parametrize("seed", range(200 if os.environ.get("SPARK_TIMELY_LONG") else 3))
 def test_answers_of_a_log_that_others_rewrite_too(kind: str, arity: int, seed: int, tmp_path: Path) -> None:
-    run_answers(kind, arity, random.Random(seed), tmp_path)
+    run_answers(kind, arity, random.Random(seed), tmp_path, keyed=kind == "collection" and seed % 2 == 0)
 
 
 class Consumer:
@@ -407,5 +412,5 @@ def run_many(seeds: int) -> None:
 )
 def test_wrong_rules_are_found(mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
         run_many(300)

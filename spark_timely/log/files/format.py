@@ -159,6 +159,12 @@ _SAME: dict[pa.DataType, pa.DataType] = {
 }
 
 
+def _has_one_order(type_: pa.DataType) -> bool:
+    """Whether all engines agree which of two values of a type is greater."""
+    kinds = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_boolean, pa.types.is_date, pa.types.is_timestamp)
+    return any(is_one(type_) for is_one in (*kinds, pa.types.is_string, pa.types.is_binary))
+
+
 def _has_local_timestamps(type_: pa.DataType) -> bool:
     if pa.types.is_timestamp(type_):
         return type_.tz is None
@@ -382,6 +388,9 @@ class LogFormat:
     version : int
     merged : tuple of str
         Payload columns that came after the log was made. Whoever does not know of them leaves them out.
+    key : tuple of str
+        Payload columns by which compaction orders the updates of one time; empty: none. A matter of layout alone:
+        rows of one key may be many, and no answer hangs on it.
 
     Examples
     --------
@@ -395,6 +404,7 @@ class LogFormat:
     payload: pa.Schema
     version: int = FORMAT_VERSION
     merged: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
     _cache: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -405,13 +415,14 @@ class LogFormat:
         times: str | Sequence[str] = ("long",),
         minimum: object | None = None,
         kind: LogKind = "stream",
+        key: str | Sequence[str] = (),
     ) -> LogFormat:
         """Return the format for a payload, checked.
 
         Raises
         ------
         InvalidUsageError
-            If kind, times or minimum are none.
+            If kind, times or minimum are none, or the log cannot have such a key.
         SchemaMismatchError
             If a payload column has a reserved name, a name or type that a Delta table cannot have, or
             the name of another one.
@@ -440,7 +451,7 @@ class LogFormat:
         fields = [pa.field(f.name, canonical_type(f.type, f.name), f.nullable) for f in schema]
         form = cls(domain, kind, pa.schema(fields))
         form.check_names(schema.names)
-        return form
+        return replace(form, key=form.check_key(key))
 
     def check_names(self, names: Sequence[str]) -> None:
         """Refuse payload columns that a log cannot have.
@@ -465,6 +476,49 @@ class LogFormat:
                 continue
             msg = f"could not use a payload column: found {found}"
             raise SchemaMismatchError(msg, hint=hint, context={"column": name})
+
+    def check_key(self, key: object) -> tuple[str, ...]:
+        """Return the names of the payload columns of a key, as the log spells them.
+
+        Parameters
+        ----------
+        key : str or sequence of str
+            Names; case does not count. Empty: no key.
+
+        Raises
+        ------
+        InvalidUsageError
+            If the log is of events, which have no key; if there is no such column, one comes twice, or its values have
+            no order that all engines share: floats, and what has fields or elements.
+
+        Examples
+        --------
+        >>> form = LogFormat.build(pa.schema([("id", pa.int64()), ("x", pa.float64())]), kind="collection")
+        >>> form.check_key("ID")
+        ('id',)
+        """
+        names = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, Iterable) else (key,)
+        folded = {field.name.lower(): field for field in self.payload}
+        found: list[str] = []
+        for name in names:  # some
+            column = folded.get(name.lower()) if isinstance(name, str) else None
+            if self.kind != "collection":
+                problem, hint = f"a log of kind {self.kind!r}", "leave it out, or give kind='collection'"
+            elif column is None:
+                problem, hint = "no such column", f"name columns of the log: {shown(self.payload.names)}"
+            elif column.name in found:
+                problem, hint = "the column twice", "name each column once"
+            elif not _has_one_order(column.type):
+                problem, hint = (
+                    f"type {str(column.type)!r}",
+                    "choose columns of integers, text, bytes, dates or timestamps",
+                )
+            else:
+                found.append(column.name)
+                continue
+            msg = f"could not order a log by key={shown(name)}: found {problem}"
+            raise InvalidUsageError(msg, hint=hint)
+        return tuple(found)
 
     def extended(self, columns: pa.Schema) -> LogFormat:
         """Return the format with further payload columns, which may be null; those it has stay as they are.
@@ -638,8 +692,9 @@ class LogFormat:
     def facts(self) -> str:
         """Return the facts of the log as JSON, as kept under `timely.log`."""
         nullable = {f.name: f.nullable for f in self.declared}
+        key = {"key": list(self.key)} if self.key else {}
         return json.dumps(
-            {"version": self.version, "kind": self.kind, **self.domain.to_json(), "nullable": nullable},
+            {"version": self.version, "kind": self.kind, **self.domain.to_json(), "nullable": nullable, **key},
             sort_keys=True,
             ensure_ascii=False,
         )
@@ -710,7 +765,11 @@ class LogFormat:
         ]
         # Adding columns leaves the facts as they are: whatever they do not name came later.
         merged = tuple(f.name for f in payload if f.name not in nullable) if "nullable" in facts else ()
-        return cls(domain, kind, pa.schema(payload), version, merged, {"table": bare.table_fields})
+        form = cls(domain, kind, pa.schema(payload), version, merged, _cache={"table": bare.table_fields})
+        try:
+            return replace(form, key=form.check_key(facts.get("key", ())))
+        except InvalidUsageError as error:
+            raise _unreadable_facts(path, text) from error
 
 
 def _unreadable_facts(path: str, found: object) -> LogFormatError:

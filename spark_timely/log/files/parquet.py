@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 ROW_GROUP_ROWS = 128 * 1024
+# Of a log with a key: what is read to find one.
+_KEYED_ROW_GROUP_ROWS = 16 * 1024
 TARGET_FILE_BYTES = 128 * 1024 * 1024
 CODECS = ("zstd", "snappy", "gzip", "brotli", "lz4", "none")
 # About how much smaller rows are in a file than in memory.
@@ -163,7 +165,8 @@ def write_data_files(
     event: str = "message",
     target_file_size: int = TARGET_FILE_BYTES,
     compression: str = "zstd",
-    row_group_rows: int = ROW_GROUP_ROWS,
+    row_group_rows: int | None = None,
+    key: Sequence[str] = (),
     narrow: bool = True,
     begun: list[str] | None = None,
     job: str = "",
@@ -188,8 +191,10 @@ def write_data_files(
         Bytes after which a new file is begun, at the end of a row group.
     compression : str
         Codec of Parquet.
-    row_group_rows : int
-        Rows above which a row group is cut.
+    row_group_rows : int, optional
+        Rows above which a row group is cut; fewer where there is a key.
+    key : sequence of str
+        Columns by which rows of one time are ordered, null last; none: they stay in their order.
     narrow : bool
         Whether to keep files of messages narrow in time, at the price of some more.
     begun : list of str, optional
@@ -214,7 +219,13 @@ def write_data_files(
     if table.num_rows == 0:
         return []
     times = as_times(times, domain.arity)
-    if not is_sorted(times):
+    if row_group_rows is None:
+        row_group_rows = _KEYED_ROW_GROUP_ROWS if key else ROW_GROUP_ROWS
+    if key:
+        by = [(name, "ascending") for name in (*domain.columns, *key)]
+        ranks = pc.sort_indices(table, sort_keys=by)
+        table, times = table.take(ranks), times[ranks.to_numpy()]
+    elif not is_sorted(times):
         order = lexsort(times)
         table, times = table.take(order), times[order]
     apart = narrow_cuts(times, table.nbytes // _COMPRESSION) if narrow and event == "message" else []

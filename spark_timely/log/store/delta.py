@@ -889,16 +889,21 @@ class DeltaStore:
     def _flush_entries(self, first: int) -> None:
         if not self.storage.local:
             return
-        paths, version = ["_delta_log"], first
-        while version <= self.version or self.storage.exists(entry_path(version)):  # as many turns as entries
-            if self.storage.exists(entry_path(version)):
-                paths.append(entry_path(version))
-            version += 1
-        try:
-            self.storage.flush(paths)
-        except StorageError as error:
-            # What was written is there, and may stay.
-            raise StorageError(error.message, hint=error.hint, context={"path": self.path}) from error
+        while True:  # once more where another process has just tidied some away, behind a checkpoint that it flushed
+            paths, version = ["_delta_log"], first
+            while version <= self.version or self.storage.exists(entry_path(version)):  # as many turns as entries
+                if self.storage.exists(entry_path(version)):
+                    paths.append(entry_path(version))
+                version += 1
+            try:
+                self.storage.flush(paths)
+            except StorageError as error:
+                gone = [path for path in paths if not self.storage.exists(path)]
+                if not gone or gone[0] == paths[0]:
+                    # What was written is there, and may stay.
+                    raise StorageError(error.message, hint=error.hint, context={"path": self.path}) from error
+            else:
+                return
 
     def _handle(self) -> DeltaTable:
         """Return a handle of delta-rs on the snapshot."""
