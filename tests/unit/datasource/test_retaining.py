@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,42 @@ def test_run_that_began_is_not_moved_by_an_earlier_one() -> None:
     clock.advance(4 * DAY)
     earlier.renew()
     assert retained(log) is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_run_that_began_last_is_never_overrun(seed: int) -> None:
+    rng, clock = random.Random(seed), ManualClock()
+    log = make_log(clock=clock)
+    put(log, [1], 1000)
+    runs: list[tuple[RetainedPosition, int]] = []
+    n_refused = 0
+    for _ in range(60):
+        clock.advance(rng.choice([1, 70, DAY]))
+        log.refresh()
+        what = rng.choice(["begin", "move", "move", "look", "forget", "renew"])
+        if what == "begin":
+            # As after a restart, or of a checkpoint that was copied a while ago.
+            at = max(log.since().elements[0][0], (runs[-1][1] if runs else 0) - rng.randrange(5))
+            runs.append((RetainedPosition(log.another, "report", parse_duration("9 days"), alone=True, now=clock), at))
+            runs[-1][0].stand(Antichain.of(at), "me", log)
+        elif what == "move" and runs:
+            held, at = runs[-1]
+            runs[-1] = held, at + rng.randrange(10)
+            held.stand(Antichain.of(runs[-1][1]), "me", log)
+        elif what == "look" and len(runs) > 1:
+            held, at = rng.choice(runs[:-1])
+            with pytest.raises(OwnershipError, match="taken over by another run"):
+                held.stand(Antichain.of(at + rng.randrange(50)), "me", log)
+            n_refused += 1
+        elif what == "forget":
+            log.allow_compaction([rng.randrange(1000)])
+        elif what == "renew":
+            for held, _at in runs:
+                held.renew()
+        if runs:
+            log.refresh()
+            assert log.since().less_equal(runs[-1][1:]), "the run that began last was overrun"
+    assert n_refused or len(runs) < 2
 
 
 def test_restored_table_gets_its_retainer_again(tmp_path: Path) -> None:
