@@ -503,7 +503,8 @@ def _print_written(written: list[Exported], console: Console) -> bool:
             )
         )
     first = written[0]
-    console.line(printable(f"types: --time {shlex.quote(first.time)} --record {shlex.quote(first.record)}"))
+    words = ["--time", first.time, "--record", first.record, *first.options]
+    console.line(printable(f"types: {shlex.join(words)}"))
     return True
 
 

@@ -39,7 +39,7 @@ from spark_timely.interop.importing import CaptureTypes, import_owner
 from spark_timely.interop.jsonl import chunk_lines
 from spark_timely.interop.layout import Offsets, TimeLayout, time_text_of
 from spark_timely.interop.schema import columns_of, parse_type, type_text
-from spark_timely.interop.stamps import STAMP, stamp_keys, stamps_of
+from spark_timely.interop.stamps import STAMP, are_updates, stamp_keys, stamps_of
 from spark_timely.interop.writer import CaptureEncoder
 from spark_timely.log import Log
 from spark_timely.log.files.parquet import file_times, open_parquet, read_file
@@ -63,6 +63,8 @@ class Exported:
     events, records, size_bytes : int
     time, record : str
         The types, as an import takes them.
+    options : tuple of str
+        What else an import to the same contents is given, as on the command line.
     """
 
     path: str
@@ -71,6 +73,7 @@ class Exported:
     size_bytes: int
     time: str = ""
     record: str = ""
+    options: tuple[str, ...] = ()
 
 
 def default_types(log: Log, selection: Selection | None = None) -> CaptureTypes:
@@ -215,7 +218,8 @@ def export_log(
         needed.append(STAMP)
     with WholeFiles(f"log {log.path!r}", folder, [f"{name}_w{i}.{suffix}" for i in range(files)]) as whole:
         outputs = [
-            CaptureOutput(path, file, encoder, types) for path, file in zip(whole.paths, whole.files, strict=True)
+            CaptureOutput(path, file, encoder, types, _import_options(log, types, version, stamped=stamped))
+            for path, file in zip(whole.paths, whole.files, strict=True)
         ]
         dealt = 0
         for low, high in stretches(counts, stretch_rows):
@@ -237,6 +241,18 @@ def export_log(
             output.move(left)
         whole.finish()
     return [output.written() for output in outputs]
+
+
+def _import_options(log: Log, types: CaptureTypes, version: TimelyVersion, *, stamped: bool) -> tuple[str, ...]:
+    """Return what an import of the captures needs besides their types: bytes do not say it, or types say otherwise."""
+    options = ["--timely", version]
+    if stamped and version == "0.32":
+        options += ["--stamps", "column"]
+    imports = _imports(log)
+    at_own_times = bool(imports) and all(each.are_updates for each in imports)
+    if version == "0.32" and not at_own_times and are_updates(types.time, types.record, "auto"):
+        options += ["--updates", "no"]
+    return tuple(options)
 
 
 def chosen_types(log: Log, types: CaptureTypes | None, selection: Selection) -> CaptureTypes:
@@ -418,8 +434,16 @@ def rows_between(
 class CaptureOutput:
     """One capture that is being written."""
 
-    def __init__(self, path: Path, file: BinaryIO, encoder: CaptureEncoder, types: CaptureTypes) -> None:
+    def __init__(
+        self,
+        path: Path,
+        file: BinaryIO,
+        encoder: CaptureEncoder,
+        types: CaptureTypes,
+        options: tuple[str, ...] = (),
+    ) -> None:
         self.path = path
+        self.options = options
         self.file = file
         self.encoder = encoder
         self.types = types
@@ -501,7 +525,7 @@ class CaptureOutput:
     def written(self) -> Exported:
         """Return what was written."""
         types = (type_text(self.types.time), type_text(self.types.record))
-        return Exported(str(self.path), self.events, self.records, self.size_bytes, *types)
+        return Exported(str(self.path), self.events, self.records, self.size_bytes, *types, self.options)
 
 
 def _runs(at: IntArray, keys: Offsets | None) -> Offsets:

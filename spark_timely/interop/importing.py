@@ -23,6 +23,7 @@ Invariants
 
 from __future__ import annotations
 
+import os
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -36,8 +37,8 @@ import pyarrow.compute as pc
 
 from spark_timely.errors import (
     CaptureFormatError,
+    ClosedError,
     InvalidUsageError,
-    LogFormatError,
     OwnershipError,
     RolledBackError,
     SchemaMismatchError,
@@ -239,7 +240,7 @@ def check_log(log: Log, types: CaptureTypes) -> None:
 
     Raises
     ------
-    SchemaMismatchError, LogFormatError
+    SchemaMismatchError
     """
     wanted = types.layout.domain
     if log.kind != "stream" or (log.domain.types, log.domain.minimum) != (wanted.types, wanted.minimum):
@@ -261,9 +262,6 @@ def check_log(log: Log, types: CaptureTypes) -> None:
             hint=f"import into a log with columns {shown(fields)}, or declare another type: records are now"
             f" {type_text(types.record)}",
         )
-    if log.format.merged:
-        msg = f"could not import into log {log.path!r}: found columns {shown(log.format.merged)} that came later"
-        raise LogFormatError(msg, hint="import into a log of its own")
 
 
 COMMIT_BYTES = 32 << 20
@@ -627,6 +625,7 @@ class StreamImport:
             position=self._mark.position,
             event=self._mark.events,
             checksum=self._mark.checksum,
+            name=self.name,
         )
 
     def _take(self, source: Source, again: Callable[[], bool]) -> Imported:
@@ -652,7 +651,9 @@ class StreamImport:
                 n_bytes += int(chunk.positions[-1] - chunk.positions[0])
                 n_rows += chunk.n_records
                 late = self._max_delay_s is not None and self._clock() - since >= self._max_delay_s
-                if n_bytes >= self._commit_bytes or n_rows >= COMMIT_ROWS or late:
+                # Dead letters that follow the close go into its commit: nothing can be appended behind that.
+                waits = self._unstamped == "dead-letter" and self._counts.frontier.is_empty
+                if (n_bytes >= self._commit_bytes or n_rows >= COMMIT_ROWS or late) and not waits:
                     yield pending
                     pending, n_bytes, n_rows, since = [], 0, 0, self._clock()
         except BaseException as error:
@@ -664,7 +665,29 @@ class StreamImport:
         if pending:
             yield pending
 
+    def _is_after_close(self, stretch: list[tuple[CaptureChunk, Placed]]) -> bool:
+        """Whether there is nothing to append of what came behind the close: records without a time that are left out.
+
+        Raises
+        ------
+        ClosedError
+            If they are to be set apart.
+        """
+        n_dead = sum(each.dead.num_rows for _, each in stretch if each.dead is not None)
+        if n_dead:
+            msg = (
+                f"could not set {n_dead} records of {shown(self.name)} apart: found stream {self.stream!r} closed when"
+                " they came"
+            )
+            raise ClosedError(
+                msg, hint="leave them out: --unstamped drop; or import the whole capture into another stream"
+            )
+        return all(not each.times.shape[0] and not chunk.progress_deltas.shape[0] for chunk, each in stretch)
+
     def _commit(self, stretch: list[tuple[CaptureChunk, Placed]], reader: CaptureReader) -> None:
+        if self.closed and self._is_after_close(stretch):
+            self._dropped += sum(each.dropped for _, each in stretch)
+            return
         state = self.open()
         log = self._log
         assert log is not None
@@ -675,7 +698,7 @@ class StreamImport:
         # Messages first, then the progress: see the head of this module.
         files: list[DataFile] = []
         if times.shape[0]:
-            payload = conform(pa.Table.from_batches([each.records for each in placed]), log.format.payload)
+            payload = _in_columns(log, pa.Table.from_batches([each.records for each in placed]))
             files = write_data_files(
                 log.storage,
                 message_table(log.format, payload, times, self.stream, state.seq + 1),
@@ -740,12 +763,20 @@ def _without_time(dropped: int, dead: int) -> str:
     return "".join(f", {part}" for part in parts)
 
 
+def _in_columns(log: Log, rows: pa.Table) -> pa.Table:
+    """Return records with the log's columns: those that others have added since it was made are null."""
+    form = log.format
+    for name in form.merged:  # some
+        rows = rows.append_column(name, pa.nulls(rows.num_rows, form.payload.field(name).type))
+    return conform(rows, form.payload)
+
+
 def _dead_files(log: Log, parts: list[pa.RecordBatch], stream: str, seq: int) -> list[DataFile]:
     """Write dead letters: records without a time, which get the least there is, since a letter has one."""
     if not parts:
         return []
     form = log.format
-    payload = conform(pa.Table.from_batches(parts), form.payload)
+    payload = _in_columns(log, pa.Table.from_batches(parts))
     n = payload.num_rows
     times = np.tile(np.array(log.domain.minimum, np.int64), (n, 1))
     table = message_table(form, payload, times, stream, seq)
@@ -815,7 +846,8 @@ def _misfit(path: str, types: CaptureTypes, timely: TimelyVersion, *, json_lines
     with GrowingFile(path) as file:
         source = JsonLines(file, types.time, types.record, timely=timely) if json_lines else file
         try:
-            for _ in CaptureReader(source, time=types.time, record=types.record, timely=timely):
+            name = os.path.basename(path)
+            for _ in CaptureReader(source, time=types.time, record=types.record, timely=timely, name=name):
                 pass
         except CaptureFormatError as error:
             return error

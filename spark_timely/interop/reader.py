@@ -54,6 +54,7 @@ MAX_EVENT_BYTES = 256 << 20
 _FIXED_CHUNK = 4 << 20  # a quarter of that costs two fifths more per record: calls of numpy; twice that gains nothing
 _CHUNK = 2 << 20  # what has no fixed width is found in all events of a chunk in step: the more the better
 _MOST_EMPTY = 1 << 20
+_MOST_CHANGE = 1 << 40
 _MOST_UNITS = 256
 """Times of no bytes, those of type (), in a stamp: each takes eight bytes of memory, and an event has 28 or more."""
 _TRIED = 8
@@ -154,6 +155,8 @@ class CaptureReader:
         Longest event; a longer one is refused.
     checksum : int, optional
         CRC-32 of what came before `position`, to be carried on; none is kept unless it is given.
+    name : str, optional
+        What the capture is called, for errors.
 
     Attributes
     ----------
@@ -191,8 +194,10 @@ class CaptureReader:
         chunk_bytes: int | None = None,
         max_event_bytes: int = MAX_EVENT_BYTES,
         checksum: int | None = None,
+        name: str | None = None,
     ) -> None:
         self._source = source
+        self._called = "a capture" if name is None else f"capture {shown(name)}"
         self.times = time_layout(time)
         self.record = parse_type(record) if isinstance(record, str) else record
         self.schema = arrow_schema(self.record)
@@ -267,7 +272,7 @@ class CaptureReader:
     def _wrong(self, fault: Fault, starts: list[int]) -> CaptureFormatError:
         i = max(0, bisect_right(starts, fault.at) - 1)
         event, place = self.event + i, self.position + fault.at
-        msg = f"could not read a capture at event={event}, byte={place}: found {fault.found}"
+        msg = f"could not read {self._called} at event={event}, byte={place}: found {fault.found}"
         context = {"begins": self.position + starts[i]}
         return CaptureFormatError(msg, hint=fault.hint, context=context, event=event, position=place)
 
@@ -291,9 +296,16 @@ class CaptureReader:
         width = self.times.width + 8
         entries = read_counts(body, at, ends, width)
         self._check_left(at + 8 + entries * width, ends)
-        places = Places.of(spread(at + 8, entries, bounds_of(entries), width))
+        starts = spread(at + 8, entries, bounds_of(entries), width)
+        places = Places.of(starts)
         times = self.times.read(body, places)
-        return times, body.take(np.dtype("<i8"), places.shift(self.times.width)), entries
+        deltas = body.take(np.dtype("<i8"), places.shift(self.times.width))
+        # Their sums, as far as a capture goes, then fit 64 bits.
+        check(
+            (deltas > _MOST_CHANGE) | (deltas < -_MOST_CHANGE),
+            lambda i: Fault(starts[i] + self.times.width, f"a change of {deltas[i]} capabilities"),
+        )
+        return times, deltas, entries
 
     def _times(self, body: Body, at: Offsets, ends: Offsets) -> tuple[IntArray, None, Offsets]:
         """Return the times of messages, and where each ends."""

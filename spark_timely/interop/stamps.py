@@ -55,7 +55,8 @@ def are_updates(time: Type, record: Type, updates: Updates) -> bool:
     ----------
     time, record : Type
     updates : str
-        ``yes`` or ``no`` where that is declared; ``auto`` takes ``(data, time, i64)`` for updates.
+        ``yes`` or ``no`` where that is declared; ``auto`` takes the tuple ``(data, time, i64)`` for updates, as
+        differential has them, and nothing whose fields have names.
 
     Raises
     ------
@@ -74,7 +75,7 @@ def are_updates(time: Type, record: Type, updates: Updates) -> bool:
         return False
     like = (
         isinstance(record, Record)
-        and record.kind in ("tuple", "struct")
+        and record.kind in (("tuple",) if updates == "auto" else ("tuple", "struct"))
         and len(record.items) == 3
         and _leaves(record.items[1]) == _leaves(time) is not None
         and record.items[2] in ([Scalar("i64")] if updates == "auto" else _DIFFS)

@@ -8,9 +8,18 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from spark_timely.errors import CaptureFormatError, InvalidUsageError, OwnershipError, UnheldCapabilityError
+from spark_timely.errors import (
+    CaptureFormatError,
+    ClosedError,
+    InvalidUsageError,
+    OwnershipError,
+    ProtocolError,
+    UnheldCapabilityError,
+)
+from spark_timely.interop.exporting import export_log
 from spark_timely.interop.importing import CaptureTypes, StreamImport, found_version, import_owner
 from spark_timely.interop.jsonl import JsonLines, chunk_lines
 from spark_timely.interop.reader import CaptureReader
@@ -430,3 +439,124 @@ def test_json_lines_with_stamps_are_imported(tmp_path: Path) -> None:
         StreamImport(log_of(types), "w", types, name="x", unstamped="drop").take_file(
             str(path), wrap=lambda file: JsonLines(file, "u64", "u64", timely="0.32")
         )
+
+
+# Behind the close ---------------------------------------------------------------------------------
+
+CLOSED: list[Any] = [([0], [1]), {0: -1}]
+BEHIND: list[Any] = [([], [n, n]) for n in range(2000)]
+
+
+class Slow(io.BytesIO):
+    """Gives a few bytes at once, so that each event could be a commit."""
+
+    def readinto(self, buffer: Any) -> int:
+        return super().readinto(memoryview(buffer)[:200])
+
+
+@pytest.mark.parametrize("unstamped", ["drop", "dead-letter"])
+def test_records_without_a_time_may_follow_the_close(unstamped: Any) -> None:
+    types = types_of()
+    log, data = log_of(types), data_of([*CLOSED, *BEHIND], types)
+    task = StreamImport(log, "w", types, name="x", unstamped=unstamped, commit_bytes=1)
+    done = task.take_whole(Slow(data))
+    assert (done.closed, done.new_records) == (True, 1)
+    assert (done.dropped, done.dead) == ((4000, 0) if unstamped == "drop" else (0, 4000))
+    assert log.dead().num_rows == done.dead
+    again = StreamImport(log, "w", types, name="x", unstamped=unstamped).take_whole(io.BytesIO(data))
+    assert (again.new_records, again.dead, log.dead().num_rows) == (0, 0, done.dead)
+    assert log.verify().legal
+
+
+def test_records_without_a_time_that_come_after_a_closed_import(tmp_path: Path) -> None:
+    types, file = types_of(), tmp_path / "x.bin"
+    file.write_bytes(data_of(CLOSED, types))
+    log = log_of(types)
+    assert StreamImport(log, "w", types, name="x").take_file(str(file)).closed
+    file.write_bytes(data_of([*CLOSED, *BEHIND[:3]], types))
+    version = log.version
+    with pytest.raises(ClosedError, match=r"could not set 6 records of 'x' apart: .* — hint: leave them out"):
+        StreamImport(log, "w", types, name="x", unstamped="dead-letter").take_file(str(file))
+    done = StreamImport(log, "w", types, name="x", unstamped="drop").take_file(str(file))
+    assert (done.dropped, done.new_records, log.version) == (6, 0, version)
+    # A message with a time, and progress, are refused as before.
+    for event, error in ((([0], [1]), UnheldCapabilityError), ({7: 1}, ProtocolError)):
+        file.write_bytes(data_of([*CLOSED, event], types))
+        with pytest.raises(error):
+            StreamImport(log, "w", types, name="x", unstamped="drop").take_file(str(file))
+    assert log.version == version
+
+
+@pytest.mark.parametrize("change", [1 << 62, -(1 << 62), (1 << 40) + 1, -(1 << 63)])
+def test_changes_of_counts_that_could_wrap_are_refused(change: int) -> None:
+    types = types_of()
+    log, data = log_of(types), data_of([([0], [1]), {0: change}], types)
+    with pytest.raises(CaptureFormatError, match=rf"event=1, byte={len(data) - 8}: found a change of {change} cap"):
+        StreamImport(log, "w", types, name="x").take_whole(io.BytesIO(data))
+    assert not log.streams()
+
+
+# What an import of an export is given ------------------------------------------------------------
+
+TRIPLE = "(u64, u64, i64)"
+
+
+def exported(log: Any, folder: Path, version: Any) -> tuple[Any, CaptureTypes]:
+    """Return what was written, and the types that it says it is to be imported by."""
+    (done,) = export_log(log, folder, timely=version)
+    words = iter(done.options)
+    given = {name.removeprefix("--"): value for name, value in zip(words, words, strict=True)}
+    return done, CaptureTypes.parse(done.time, done.record, **given)
+
+
+@pytest.mark.parametrize("version", ["0.31", "0.32"])
+@pytest.mark.parametrize(
+    ("first", "event"),
+    [
+        ({"record": TRIPLE, "timely": "0.31"}, (3, [(1, 7, 1), (2, 9, 1)])),
+        ({"record": TRIPLE, "updates": "no"}, ([3], [(1, 7, 1), (2, 9, 1)])),
+        ({"record": TRIPLE}, ([3], [(1, 7, 1), (2, 9, 1)])),
+        ({"record": "(u64, u64, i32)", "updates": "yes"}, ([3], [(1, 7, 1), (2, 9, 1)])),
+        ({"record": "{k: u64, at: u64, n: i64}"}, ([3], [(1, 7, 1), (2, 9, 1)])),
+    ],
+)
+def test_export_says_how_its_rows_keep_their_times(first: Any, event: Any, version: Any, tmp_path: Path) -> None:
+    log, _ = imported([{0: -1, 3: 1}, event, {3: -1}], types_of(**first))
+    done, types = exported(log, tmp_path / "out", version)
+    again = log_of(types)
+    StreamImport(again, "w", types, name="x").take_file(done.path)
+    names = ["_time", *log.schema.names]
+    assert again.messages().select(names).to_pylist() == log.messages().select(names).to_pylist()
+    assert again.verify().digest == log.verify().digest
+
+
+def test_fields_with_names_are_no_updates() -> None:
+    log, _ = imported([([3], [(1, 7, 1)]), {0: -1}], types_of(record="{k: u64, at: u64, n: i64}"))
+    assert log.messages()["_time"].to_pylist() == [3]
+
+
+def test_export_says_that_stamps_are_kept(tmp_path: Path) -> None:
+    types = types_of(PAIR, stamps="column")
+    log, _ = imported([([(0, 3), (2, 1)], [1]), {(0, 0): -1}], types)
+    done, again = exported(log, tmp_path / "out", "0.32")
+    assert done.options == ("--timely", "0.32", "--stamps", "column")
+    assert again == types
+
+
+# Columns that came later --------------------------------------------------------------------------
+
+
+def test_import_continues_where_others_have_added_columns(tmp_path: Path) -> None:
+    types, file = types_of(), tmp_path / "x.bin"
+    events: list[Any] = [([0], [1]), {0: -1, 1: 1}]
+    file.write_bytes(data_of(events, types))
+    log = log_of(types)
+    StreamImport(log, "w", types, name="x", unstamped="dead-letter").take_file(str(file))
+    log.add_columns(pa.schema([("more", pa.string())]))
+    file.write_bytes(data_of([*events, ([1], [2]), ([], [8])], types))
+    done = StreamImport(log, "w", types, name="x", unstamped="dead-letter").take_file(str(file))
+    assert (done.new_records, done.dead) == (1, 1)
+    rows = log.messages().select(["_time", "value", "more"]).to_pylist()
+    assert rows == [{"_time": 0, "value": 1, "more": None}, {"_time": 1, "value": 2, "more": None}]
+    assert log.dead()["more"].to_pylist() == [None]
+    assert log.verify().legal
