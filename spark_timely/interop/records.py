@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.interop.schema import (
@@ -294,9 +295,48 @@ def fitted(values: pa.Array, type_: Type, *, column: str) -> pa.Array:
         return values
     _check_kind(values.type, type_, column)
     try:
-        return values.cast(wanted)
+        return _cast(values, wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise _unfit(type_, column, f"{values.type}, {shown(str(error))}") from error
+
+
+def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Cast; a field that is never null may be so where the struct around it is missing, as Parquet has it.
+
+    Arrow's own cast refuses that.
+    """
+    found = values.type
+    if found == wanted or not _has_structs(wanted):
+        return values.cast(wanted)
+    missing = values.is_null()
+    if pa.types.is_struct(wanted):
+        by_name = dict(zip([field.name for field in found], values.flatten(), strict=True))
+        parts = [by_name[field.name] for field in wanted]
+        for field, part in zip(wanted, parts, strict=True):
+            if not field.nullable and pc.any(pc.and_not(part.is_null(), missing)).as_py():
+                msg = f"nulls in field {field.name!r}"
+                raise pa.ArrowInvalid(msg)
+        fields = [_cast(part, field.type) for field, part in zip(wanted, parts, strict=True)]
+        return pa.StructArray.from_arrays(fields, fields=list(wanted), mask=missing)
+    if pa.types.is_map(wanted):
+        ends = np.asarray(values.offsets.to_numpy(), np.int32)
+        keys, items = values.keys[ends[0] : ends[-1]], values.items[ends[0] : ends[-1]]
+        if not wanted.item_field.nullable and items.null_count:
+            msg = "nulls among values"
+            raise pa.ArrowInvalid(msg)
+        parts = [_cast(keys, wanted.key_type), _cast(items, wanted.item_type)]
+        return pa.MapArray.from_arrays(pa.array(ends - ends[0]), *parts, type=wanted, mask=missing)
+    lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy()
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    inner = values.flatten()
+    if not wanted.value_field.nullable and inner.null_count:
+        msg = "nulls among elements"
+        raise pa.ArrowInvalid(msg)
+    return pa.ListArray.from_arrays(offsets, _cast(inner, wanted.value_type), type=wanted, mask=missing)
+
+
+def _has_structs(type_: pa.DataType) -> bool:
+    return pa.types.is_struct(type_) or any(_has_structs(type_.field(i).type) for i in range(type_.num_fields))
 
 
 def _check_kind(found: pa.DataType, type_: Type, column: str) -> None:
