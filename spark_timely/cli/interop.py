@@ -215,6 +215,7 @@ def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, target: _Tar
                     bar.update(lines.position - done)
                     done = lines.position
                 unfinished += lines.unfinished
+    task.check_copies()
     task.open()
     log, frontier = target.log, task.frontier
     assert log is not None

@@ -255,12 +255,31 @@ def _commit_rows(state: StreamState, messages: pa.Table, progress: pa.Table | No
 
 
 def _as_python(rows: pa.Table | pa.RecordBatch) -> list[dict[str, object]]:
-    """Return rows as dicts; the texts of a column where one is no UTF-8, which Spark writes, as bytes."""
+    """Return rows as dicts.
+
+    The texts of a column where one is no UTF-8, which Spark writes, as bytes; dates and timestamps of one that go
+    beyond the years 1 to 9999 as integers.
+    """
     try:
         return list(rows.to_pylist())
+    except OverflowError:
+        from spark_timely.interop.records import plain_type
+
+        columns = [column.cast(plain_type(column.type)) if _is_beyond(column) else column for column in rows.columns]
+        return _as_python(pa.table(columns, names=rows.schema.names))
     except UnicodeDecodeError:
         columns = [column.cast(_with_bytes(column.type)) if _is_damaged(column) else column for column in rows.columns]
         return list(pa.table(columns, names=rows.schema.names).to_pylist())
+
+
+def _is_beyond(column: pa.Array | pa.ChunkedArray) -> bool:
+    try:
+        column.to_pylist()
+    except OverflowError:
+        return True
+    except UnicodeDecodeError:
+        return False
+    return False
 
 
 def _is_damaged(column: pa.Array | pa.ChunkedArray) -> bool:

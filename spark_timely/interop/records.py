@@ -250,22 +250,28 @@ def plain(records: pa.RecordBatch) -> pa.RecordBatch:
     >>> plain(rows_to_records([[-(1 << 31)]], type_)).to_pylist()
     [{'d': -2147483648}]
     """
-    columns = [values.cast(_plain_type(values.type)) for values in records.columns]
+    columns = [values.cast(plain_type(values.type)) for values in records.columns]
     return pa.RecordBatch.from_arrays(columns, names=records.schema.names)
 
 
-def _plain_type(type_: pa.DataType) -> pa.DataType:
-    """Return a type with integers for dates and timestamps, in which all may be null: so Arrow casts what is."""
+def plain_type(type_: pa.DataType) -> pa.DataType:
+    """Return a type with integers for dates and timestamps, in which all may be null: so Arrow casts what is.
+
+    Examples
+    --------
+    >>> plain_type(pa.list_(pa.date32()))
+    ListType(list<item: int32>)
+    """
     if pa.types.is_date(type_):
         return pa.int32()
     if pa.types.is_timestamp(type_):
         return pa.int64()
     if pa.types.is_map(type_):
-        return pa.map_(_plain_type(type_.key_type), _plain_type(type_.item_type))
+        return pa.map_(plain_type(type_.key_type), plain_type(type_.item_type))
     if pa.types.is_list(type_):
-        return pa.list_(_plain_type(type_.value_type))
+        return pa.list_(plain_type(type_.value_type))
     if pa.types.is_struct(type_):
-        return pa.struct([(field.name, _plain_type(field.type)) for field in type_])
+        return pa.struct([(field.name, plain_type(field.type)) for field in type_])
     return type_
 
 

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from spark_timely.canonical.row_hash import RowHasher, Words
 from spark_timely.errors import InvalidUsageError, ProtocolError, SchemaMismatchError
 from spark_timely.interop.cdcv2.reader import CdcReader, Updates, keys_of, message_lines, statement_of
 from spark_timely.interop.cdcv2.statements import Statement
@@ -32,11 +34,13 @@ from spark_timely.interop.exporting import (
     times_of,
 )
 from spark_timely.interop.importing import CaptureTypes
-from spark_timely.interop.schema import type_text
+from spark_timely.interop.schema import arrow_schema, type_text
 from spark_timely.interop.writer import CaptureEncoder
 from spark_timely.log import Log
 from spark_timely.log.files.format import check_stream_name
+from spark_timely.log.files.parquet import read_file
 from spark_timely.log.machine.decide import decide_open
+from spark_timely.log.machine.since import is_later
 from spark_timely.log.machine.state import CommitOutcome
 from spark_timely.log.reader import check_between
 from spark_timely.log.writer import StreamWriter
@@ -240,7 +244,9 @@ class CdcImport:
             self._attach(log)
         else:
             self._make = log
-        self._reader = CdcReader(time=types.time, record=types.record, frontier=self.frontier)
+        self._began = self.frontier
+        self._behind: list[Words] = []
+        self._reader = CdcReader(time=types.time, record=types.record, frontier=self._began)
 
     def _attach(self, log: Log) -> Log:
         """Check that messages can go to a stream of the log."""
@@ -299,11 +305,13 @@ class CdcImport:
             If somebody else appended to the stream meanwhile, or the log cannot be written: begin again with a new
             import, which hears everything once more.
         """
-        if self._reader.frontier.is_empty:
-            return None
         messages = list(messages)
         for message in messages:  # as many turns as messages
             self._check_beginning(message)
+            if isinstance(message, Updates):
+                self._remember(message)
+        if self._reader.frontier.is_empty:
+            return None
         before = self._reader.frontier
         output = self._reader.extend(messages)
         if output is None:
@@ -319,6 +327,54 @@ class CdcImport:
         )
         self.added += updates.diffs.shape[0]
         return outcome
+
+    def _remember(self, updates: Updates) -> None:
+        """Keep hashes of updates at times that the log had complete: they must be copies. See `check_copies`."""
+        if self._log is None or not updates.times.shape[0]:
+            return
+        behind, since = ~self._began.beyond(updates.times), self._log.since()
+        if since != self._log.domain.minimum_frontier:
+            behind &= is_later(since, updates.times)
+        if not behind.any():
+            return
+        columns = dict(zip(updates.records.schema.names, updates.records.columns, strict=True))
+        columns |= self._log.domain.to_columns(updates.times)
+        rows = pa.table({**columns, "_diff": pa.array(updates.diffs)}).filter(pa.array(behind))
+        self._behind.append(RowHasher(rows.schema).hash(rows))
+
+    def check_copies(self) -> None:
+        """Refuse an import that had other updates than the log, at times that were complete before it began.
+
+        They were not added: nothing may be, there. What the log has forgotten, up to since, is not judged.
+
+        Raises
+        ------
+        ProtocolError
+            With how many there are.
+
+        Notes
+        -----
+        Cost: where there were any updates at such times, one pass over the stream's files.
+        """
+        if self._log is None or not self._behind:
+            return
+        wanted = np.unique(np.concatenate(self._behind), axis=0).view(np.dtype((np.void, 16))).ravel()
+        names = [*self._log.domain.columns, "_diff", *arrow_schema(self._types.record).names]
+        hasher, found = RowHasher(names), np.zeros(wanted.shape[0], np.bool_)
+        for path in self._log.files().paths.tolist():  # as many turns as files
+            table = read_file(self._log.storage, path, self._log.format.data_schema)
+            rows = table.filter(pc.equal(table["_stream"], self._stream)).select(names)
+            hashes = np.ascontiguousarray(hasher.hash(rows)).view(np.dtype((np.void, 16))).ravel()
+            found |= np.isin(wanted, hashes)
+        if not found.all():
+            n = int((~found).sum())
+            msg = (
+                f"could not import CDCv2 into log {self._log.path!r}: found {n} updates that it does not have, at times"
+                f" that it had complete up to {self._log.domain.render_frontier(self._began)}"
+            )
+            raise ProtocolError(
+                msg, hint="import them into another log: these messages contradict those that were imported before"
+            )
 
     def _check_beginning(self, message: Updates | Statement) -> None:
         """Refuse what would come before the log's least time: it would be passed over as if the log had it."""

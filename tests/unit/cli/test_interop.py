@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -282,6 +283,50 @@ def test_collection_comes_and_goes_as_cdcv2(run: Run, log_path: str, tmp_path: P
     assert run("import", log_path, str(file), *TYPES)[0] == 2
 
 
+CDCV2 = ("--time", "u64", "--record", "string", "--format", "cdcv2")
+OTHERS: dict[str, list[dict[str, Any]]] = {
+    "an update that the log does not have": [{"updates": [["new", 1, 1]]}],
+    "another diff of an update": [{"updates": [["a", 1, 5]]}],
+    "one among copies": [{"updates": [["a", 1, 1], ["b", 2, 1], ["c", 2, 1], ["later", 9, 1]]}],
+}
+
+
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("others", OTHERS)
+def test_other_updates_than_the_log_has_are_refused(
+    run: Run, log_path: str, tmp_path: Path, others: str, closed: bool
+) -> None:
+    file = tmp_path / "messages.jsonl"
+    lines: list[Any] = [
+        {"updates": [["a", 1, 1], ["b", 2, 1]]},
+        {"progress": {"lower": [0], "upper": [] if closed else [3], "counts": [[1, 1], [2, 1]]}},
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert run("import", log_path, str(file), *CDCV2)[0] == 0
+    before = digest(run, log_path)
+    # Copies are what they are, merged or not.
+    assert run("compact", log_path)[0] == 0
+    assert run("import", log_path, str(file), *CDCV2)[0] == 0
+    file.write_text("".join(json.dumps(line) + "\n" for line in [*OTHERS[others], *lines]))
+    code, _, err = run("import", log_path, str(file), *CDCV2)
+    assert code == 4
+    n = 2 if closed and others == "one among copies" else 1
+    assert f"found {n} updates that it does not have, at times that it had complete" in err
+    assert digest(run, log_path) == before
+
+
+def test_what_is_forgotten_is_not_compared(run: Run, log_path: str, tmp_path: Path) -> None:
+    file = tmp_path / "messages.jsonl"
+    lines: list[Any] = [
+        {"updates": [["a", 1, 1], ["a", 2, 1], ["b", 4, 1]]},
+        {"progress": {"lower": [0], "upper": [6], "counts": [[1, 1], [2, 1], [4, 1]]}},
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert run("import", log_path, str(file), *CDCV2)[0] == 0
+    assert run("forget", log_path, "--to", "3")[0] == 0
+    assert run("import", log_path, str(file), *CDCV2)[0] == 0
+
+
 def test_line_that_is_no_message_is_named(run: Run, log_path: str, tmp_path: Path) -> None:
     file = tmp_path / "messages.jsonl"
     file.write_bytes(b'{"updates": []}\n\n{"updates": [["a", -1, 1]]}\n')
@@ -290,7 +335,6 @@ def test_line_that_is_no_message_is_named(run: Run, log_path: str, tmp_path: Pat
     assert "in line 3 of" in err
 
 
-CDCV2 = ("--time", "u64", "--record", "string", "--format", "cdcv2")
 LATE = [{"progress": [[0, -1]]}, {"messages": [0, [["late", 1]]]}]
 REFUSED = {
     "lines of JSON that are no events": (TYPES, ["--format", "jsonl"], b'{"messages": [0, [["a", -1]]]}\n'),

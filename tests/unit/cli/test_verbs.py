@@ -622,3 +622,20 @@ def test_mistyped_storage_option_is_not_repeated(run: Run, words: list[str]) -> 
     code, out, err = run(*words)
     assert code == 2
     assert "SECRET" not in out + err
+
+
+@pytest.mark.parametrize("verb", ["head", "tail"])
+@pytest.mark.parametrize("json_mode", [False, True])
+def test_dates_beyond_the_years_of_python_are_shown(run: Run, tmp_path: Path, verb: str, json_mode: bool) -> None:
+    """A record may have any; a time may not."""
+    at, day = pa.timestamp("us", "UTC"), pa.date32()
+    schema = pa.schema([("at", at), ("days", pa.list_(day)), ("fine", day)])
+    log = create_log(tmp_path / "log", schema, minimum=(0,))
+    late, least = 253_402_300_800_000_000, -(1 << 63)
+    columns = {"at": pa.array([late, least], at), "days": pa.array([[-(1 << 31)], None], pa.list_(pa.int32()))}
+    rows = pa.table({"_time": [1, 2], **columns, "fine": pa.array([0, 1], day)})
+    log.writer(owner="me").append(rows.cast(pa.schema([("_time", pa.int64()), *schema])), advance_to=3)
+    code, out, _ = run(verb, str(tmp_path / "log"), *(["--json"] if json_mode else []))
+    assert code == 0
+    texts = (str(late), str(least), str(-(1 << 31)), "1970-01-02")
+    assert all(text in out for text in (texts if json_mode else (f"{late:,}", f"{least:,}", texts[3]))), out
