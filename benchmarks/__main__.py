@@ -11,6 +11,7 @@ from pathlib import Path
 import spark_timely as st
 
 from . import (
+    arrangement_cases,
     cli_cases,
     dataflow_cases,
     exchange_cases,
@@ -24,6 +25,7 @@ from . import (
     store_cases,
     store_spark_cases,
 )
+from .arrangement_cases import ArrangementCases
 from .data import events
 from .dataflow_cases import DataflowCases
 from .report import Case, table, write_jsonl
@@ -56,7 +58,7 @@ def main() -> int:
     cases += retention_cases.run(scratch, wanted)
     cases += store_cases.run(scratch, wanted)
     cases += store_spark_cases.run(scratch, wanted)
-    if any(map(wanted, (*NAMES, *dataflow_cases.NAMES, *latency_cases.NAMES))):
+    if any(map(wanted, (*NAMES, *dataflow_cases.NAMES, *latency_cases.NAMES, *arrangement_cases.NAMES))):
         cases += on_spark(given.rows, given.repeats, scratch, wanted)
     write_jsonl(cases, BUILD / "bench.jsonl")
     sys.stdout.write(table(cases) + f"\n\nwritten to {BUILD / 'bench.jsonl'}\n")
@@ -79,6 +81,8 @@ def on_spark(n_rows: int, repeats: int, scratch: Path, wanted: Callable[[str], b
             base = SparkCases(spark, events(BUILD / "bench", n_rows), scratch, repeats)
             cases += base.run(wanted)
             cases += DataflowCases(base).run(wanted)
+        if any(map(wanted, arrangement_cases.NAMES)):
+            cases += ArrangementCases(spark, scratch, n_rows).run(wanted)
         return cases
     finally:
         spark.stop()

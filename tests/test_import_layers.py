@@ -24,6 +24,7 @@ LEVELS = {
     "canonical": 4,
     "progress": 4,
     "protocol": 5,
+    "trace": 5,
     "log": 6,
     "dataflow": 7,
     "interop": 7,

@@ -30,9 +30,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from spark_timely.dataflow.delays import CeilTo, Chain, Shift
+from spark_timely.dataflow.remembered import AsOfJoin, Remembered, Result
 from spark_timely.dataflow.views import (
     Aggregate,
+    AsUpdates,
     Concat,
+    Consolidated,
     Delayed,
     Filter,
     FlatMapped,
@@ -40,6 +43,7 @@ from spark_timely.dataflow.views import (
     Inspected,
     Join,
     Mapped,
+    Negated,
     Notified,
     Replay,
     Select,
@@ -162,11 +166,23 @@ def _parts(view: View) -> tuple[str, object]:
             return "concat", None
         case Delayed():
             return "delay", _delay(view.delay)
+        case AsUpdates():
+            return "as_updates", view.column
+        case Negated():
+            return "negate", None
+        case Consolidated():
+            return "consolidate", None
         case Aggregate():
             values = [[name, each.kind, each.column] for name, each in view.aggregations.items()]
             return "aggregate", [view.by, values]
         case Join():
             return "join", [sorted(view.on), view.how]
+        case Remembered():
+            return view.operator.kind, view.operator.describe()
+        case Result():
+            return "result", view.operator.kind
+        case AsOfJoin():
+            return "join_as_of", [sorted(view.on), view.how, view.strict]
         case Notified():
             given = [names if named else None for names, named in zip(view.columns, view.named, strict=True)]
             return "notify", [_function(view.function), given, view.may_be_later, _columns(view.schema)]

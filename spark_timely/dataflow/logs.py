@@ -99,7 +99,9 @@ def open_logs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) -> d
             if path not in written:
                 raise
     _check_paths(sinks, logs, storage)
-    made = [sink for path, sink in written.items() if path not in logs]
+    # What an operator remembers is inside of the log that it was needed for, which comes first: a log is made where
+    # nothing else is.
+    made = sorted((sink for path, sink in written.items() if path not in logs), key=lambda sink: len(sink.path))
     for sink in made:
         logs[sink.path] = _create_log(sink, [other for other in sinks if other.path == sink.path], storage[sink.path])
         _check_paths(sinks, logs, storage)  # where two paths lead to one place and do not show it
@@ -144,6 +146,7 @@ def _create_log(sink: Sink, beside: Sequence[Sink], storage_options: dict[str, s
         view.schema,
         times=[kind.value for kind in view.domain.types],
         minimum=np.array([_least(other.view) for other in beside]).min(axis=0),
+        kind=view.rows_kind,
         streams=len(beside),
         exist_ok=True,
         storage_options=storage_options or None,
@@ -158,7 +161,13 @@ def _least(view: View) -> tuple[int, ...]:
 
 def _open_stream(log: Log, sink: Sink) -> None:
     types = sink.view.domain.types
-    if log.domain.types != types or log.kind != "stream" or not _same_columns(log, sink):
+    if log.kind != sink.view.rows_kind:
+        msg = f"could not start operator {sink.name!r}: found log {sink.path!r} of kind={log.kind!r}"
+        hint = "capture into another log: what is captured are " + (
+            "updates of a collection" if sink.view.updates else "events, of which as_updates() makes updates"
+        )
+        raise SchemaMismatchError(msg, hint=hint, context={"path": sink.path})
+    if log.domain.types != types or not _same_columns(log, sink):
         msg = f"could not start operator {sink.name!r}: found log {sink.path!r} with other columns or times"
         hint = f"capture into another log, or give the stream the columns {shown(str(log.schema))}"
         gained = _gained(log, sink)
@@ -198,4 +207,5 @@ def _gained(log: Log, sink: Sink) -> list[str]:
 
 def _wanted(sink: Sink) -> pa.Schema:
     """Return the columns of an output as its log has them."""
-    return LogFormat.build(sink.view.schema, times=[kind.value for kind in sink.view.domain.types]).payload
+    types = [kind.value for kind in sink.view.domain.types]
+    return LogFormat.build(sink.view.schema, times=types, kind=sink.view.rows_kind).payload

@@ -14,7 +14,8 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.acero as acero
@@ -22,11 +23,19 @@ import pyarrow.compute as pc
 
 from spark_timely.dataflow.aggregates import Aggregation, sum_of
 from spark_timely.dataflow.delays import plus
-from spark_timely.dataflow.fingerprint import FINGERPRINT
+from spark_timely.dataflow.fingerprint import FINGERPRINT, plans_of
+from spark_timely.dataflow.history.base import HistoryOperator
+from spark_timely.dataflow.history.best import DELETED, Best
+from spark_timely.dataflow.history.first import First
+from spark_timely.dataflow.history.reduce import Function, Reduce, reduced_schema
+from spark_timely.dataflow.history.totals import Totals
 from spark_timely.dataflow.logs import Sink, open_logs
+from spark_timely.dataflow.remembered import AsOfJoin, Remembered, Result
 from spark_timely.dataflow.views import (
     Aggregate,
+    AsUpdates,
     Concat,
+    Consolidated,
     Delayed,
     Filter,
     FlatMapped,
@@ -34,6 +43,7 @@ from spark_timely.dataflow.views import (
     Inspected,
     Join,
     Mapped,
+    Negated,
     Notified,
     Replay,
     Select,
@@ -63,11 +73,15 @@ from spark_timely.predicate import parse_predicate
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
+    import datetime as dt
     import os
 
     from spark_timely.dataflow.delays import Delay, Delays
 
-__all__ = ["Evaluation", "Probe", "Scope", "Stream", "types_of"]
+__all__ = ["KEPT", "Evaluation", "Probe", "Scope", "Stream", "types_of"]
+
+KEPT: Final = "_spark_timely"
+"""Folder inside of an output's log in which a dataflow keeps what its operators remember."""
 
 Evaluation: TypeAlias = Literal["arrow", "sql"]
 """What runs a dataflow: see `Dataflow`."""
@@ -105,6 +119,8 @@ class Scope:
         self.storage: dict[str, dict[str, str]] = {}
         self._named: dict[str, tuple[str, dict[str, str]]] = {}  # by log: the credential, and the options beside it
         self._leaves: dict[str, Replay] = {}
+        self._ids: dict[str, str] = {}  # of the logs that are read, by path
+        self._kept: dict[View, Replay] = {}  # what has a log of its own, and how it is read there
         self._operators = 0
 
     def __repr__(self) -> str:
@@ -126,6 +142,9 @@ class Scope:
     ) -> Stream:
         """Read a log: its messages, and its frontier.
 
+        The messages of a collection are updates, each with how often its row is added. Of a collection that has
+        forgotten its beginning they are the contents as of since, at that time, then what changes.
+
         Parameters
         ----------
         log : path or Log
@@ -144,19 +163,16 @@ class Scope:
         LogMissingError
             If there is no log.
         InvalidUsageError
-            If its times are of other types than those of another log of the dataflow, or it is a
-            collection; or a log that is open is given with options.
+            If its times are of other types than those of another log of the dataflow, or it is a collection and
+            ``evaluation="sql"``; or a log that is open is given with options.
         InvalidOptionError
             If there is no credential of that name, or the log's store does not know an option.
         """
         name = self.next_name("replay")
         options = self._options(name, log, credential, storage_options)
         opened = log if isinstance(log, Log) else open_log(log, storage_options=options)
-        if opened.kind != "stream":
-            msg = f"could not add operator {name!r}: found log {opened.path!r} of kind={opened.kind!r}"
-            raise InvalidUsageError(
-                msg, hint="give a stream log: updates of collections cannot be aggregated in a dataflow yet"
-            )
+        if opened.kind == "collection":
+            self.check_updates(name)
         for other in self._leaves.values():
             if other.domain.types != opened.domain.types:
                 here, there = ([kind.value for kind in each.domain.types] for each in (opened, other))
@@ -166,10 +182,17 @@ class Scope:
                 )
         path = self._path_of(name, opened.path, opened.storage_options)
         if path not in self._leaves:
-            self._leaves[path] = Replay(name, opened.domain, opened.schema, (), path)
+            self._leaves[path] = Replay(name, opened.domain, opened.schema, (), path, opened.kind)
+            self._ids[path] = opened.log_id
             self.storage[path] = dict(opened.storage_options)
             self._keep_name(path, credential, storage_options)
         return Stream(self, self._leaves[path])
+
+    def check_updates(self, name: str) -> None:
+        """Refuse updates of a collection where Spark's SQL evaluates the dataflow."""
+        if self.evaluation == "sql":
+            msg = f"could not add operator {name!r}: found updates of a collection with evaluation='sql'"
+            raise InvalidUsageError(msg, hint="use evaluation='arrow': SQL has events alone")
 
     def _options(
         self,
@@ -227,7 +250,10 @@ class Scope:
         options = self._options(name, log, credential, storage_options)
         path = self._path_of(name, log.path if isinstance(log, Log) else normal_path(log), options)
         check_stream_name(stream)
-        LogFormat.build(view.schema, times=[kind.value for kind in view.domain.types])
+        if isinstance(view, Remembered) and stream != "main":
+            msg = f"could not add operator {name!r}: found stream={stream!r} for {view.name!r}, whose state the log is"
+            raise InvalidUsageError(msg, hint="capture it into a log of its own")
+        LogFormat.build(view.schema, times=[kind.value for kind in view.domain.types], kind=view.rows_kind)
         if replaces is not None and not (isinstance(replaces, str) and FINGERPRINT.fullmatch(replaces)):
             msg = f"could not add operator {name!r}: found replaces={shown(replaces)}"
             raise InvalidUsageError(msg, hint="give the fingerprint as the error or explain() shows it: '1:…'")
@@ -243,10 +269,52 @@ class Scope:
                 hint="capture into another log; loops are not built",
                 path=route,
             )
-        self.sinks.append(Sink(name, view, path, stream, f"dataflow {self.name}", replaces))
+        shared = self._state_beside(view, path)
+        if shared is not None:
+            msg = f"could not add operator {name!r}: found log {path!r} shared with {shared!r}, whose state it is"
+            raise InvalidUsageError(msg, hint="capture an operator over all history into a log of its own")
         if path not in self.storage or not self.storage[path]:
             self.storage[path] = options
             self._keep_name(path, credential, storage_options)
+        self._place_kept(view, path, credential, storage_options)
+        self.sinks.append(Sink(name, view, path, stream, f"dataflow {self.name}", replaces))
+
+    def _state_beside(self, view: View, path: str) -> str | None:
+        """Return the operator whose state a log is, where it would have anything else in it."""
+        there = [sink.view for sink in self.sinks if sink.path == path]
+        return next((each.name for each in (*there, view) if there and isinstance(each, Remembered)), None)
+
+    def looked_into(self, view: View) -> Replay:
+        """Return a log that has a view's updates: its own, if it has one."""
+        return view if isinstance(view, Replay) else self.kept(view)
+
+    def kept(self, view: View) -> Replay:
+        """Return how a view is read from a log of its own, which has its place once anything of it is captured."""
+        if view not in self._kept:
+            self._kept[view] = Replay(view.name, view.domain, view.schema, (), "", view.rows_kind)
+        return self._kept[view]
+
+    def _place_kept(
+        self, view: View, home: str, credential: str | None, storage_options: Mapping[str, str] | None
+    ) -> None:
+        """Give logs that are this dataflow's own a place, inside of that of an output that is made from them."""
+        leaves = {leaf for leaf in leaves_of(view) if not leaf.path}
+        for source, leaf in self._kept.items():  # one turn per log, those made from others after these
+            if leaf not in leaves:
+                continue
+            self._place_kept(source, home, credential, storage_options)
+            captured = next((sink.path for sink in self.sinks if sink.view is source), None)
+            if captured is None:
+                # What it is made by names it: another plan begins with nothing.
+                name = self.next_name("keep")
+                sink = Sink(name, source, "", "main", f"dataflow {self.name}")
+                plan = plans_of([*self.sinks, sink], self._ids)[sink].fingerprint
+                captured = f"{home.rstrip('/')}/{KEPT}/{plan.partition(':')[2]}"
+                self.storage[captured] = dict(self.storage[home])
+                self._keep_name(captured, credential, storage_options)
+                self.sinks.append(replace(sink, path=captured))
+            # Not before: nobody reads a log that has no place, and who has the view sees where it is from now on.
+            object.__setattr__(leaf, "path", captured)
 
     def spool(
         self,
@@ -265,7 +333,11 @@ class Scope:
     def _below(self, view: View) -> dict[str, list[str]]:
         """Return the logs that a view is made from, through other outputs too, each with how."""
         found: dict[str, list[str]] = {}
-        waiting = [(leaf.path, [leaf.path]) for leaf in leaves_of(view)]
+        placed = {leaf: source for source, leaf in self._kept.items() if not leaf.path}
+        views = [view]
+        for each in views:  # grows: of a log that has no place yet what it is made from
+            views += [placed[leaf] for leaf in leaves_of(each) if leaf in placed]
+        waiting = [(leaf.path, [leaf.path]) for each in views for leaf in leaves_of(each) if leaf.path]
         while waiting:  # one turn per log
             path, route = waiting.pop()
             if path in found:
@@ -375,7 +447,7 @@ class Stream:
 
     def _condition(self, name: str, condition: object) -> tuple[pc.Expression, tuple[str, ...], str]:
         if isinstance(condition, str):
-            types = {field.name: field.type for field in self.view.empty().schema}
+            types = {field.name: field.type for field in self._seen().schema}
             expression = parse_predicate(condition, types, what=f"add operator {name!r}").expression
         elif isinstance(condition, pc.Expression):
             expression = condition
@@ -456,7 +528,7 @@ class Stream:
         name = self._scope.next_name("map")
         self._check_function(name, function)
         given = self._given(name, columns)
-        rows = self.view.empty().select([*self.view.domain.columns, *given])
+        rows = self._seen(given)
         schema = self._tried(name, lambda: check_mapped(self.view.domain, rows, function(rows)))
         named = columns is not None
         return self._made(Mapped(name, self.view.domain, schema, (self.view,), function, given, named))
@@ -490,7 +562,7 @@ class Stream:
         name = self._scope.next_name("flat_map")
         self._check_function(name, function)
         given = self._given(name, columns)
-        rows = self.view.empty().select([*self.view.domain.columns, *given])
+        rows = self._seen(given)
         schema = self._tried(name, lambda: check_flat_mapped(rows, function(rows))[0])
         named = columns is not None
         return self._made(FlatMapped(name, self.view.domain, schema, (self.view,), function, given, named))
@@ -501,10 +573,10 @@ class Stream:
         Parameters
         ----------
         function : callable
-            Takes a pyarrow Table with time and payload columns of some rows, and the range that is being
-            computed: lower and upper frontier. What it gives back means nothing. It runs where the rows are,
-            in Spark's workers, before they are written: at least once, and again when a task is repeated. Not at all
-            where nothing downstream is captured.
+            Takes a pyarrow Table with time and payload columns of some rows, of updates also ``_diff``, and the range
+            that is being computed: lower and upper frontier. What it gives back means nothing. It runs where the rows
+            are, in Spark's workers, before they are written: at least once, and again when a task is repeated. Not at
+            all where nothing downstream is captured.
 
         Examples
         --------
@@ -561,6 +633,8 @@ class Stream:
         ------
         SchemaMismatchError
             If columns or types differ.
+        InvalidUsageError
+            If some of them are updates of a collection, and others are not.
 
         Examples
         --------
@@ -573,6 +647,10 @@ class Stream:
         fields = list(self.schema)
         for other in others:
             self._check_stream(name, other)
+            if other.view.updates != self.view.updates:
+                events = other.view.name if self.view.updates else self.view.name
+                msg = f"could not add operator {name!r}: found events of {events!r} beside updates of a collection"
+                raise InvalidUsageError(msg, hint="make updates of them: as_updates()")
             differs = next((f for f in fields if f.name not in other.schema.names), None)
             differs = differs or next((f for f in fields if other.schema.field(f.name).type != f.type), None)
             if differs is not None or len(other.schema) != len(fields):
@@ -582,6 +660,75 @@ class Stream:
             fields = [f.with_nullable(nullable) for f, nullable in zip(fields, both, strict=True)]
         views = (self.view, *(other.view for other in others))
         return self._made(Concat(name, self.view.domain, pa.schema(fields), views))
+
+    # Updates -----------------------------------------------------------------------------------------
+
+    def as_updates(self, diff: str | None = None) -> Stream:
+        """Take the rows as updates of a collection: each is added once, or as often as a column says.
+
+        Parameters
+        ----------
+        diff : str, optional
+            A column of integers: how often each row is added, or taken away where negative. It is no longer part of
+            the payload.
+
+        Raises
+        ------
+        InvalidUsageError
+            If they are updates already, or ``evaluation="sql"``.
+        SchemaMismatchError
+            If there is no such column, or its values are no integers.
+
+        Examples
+        --------
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> rows_of(stream_of({"_time": [1, 2], "k": ["a", "a"], "n": [1, -1]}).as_updates("n"))
+        [{'_time': 1, '_diff': 1, 'k': 'a'}, {'_time': 2, '_diff': -1, 'k': 'a'}]
+        """
+        name = self._scope.next_name("as_updates")
+        self._check_events(name, self)
+        self._scope.check_updates(name)
+        if diff is not None:
+            self._check_integers(name, diff)
+        schema = pa.schema([field for field in self.schema if field.name != diff])
+        return self._made(AsUpdates(name, self.view.domain, schema, (self.view,), diff))
+
+    def negate(self) -> Stream:
+        """Take away what the updates add, and add what they take away: with `concat` the difference of two collections.
+
+        Raises
+        ------
+        InvalidUsageError
+            If the rows are no updates.
+
+        Examples
+        --------
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> rows_of(stream_of({"_time": [1], "_diff": [2], "k": ["a"]}).negate())
+        [{'_time': 1, '_diff': -2, 'k': 'a'}]
+        """
+        name = self._scope.next_name("negate")
+        self._check_updates(name)
+        return self._made(Negated(name, self.view.domain, self.schema, (self.view,)))
+
+    def consolidate(self) -> Stream:
+        """Give one update for each row that changes at a complete time: the sum of all; none where it is 0.
+
+        Raises
+        ------
+        InvalidUsageError
+            If the rows are no updates.
+
+        Examples
+        --------
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> rows = stream_of({"_time": [1, 1, 1, 2], "_diff": [1, -1, 1, 1], "k": ["a", "a", "b", "a"]})
+        >>> rows_of(rows.consolidate())
+        [{'_time': 1, '_diff': 1, 'k': 'b'}, {'_time': 2, '_diff': 1, 'k': 'a'}]
+        """
+        name = self._scope.next_name("consolidate")
+        self._check_updates(name)
+        return self._made(Consolidated(name, self.view.domain, self.schema, (self.view,)))
 
     # Times -------------------------------------------------------------------------------------------
 
@@ -667,11 +814,9 @@ class Stream:
         [{'_time': 1, 'diff': 1}, {'_time': 1, 'diff': 1}]
         """
         name = self._scope.next_name("times_extract")
+        self._check_events(name, self)
         if diff is not None:
-            self._check_column(name, diff)
-            if not pa.types.is_signed_integer(self.schema.field(diff).type):
-                msg = f"could not add operator {name!r}: found column {diff!r} of type={self.schema.field(diff).type}"
-                raise SchemaMismatchError(msg, hint="name a column of integers")
+            self._check_integers(name, diff)
         count = pc.field(diff).cast(pa.int64()) if diff is not None else pc.scalar(1)
         schema = pa.schema([pa.field("diff", pa.int64())])
         used = () if diff is None else (diff,)
@@ -688,6 +833,7 @@ class Stream:
         [{'_time': 1, 'diff': 2}]
         """
         name = self._scope.next_name("times_reduce")
+        self._check_events(name, self)
         self._check_column(name, "diff")
         sums = {"diff": sum_of("diff")}
         schema = pa.schema([sums["diff"].field("diff", self.schema)])
@@ -697,13 +843,19 @@ class Stream:
 
     # Time by time ------------------------------------------------------------------------------------
 
-    def aggregate(self, *, by: str | Sequence[str] = (), **values: Aggregation) -> Stream:
-        """Compute values of the groups of each complete time.
+    def aggregate(
+        self, *, by: str | Sequence[str] = (), over: Literal["time", "history"] = "time", **values: Aggregation
+    ) -> Stream:
+        """Compute values of the groups of each complete time, or of all rows up to each time.
 
         Parameters
         ----------
         by : str or sequence of str
             Columns to group by, besides the time; null is a group of its own.
+        over : {"time", "history"}
+            ``history``: of all rows up to a time, and of updates of those that are there. What comes out is a
+            collection: where the values of a group change, the row before goes and the new one comes, at that time. A
+            group of which no row is left has none.
         **values : Aggregation
             What to compute, by the name of the column that comes out: ``n=count()``.
 
@@ -711,6 +863,10 @@ class Stream:
         ------
         InvalidUsageError
             If a column is missing or named twice, or of a type that does not fit.
+
+        Notes
+        -----
+        Over all history sums are of integers: one of floats that is rounded each time depends on the cut.
 
         Examples
         --------
@@ -721,6 +877,11 @@ class Stream:
         [{'_time': 1, 'k': 'a', 'n': 2, 'total': 11}]
         """
         name = self._scope.next_name("aggregate")
+        if over not in ("time", "history"):
+            msg = f"could not add operator {name!r}: found over={shown(over)}"
+            raise InvalidUsageError(msg, hint="use 'time' or 'history'")
+        if over == "time":
+            self._check_events(name, self)
         keys = (by,) if isinstance(by, str) else tuple(by)
         fields = [self._key(name, key) for key in keys]
         for column, value in values.items():
@@ -736,12 +897,28 @@ class Stream:
         if not values or len(set(names)) != len(names):
             msg = f"could not add operator {name!r}: found columns {shown(names)}"
             raise InvalidUsageError(msg, hint="give at least one value, and each column once")
+        if over == "history":
+            return self._over_history(name, Totals(keys, dict(values)))
         return self._made(Aggregate(name, self.view.domain, pa.schema(fields), (self.view,), keys, dict(values)))
 
-    def join(self, other: Stream, /, *, on: str | Sequence[str], how: Literal["inner", "left"] = "inner") -> Stream:
+    def join(
+        self,
+        other: Stream,
+        /,
+        *,
+        on: str | Sequence[str],
+        how: Literal["inner", "left"] = "inner",
+        as_of: bool = False,
+        strict: bool = False,
+    ) -> Stream:
         """Pair the rows of two streams that have the same time and agree in some columns.
 
         A time is joined when it is complete on both sides.
+
+        With `as_of` the other side is a collection, and a row is paired with what is there at its time: that of the
+        newest change up to it. Later changes rewrite nothing. A row waits until its time is complete on both sides: a
+        collection that changes nightly should be advanced in between too, with ``writer.advance`` or the option
+        ``idleAdvance``.
 
         Parameters
         ----------
@@ -750,6 +927,10 @@ class Stream:
             Columns of both; a null agrees with nothing.
         how : {"inner", "left"}
             ``left`` keeps rows of this stream without a partner, with nulls.
+        as_of : bool
+            Whether the other side is a collection, of which all rows are paired that are there at the time of a row.
+        strict : bool
+            With `as_of`: whether changes at the time of a row come too late for it.
 
         Raises
         ------
@@ -766,6 +947,20 @@ class Stream:
         """
         name = self._scope.next_name("join")
         self._check_stream(name, other)
+        if strict and not as_of:
+            msg = f"could not add operator {name!r}: found strict=True without as_of=True"
+            raise InvalidUsageError(msg, hint="give as_of=True too, or leave it out")
+        if as_of:
+            self._check_history(name)
+            other._check_updates(name)
+            if self.view.updates:
+                msg = f"could not add operator {name!r}: found updates of {self.view.name!r} on the left"
+                raise InvalidUsageError(
+                    msg, hint="join events as of their time: of a collection on the left each change of it and of the "
+                    "other side would have to be answered"
+                )  # fmt: skip
+        else:
+            self._check_events(name, self, other)
         keys = (on,) if isinstance(on, str) else tuple(dict.fromkeys(on))
         how_arrow = {"inner": "inner", "left": "left outer"}.get(how)
         if how_arrow is None:
@@ -782,6 +977,10 @@ class Stream:
         right = [f for f in other.schema if f.name not in keys]
         if how == "left":
             right = [f.with_nullable(True) for f in right]  # noqa: FBT003 - as Arrow has it
+        if as_of:
+            schema = pa.schema([*self.schema, *right])
+            inputs = (self.view, self._scope.looked_into(other.view))
+            return self._made(AsOfJoin(name, self.view.domain, schema, inputs, keys, how, strict))
         view = Join(name, self.view.domain, pa.schema([*self.schema, *right]), (self.view, other.view), keys, how_arrow)
         try:
             view.apply([self.view.empty(), other.view.empty()], tuple(view.schema.names))
@@ -790,6 +989,249 @@ class Stream:
             hint = "select columns that are no lists, maps or structs: Arrow joins none of these"
             raise SchemaMismatchError(msg, hint=hint) from error
         return self._made(view)
+
+    # Over all history --------------------------------------------------------------------------------
+
+    def distinct(self) -> Stream:
+        """Give each row once, however often it comes: of events the first by time, of updates while it is there.
+
+        Raises
+        ------
+        InvalidUsageError
+            For times of several coordinates, and with ``evaluation="sql"``.
+        SchemaMismatchError
+            If a column is a float, a list, a map or a struct, which tell no rows apart.
+
+        Examples
+        --------
+        ::
+
+            flow.replay("/data/visits").select("page").distinct().capture("/data/pages")
+        """
+        name = self._scope.next_name("distinct")
+        keys = tuple(self._key(name, column).name for column in self.schema.names)
+        if not self.view.updates:
+            return self._over_history(name, First(keys))
+        return self._over_history(name, Totals(keys, {}, "distinct"))
+
+    def drop_duplicates(self, *columns: str, within: str | int | dt.timedelta | None = None) -> Stream:
+        """Give the first row of each key: by time, and of several at one time the least by all columns.
+
+        What comes out are events: nothing that comes later takes them back. Nothing is kept but them.
+
+        Parameters
+        ----------
+        *columns : str
+            The key; null is one. All columns unless given.
+        within : duration or int, optional
+            How far back it looks: a row passes if none of its key passed at a time less than this before. Its log may
+            then forget what is older. For ever unless given, and the log must not forget anything.
+
+        Raises
+        ------
+        InvalidUsageError
+            Of updates of a collection: use `distinct`, `latest` or `top`. For times of several coordinates, and with
+            ``evaluation="sql"``.
+        SchemaMismatchError
+            If there is no such column, or it is a float, list, map or struct.
+
+        Examples
+        --------
+        ::
+
+            flow.replay("/data/orders").drop_duplicates("order_id", within="30 days").capture("/data/first")
+        """
+        name = self._scope.next_name("drop_duplicates")
+        keys = tuple(self._key(name, column).name for column in dict.fromkeys(columns or self.schema.names))
+        if self.view.updates:
+            msg = f"could not add operator {name!r}: found updates of a collection, whose rows have no first time"
+            raise InvalidUsageError(msg, hint="use distinct(), latest(…) or top(1, …)")
+        self._check_history(name)
+        back = None
+        if within is not None:
+            bound = plus(within).bind(self.view.domain)
+            ((back,),) = bound.front(self.view.domain.minimum_frontier).elements
+            back -= self.view.domain.minimum[0]
+        return self._over_history(name, First(keys, back))
+
+    def latest(self, *by: str, order_by: str | Sequence[str], deleted: str | pc.Expression | None = None) -> Stream:
+        """Keep the newest row of each key, by what the rows say themselves: a table that is current, with its history.
+
+        Which of two rows of a key is newer is decided by `order_by`, then by all other columns, the greater one; never
+        by which came first. What comes out is a collection.
+
+        Parameters
+        ----------
+        *by : str
+            The key; null is one.
+        order_by : str or sequence of str
+            Columns: the greatest value is the newest; null is older than any.
+        deleted : str or pyarrow.compute.Expression, optional
+            For which rows their key is gone from then on: ``"op = 'D'"``. These are remembered, so that an older row
+            that comes later changes nothing.
+
+        Raises
+        ------
+        InvalidUsageError
+            For times of several coordinates, and with ``evaluation="sql"``.
+        SchemaMismatchError
+            If there is no such column, or a key is a float, list, map or struct.
+
+        Examples
+        --------
+        ::
+
+            current = flow.replay("/data/changes").latest("order_id", order_by="changed_at", deleted="op = 'D'")
+            current.capture("/data/orders")
+        """
+        name = self._scope.next_name("latest")
+        keys, order = self._keys_and_order(name, by, order_by)
+        view = self.view
+        if deleted is not None:
+            view = self._with_deleted(name, deleted).view
+        greatest = tuple((column, not descends) for column, descends in order)
+        return Stream(self._scope, view)._over_history(name, Best(keys, greatest, 1, "latest", deleted is not None))
+
+    def top(self, n: int, /, *, by: str | Sequence[str] = (), order_by: str | Sequence[str]) -> Stream:
+        """Keep the n rows of each key that are greatest in some columns.
+
+        Rows that are equal in these are in the order of all other columns. What comes out is a collection.
+
+        Parameters
+        ----------
+        n : int
+        by : str or sequence of str
+            The key; null is one.
+        order_by : str or sequence of str
+            Columns, the greatest first; ``"price asc"`` the least first. Null is less than any value.
+
+        Raises
+        ------
+        InvalidUsageError
+            If n is no positive number; for times of several coordinates, and with ``evaluation="sql"``.
+        SchemaMismatchError
+            If there is no such column, or a key is a float, list, map or struct.
+
+        Examples
+        --------
+        ::
+
+            flow.replay("/data/scores").top(10, by="game", order_by="points").capture("/data/best")
+        """
+        name = self._scope.next_name("top")
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+            msg = f"could not add operator {name!r}: found n={shown(n)}"
+            raise InvalidUsageError(msg, hint="give how many rows to keep of each key: at least 1")
+        keys, order = self._keys_and_order(name, (by,) if isinstance(by, str) else tuple(by), order_by)
+        return self._over_history(name, Best(keys, tuple((column, not least) for column, least in order), n))
+
+    def reduce(
+        self, function: Function, /, *, by: str | Sequence[str] = (), columns: Sequence[str] | None = None
+    ) -> Stream:
+        """Give what a function makes of all rows of a key, whenever they change. What comes out is a collection.
+
+        The rows of all keys are kept, once more than in their log unless they are a collection's, and are looked up by
+        key. `aggregate`, `latest` and `top` need less.
+
+        Parameters
+        ----------
+        function : callable
+            Takes the key as a dict, and a pyarrow Table with the distinct rows of the key, in the order of their
+            columns, and a column ``_count``: how often each is there. Gives a table of any number of rows, without the
+            key. It may depend on these alone. Not called for a key without rows; once at once without any, for its
+            columns.
+        by : str or sequence of str
+            The key; null is one.
+        columns : sequence of str, optional
+            That it gets; all but the key unless given.
+
+        Raises
+        ------
+        InvalidUsageError
+            If the function fails without rows, or gives columns of the key; for times of several coordinates, and with
+            ``evaluation="sql"``.
+        SchemaMismatchError
+            If a column is missing, or a key is a float, list, map or struct.
+
+        Examples
+        --------
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> def spread(key, rows):
+        ...     found = pc.min_max(rows["n"])
+        ...     return pa.table({"spread": pa.array([found["max"].as_py() or 0], pa.int64())})
+        >>> rows_of(stream_of({"_time": [1, 2], "k": ["a", "a"], "n": [3, 8]}).reduce(spread, by="k"), upper=[2])
+        [{'_time': 1, '_diff': 1, 'k': 'a', 'spread': 3}]
+        """
+        name = self._scope.next_name("reduce")
+        self._check_function(name, function)
+        keys = tuple(self._key(name, key).name for key in ((by,) if isinstance(by, str) else tuple(by)))
+        rest = [column for column in self.schema.names if column not in keys]
+        given = self._given(name, rest if columns is None else columns)
+        schema = self._tried(name, lambda: reduced_schema(function, self.schema, keys, given).empty_table())
+        return self._over_history(name, Reduce(keys, function, given, schema))
+
+    def _keys_and_order(
+        self, name: str, by: Sequence[str], order_by: str | Sequence[str]
+    ) -> tuple[tuple[str, ...], list[tuple[str, bool]]]:
+        """Return the columns of a key; and those of an order, each with whether it ascends."""
+        keys = tuple(self._key(name, column).name for column in dict.fromkeys(by))
+        order = []
+        for each in (order_by,) if isinstance(order_by, str) else order_by:
+            column, _, way = each.partition(" ") if each not in self.schema.names else (each, "", "")
+            self._check_column(name, column)
+            if way.strip().lower() not in ("", "asc", "desc"):
+                msg = f"could not add operator {name!r}: found order_by={shown(each)}"
+                raise InvalidUsageError(msg, hint="name a column, or a column with 'asc' or 'desc'")
+            if pa.types.is_nested(self.schema.field(column).type):
+                type_ = self.schema.field(column).type
+                msg = f"could not add operator {name!r}: found order_by={column!r} of type={type_}"
+                raise SchemaMismatchError(msg, hint="order by columns that are no lists, maps or structs")
+            order.append((column, way.strip().lower() == "asc"))
+        if not order:
+            msg = f"could not add operator {name!r}: found order_by={shown(order_by)}"
+            raise InvalidUsageError(msg, hint="name the columns that say which row is newer or greater")
+        return keys, order
+
+    def _with_deleted(self, name: str, deleted: str | pc.Expression) -> Stream:
+        """Return the rows with a column that says whether a row says that its key is gone."""
+        condition, _, _ = self._condition(name, deleted)
+        gone = pc.coalesce(condition, pc.scalar(value=False))
+        wanted = {**{column: pc.field(column) for column in self.schema.names}, DELETED: gone}
+        schema = self.schema.append(pa.field(DELETED, pa.bool_(), nullable=False))
+        view = Select(f"{name}_deleted", self.view.domain, schema, (self.view,), wanted, tuple(self.schema.names))
+        return self._made(view)
+
+    def _check_history(self, name: str) -> None:
+        if self._scope.evaluation == "sql":
+            msg = f"could not add operator {name!r}: found an operator over all history with evaluation='sql'"
+            raise InvalidUsageError(msg, hint="use evaluation='arrow': SQL sees the rows of one time alone")
+        if self.view.domain.arity != 1:
+            msg = f"could not add operator {name!r}: found times of {self.view.domain.arity} coordinates"
+            raise InvalidUsageError(
+                msg,
+                hint="use times of one coordinate: with several it would have to answer at times at which nothing came",
+            )
+
+    def _over_history(self, name: str, operator: HistoryOperator) -> Stream:
+        """Return the result of an operator over all history."""
+        self._check_history(name)
+        source = self.view
+        if operator.arranges(of_updates=source.updates):
+            # Of events all would have to stay: updates may forget times.
+            if not source.updates:
+                source = self.as_updates().view
+            source = self._scope.looked_into(source)
+        elif isinstance(source, Remembered):
+            source = self._scope.kept(source)
+        if isinstance(operator, Totals | Reduce):
+            operator.check(source.schema, of_updates=source.updates)
+        state = operator.state(source.schema)
+        view = Remembered(name, source.domain, state, (source,), operator)
+        made = self._made(view)
+        shown_columns = operator.shown(source.schema)
+        if state.names == shown_columns.names:
+            return made
+        return self._made(Result(f"{name}_result", source.domain, shown_columns, (view,), operator))
 
     def unary_notify(
         self,
@@ -880,6 +1322,7 @@ class Stream:
         name = self._scope.next_name(kind)
         for stream in streams:
             self._check_stream(name, stream)
+        self._check_events(name, *streams)
         self._check_function(name, function)
         given = tuple(stream._given(name, names) for stream, names in zip(streams, columns, strict=True))
         empty = [stream.view.empty().select(names) for stream, names in zip(streams, given, strict=True)]
@@ -999,6 +1442,10 @@ class Stream:
         return self._scope.probe_of(self.view)
 
     def _made(self, view: View) -> Stream:
+        if any(isinstance(source, Remembered) for source in view.inputs):
+            # Its state is a log: what is made from it reads that.
+            kept = (self._scope.kept(x) if isinstance(x, Remembered) else x for x in view.inputs)
+            view = replace(view, inputs=tuple(kept))
         for source in view.inputs:
             if source.later:
                 msg = (
@@ -1008,12 +1455,12 @@ class Stream:
                     msg, hint="capture the stream, and replay the log: only a log can keep rows until their time"
                 )
         names = view.schema.names
-        doubled = [name for name in names if names.count(name) > 1 or name in view.domain.columns]
+        doubled = [name for name in names if names.count(name) > 1 or name in view.carried]
         if self._scope.evaluation == "sql" and not doubled:  # Spark tells no names apart by case
             lowered = [name.lower() for name in names]
             doubled = [name for name in names if lowered.count(name.lower()) > 1]
         if doubled:
-            msg = f"could not add operator {view.name!r}: found columns {shown(names)} beside {view.domain.columns!r}"
+            msg = f"could not add operator {view.name!r}: found columns {shown(names)} beside {view.carried!r}"
             raise SchemaMismatchError(msg, hint="give each column a name of its own", context={"column": doubled[0]})
         return Stream(self._scope, view)
 
@@ -1026,6 +1473,31 @@ class Stream:
         if column not in self.schema.names:
             msg = f"could not add operator {name!r}: found no column {shown(column)}"
             raise SchemaMismatchError(msg, hint=f"use one of the columns {shown(self.schema.names)}")
+
+    def _check_events(self, name: str, *streams: Stream) -> None:
+        for stream in streams:
+            if stream.view.updates:
+                msg = (
+                    f"could not add operator {name!r}: found updates of {stream.view.name!r}, which it cannot take back"
+                )
+                raise InvalidUsageError(
+                    msg, hint="use it before as_updates(), on events: what it gave cannot be taken back"
+                )
+
+    def _check_updates(self, name: str) -> None:
+        if not self.view.updates:
+            msg = f"could not add operator {name!r}: found events of {self.view.name!r}, no updates of a collection"
+            raise InvalidUsageError(msg, hint="make updates of them: as_updates()")
+
+    def _check_integers(self, name: str, column: str) -> None:
+        self._check_column(name, column)
+        if not pa.types.is_signed_integer(self.schema.field(column).type):
+            msg = f"could not add operator {name!r}: found column {column!r} of type={self.schema.field(column).type}"
+            raise SchemaMismatchError(msg, hint="name a column of integers")
+
+    def _seen(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return no rows, with the columns that functions and expressions see."""
+        return self.view.empty().select(self.view.seen(None if columns is None else tuple(columns)))
 
     def _check_function(self, name: str, function: object) -> None:
         if not callable(function):
@@ -1055,12 +1527,12 @@ class Stream:
         if wanted is not None and found != wanted:
             msg = f"could not add operator {name!r}: found a condition of type={found}"
             raise InvalidUsageError(msg, hint="give a condition that is true or false")
-        empty = self.view.empty()
+        empty = self._seen()
         return tuple(n for n in self.schema.names if not _binds(empty.drop_columns(n), expression))
 
     def _type_of(self, name: str, column: str, expression: pc.Expression) -> pa.DataType:
         try:
-            return canonical_type(_evaluated(self.view.empty(), expression), column)
+            return canonical_type(_evaluated(self._seen(), expression), column)
         except (pa.ArrowException, SchemaMismatchError) as error:
             text = error.message if isinstance(error, TimelyError) else str(error)
             msg = f"could not add operator {name!r}: {' '.join(text.split())}"

@@ -4,6 +4,9 @@ A view computes the rows of any range of times whose end its frontier has reache
 plain value: tasks get it pickled. Some make each row from one row (filter, select, map, flat_map, concat, delay,
 inspect); others need whole times (aggregate, join, functions of the rows of a complete time).
 
+The rows of a view are events, or updates of a collection: these have a column `_diff`, how often the row is added,
+beside their times. It goes with the row through all operators of one row; functions do not see it.
+
 `front` is the frontier of a view, given those of its inputs. `pre(lo, hi)` is the range of an input that the range
 from `lo` to `hi` needs. `run(read, lo, hi)` computes the rows.
 
@@ -15,6 +18,8 @@ Invariants
    beyond `hi`. A view that is `later` may also give rows beyond `hi`.
 3. Once the frontiers of the inputs are beyond a range, nothing can be added to it: `front` is monotone, and not
    beyond anything that the view may still give.
+4. What an operator makes of updates are updates, and what they add up to is a function of what its inputs add up to:
+   no operator gets updates that could not take them back.
 """
 
 from __future__ import annotations
@@ -23,24 +28,35 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.acero as acero
 import pyarrow.compute as pc
 
+from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.dataflow.aggregates import Aggregation, aggregate_rows
 from spark_timely.dataflow.delays import BoundDelay
 from spark_timely.errors import OperatorError, TimelyError, TimelyInternalError, described
-from spark_timely.log.files.format import conform
+from spark_timely.log.files.format import LogKind, conform
+from spark_timely.log.reader import exact_sums
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import IntArray, group_times
+from spark_timely.time.arrays import IntArray, group_times, lexsort, run_starts
 from spark_timely.time.domain import TimeDomain
 
+if TYPE_CHECKING:
+    from spark_timely.dataflow.history.base import Held
+    from spark_timely.dataflow.history.ranges import KeyRange
+
 __all__ = [
+    "DIFF",
     "ROW",
     "Aggregate",
+    "AsUpdates",
+    "Before",
     "Concat",
+    "Consolidated",
     "Delayed",
     "Filter",
     "FlatMapped",
@@ -49,6 +65,7 @@ __all__ = [
     "Join",
     "Mapped",
     "Names",
+    "Negated",
     "Notified",
     "Packed",
     "Read",
@@ -65,14 +82,39 @@ __all__ = [
     "leaves_of",
     "ordered",
     "steps_of",
+    "summed_updates",
     "time_value",
     "with_times",
 ]
 
 Names = tuple[str, ...]
 
+DIFF = "_diff"
+"""Column of updates: how often a row is added, or taken away where it is negative."""
+
 Read = Callable[["Replay", Antichain, Antichain, Names], pa.Table]
 """Gives the rows of a log at the times of a range: its time columns, and the payload columns that are named."""
+
+
+class Before(Protocol):
+    """Gives what logs hold of some keys before a range of times.
+
+    Attributes
+    ----------
+    keys : KeyRange
+        Of which keys anything is computed.
+    moved_to : tuple of int or None
+        Time up to which what comes is moved: of updates, the contents at which an output begins.
+    """
+
+    @property
+    def keys(self) -> KeyRange: ...  # noqa: D102 - see above
+
+    @property
+    def moved_to(self) -> tuple[int, ...] | None: ...  # noqa: D102 - see above
+
+    def __call__(self, leaf: Replay | None, lo: Antichain, keys: pa.Table, columns: Names) -> Held:
+        """Return what a log holds before `lo` of the keys in a table, and maybe of others; None is the output's own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,19 +130,40 @@ class View(ABC):
     schema : pyarrow.Schema
         Of its payload.
     inputs : tuple of View
+    updates : bool
+        Whether the rows are updates of a collection.
     """
 
     name: str
     domain: TimeDomain
     schema: pa.Schema
     inputs: tuple[View, ...] = ()
+    updates: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        # Kept, since there may be a thousand views below.
+        object.__setattr__(self, "updates", self.gives_updates())
 
     @property
     def rowwise(self) -> bool:
         """Whether each row is made from one row alone, so that a time may be cut anywhere."""
         return self.own_rowwise and all(view.rowwise for view in self.inputs)
 
+    @property
+    def carried(self) -> Names:
+        """Columns before the payload: those of the times, and `DIFF` of updates."""
+        return (*self.domain.columns, DIFF) if self.updates else self.domain.columns
+
+    @property
+    def rows_kind(self) -> LogKind:
+        """Of a log that it is captured into."""
+        return "collection" if self.updates else "stream"
+
     # What an operator says ---------------------------------------------------------------------------
+
+    def gives_updates(self) -> bool:
+        """Return whether the rows are updates of a collection."""
+        return any(view.updates for view in self.inputs)
 
     @property
     def own_rowwise(self) -> bool:
@@ -131,9 +194,11 @@ class View(ABC):
     def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
         """Compute the rows from those of the inputs: time columns first, then the columns wanted."""
 
-    def apply_range(self, tables: Sequence[pa.Table], wanted: Names, lo: Antichain, hi: Antichain) -> pa.Table:
-        """Compute the rows of a range, where the operator wants to know it."""
-        del lo, hi
+    def apply_range(
+        self, tables: Sequence[pa.Table], wanted: Names, lo: Antichain, hi: Antichain, before: Before | None
+    ) -> pa.Table:
+        """Compute the rows of a range, where the operator wants to know it, or what logs hold before it."""
+        del lo, hi, before
         return self.apply(tables, wanted)
 
     def describe(self) -> str:
@@ -173,6 +238,7 @@ class View(ABC):
         watch: Watch | None = None,
         in_parts: bool = False,
         given: tuple[View, pa.Table] | None = None,
+        before: Before | None = None,
     ) -> pa.Table:
         """Compute the rows of the view at the times beyond `lo` and not beyond `hi`.
 
@@ -190,6 +256,8 @@ class View(ABC):
             Whether operators that go row by row get their rows in two parts: it must make no difference.
         given : (View, pyarrow.Table), optional
             A view below, and its rows, computed elsewhere.
+        before : Before, optional
+            Gives what logs hold of some keys before the range, where an operator remembers.
 
         Returns
         -------
@@ -217,7 +285,7 @@ class View(ABC):
                 rows = [tables[source] for source in sources]
                 half = rows[0].num_rows // 2 if in_parts and len(rows) == 1 and view.own_rowwise else 0
                 cuts = [[rows[0].slice(0, half)], [rows[0].slice(half)]] if half else [rows]
-                parts = [view._guarded(cut, low, high, columns) for cut in cuts]
+                parts = [view._guarded(cut, low, high, columns, before) for cut in cuts]
                 table = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
             if watch is not None:
                 watch(step, table)
@@ -236,10 +304,12 @@ class View(ABC):
             raise TimelyInternalError(msg)
         return table
 
-    def _guarded(self, tables: Sequence[pa.Table], lo: Antichain, hi: Antichain, wanted: Names) -> pa.Table:
+    def _guarded(
+        self, tables: Sequence[pa.Table], lo: Antichain, hi: Antichain, wanted: Names, before: Before | None = None
+    ) -> pa.Table:
         """Let every failure name the operator and its times."""
         try:
-            return self.apply_range(tables, wanted, lo, hi)
+            return self.apply_range(tables, wanted, lo, hi, before)
         except Exception as error:
             text = described(error)
             hint = error.hint if isinstance(error, TimelyError) else None
@@ -256,10 +326,15 @@ class View(ABC):
     def empty(self) -> pa.Table:
         """Return no rows, with all columns."""
         times = [pa.field(n, t.arrow) for n, t in zip(self.domain.columns, self.domain.types, strict=True)]
-        return pa.schema([*times, *self.schema]).empty_table()
+        diffs = [pa.field(DIFF, pa.int64())] if self.updates else []
+        return pa.schema([*times, *diffs, *self.schema]).empty_table()
+
+    def seen(self, columns: Names | None = None) -> Names:
+        """Return the columns that functions and expressions see: the times, and all payload columns unless given."""
+        return (*self.domain.columns, *(self.schema.names if columns is None else columns))
 
     def _times(self, wanted: Names) -> Names:
-        return (*self.domain.columns, *wanted)
+        return (*self.carried, *wanted)
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,13 +345,20 @@ class Replay(View):
     ----------
     path : str
         Of the log.
+    log_kind : str
+        Of the log: `stream` or `collection`.
     """
 
     path: str = ""
+    log_kind: LogKind = "stream"
+
+    def gives_updates(self) -> bool:
+        """Return whether the log is a collection."""
+        return self.log_kind == "collection"
 
     def describe(self) -> str:
         """Return where the log is."""
-        return self.path
+        return f"{self.path}, updates" if self.updates else self.path
 
     def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
         """Refuse: `run` reads the rows of a log, nothing computes them."""
@@ -354,7 +436,7 @@ class _SharedRead:
         group = self._groups[leaf, lo, hi, names]
         if group.table is None:
             group.table = self._read(leaf, group.lo, group.hi, group.names)
-        table = group.table.select([*leaf.domain.columns, *names])
+        table = group.table.select([*leaf.carried, *names])
         group.waiting -= 1
         if not group.waiting:
             group.table = None
@@ -455,7 +537,7 @@ def calls_functions(view: View) -> bool:
     >>> calls_functions(rows.filter("n > 1").view), calls_functions(rows.map(lambda rows: rows).view)
     (False, True)
     """
-    return any(hasattr(each, "function") for each in ordered(view))
+    return any(hasattr(part, "function") for each in ordered(view) for part in (each, getattr(each, "operator", None)))
 
 
 ROW = "_row"
@@ -526,7 +608,7 @@ class Select(View):
         project = acero.Declaration("project", acero.ProjectNodeOptions(chosen, list(names)), [source])
         made = project.to_table(use_threads=False)
         payload = conform(made.select(wanted), pa.schema([self.schema.field(name) for name in wanted]))
-        return with_times(made.select(self.domain.columns), payload)
+        return with_times(made.select(self.carried), payload)
 
 
 @dataclass(frozen=True, eq=False)
@@ -558,9 +640,10 @@ class Mapped(View):
     def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
         """Call the function, and check what it gave."""
         rows = tables[0]
-        payload = check_mapped(self.domain, rows, self.function(rows))
+        seen = rows.select(self.seen(self.columns))
+        payload = check_mapped(self.domain, seen, self.function(seen))
         made = conform(payload, self.schema, what="what the function gave")
-        return with_times(rows.select(self.domain.columns), made.select(wanted))
+        return with_times(rows.select(self.carried), made.select(wanted))
 
 
 def check_mapped(domain: TimeDomain, rows: pa.Table, made: object) -> pa.Table:
@@ -612,9 +695,10 @@ class FlatMapped(View):
     def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
         """Call the function, and give each row the time of the one that it is made from."""
         rows = tables[0]
-        payload, places = check_flat_mapped(rows, self.function(rows))
+        seen = rows.select(self.seen(self.columns))
+        payload, places = check_flat_mapped(seen, self.function(seen))
         made = conform(payload, self.schema, what="what the function gave")
-        return with_times(rows.select(self.domain.columns).take(places), made.select(wanted))
+        return with_times(rows.select(self.carried).take(places), made.select(wanted))
 
 
 def check_flat_mapped(rows: pa.Table, made: object) -> tuple[pa.Table, pa.Array]:
@@ -658,8 +742,11 @@ class Inspected(View):
         """Hand the rows on."""
         return tables[0].select(self._times(wanted))
 
-    def apply_range(self, tables: Sequence[pa.Table], wanted: Names, lo: Antichain, hi: Antichain) -> pa.Table:
+    def apply_range(
+        self, tables: Sequence[pa.Table], wanted: Names, lo: Antichain, hi: Antichain, before: Before | None
+    ) -> pa.Table:
         """Show the rows, and hand them on."""
+        del before
         self.function(tables[0], lo, hi)
         return self.apply(tables, wanted)
 
@@ -735,7 +822,116 @@ class Delayed(View):
             time = self.domain.render_time(before[int(np.flatnonzero(~ok)[0])].tolist())
             msg = f"time={time!r}, which it would delay past the greatest time of its type"
             raise OperatorError(msg, hint="drop such rows before the delay")
-        return with_times(pa.table(self.domain.to_columns(after)), table.select(wanted))
+        rest = self._times(wanted)[self.domain.arity :]
+        return with_times(pa.table(self.domain.to_columns(after)), table.select(rest))
+
+
+@dataclass(frozen=True, eq=False)
+class AsUpdates(View):
+    """The rows of a stream as updates: each is added once, or as often as a column says.
+
+    Attributes
+    ----------
+    column : str or None
+        Of integers; it is no longer part of the payload.
+    """
+
+    column: str | None = None
+
+    def gives_updates(self) -> bool:
+        """They are."""
+        return True
+
+    def describe(self) -> str:
+        """Return the column."""
+        return self.column or ""
+
+    def needs(self, wanted: Names) -> tuple[Names, ...]:
+        """Return the columns wanted, and the one that says how often."""
+        return (wanted if self.column is None else (*wanted, self.column),)
+
+    def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
+        """Put the numbers beside the times; rows that count nothing go."""
+        rows = tables[0]
+        if self.column is None:
+            diffs = pa.chunked_array([pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows)])
+        else:
+            diffs = rows.column(self.column).cast(pa.int64())
+        if diffs.null_count:
+            msg = f"null in column {self.column!r}, at row {pc.index(diffs.is_null(), value=True).as_py()}"
+            raise OperatorError(msg, hint="fill or drop such rows: an update says how often its row is added")
+        times = rows.select(self.domain.columns).append_column(DIFF, diffs)
+        return with_times(times, rows.select(wanted)).filter(pc.field(DIFF) != 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Negated(View):
+    """Updates that take back what those of its input add."""
+
+    def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
+        """Change the sign."""
+        rows = tables[0].select(self._times(wanted))
+        number = rows.schema.get_field_index(DIFF)
+        try:
+            negated = pc.negate_checked(rows.column(DIFF))
+        except pa.ArrowInvalid as error:
+            msg = f"a row that counts {-(1 << 63)} times, the opposite of which does not fit 64 bits"
+            raise OperatorError(msg, hint="consolidate the updates before") from error
+        return rows.set_column(number, rows.schema.field(number), negated)
+
+
+@dataclass(frozen=True, eq=False)
+class Consolidated(View):
+    """One update of each row that changes at a time: the sum of all of that time; none where it is 0."""
+
+    @property
+    def own_rowwise(self) -> bool:
+        """A sum is made of all updates of its time."""
+        return False
+
+    def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
+        """Sum equal rows."""
+        return summed_updates(self.domain, tables[0].select(self._times(wanted)))
+
+
+def summed_updates(domain: TimeDomain, rows: pa.Table) -> pa.Table:
+    """Return updates with equal rows of a time summed, without those that sum to 0.
+
+    A sum beyond 64 bits stays as its parts.
+
+    Parameters
+    ----------
+    domain : TimeDomain
+    rows : pyarrow.Table
+        Time columns, `DIFF`, payload. Not modified.
+
+    Notes
+    -----
+    Cost: one hash of the rows, one sort.
+
+    Examples
+    --------
+    >>> from spark_timely.time.domain import TimeDomain
+    >>> rows = pa.table({"_time": [1, 1, 1, 2], "_diff": [1, -1, 2, 1], "v": ["a", "a", "b", "a"]})
+    >>> summed_updates(TimeDomain.from_json({"times": ["long"]}), rows).to_pylist()
+    [{'_time': 1, '_diff': 2, 'v': 'b'}, {'_time': 2, '_diff': 1, 'v': 'a'}]
+    """
+    if not rows.num_rows:
+        return rows
+    payload = rows.select(rows.schema.names[domain.arity + 1 :])
+    keys = [domain.from_columns(rows)]
+    if payload.num_columns:
+        keys.append(RowHasher(payload.schema).hash(payload).view(np.int64))
+    together: IntArray = np.concatenate(keys, axis=1)
+    order = lexsort(together)
+    starts = run_starts(together[order])
+    diffs = np.asarray(rows.column(DIFF).to_numpy(), np.int64)[order]
+    sums, fits = exact_sums(diffs, starts)
+    wanted = fits & (sums != 0)
+    found = rows.take(pa.array(order[starts[wanted]]))
+    found = found.set_column(domain.arity, found.schema.field(domain.arity), pa.array(sums[wanted]))
+    parts = rows.take(pa.array(order[np.repeat(~fits, np.diff(starts, append=len(order)))]))
+    return pa.concat_tables([found, parts])
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from spark_timely.dataflow.engine import explain
 from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES
 from spark_timely.dataflow.engine.explain import OperatorMetrics, OutputProgress
 from spark_timely.dataflow.engine.outputs import TRIES, check_plans, drop_output, failure_of, passes
-from spark_timely.dataflow.engine.steps import Bounds, Engine, advance_all, is_cancelled, rest_of
+from spark_timely.dataflow.engine.steps import Bounds, Engine, advance_all, check_whole, is_cancelled, rest_of
 from spark_timely.dataflow.logs import Sink, open_logs
 from spark_timely.dataflow.stream import Evaluation, Scope
 from spark_timely.dataflow.views import leaves_of, packed, unpacked
@@ -249,7 +249,9 @@ class Dataflow(Scope):
             )
         for flow in flows:
             flow._settle_options(spark)
-            check_plans(flow.sinks, open_logs(flow.sinks, flow.storage))
+            opened = open_logs(flow.sinks, flow.storage)
+            check_plans(flow.sinks, opened)
+            check_whole(flow.sinks, opened)
         register(spark)
         spare_progress(spark)
         run = uuid.uuid4().hex

@@ -80,7 +80,13 @@ _BUCKETS: Final = StructType(
 def catalog_of(log: Log, /) -> Callable[[], FileView]:
     """Return what gives the files of a log's present snapshot; what was learnt of them is kept."""
     catalog = Catalog(log)
-    return lambda: catalog.files(None, None)
+
+    def files() -> FileView:
+        since = log.since()
+        moves = log.kind == "collection" and since != log.domain.minimum_frontier
+        return catalog.files(None, since if moves else None)
+
+    return files
 
 
 def run_one(
@@ -159,11 +165,12 @@ def reader_of(storage_options: StorageOptions, room: Room | None = None, /) -> R
     """
 
     def read(leaf: Replay, shares: Sequence[Share], lo: Antichain, hi: Antichain, columns: Names) -> pa.Table:
-        times = zip(leaf.domain.columns, leaf.domain.types, strict=True)
-        payload = [leaf.schema.field(name).with_nullable(True) for name in columns]  # noqa: FBT003 - as Arrow has it
-        schema = pa.schema([*(pa.field(name, kind.arrow) for name, kind in times), *payload])
+        own = leaf.empty().schema
+        payload = [own.field(name).with_nullable(True) for name in columns]  # noqa: FBT003 - as Arrow has it
+        schema = pa.schema([*(own.field(name) for name in leaf.carried), *payload])
         pieces = tuple(FilePiece(share.path, share.start, share.stop) for share in shares)
-        split = Split(0, 1, leaf.path, pieces, lower=lo.elements, upper=hi.elements)
+        as_of = shares[0].as_of if shares else None
+        split = Split(0, 1, leaf.path, pieces, lower=lo.elements, upper=hi.elements, as_of=as_of)
         storage = open_storage(leaf.path, storage_options.get(leaf.path) or None)
         batches = []
         for batch in read_split(split, ReplayLayout(schema, leaf.domain), storage=storage):

@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 
+from spark_timely.dataflow.engine.tasks import held_of
+from spark_timely.dataflow.history.base import Held
+from spark_timely.dataflow.history.ranges import EVERY_KEY
 from spark_timely.dataflow.stream import Scope, Stream
-from spark_timely.dataflow.views import Names, Replay
+from spark_timely.dataflow.views import DIFF, Names, Replay
 from spark_timely.errors import InvalidUsageError
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain, TimeType
 
 if TYPE_CHECKING:
     from spark_timely.dataflow.views import View
+    from spark_timely.log.files.format import LogKind
 
 _TIME: Final = "__time__"
 _DIFF: Final = "__diff__"
@@ -155,6 +159,37 @@ class _TableScope(Scope):
         super().__init__("tables")
         self.tables: dict[View, pa.Table] = {}
 
+    def read(self, leaf: Replay, lo: Antichain, hi: Antichain, columns: Names) -> pa.Table:
+        """Return the rows of a table at a range of times; or of what has a log of its own."""
+        source = next((view for view, kept in self._kept.items() if kept is leaf), None)
+        if source is not None:
+            return source.run(self.read, lo, hi, columns, before=_Before(self, source))
+        rows, domain = self.tables[leaf], leaf.domain
+        times = domain.from_columns(rows)
+        return rows.filter(pa.array(lo.beyond(times) & ~hi.beyond(times))).select([*leaf.carried, *columns])
+
+
+class _Before:
+    """What was before a range, of all keys."""
+
+    keys = EVERY_KEY
+    moved_to = None
+
+    def __init__(self, scope: _TableScope, view: View) -> None:
+        self._scope, self._view = scope, view
+
+    def __call__(self, leaf: Replay | None, lo: Antichain, keys: pa.Table, columns: Names) -> Held:
+        del keys
+        at = self._view if leaf is None else leaf
+        least = Antichain.of(tuple(kind.lo for kind in at.domain.types))
+        if leaf is not None:
+            rows = self._scope.read(leaf, least, lo, columns)
+        elif lo == least:
+            rows = at.empty()
+        else:
+            rows = at.run(self._scope.read, least, lo, columns, before=self)
+        return held_of(at, rows, columns)
+
 
 def stream_of(rows: pa.Table | Mapping[str, object], /, *, beside: Stream | None = None) -> Stream:
     """Return a stream of the rows of a table.
@@ -162,7 +197,7 @@ def stream_of(rows: pa.Table | Mapping[str, object], /, *, beside: Stream | None
     Parameters
     ----------
     rows : pyarrow.Table or mapping
-        With a column ``_time``, or ``_time_0``, ``_time_1``, … for product times.
+        With a column ``_time``, or ``_time_0``, ``_time_1``, … for product times; with ``_diff`` they are updates.
     beside : Stream, optional
         A stream made so, in the same dataflow: to join with it.
 
@@ -179,8 +214,9 @@ def stream_of(rows: pa.Table | Mapping[str, object], /, *, beside: Stream | None
     domain = TimeDomain(kinds)
     scope = _TableScope() if beside is None else beside._scope
     assert isinstance(scope, _TableScope)
-    schema = pa.schema([field for field in table.schema if field.name not in times])
-    leaf = Replay(scope.next_name("replay"), domain, schema, (), f"table {len(scope.tables) + 1}")
+    schema = pa.schema([field for field in table.schema if field.name not in (*times, DIFF)])
+    kind: LogKind = "collection" if DIFF in table.schema.names else "stream"
+    leaf = Replay(scope.next_name("replay"), domain, schema, (), f"table {len(scope.tables) + 1}", kind)
     scope.tables[leaf] = table
     return Stream(scope, leaf)
 
@@ -209,17 +245,10 @@ def rows_of(stream: Stream, /, *, lower: object = None, upper: object = ()) -> l
     scope = stream._scope
     assert isinstance(scope, _TableScope)
     domain = view.domain
-    tables = scope.tables
-
-    def read(leaf: Replay, lo: Antichain, hi: Antichain, columns: Names) -> pa.Table:
-        rows = tables[leaf]
-        times = domain.from_columns(rows)
-        return rows.filter(pa.array(lo.beyond(times) & ~hi.beyond(times))).select([*domain.columns, *columns])
-
     least = Antichain.of(tuple(kind.lo for kind in domain.types))
     lo = least if lower is None else domain.parse_frontier(lower)
     hi = domain.parse_frontier(list(upper) if isinstance(upper, Sequence) else upper)
-    found: list[dict[str, object]] = view.run(read, lo, hi).to_pylist()
+    found: list[dict[str, object]] = view.run(scope.read, lo, hi, before=_Before(scope, view)).to_pylist()
 
     def place(row: dict[str, object]) -> list[tuple[bool, object]]:
         values = enumerate(row.values())

@@ -13,7 +13,7 @@ Invariants
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -22,7 +22,9 @@ import numpy.typing as npt
 
 from spark_timely.dataflow.delays import BoundDelay
 from spark_timely.dataflow.engine.shuffle import shuffled_aggregate
-from spark_timely.dataflow.engine.tasks import Share, Task
+from spark_timely.dataflow.engine.tasks import Before, Share, Task
+from spark_timely.dataflow.history.ranges import EVERY_KEY
+from spark_timely.dataflow.remembered import Look
 from spark_timely.dataflow.views import Delayed, Replay, View
 from spark_timely.protocol.replay import (
     WHOLE,
@@ -40,7 +42,7 @@ from spark_timely.protocol.replay import (
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray, minimal
 
-__all__ = ["SHUFFLE_BYTES", "Files", "cut_range", "paths_of"]
+__all__ = ["SHUFFLE_BYTES", "Files", "cut_range", "paths_of", "shares_between"]
 
 Delays = tuple[BoundDelay, ...]
 
@@ -61,6 +63,10 @@ class Files(Protocol):
     @property
     def paths(self) -> npt.NDArray[np.object_]:
         """Relative to the log."""
+
+    @property
+    def as_of(self) -> IntArray | None:
+        """Time up to which times are moved, shape (1, k): of a collection that has forgotten."""
 
     def counts(self, numbers: npt.NDArray[np.intp], /) -> Sequence[TimeCounts]:
         """Return the exact times of some files, by number; opens them."""
@@ -164,6 +170,8 @@ def cut_range(
     workers: int | None,
     whole: bool = False,
     shuffle_bytes: int = SHUFFLE_BYTES,
+    by_key: bool = False,
+    before: Mapping[Look, Before] | None = None,
 ) -> tuple[Antichain, int, list[Task]]:
     """Choose how far a step goes, and cut it into tasks.
 
@@ -183,6 +191,10 @@ def cut_range(
         One task for all of the range.
     shuffle_bytes : int
         A piece with more is computed by key, where the view allows it.
+    by_key : bool
+        Whether tasks are of ranges of keys, as those of an operator over all history are.
+    before : mapping of Look to Before, optional
+        Where what logs hold before the range is.
 
     Returns
     -------
@@ -209,9 +221,16 @@ def cut_range(
         chosen = _Range(parts, lo, hi)
     if not chosen.numbers.shape[0]:
         return hi, 0, []
+    before = {} if before is None else before
+    if by_key:
+        found = chosen.files(np.arange(chosen.numbers.shape[0]))
+        task = _whole(chosen, found, Task(output, seq, lo, hi, before=before))
+        n_tasks = workers or default_splits(task.size_bytes)
+        # Each reads all of the range, and computes its keys.
+        return hi, taken, [replace(task, keys=keys) for keys in EVERY_KEY.cut(n_tasks)]
     if whole:
         found = chosen.files(np.arange(chosen.numbers.shape[0]))
-        return hi, taken, [_whole(chosen, found, Task(output, seq, lo, hi))]
+        return hi, taken, [_whole(chosen, found, Task(output, seq, lo, hi, before=before))]
     size = int(chosen.bounds.sizes.sum())
     n_tasks = workers or default_splits(size)
     if view.rowwise:
@@ -225,7 +244,7 @@ def cut_range(
         found = piece.files(np.arange(piece.numbers.shape[0]))
         if not found:
             continue
-        task = _whole(piece, found, Task(output, seq, low, high))
+        task = _whole(piece, found, Task(output, seq, low, high, before=before))
         if task.size_bytes > shuffle_bytes and shuffled_aggregate(view) is not None:
             shares = _cut_rows(piece, output, seq, workers or default_splits(task.size_bytes))
             tasks += [replace(part, piece=number) for part in shares]
@@ -268,16 +287,28 @@ def _cut_rows(chosen: _Range, output: int, seq: int, n_tasks: int) -> list[Task]
         shares: dict[str, tuple[Share, ...]] = {}
         for piece in pieces:
             path, name = flat[piece.file]
-            shares[path] = (*shares.get(path, ()), Share(name, piece.start, piece.stop))
+            share = Share(name, piece.start, piece.stop, _moved_to(chosen.files_of(path)))
+            shares[path] = (*shares.get(path, ()), share)
         size = sum(piece.share_of(int(every[piece.file])) for piece in pieces)
         tasks.append(Task(output, seq, chosen.lo, chosen.hi, shares, size))
     return tasks
+
+
+def _moved_to(files: Files) -> tuple[int, ...] | None:
+    return None if files.as_of is None else tuple(files.as_of[0].tolist())
 
 
 def _whole(piece: _Range, found: dict[str, npt.NDArray[np.intp]], task: Task) -> Task:
     shares, size = {}, 0
     for path, numbers in found.items():  # one turn per log
         files = piece.files_of(path)
-        shares[path] = tuple(Share(str(name), 0, WHOLE) for name in files.paths[numbers])
+        shares[path] = tuple(Share(str(name), 0, WHOLE, _moved_to(files)) for name in files.paths[numbers])
         size += int(files.bounds.sizes[numbers].sum())
-    return Task(task.output, task.seq, task.lower, task.upper, shares, size)
+    return replace(task, shares=shares, size_bytes=size)
+
+
+def shares_between(files: Files, lo: Antichain, hi: Antichain) -> tuple[tuple[Share, ...], int]:
+    """Return the files that may hold rows of a range, whole, and their bytes."""
+    numbers = np.flatnonzero(may_hold(files.bounds, lo.times, hi.times))
+    shares = tuple(Share(str(name), 0, WHOLE, _moved_to(files)) for name in files.paths[numbers])
+    return shares, int(files.bounds.sizes[numbers].sum())

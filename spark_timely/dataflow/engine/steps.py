@@ -31,19 +31,21 @@ import re
 import time as monotonic
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from spark_timely.dataflow.engine.arranged import Arrangements, Indexing
 from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES, Files, cut_range, paths_of
 from spark_timely.dataflow.engine.inputs import Inputs, other_log
 from spark_timely.dataflow.engine.outputs import Outputs, note_of, passes
-from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
+from spark_timely.dataflow.engine.tasks import Before, OutputPlan, Task, TaskResult
 from spark_timely.dataflow.engine.tracking import Tracking
 from spark_timely.dataflow.logs import Sink, open_logs
+from spark_timely.dataflow.remembered import Look, looks_of, remembers
 from spark_timely.dataflow.views import Replay, leaves_of
 from spark_timely.errors import DataLossError, LogMissingError, RolledBackError, SinceViolationError, TimelyError
 from spark_timely.log import Log
@@ -70,6 +72,7 @@ __all__ = [
     "Engine",
     "RunTasks",
     "advance_all",
+    "check_whole",
     "is_cancelled",
     "rest_of",
     "steps_after",
@@ -183,6 +186,8 @@ class Engine:
     most_together : int
         Steps of an output that a job has at most. Where outputs read outputs of the same dataflow, and with
         ``evaluation="sql"``, each step has a job of its own.
+    indexing : Indexing, optional
+        How logs that outputs look into are indexed.
     now : callable
         A clock in seconds that never goes back.
 
@@ -210,6 +215,7 @@ class Engine:
         tries: int = 1,
         most_together: int = MOST_TOGETHER,
         retain: Callable[[Log, str], Retained] | None = None,
+        indexing: Indexing | None = None,
         now: Callable[[], float] = monotonic.monotonic,
     ) -> None:
         self.name = name
@@ -224,12 +230,17 @@ class Engine:
         own = {sink.path for sink in sinks}
         self._inputs = list(leaves)
         self._own_inputs = [path for path in leaves if path in own]
-        self._files = {path: files_of(self._logs[path]) for path in leaves}
+        # The logs of operators over all history are read as their state: how is known by their path.
+        self._own = {sink: _own(sink) for sink in sinks if remembers(sink.view) is not None}
+        read = dict.fromkeys([*leaves, *(leaf.path for leaf in self._own.values())])
+        self._files = {path: files_of(self._logs[path]) for path in read}
         self._tracking = Tracking(name, sinks)
         self._from = Inputs(sinks, self._logs)
         self._outputs = Outputs(sinks, self._logs, self._from, run, tries=tries, now=now)
         self._outputs.claim()
         self._states: dict[Sink, StreamState] = {}
+        self._arranged = Arrangements(self._logs, self._files, indexing)
+        self._looks = {sink: looks_of(sink.view, self._own.get(sink)) for sink in sinks}
         self._retain = retain
         self._retained: dict[str, Retained] = {}
         self._unretained: set[str] = set()
@@ -239,7 +250,8 @@ class Engine:
         self._together = 1
         # How far a reader goes depends on how far its spool is when it is looked at: after each step of the spool.
         spools = {sink: self._from.spools(sink) for sink in sinks}
-        self._one_by_one = {sink for sink in sinks if spools[sink]}.union(*spools.values())
+        # And what an operator over all history makes of a range depends on what it made of those before.
+        self._one_by_one = {sink for sink in sinks if spools[sink]}.union(*spools.values(), self._own)
         # Whether inputs are looked at once; whether that was done and no step taken since; when, and how long it took.
         self._pinned = False
         self._looked = False
@@ -377,12 +389,16 @@ class Engine:
                     # An output that begins where its inputs are.
                     mine = log.since()
                 needed[leaf.path] = mine.meet(needed[leaf.path]) if leaf.path in needed else mine
+            own = self._own.get(sink)
+            if own is not None:
+                mine = _state_needs(sink, own, state.frontier)
+                needed[own.path] = mine.meet(needed[own.path]) if own.path in needed else mine
         owner = f"dataflow {self.name}"
         # Another dataflow of this name has other outputs: it is another consumer.
         outputs = sorted([self._logs[sink.path].log_id, sink.stream] for sink in self._sinks)
         consumer = f"{owner} {hashlib.sha256(json.dumps(outputs).encode()).hexdigest()[:8]}"
         for path, antichain in needed.items():  # one turn per input
-            if path in self._unretained or path not in self._inputs:
+            if path in self._unretained:
                 continue
             try:
                 if path not in self._retained:
@@ -398,6 +414,7 @@ class Engine:
         """Let go of what is held beside the logs; inputs stay retained until that expires."""
         for retained in self._retained.values():
             retained.end()
+        self._arranged.end()
 
     def _ready(self, *, fresh: bool) -> list[Ready]:
         """Return the outputs behind their views, each with how far it can go.
@@ -423,7 +440,7 @@ class Engine:
             upper = self._tracking.frontier(sink)
             if state.frontier.less_equal_frontier(upper):
                 begins = self._beginning(sink, state)
-                if begins is not None and not begins.less_equal_frontier(upper):
+                if begins is not None and not _first_end(sink, begins).less_equal_frontier(upper):
                     continue  # waits until its inputs are so far
                 if upper != state.frontier:
                     found.append((sink, state, upper))
@@ -514,7 +531,7 @@ class Engine:
         began = self._now()
         # As of the snapshots that files are taken from: an output that is read again may be looked at before the end.
         inputs = {sink: self._from.now(sink, note_of(state, sink)) for sink, state, _ in ready}
-        steps, outputs, tasks = self._plan(ready, min(self._together, most))
+        steps, outputs, tasks = self._plan(ready, min(self._together, most), run_tasks)
         found = self._run(steps, outputs, tasks, run_tasks)
         states = {sink: state for sink, state, _ in ready}
         done: list[Appended] = []
@@ -550,7 +567,13 @@ class Engine:
             self._together = 1  # what was thrown away was computed for nothing
         return done
 
-    def _plan(self, ready: Sequence[Ready], most: int) -> tuple[list[_Planned], list[OutputPlan], list[Task]]:
+    def _before(self, sink: Sink, lo: Antichain, hi: Antichain, run_tasks: RunTasks) -> dict[Look, Before]:
+        """Return where what an output looks up before a range is."""
+        return {look: self._arranged.before(look, leaf, lo, hi, run_tasks) for look, leaf in self._looks[sink].items()}
+
+    def _plan(
+        self, ready: Sequence[Ready], most: int, run_tasks: RunTasks
+    ) -> tuple[list[_Planned], list[OutputPlan], list[Task]]:
         """Plan the next steps of each output, each as if the one before it were there, and cut them into tasks.
 
         Returns
@@ -575,10 +598,26 @@ class Engine:
                 try:
                     begins = self._beginning(sink, state)
                     if begins is not None:
-                        # As any step, but that nothing of the range is left.
+                        # As any step, but that nothing of the range is left: or of updates their sum.
+                        check_whole([sink], self._logs)
                         self._say_beginning(sink, begins)
-                        steps.append(_Planned(sink, ahead, lower, begins))
+                        end, whole = _first_end(sink, begins), list[Task]()
+                        if end != begins:
+                            _, _, whole = cut_range(
+                                sink.view,
+                                lambda leaf: self._files[leaf.path](),
+                                lower,
+                                end,
+                                output=len(steps),
+                                seq=state.seq + 1 + ahead,
+                                limits=Limits(),
+                                workers=self._workers,
+                                by_key=sink in self._own,
+                                before=self._before(sink, lower, end, run_tasks),
+                            )
+                        steps.append(_Planned(sink, ahead, lower, end))
                         outputs.append(self._output_plan(plans, sink, job))
+                        tasks += [replace(piece, moved_to=begins.elements[0]) for piece in whole]
                         continue
                     self._check_since(sink, lower)
                     end, size, pieces = cut_range(
@@ -593,6 +632,8 @@ class Engine:
                         # Spark cuts by itself what it runs.
                         whole=self._evaluation == "sql",
                         shuffle_bytes=self._keyed_bytes,
+                        by_key=sink in self._own,
+                        before=self._before(sink, lower, upper, run_tasks),
                     )
                 except (TimelyError, pa.ArrowException, OSError) as error:
                     # Of a later step the next job says it, which begins there.
@@ -614,31 +655,35 @@ class Engine:
         if sink not in plans:
             log = self._logs[sink.path]
             plans[sink] = OutputPlan(
-                sink.name, sink.view, sink.stream, log.format, log.storage, self._twice, self._evaluation, job
-            )
+                sink.name, sink.view, sink.stream, log.format, log.storage, self._twice, self._evaluation, job,
+                self._own.get(sink),
+            )  # fmt: skip
         return plans[sink]
 
     def _beginning(self, sink: Sink, state: StreamState) -> Antichain | None:
         """Return where an output begins whose inputs have forgotten their beginning; None for any other.
 
-        After the last time to which anything that is forgotten would have gone: what it holds is whole.
+        Events begin after the last time to which anything that is forgotten would have gone: what it holds is whole.
+        Updates begin where those at since go, which stand for all before them.
         """
         domain = sink.view.domain
         if note_of(state, sink).upper is not None or state.frontier != domain.minimum_frontier or domain.arity > 1:
             return None
-        last: tuple[int, ...] | None = None
+        begins: list[Antichain] = []
         for leaf, delays in paths_of(sink.view):  # one turn per way from a log
             ((since,),) = self._logs[leaf.path].since().elements
             if since == leaf.domain.minimum[0]:
                 continue
-            at: IntArray = np.array([[since - 1]], np.int64)
+            at: IntArray = np.array([[since if leaf.updates else since - 1]], np.int64)
             goes = True
             for delay in delays:
                 at, fits = delay.forward(at)
                 goes = goes and bool(fits[0])
             if goes:
-                last = max(last or (int(at[0, 0]),), (int(at[0, 0]),))
-        return None if last is None else domain.successors(last)
+                time = int(at[0, 0])
+                begins.append(Antichain.of(time) if leaf.updates else domain.successors(time))
+        # The last of them: the end of all times is after any.
+        return max(begins, key=lambda each: each.elements or ((1 << 64,),), default=None)
 
     def _say_beginning(self, sink: Sink, begins: Antichain) -> None:
         sinces = {path: log.since() for path, log in self._logs.items() if path in self._from.below[sink]}
@@ -647,10 +692,17 @@ class Engine:
         _log.warning("output %r begins at %s: its inputs have forgotten what is before since=%s", sink.name, at, said)
 
     def _check_since(self, sink: Sink, lower: Antichain) -> None:
-        """Refuse a step that needs what an input has forgotten: rows would be missed, and windows be cut."""
+        """Refuse a step that needs what an input, or its own state, has forgotten: rows would be missed or be wrong."""
+        needs: list[tuple[Replay, Antichain, Antichain]] = []
         for leaf, delays in paths_of(sink.view):  # one turn per way from a log
-            log, at = self._logs[leaf.path], _before(leaf, delays, lower)
-            if not may_read(log.since(), needed_from(log.kind, at, leaf.domain.minimum)):
+            at = _before(leaf, delays, lower)
+            needs.append((leaf, at, needed_from(leaf.log_kind, at, leaf.domain.minimum)))
+        own = self._own.get(sink)
+        if own is not None:
+            needs.append((own, lower, _state_needs(sink, own, lower)))
+        for leaf, at, needed in needs:
+            log = self._logs[leaf.path]
+            if not may_read(log.since(), needed):
                 since, wanted = (leaf.domain.render_frontier(each) for each in (log.since(), at))
                 msg = (
                     f"could not continue at operator {sink.name!r}: found since={since} in log {leaf.path!r}, of which "
@@ -739,6 +791,69 @@ class Engine:
         if len(known) == len(times):
             n_times = unique_times(np.concatenate(known))[0].shape[0] if known else 0
         return {"tasks": len(results), "times": n_times, "rows": rows, "bytes": sizes}
+
+
+def _first_end(sink: Sink, begins: Antichain) -> Antichain:
+    """Return where the first step ends of an output whose inputs have forgotten their beginning.
+
+    Events begin there, whole. Updates add up to what is there: all up to that time stand at it.
+    """
+    return sink.view.domain.successors(begins.elements[0]) if sink.view.updates and begins.elements else begins
+
+
+def check_whole(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
+    """Refuse outputs that have not begun, of operators over all history whose inputs have not all of it any more.
+
+    Parameters
+    ----------
+    sinks : sequence of Sink
+    logs : mapping of str to Log
+        By path: all that are read or written.
+
+    Raises
+    ------
+    SinceViolationError
+    """
+    for sink in sinks:  # one turn per output
+        view, state = remembers(sink.view), logs[sink.path].stream(sink.stream)
+        begun = state is not None and state.frontier != sink.view.domain.minimum_frontier
+        if view is None or begun or view.operator.looks_back is not None:
+            continue
+        for leaf, _ in paths_of(sink.view):  # one turn per way from a log
+            log = logs[leaf.path]
+            if leaf.updates or log.since() == leaf.domain.minimum_frontier:
+                continue
+            since = leaf.domain.render_frontier(log.since())
+            msg = (
+                f"could not begin operator {view.name!r}: found since={since} in log {leaf.path!r}, of which it needs "
+                "all messages from the beginning on"
+            )
+            raise SinceViolationError(
+                msg,
+                hint="begin from a log that has not forgotten, or from a collection, which forgets times and keeps "
+                "contents",
+                as_of=leaf.domain.render_frontier(leaf.domain.minimum_frontier),
+                since=since,
+                context={"path": leaf.path, "operator": view.name},
+            )
+
+
+def _state_needs(sink: Sink, own: Replay, frontier: Antichain) -> Antichain:
+    """Return what the state of an operator over all history needs to be read as of its frontier."""
+    if own.updates:
+        return needed_from("collection", frontier, own.domain.minimum)
+    view = remembers(sink.view)
+    back = None if view is None else view.operator.looks_back
+    if back is None or not frontier.elements:
+        return frontier if not frontier.elements else own.domain.minimum_frontier
+    ((time,),) = frontier.elements
+    return Antichain.of(max(time - back, own.domain.minimum[0]))
+
+
+def _own(sink: Sink) -> Replay:
+    """Return an output's log as it is read."""
+    view = sink.view
+    return Replay(sink.name, view.domain, view.schema, (), sink.path, view.rows_kind)
 
 
 class Retained(Protocol):

@@ -13,21 +13,43 @@ Invariants
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from spark_timely.canonical.row_hash import RowHasher
-from spark_timely.dataflow.views import Names, Read, Replay, Step, View, Watch, packed, unpacked
-from spark_timely.errors import OperatorError, SchemaMismatchError
+from spark_timely.dataflow.history.base import Held
+from spark_timely.dataflow.history.ranges import EVERY_KEY, KeyRange, are_among, distinct_hashes, key_hashes
+from spark_timely.dataflow.remembered import Look
+from spark_timely.dataflow.views import (
+    DIFF,
+    Names,
+    Read,
+    Replay,
+    Step,
+    View,
+    Watch,
+    packed,
+    summed_updates,
+    unpacked,
+    with_times,
+)
+from spark_timely.dataflow.views import Before as GivesBefore
+from spark_timely.errors import OperatorError, SchemaMismatchError, TimelyInternalError
 from spark_timely.log.files.format import conform
 from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.machine.state import DataFile
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray, unique_times
+from spark_timely.trace.mapped import Index, mapped_run
+from spark_timely.trace.run import Updates, concatenated, in_pieces, merge_pieces, summed, write_run
+from spark_timely.trace.spine import RunFile
 
 if TYPE_CHECKING:
     from spark_timely.log.files.format import LogFormat
@@ -35,11 +57,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Counts",
+    "Lookups",
     "OutputPlan",
     "ReadRange",
     "Share",
     "Task",
     "TaskResult",
+    "held_of",
     "of_shares",
     "plain_error",
     "run_task",
@@ -47,21 +71,81 @@ __all__ = [
     "write_result",
 ]
 
+_log = logging.getLogger("spark_timely.dataflow")
+
 # Distinct times that a task tells the driver of at most: bookkeeping stays small.
 _MOST_TIMES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share of a file of a log: the row groups in [start, stop) of `capture.replay.WHOLE` equal parts."""
+    """A share of a file of a log: the row groups in [start, stop) of `capture.replay.WHOLE` equal parts.
+
+    Updates of a collection are seen with their times moved up to `as_of`, where the log has forgotten.
+    """
 
     path: str
     start: int
     stop: int
+    as_of: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """Where what a log holds before a range is.
+
+    Attributes
+    ----------
+    leaf : Replay
+        How the log is read.
+    whole : tuple of Share
+        All of it.
+    index : Index or None
+        Has all of it up to its upper.
+    tail : tuple of Share
+        What is at or after the index's upper.
+    """
+
+    leaf: Replay
+    whole: tuple[Share, ...]
+    index: Index | None = None
+    tail: tuple[Share, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class IndexWork:
+    """A run of an index to make: of what a log has in a range of times, or of other runs.
+
+    Attributes
+    ----------
+    leaf : Replay
+    key, columns : tuple of str
+    folder, name : str
+        Of the file.
+    lower, upper : Antichain
+        Which times of the log.
+    shares : tuple of Share
+        Where they are.
+    runs : tuple of RunFile
+        To merge, instead; in the same folder.
+    since : int or None
+        Times before it are moved to it.
+    """
+
+    leaf: Replay
+    key: Names
+    columns: Names
+    folder: str
+    name: str
+    lower: Antichain
+    upper: Antichain
+    shares: tuple[Share, ...] = ()
+    runs: tuple[RunFile, ...] = ()
+    since: int | None = None
 
 
 ReadRange = Callable[[Replay, Sequence[Share], Antichain, Antichain, Names], pa.Table]
-"""Reads the rows of a range from shares of a log's files: time columns, and the payload columns named."""
+"""Reads the rows of a range from shares of a log's files: columns that views carry, and the payload columns named."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +168,8 @@ class OutputPlan:
         What runs it: pyarrow in a task each, or Spark's DataFrames.
     job : str
         In the names of files, so that those of a job that fails are found.
+    own : Replay or None
+        Its log, as it is read where it is the state of an operator over all history.
     """
 
     name: str
@@ -94,6 +180,7 @@ class OutputPlan:
     twice: bool = False
     evaluation: str = "arrow"
     job: str = ""
+    own: Replay | None = None
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "view": packed([self.view])}
@@ -119,6 +206,14 @@ class Task:
         Of the shares.
     piece : int or None
         Number of the piece of which this task computes a part only: see `engine.shuffle`.
+    moved_to : tuple of int or None
+        Time up to which the rows are moved that it gives: of updates, the contents at which an output begins.
+    keys : KeyRange
+        Of which an operator over all history computes anything.
+    before : dict of Look to Before
+        Where what logs hold before the range is.
+    index : IndexWork or None
+        Instead of all else: a run of an index to make.
     """
 
     output: int
@@ -128,6 +223,10 @@ class Task:
     shares: Mapping[str, tuple[Share, ...]] = field(default_factory=dict)
     size_bytes: int = 0
     piece: int | None = None
+    moved_to: tuple[int, ...] | None = None
+    keys: KeyRange = EVERY_KEY
+    before: Mapping[Look, Before] = field(default_factory=dict)
+    index: IndexWork | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +243,15 @@ class TaskResult:
         Rows and bytes that each operator gave, by its name.
     times : ndarray of int64, shape (n, k), or None
         Distinct times of the rows that were written; None where there are too many to tell.
+    run : RunFile or None
+        Of an index, that was made.
     """
 
     files: tuple[DataFile, ...] = ()
     error: OperatorError | None = None
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     times: IntArray | None = None
+    run: RunFile | None = None
 
 
 def run_task(task: Task, output: OutputPlan, read: ReadRange) -> TaskResult:
@@ -164,18 +266,21 @@ def run_task(task: Task, output: OutputPlan, read: ReadRange) -> TaskResult:
     Returns
     -------
     TaskResult
-        With the error of a function of the user: it is that output's alone.
+        With the error of a function of the user: it is that output's alone; or with the run of an index.
 
     Raises
     ------
     StorageError
         If files cannot be read or written.
     """
+    if task.index is not None:
+        return make_run(task.index, read)
     counts = Counts()
     run = run_twice if output.twice else View.run
 
     def rows() -> pa.Table:
-        return run(output.view, of_shares(task, read), task.lower, task.upper, watch=counts.watch)
+        before = Lookups(task, output, read)
+        return run(output.view, of_shares(task, read), task.lower, task.upper, watch=counts.watch, before=before)
 
     return write_result(task, output, rows, counts)
 
@@ -183,6 +288,108 @@ def run_task(task: Task, output: OutputPlan, read: ReadRange) -> TaskResult:
 def of_shares(task: Task, read: ReadRange) -> Read:
     """Return what reads the rows of a log from the shares of a task."""
     return lambda leaf, lo, hi, columns: read(leaf, task.shares.get(leaf.path, ()), lo, hi, columns)
+
+
+class Lookups:
+    """Gives what logs hold of some keys before a range: `views.Before`, of a task.
+
+    Parameters
+    ----------
+    task : Task
+    output : OutputPlan
+    read : callable
+
+    Notes
+    -----
+    Cost: with an index what it has of these keys, and all that is past its upper; else all that a log holds before the
+    range is read, column by column. An index that cannot be read is none.
+    """
+
+    def __init__(self, task: Task, output: OutputPlan, read: ReadRange) -> None:
+        self._task, self._output, self._read = task, output, read
+
+    @property
+    def keys(self) -> KeyRange:
+        """Of which the task computes anything."""
+        return self._task.keys
+
+    @property
+    def moved_to(self) -> tuple[int, ...] | None:
+        """Time up to which what comes is moved."""
+        return self._task.moved_to
+
+    def __call__(self, leaf: Replay | None, lo: Antichain, keys: pa.Table, columns: Names) -> Held:
+        """Return what a log holds before `lo` of the keys in a table; None is the output's own log."""
+        at = self._output.own if leaf is None else leaf
+        key = tuple(keys.schema.names)
+        found = [] if at is None else [look for look in self._task.before if (look.path, look.key) == (at.path, key)]
+        look = next((each for each in found if set(columns) <= set(each.columns)), None)
+        if at is None or look is None:
+            msg = f"output {self._output.name!r} looks into a log by {key!r}, and the plan of its task has none"
+            raise TimelyInternalError(msg)
+        if not keys.num_rows or lo == at.domain.minimum_frontier:
+            return held_of(at, at.empty().select([*at.carried, *columns]), columns)
+        before = self._task.before[look]
+        wanted = distinct_hashes(key_hashes(keys, key))
+        if before.index is not None and before.index.may_tell(lo):
+            try:
+                return self._indexed(before, before.index, lo, key, wanted, columns)
+            except (OSError, pa.ArrowException, ValueError) as error:
+                _log.warning("the index of log %r by %s is not used: %s", at.path, ", ".join(key), error)
+        rows = self._read(at, before.whole, at.domain.minimum_frontier, lo, columns)
+        mine = are_among(key_hashes(rows, key), wanted)
+        return held_of(at, rows.filter(pa.array(mine)), columns)
+
+    def _indexed(
+        self, before: Before, index: Index, lo: Antichain, key: Names, wanted: npt.NDArray[np.uint64], columns: Names
+    ) -> Held:
+        leaf = before.leaf
+        found = [updates.of(columns) for run in index.runs for updates in mapped_run(index.folder, run).look_up(wanted)]
+        if before.tail and index.upper is not None:
+            rows = self._read(
+                leaf, before.tail, Antichain.of(index.upper).join(leaf.domain.minimum_frontier), lo, columns
+            )
+            updates = updates_of(leaf, rows, key, columns)
+            found.append(updates.take(np.flatnonzero(are_among(updates.hashes, wanted))))
+        if not found:
+            return held_of(leaf, leaf.empty().select([*leaf.carried, *columns]), columns)
+        every = concatenated(found)
+        ((stop,),) = lo.elements or (((1 << 63) - 1,),)
+        if lo.elements:
+            every = every.take(np.flatnonzero(every.times < stop))
+        if not leaf.updates:
+            return Held(every.times, every.diffs, every.rows)
+        contents = summed(replace(every, times=np.zeros_like(every.times)))
+        return Held(None, contents.diffs, contents.rows)
+
+
+def updates_of(leaf: Replay, rows: pa.Table, key: Names, columns: Names) -> Updates:
+    """Return rows of a log as the runs of an index have them."""
+    n = rows.num_rows
+    diffs = np.asarray(rows.column(DIFF).to_numpy(), np.int64) if leaf.updates else np.ones(n, np.int64)
+    return Updates(key_hashes(rows, key), leaf.domain.from_columns(rows)[:, 0], diffs, rows.select(columns))
+
+
+def make_run(work: IndexWork, read: ReadRange) -> TaskResult:
+    """Make a run of an index; the file is part of nothing yet."""
+    path = os.path.join(work.folder, work.name)
+    if work.runs:
+        pieces = merge_pieces([mapped_run(work.folder, run) for run in work.runs], work.since)
+    else:
+        rows = read(work.leaf, work.shares, work.lower, work.upper, work.columns)
+        pieces = iter(in_pieces(summed(updates_of(work.leaf, rows, work.key, work.columns), work.since)))
+    n_rows, size = write_run(path, pieces)
+    return TaskResult(run=RunFile(work.name, n_rows, size))
+
+
+def held_of(view: View, rows: pa.Table, columns: Names) -> Held:
+    """Return what rows of a log hold together: of updates the contents, without their times."""
+    times = view.domain.from_columns(rows)[:, 0]
+    if not view.updates:
+        return Held(times, np.ones(times.shape[0], np.int64), rows.select(columns))
+    still = pa.table(view.domain.to_columns(np.zeros((times.shape[0], 1), np.int64)))
+    contents = summed_updates(view.domain, with_times(still, rows.select((DIFF, *columns))))
+    return Held(None, np.asarray(contents.column(DIFF).to_numpy(), np.int64), contents.select(columns))
 
 
 class Counts:
@@ -204,10 +411,15 @@ class Counts:
 
 def write_result(task: Task, output: OutputPlan, rows: Callable[[], pa.Table], counts: Counts) -> TaskResult:
     """Compute rows and write them for an output; an error of a function of the user is a result too."""
-    form = output.form
+    form, updates = output.form, output.view.updates
+    if updates != (form.kind == "collection"):
+        msg = f"operator {output.name!r} gives {output.view.rows_kind!r} rows for a log of kind={form.kind!r}"
+        raise TimelyInternalError(msg)
     try:
         table = rows()
         times = form.domain.from_columns(table)
+        if task.moved_to is not None:
+            times = np.maximum(times, np.array(task.moved_to, np.int64))
         payload = conform(table.select(form.payload.names), form.payload)
     except OperatorError as error:
         return TaskResult(error=plain_error(error))
@@ -215,13 +427,14 @@ def write_result(task: Task, output: OutputPlan, rows: Callable[[], pa.Table], c
         low, high = (form.domain.render_frontier(end) for end in (task.lower, task.upper))
         msg = f"could not run operator {output.name!r} at times from {low} to {high}: {error.message}"
         return TaskResult(error=OperatorError(msg, hint=error.hint, operator=output.name, lower=low, upper=high))
-    messages = message_table(form, payload, times, output.stream, task.seq)
+    diffs = np.asarray(table.column(DIFF).to_numpy(), np.int64) if updates else None
+    messages = message_table(form, payload, times, output.stream, task.seq, diffs)
     files = write_data_files(
         output.storage, messages, times, stream=output.stream, seq=task.seq, domain=form.domain, job=output.job
     )
     distinct = unique_times(times)[0]
     told = distinct if distinct.shape[0] <= _MOST_TIMES else None
-    return TaskResult(tuple(files), None, counts.by_operator, told)
+    return TaskResult(tuple(files), counts=counts.by_operator, times=told)
 
 
 def plain_error(error: OperatorError) -> OperatorError:
@@ -231,7 +444,14 @@ def plain_error(error: OperatorError) -> OperatorError:
 
 
 def run_twice(
-    view: View, read: Read, lo: Antichain, hi: Antichain, wanted: Names | None = None, *, watch: Watch | None = None
+    view: View,
+    read: Read,
+    lo: Antichain,
+    hi: Antichain,
+    wanted: Names | None = None,
+    *,
+    watch: Watch | None = None,
+    before: GivesBefore | None = None,
 ) -> pa.Table:
     """Run a view twice, and refuse an operator that gives other rows the second time.
 
@@ -246,6 +466,8 @@ def run_twice(
     wanted : tuple of str, optional
     watch : callable, optional
         Is shown what operators gave the first time.
+    before : Before, optional
+        As for `View.run`.
 
     Returns
     -------
@@ -273,8 +495,12 @@ def run_twice(
         table = read(leaf, low, high, columns)
         return table.take(pa.array(np.arange(table.num_rows - 1, -1, -1)))
 
-    table = view.run(read, lo, hi, wanted, watch=seen)
-    view.run(backwards, lo, hi, wanted, watch=lambda step, rows: second.update({step: _digest(rows)}), in_parts=True)
+    table = view.run(read, lo, hi, wanted, watch=seen, before=before)
+
+    def seen_again(step: Step, rows: pa.Table) -> None:
+        second[step] = _digest(rows)
+
+    view.run(backwards, lo, hi, wanted, watch=seen_again, in_parts=True, before=before)
     for step, digest in first.items():  # one turn per operator and range, inputs before what is made of them
         if digest != second[step]:
             at, low, high, _ = step

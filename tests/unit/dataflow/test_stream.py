@@ -209,8 +209,8 @@ def test_logs_that_do_not_fit_a_dataflow_are_refused(stream: Stream, tmp_path: P
     with pytest.raises(InvalidUsageError, match="times of types \\['date'\\], \\['long'\\]"):
         stream._scope.replay(days)
     contents = create_log(str(tmp_path / "contents"), SCHEMA, kind="collection")
-    with pytest.raises(InvalidUsageError, match="kind='collection'"):
-        stream._scope.replay(contents)
+    with pytest.raises(InvalidUsageError, match="updates of a collection with evaluation='sql'"):
+        Scope("flow", evaluation="sql").replay(contents)
     with pytest.raises(InvalidUsageError, match="give it a name"):
         Scope(" ")
     with pytest.raises(InvalidUsageError, match="nothing that is captured downstream"):

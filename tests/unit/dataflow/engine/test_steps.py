@@ -136,6 +136,7 @@ def test_files_of_a_log_read_by_two_paths_are_those_of_either(log: Log, rowwise:
     class Two:
         bounds = FileBounds(np.array([10, 10]), np.array([[0], [5]]), np.array([[0], [5]]), np.ones(2, np.bool_))
         paths = np.array(["early", "late"], dtype=object)
+        as_of = None
 
     rows = Scope("flow").replay(log)
     both = rows.concat(rows.delay(plus(5)))
@@ -150,7 +151,7 @@ def test_range_within_a_limit_of_bytes_opens_no_file(log: Log) -> None:
     files = catalog_of(log)()
 
     class Closed:
-        bounds, paths = files.bounds, files.paths
+        bounds, paths, as_of = files.bounds, files.paths, None
 
         def counts(self, numbers: object) -> list[object]:
             raise AssertionError(numbers)
@@ -181,6 +182,7 @@ def test_tasks_too_large_become_more_or_are_joined_by_key(log: Log, n_times: int
     class Large:
         bounds = FileBounds(np.full(10, 64 << 20), times, times, np.ones(10, np.bool_))
         paths = np.array([f"file{i}" for i in range(10)], dtype=object)
+        as_of = None
 
         def counts(self, numbers: np.ndarray) -> list[TimeCounts]:
             return [TimeCounts(times[i : i + 1], np.array([100])) for i in numbers]

@@ -1,0 +1,423 @@
+"""Indexes by key of the logs that a dataflow looks into: found beside them, extended and merged in the background.
+
+An index of a log is in a folder of its own inside of the log's, shared by all that look into the log by the same key:
+`_spark_timely/by-…`. It has sorted runs, and numbered spines that say which runs count; a spine is written where none
+of its number is, so that of two copies that extend an index one wins. Whoever may not write there looks into what
+others keep, or into the log itself.
+
+Invariants
+----------
+1. An index is never needed: what it says is what the log says, and where it is missing, damaged, of another log or of
+   another history of it, the log is read.
+2. An index has what is complete in its log, as of the newest commits that it names; a log that lacks one of them has
+   another index.
+3. Times are moved up to what all need that retain the log, and no further: what nobody retains may be asked of the log.
+4. Files are deleted some time after they are replaced, and those that nobody has heard of after a day.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import time as wall_clock
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from spark_timely.dataflow.engine.cutting import Files, shares_between
+from spark_timely.dataflow.engine.tasks import Before, IndexWork, OutputPlan, Share, Task, TaskResult
+from spark_timely.dataflow.remembered import Look
+from spark_timely.errors import TimelyError
+from spark_timely.log.machine.rollback import newest_commits, other_commits
+from spark_timely.log.machine.since import needed_from
+from spark_timely.time.antichain import Antichain
+from spark_timely.trace.mapped import Index
+from spark_timely.trace.spine import RunFile, Spine, due_merge
+
+if TYPE_CHECKING:
+    from spark_timely.dataflow.views import Replay
+    from spark_timely.log import Log
+
+__all__ = ["Arrangements", "Indexing", "index_folder"]
+
+_log = logging.getLogger("spark_timely.dataflow")
+
+RunTasks = Callable[[Sequence[OutputPlan], Sequence[Task]], Sequence[TaskResult]]
+
+# Replaced files may be looked into by jobs under way; one that comes too late reads the log.
+_GONE_S: Final = 60.0
+_UNKNOWN_S: Final = 86_400.0
+# Of the log's files: a run is made of this much at a time, in memory.
+_RUN_BYTES: Final = 64 << 20
+_ALL_COMMITS: Final = 1 << 40
+_MOST_TRIES: Final = 8
+_SPINE: Final = re.compile(r"spine-(\d{20})\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Indexing:
+    """How logs are indexed.
+
+    Attributes
+    ----------
+    least_bytes : int
+        A log with less is read.
+    tail_bytes : int
+        An index is extended when there is more than this past its upper, or more than `tail_files`.
+    tail_files : int
+    background : bool
+        Whether that is done beside the steps of a dataflow, not between them.
+    """
+
+    least_bytes: int = 1 << 20
+    tail_bytes: int = 256 << 10
+    tail_files: int = 4
+    background: bool = True
+
+
+def index_folder(log: Log, look: Look) -> str | None:
+    """Return where the index of a log is; None where it can have none: it is mapped from a disk."""
+    if not log.storage.local:
+        return None
+    named = hashlib.sha256(json.dumps([look.key, look.columns]).encode()).hexdigest()[:16]
+    return os.path.join(log.path, "_spark_timely", f"by-{named}")
+
+
+class Arrangements:
+    """The indexes of the logs that a dataflow looks into.
+
+    Parameters
+    ----------
+    logs : mapping of str to Log
+        By path.
+    files : mapping of str to callable
+        Give the files of a log's present snapshot, by path.
+    settings : Indexing
+    """
+
+    def __init__(
+        self, logs: Mapping[str, Log], files: Mapping[str, Callable[[], Files]], settings: Indexing | None = None
+    ) -> None:
+        self._logs, self._files = logs, files
+        self._settings = settings or Indexing()
+        self._spines: dict[Look, Spine | None] = {}
+        self._checked: dict[Look, tuple[object, ...]] = {}
+        self._threads: ThreadPoolExecutor | None = None
+        self._busy: dict[tuple[Look, str], Future[None]] = {}
+        self._unwritable: set[Look] = set()
+
+    def before(self, look: Look, leaf: Replay, lo: Antichain, hi: Antichain, run_tasks: RunTasks | None) -> Before:
+        """Return where what a log holds before a range is; have its index extended where that is due.
+
+        Parameters
+        ----------
+        look : Look
+        leaf : Replay
+        lo, hi : Antichain
+            The range; `lo` is what the reader has done, behind which it never looks again.
+        run_tasks : callable or None
+            Runs tasks; None where nothing is to be made.
+        """
+        log, files = self._logs[leaf.path], self._files[leaf.path]()
+        whole, size = shares_between(files, leaf.domain.minimum_frontier, hi)
+        spine = self._current(look, leaf, log)
+        tail, tail_bytes = whole, size
+        if spine is not None:
+            upper = leaf.domain.minimum_frontier if spine.upper is None else Antichain.of(spine.upper)
+            tail, tail_bytes = ((), 0) if spine.upper is None else shares_between(files, upper, hi)
+        settings = self._settings
+        due = (
+            size >= settings.least_bytes and len(tail) > 0
+            if spine is None
+            else tail_bytes > settings.tail_bytes or len(tail) > settings.tail_files
+        )
+        if run_tasks is not None and (due or (spine is not None and due_merge(spine.runs))):
+            self._keep_up(look, leaf, log, files, spine, lo, run_tasks, due=due)
+            if not settings.background:
+                return self.before(look, leaf, lo, hi, None)
+        if spine is None:
+            return Before(leaf, whole)
+        folder = index_folder(log, look)
+        assert folder is not None
+        index = Index(folder, spine.runs, spine.since, spine.upper, not leaf.updates)
+        return Before(leaf, whole, index, tail)
+
+    def size_of(self, look: Look, leaf: Replay) -> tuple[int, int]:
+        """Return rows and bytes of the runs of an index; 0 where there is none."""
+        spine = self._current(look, leaf, self._logs[leaf.path])
+        return (0, 0) if spine is None else (spine.rows, spine.size_bytes)
+
+    def end(self) -> None:
+        """Wait for what is being made, and begin nothing more."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=True, cancel_futures=True)
+            self._threads = None
+        self._busy.clear()
+
+    # What there is -----------------------------------------------------------------------------------
+
+    def _current(self, look: Look, leaf: Replay, log: Log) -> Spine | None:
+        """Return the newest spine of the log's index, if it is one of this log as it is (invariant 2)."""
+        folder = index_folder(log, look)
+        if folder is None:
+            return None
+        newest = _newest(folder, self._spines.get(look))
+        self._spines[look] = newest
+        if newest is None or newest.log_id != log.log_id or newest.columns != _columns(leaf, look):
+            return None
+        ends = log.ends()
+        if any(name not in ends for name in newest.commits):
+            return None
+        if newest.upper is None and not log.frontier().is_empty:
+            return None
+        state = newest.number, log.generation, log.version
+        if self._checked.get(look) == state:
+            return newest
+        try:
+            wanted = dict(newest.commits)
+            found = log.commits_of({name: seq for name, (seq, _) in wanted.items()})
+            same = not other_commits(log, wanted) and all(name in found for name in wanted)
+        except TimelyError as error:
+            _log.warning("the index of log %r is not used: %s", log.path, error)
+            return None
+        if not same:
+            return None
+        self._checked[look] = state
+        return newest
+
+    # What is made ------------------------------------------------------------------------------------
+
+    def _keep_up(
+        self, look: Look, leaf: Replay, log: Log, files: Files, spine: Spine | None, lo: Antichain,
+        run_tasks: RunTasks, *, due: bool,
+    ) -> None:  # fmt: skip
+        """Begin to extend an index, and to merge its runs."""
+        if look in self._unwritable:
+            return
+        if due and not self._is_busy(look, "extend"):
+            frontier = log.frontier()
+            since = log.since().elements[0][0] if leaf.updates and log.since().elements else leaf.domain.minimum[0]
+            lower = leaf.domain.minimum_frontier if spine is None or spine.upper is None else Antichain.of(spine.upper)
+            commits = newest_commits(log.ends(), _ALL_COMMITS)
+            shares, _ = shares_between(files, lower, frontier)
+            groups = _groups(files, shares, _RUN_BYTES)
+            if frontier != lower:
+                self._do(look, "extend", lambda: self._extend(
+                    look, leaf, log, spine, groups, lower, frontier, since, commits, run_tasks
+                ))  # fmt: skip
+        if spine is not None and not self._is_busy(look, "merge"):
+            merge = due_merge(spine.runs)
+            if merge:
+                moves_to = self._may_move_to(leaf, log, spine, lo)
+                self._do(look, "merge", lambda: self._merge(look, leaf, log, spine, merge, moves_to, run_tasks))
+
+    def _is_busy(self, look: Look, what: str) -> bool:
+        future = self._busy.get((look, what))
+        return future is not None and not future.done()
+
+    def _do(self, look: Look, what: str, call: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                call()
+            except PermissionError as error:
+                self._unwritable.add(look)
+                _log.warning("log %r gets no index, it is read instead: %s", look.path, error)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the log can be read
+                _log.warning("the index of log %r could not be kept up: %s", look.path, error)
+
+        if not self._settings.background:
+            guarded()
+            return
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(2, thread_name_prefix="spark_timely-index", initializer=_yield_to_others)
+        self._busy[look, what] = self._threads.submit(guarded)
+
+    def _extend(
+        self, look: Look, leaf: Replay, log: Log, spine: Spine | None, groups: Sequence[tuple[tuple[Share, ...], int]],
+        lower: Antichain, upper: Antichain, since: int, commits: Mapping[str, tuple[int, str]], run_tasks: RunTasks,
+    ) -> None:  # fmt: skip
+        """Make runs of what the log has past an index's upper, and write the spine that has them."""
+        folder = index_folder(log, look)
+        assert folder is not None
+        os.makedirs(folder, exist_ok=True)
+        work = [
+            (IndexWork(leaf, look.key, look.columns, folder, _name(), lower, upper, shares), size)
+            for shares, size in groups
+        ]
+        made = _made(log, work, run_tasks)
+        stop = upper.elements[0][0] if upper.elements else None
+        newest = _newest(folder, None)
+        if spine is None:
+            number = _greatest(folder) + 1
+            # The runs of an index that was another log's, or of another history.
+            now = wall_clock.time()
+            gone = () if newest is None else (*newest.gone, *((run.name, now) for run in newest.runs))
+            follows = Spine(number - 1, log.log_id, _columns(leaf, look), {}, since, lower.elements[0][0], (), gone)
+            written = follows.extended(made, stop, commits)
+            done = _write(folder, written)
+        else:
+            done = False
+            for _ in range(_MOST_TRIES):  # a merge may be first
+                newest = _newest(folder, None)
+                if newest is None or newest.upper != spine.upper or newest.log_id != spine.log_id:
+                    break
+                done = _write(folder, newest.extended(made, stop, commits))
+                if done:
+                    break
+        if not done:
+            _delete(folder, [run.name for run in made])
+
+    def _merge(
+        self, look: Look, leaf: Replay, log: Log, spine: Spine, runs: tuple[RunFile, ...], since: int | None,
+        run_tasks: RunTasks,
+    ) -> None:  # fmt: skip
+        """Make one run of some, and write the spine that has it instead."""
+        folder = index_folder(log, look)
+        assert folder is not None
+        least = leaf.domain.minimum_frontier
+        name = _name()
+        work = IndexWork(leaf, look.key, look.columns, folder, name, least, least, runs=runs, since=since)
+        (made,) = _made(log, [(work, sum(run.size_bytes for run in runs))], run_tasks)
+        done = False
+        for _ in range(_MOST_TRIES):  # one that extends it may be first
+            newest, now = _newest(folder, None), wall_clock.time()
+            if newest is None:
+                break
+            following = newest.merged(runs, made if made.rows else None, newest.since if since is None else since, now)
+            if following is None:
+                break
+            following, old = following.tidied(now - _GONE_S)
+            done = _write(folder, following)
+            if done:
+                _delete(folder, [*old, *_unknown(folder, following, now)])
+                break
+        if not done:
+            _delete(folder, [name])
+
+    def _may_move_to(self, leaf: Replay, log: Log, spine: Spine, lo: Antichain) -> int | None:
+        """Return up to where times may be moved (invariant 3); None where they stay, as those of events do."""
+        if not leaf.updates:
+            return None
+        now = wall_clock.time_ns() // 1000
+        needed = [needed_from("collection", lo, leaf.domain.minimum)]
+        needed += [each.needed for each in log.retainers().values() if each.is_alive(now)]
+        times = [element[0] for antichain in needed for element in antichain.elements]
+        if spine.upper is not None:
+            times.append(spine.upper - 1)
+        return max(min(times, default=spine.since), spine.since)
+
+
+def _made(log: Log, work: Sequence[tuple[IndexWork, int]], run_tasks: RunTasks) -> list[RunFile]:
+    """Make runs: as one job."""
+    if not work:
+        return []
+    leaf = work[0][0].leaf
+    plan = OutputPlan(f"index of {leaf.path}", leaf, "", log.format, log.storage)
+    tasks = [Task(0, 0, each.lower, each.upper, size_bytes=size, index=each) for each, size in work]
+    return [result.run for result in run_tasks([plan], tasks) if result.run is not None]
+
+
+def _groups(files: Files, shares: Sequence[Share], most: int) -> list[tuple[tuple[Share, ...], int]]:
+    """Put files together as far as one run may be made of them."""
+    sizes = dict(zip(map(str, files.paths), files.bounds.sizes.tolist(), strict=True))
+    groups: list[tuple[tuple[Share, ...], int]] = []
+    for share in shares:  # one turn per file
+        size = int(sizes[share.path])
+        if groups and groups[-1][1] + size <= most:
+            groups[-1] = (*groups[-1][0], share), groups[-1][1] + size
+        else:
+            groups.append(((share,), size))
+    return groups
+
+
+def _columns(leaf: Replay, look: Look) -> str:
+    fields = [leaf.schema.field(name) for name in look.columns]
+    return json.dumps([[field.name, str(field.type)] for field in fields])
+
+
+def _name() -> str:
+    return f"run-{uuid.uuid4().hex}.arrow"
+
+
+def _spine_name(number: int) -> str:
+    return f"spine-{number:020d}.json"
+
+
+def _newest(folder: str, known: Spine | None) -> Spine | None:
+    """Return the newest spine in a folder; the known one if it is that."""
+    try:
+        names = [name for name in os.listdir(folder) if _SPINE.fullmatch(name)]
+    except OSError:
+        return None
+    names.sort(reverse=True)
+    for name in names:  # the first, unless files are damaged
+        if known is not None and name == _spine_name(known.number):
+            found = known
+        else:
+            try:
+                with open(os.path.join(folder, name), "rb") as file:
+                    found = Spine.from_json(file.read())
+            except (OSError, ValueError):
+                continue
+            if name != _spine_name(found.number):
+                continue
+        # What follows it comes after all that are there, damaged ones too.
+        return found if name == names[0] else replace(found, number=_greatest(folder))
+    return None
+
+
+def _greatest(folder: str) -> int:
+    """Return the greatest number of the spines in a folder, damaged ones too; -1 where there are none."""
+    found = (_SPINE.fullmatch(name) for name in os.listdir(folder))
+    return max((int(each[1]) for each in found if each is not None), default=-1)
+
+
+def _write(folder: str, spine: Spine) -> bool:
+    """Write a spine; return whether none of its number was there."""
+    path = os.path.join(folder, _spine_name(spine.number))
+    unfinished = f"{path}.{uuid.uuid4().hex}.tmp"
+    with open(unfinished, "w", encoding="utf-8") as file:
+        file.write(spine.to_json())
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(unfinished, path)
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(unfinished)
+    _delete(folder, [_spine_name(spine.number - back) for back in range(3, 6) if spine.number >= back])
+    return True
+
+
+def _unknown(folder: str, spine: Spine, now: float) -> list[str]:
+    """Return old files that no spine has: of processes that were killed."""
+    kept = {run.name for run in spine.runs} | {name for name, _ in spine.gone}
+    found = []
+    for entry in os.scandir(folder):  # one turn per file
+        if entry.name not in kept and entry.name.startswith("run-") and now - entry.stat().st_mtime > _UNKNOWN_S:
+            found.append(entry.name)
+    return found
+
+
+def _delete(folder: str, names: Sequence[str]) -> None:
+    for name in names:  # one turn per file
+        try:
+            os.unlink(os.path.join(folder, name))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            _log.warning("a file of an index stays: %s", error)
+
+
+def _yield_to_others() -> None:
+    """Let the steps of the dataflow come first."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, 10)  # on Linux of this thread alone
+    except (AttributeError, OSError):
+        return

@@ -1,0 +1,232 @@
+"""What an input holds of each key after each time of a range at which it changes, where rows may be taken away.
+
+Keys are taken together, each at its first time, then each at its second: as many turns as the key that changes most
+often has times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_timely.dataflow.history.base import Changes, Held, Names
+from spark_timely.dataflow.history.keys import key_codes, key_text, ranks_of, run_starts_of
+from spark_timely.errors import OperatorError
+from spark_timely.time.arrays import IntArray
+
+__all__ = ["Boundaries", "consolidated"]
+
+
+def consolidated(times: IntArray, numbers: IntArray, diffs: IntArray, rows: pa.Table) -> Changes:
+    """Return updates with those of equal rows and times summed, without those that sum to 0.
+
+    Parameters
+    ----------
+    times, numbers, diffs : ndarray of int64, shape (n,)
+        Rows are equal where their numbers are.
+    rows : pyarrow.Table
+
+    Examples
+    --------
+    >>> found = consolidated(np.array([1, 1]), np.array([7, 7]), np.array([-1, 1]), pa.table({"v": [5, 5]}))
+    >>> found.rows.num_rows
+    0
+    """
+    order = np.lexsort((times, numbers))
+    starts = run_starts_of(numbers[order], times[order])
+    sums = np.add.reduceat(diffs[order], starts) if starts.shape[0] else np.zeros(0, np.int64)
+    there = sums != 0
+    first = order[starts][there]
+    return Changes(times[first], sums[there], rows.take(pa.array(first)))
+
+
+@dataclass(frozen=True, eq=False)
+class Boundaries:
+    """The contents of keys over a range of times.
+
+    Attributes
+    ----------
+    rows : pyarrow.Table
+        The distinct rows of all keys that change, in the order of their keys.
+    codes : ndarray of int64, shape (rows,)
+        Number of the key of each.
+    base : ndarray of int64, shape (rows,)
+        How often each is there before the range.
+    keys, times, turns : ndarray of int64, shape (boundaries,)
+        Each time at which anything of a key changes, and the how manieth of this key it is; in this order.
+    changed, at, by : ndarray of int64, shape (updates,)
+        Row, boundary and difference of each update, in the order of turns.
+    """
+
+    rows: pa.Table
+    codes: IntArray
+    base: IntArray
+    keys: IntArray
+    times: IntArray
+    turns: IntArray
+    changed: IntArray
+    at: IntArray
+    by: IntArray
+    key: Names
+
+    @classmethod
+    def of(cls, changes: Changes, contents: Held, key: Names) -> Boundaries:
+        """Put together what a key holds before a range, and what changes in it.
+
+        Parameters
+        ----------
+        changes : Changes
+        contents : Held
+            Other keys may be among them.
+        key : tuple of str
+        """
+        codes, before = key_codes([changes.rows.select(key), contents.rows.select(key)], key)
+        known = np.zeros(1 + max(int(codes.max(initial=-1)), int(before.max(initial=-1))), np.bool_)
+        known[codes] = True
+        mine = known[before]
+        rows = pa.concat_tables(
+            [changes.rows, contents.rows.filter(pa.array(mine)).select(changes.rows.schema.names)],
+            promote_options="permissive",
+        )
+        all_codes = np.concatenate([codes, before[mine]])
+        numbers = ranks_of(rows, (), codes=all_codes, key=key)
+        order = np.argsort(numbers)
+        starts = run_starts_of(numbers[order])
+        place: IntArray = np.empty(rows.num_rows, np.int64)
+        place[order] = np.repeat(np.arange(starts.shape[0]), np.diff(starts, append=rows.num_rows))
+        n = changes.times.shape[0]
+        base: IntArray = np.zeros(starts.shape[0], np.int64)
+        np.add.at(base, place[n:], contents.counts[mine])
+        sequence = np.lexsort((changes.times, codes))
+        begins = run_starts_of(codes[sequence], changes.times[sequence])
+        keys, times = codes[sequence][begins], changes.times[sequence][begins]
+        first_of_key = run_starts_of(keys)
+        turns = np.arange(keys.shape[0]) - np.repeat(first_of_key, np.diff(first_of_key, append=keys.shape[0]))
+        of_update: IntArray = np.empty(n, np.int64)
+        of_update[sequence] = np.repeat(np.arange(begins.shape[0]), np.diff(begins, append=n))
+        by_turn = np.argsort(turns[of_update], kind="stable")
+        first = order[starts]
+        return cls(
+            rows.take(pa.array(first)), all_codes[first], base, keys, times, turns,
+            place[:n][by_turn], of_update[by_turn], changes.diffs[by_turn], key,
+        )  # fmt: skip
+
+    def narrowed(self, places: Sequence[IntArray], n: int) -> tuple[Boundaries, IntArray]:
+        """Leave out rows that stay as they are and are not among the n best of these of their key.
+
+        They are never among the n best of all. A key with many rows that changes at many times would be looked at
+        whole at each of them otherwise.
+
+        Parameters
+        ----------
+        places : sequence of ndarray of int64, shape (rows,)
+            Orders in which the greatest is the best; a row is left out if it is among the best in none.
+        n : int
+
+        Returns
+        -------
+        Boundaries
+        rows : ndarray of int64, shape (m,)
+            Those that remain.
+        """
+        if not self.turns.any():
+            return self, np.arange(self.rows.num_rows)
+        remains: npt.NDArray[np.bool_] = np.zeros(self.rows.num_rows, np.bool_)
+        remains[self.changed] = True
+        stays = np.flatnonzero(~remains)
+        for each in places:  # one turn per order
+            order = stays[np.lexsort((-each[stays], self.codes[stays]))]
+            starts = run_starts_of(self.codes[order])
+            before = np.cumsum(self.base[order]) - self.base[order]
+            better = before - np.repeat(before[starts], np.diff(starts, append=order.shape[0]))
+            remains[order[better < n]] = True
+        kept = np.flatnonzero(remains)
+        number = np.cumsum(remains) - 1
+        rows = self.rows.filter(pa.array(remains))
+        return replace(
+            self, rows=rows, codes=self.codes[kept], base=self.base[kept], changed=number[self.changed]
+        ), kept  # fmt: skip
+
+    def steps(self) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
+        """Give the contents of keys after each of their times, turn by turn.
+
+        Yields
+        ------
+        boundaries, rows, counts : ndarray of int64, shape (n,)
+            Which time of which key, a row that is there then, and how often.
+
+        Raises
+        ------
+        OperatorError
+            If a row would be there less than 0 times.
+        """
+        counts = self.base.copy()
+        of_code = np.searchsorted(self.codes, np.arange(int(self.keys.max(initial=-1)) + 2))
+        turn_of_update = self.turns[self.at]
+        by_turn = np.argsort(self.turns, kind="stable")
+        n_turns = int(self.turns.max(initial=-1)) + 1
+        cuts = np.searchsorted(turn_of_update, np.arange(n_turns + 1))
+        ends = np.searchsorted(self.turns[by_turn], np.arange(n_turns + 1))
+        for turn in range(n_turns):
+            mine = slice(cuts[turn], cuts[turn + 1])
+            np.add.at(counts, self.changed[mine], self.by[mine])
+            wrong = counts[self.changed[mine]] < 0
+            if wrong.any():
+                update = int(np.flatnonzero(wrong)[0]) + int(cuts[turn])
+                self._refuse(int(self.changed[update]), int(counts[self.changed[update]]), int(self.at[update]))
+            active = by_turn[ends[turn] : ends[turn + 1]]
+            low, high = of_code[self.keys[active]], of_code[self.keys[active] + 1]
+            n = high - low
+            rows = np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n) + np.repeat(low, n)
+            boundaries = np.repeat(active, n)
+            there = counts[rows] > 0
+            yield boundaries[there], rows[there], counts[rows[there]]
+
+    def _refuse(self, row: int, count: int, boundary: int) -> None:
+        key = key_text(self.rows.select(self.key), row)
+        msg = f"a row of {key} that is there {count} times at time={int(self.times[boundary])}"
+        raise OperatorError(msg, hint="correct the input: more is taken away there than was added")
+
+    def until(self, boundaries: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the next time of the key of each boundary, and whether there is one."""
+        following = np.minimum(boundaries + 1, self.keys.shape[0] - 1)
+        more = (following != boundaries) & (self.keys[following] == self.keys[boundaries])
+        return self.times[following], more
+
+    def changes_of(self, given: Sequence[tuple[IntArray, pa.Table, IntArray]], held: Held) -> Changes:
+        """Return what changes in a result from what it is after each time of each key.
+
+        Parameters
+        ----------
+        given : sequence of (boundaries, rows, counts)
+            What the result holds after a time of a key; nothing where it is not among them.
+        held : Held
+            What the result holds before the range; other keys may be among them.
+        """
+        first = self.turns == 0
+        names = held.rows.schema.names
+        of_held, of_first = key_codes([held.rows.select(self.key), self._keys_of(np.flatnonzero(first))], self.key)
+        begins: IntArray = np.full(1 + int(max(of_held.max(initial=-1), of_first.max(initial=-1))), -1, np.int64)
+        begins[of_first] = np.flatnonzero(first)
+        mine = begins[of_held] >= 0
+        times, diffs = [self.times[begins[of_held[mine]]]], [-held.counts[mine]]
+        tables = [held.rows.filter(pa.array(mine))]
+        for boundaries, rows, counts in given:  # one turn per time of the key that has most
+            after, more = self.until(boundaries)
+            tables += [rows.select(names), rows.select(names).filter(pa.array(more))]
+            times += [self.times[boundaries], after[more]]
+            diffs += [counts, -counts[more]]
+        rows = pa.concat_tables(tables, promote_options="permissive")
+        (codes,) = key_codes([rows], self.key)
+        numbers = ranks_of(rows, (), codes=codes, key=self.key)
+        return consolidated(np.concatenate(times), numbers, np.concatenate(diffs), rows)
+
+    def _keys_of(self, boundaries: IntArray) -> pa.Table:
+        """Return the keys of boundaries."""
+        places = np.searchsorted(self.codes, self.keys[boundaries])
+        # All columns, lest of a key without columns no rows are left.
+        return self.rows.take(pa.array(places)).select(self.key)

@@ -1,0 +1,314 @@
+"""Counts, sums, least and greatest values of each key over all history.
+
+A state row has the key, the values, and what these alone do not say: the number of rows, without which a sum of 0 could
+be of two rows or of none, and the number of values that are not null, without which a sum of 0 could be one of nulls.
+
+Invariants
+----------
+1. A key of which no row is left has no row here.
+2. Sums are exact: they are done in Python's integers where 64 bits may not do, and refused where the result does not
+   fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_timely.dataflow.aggregates import Aggregation
+from spark_timely.dataflow.history.base import HIDDEN, Changes, Held, HistoryOperator, Names
+from spark_timely.dataflow.history.contents import Boundaries
+from spark_timely.dataflow.history.keys import best_so_far, key_codes, key_text, run_starts_of, sums_so_far
+from spark_timely.errors import OperatorError, SchemaMismatchError
+from spark_timely.time.arrays import IntArray
+
+__all__ = ["ROWS", "Totals"]
+
+ROWS = f"{HIDDEN}rows"
+"""How many rows a key has, where no value says so."""
+
+_MOST = (1 << 63) - 1
+Numbers = IntArray
+
+
+@dataclass(frozen=True)
+class Totals(HistoryOperator):
+    """Values of each key, of all rows that are there.
+
+    Parameters
+    ----------
+    by : tuple of str
+    values : dict of str to Aggregation
+        By column that comes out.
+    named : str
+        What it is called: ``aggregate``, ``distinct``.
+
+    Examples
+    --------
+    >>> from spark_timely.dataflow.aggregates import count
+    >>> counts = Totals(("k",), {"n": count()})
+    >>> held = Held(None, np.array([1]), pa.table({"k": ["a"], "n": [2]}))
+    >>> rows = Changes(np.array([7]), np.array([1]), pa.table({"k": ["a"]}))
+    >>> made = counts.advance(rows, held, None, of_updates=False)
+    >>> made.diffs.tolist(), made.rows.to_pylist()
+    ([-1, 1], [{'k': 'a', 'n': 2}, {'k': 'a', 'n': 3}])
+    """
+
+    by: Names
+    values: Mapping[str, Aggregation] = field(default_factory=dict)
+    named: str = "aggregate"
+
+    @property
+    def kind(self) -> str:
+        """What it is called."""
+        return self.named
+
+    def describe(self) -> str:
+        """Return key and values."""
+        values = (f"{name}={each.kind}({each.column or ''})" for name, each in self.values.items())
+        return f"by {', '.join(self.by) or 'all rows'} over history: {', '.join(values)}".removesuffix(": ")
+
+    def check(self, source: pa.Schema, *, of_updates: bool) -> None:
+        """Refuse what cannot be computed.
+
+        Raises
+        ------
+        SchemaMismatchError
+        """
+        for name, each in self.values.items():  # one turn per value
+            found = each.field(name, source)
+            if each.kind == "sum" and pa.types.is_floating(found.type):
+                what = "of updates" if of_updates else "over history"
+                msg = f"could not aggregate {name!r}: found a sum {what} of column {each.column!r} of type={found.type}"
+                raise SchemaMismatchError(
+                    msg,
+                    hint="sum integers, such as cents: a sum of floats that is rounded each time depends on the cut",
+                    context={"column": each.column},
+                )
+
+    def state(self, source: pa.Schema) -> pa.Schema:
+        """Return key, values, and what is kept beside them."""
+        shown = self.shown(source)
+        hidden = [name for name in (self._rows, *(self._n(name, source) for name in self._sums())) if name]
+        more = [name for name in dict.fromkeys(hidden) if name not in shown.names]
+        return pa.schema([*shown, *(pa.field(name, pa.int64(), nullable=False) for name in more)])
+
+    def shown(self, source: pa.Schema) -> pa.Schema:
+        """Return key and values."""
+        keys = [source.field(name) for name in self.by]
+        return pa.schema([*keys, *(each.field(name, source) for name, each in self.values.items())])
+
+    def needs(self, source: pa.Schema) -> Names:
+        """Return the columns of the key and of the values."""
+        del source
+        used = (each.column for each in self.values.values() if each.column is not None)
+        return tuple(dict.fromkeys((*self.by, *used)))
+
+    def gives_updates(self, *, of_updates: bool) -> bool:
+        """Return that it is a collection."""
+        del of_updates
+        return True
+
+    def arranges(self, *, of_updates: bool) -> bool:
+        """Return whether a least value may be taken away."""
+        return of_updates and any(each.kind in ("min", "max") for each in self.values.values())
+
+    def show(self, rows: pa.Table) -> pa.Table:
+        """Leave out what is hidden."""
+        return rows.drop_columns([name for name in rows.schema.names if name.startswith(HIDDEN)])
+
+    def _sums(self) -> list[str]:
+        return [name for name, each in self.values.items() if each.kind == "sum"]
+
+    @property
+    def _rows(self) -> str:
+        """The column that has the number of rows."""
+        return next((n for n, each in self.values.items() if each == Aggregation("count")), ROWS)
+
+    def _n(self, name: str, source: pa.Schema) -> str:
+        """Return the column that has the number of values of a sum that are not null; empty if all are."""
+        column = self.values[name].column
+        if column is not None and not source.field(column).nullable:
+            return ""
+        return next((n for n, each in self.values.items() if each == Aggregation("count", column)), f"{HIDDEN}n_{name}")
+
+    def advance(self, changes: Changes, held: Held, contents: Held | None, *, of_updates: bool) -> Changes:
+        """Return how the values of each key change, time by time."""
+        rows = changes.rows
+        codes, before = key_codes([rows.select(self.by), held.rows.select(self.by)], self.by)
+        order = np.lexsort((changes.times, codes))
+        starts = run_starts_of(codes[order], changes.times[order])
+        groups, times = codes[order][starts], changes.times[order][starts]
+        of_key = run_starts_of(groups)
+        # Where a key's row is, of those that are held; the one behind the last is none.
+        n_keys = 1 + max(int(codes.max(initial=-1)), int(before.max(initial=-1)))
+        place: IntArray = np.full(n_keys, held.rows.num_rows, np.int64)
+        place[before] = np.arange(held.rows.num_rows)
+        base = place[groups[of_key]]
+        state = _Running(changes, held, order, starts, of_key, base)
+        n_rows = state.sums(self._rows, None)
+        self._check(n_rows < 0, rows, order[starts], times, n_rows)
+        found: dict[str, pa.Array] = {self._rows: pa.array(n_rows)}
+        for name, each in self.values.items():  # one turn per value
+            if name in found:
+                continue
+            if each.kind == "count":
+                found[name] = pa.array(self._counted(name, state, rows, order[starts], times, n_rows))
+            elif each.kind == "sum":
+                found.update(self._summed(name, state, rows, order[starts], times, n_rows))
+            elif contents is None:
+                found[name] = state.extreme(name, each)
+        if self.arranges(of_updates=of_updates):
+            assert contents is not None
+            found.update(self._extremes(changes, contents))
+        names = held.rows.schema.names
+        keys = rows.select(self.by).take(pa.array(order[starts]))
+        after = pa.table({n: keys.column(n) if n in self.by else found[n] for n in names})
+        after = after.cast(pa.schema([held.rows.schema.field(n).with_nullable(True) for n in names]))  # noqa: FBT003
+        # What was before the first time of a key is what is held, as it is there.
+        nobody = pa.table({f.name: pa.nulls(1, f.type) for f in after.schema}, schema=after.schema)
+        every = pa.concat_tables([held.rows.cast(after.schema), nobody, after])
+        n_held = held.rows.num_rows + 1
+        ago: IntArray = np.arange(groups.shape[0]) - 1 + n_held
+        ago[of_key] = base
+        there = np.concatenate([held.counts > 0, [False], n_rows > 0])
+        now = np.arange(groups.shape[0]) + n_held
+        same = there[ago] & there[now]
+        for name in names:  # one turn per column
+            if name not in self.by:
+                same &= _equal(every.column(name), ago, now)
+        gone, come = there[ago] & ~same, there[now] & ~same
+        taken = np.concatenate([ago[gone], now[come]])
+        diffs = np.concatenate([np.full(int(gone.sum()), -1, np.int64), np.ones(int(come.sum()), np.int64)])
+        return Changes(np.concatenate([times[gone], times[come]]), diffs, every.take(pa.array(taken)))
+
+    def _check(
+        self, wrong: npt.NDArray[np.bool_], rows: pa.Table, first: IntArray, times: IntArray, counts: Numbers
+    ) -> None:
+        if wrong.any():
+            at = int(np.flatnonzero(wrong)[0])
+            key = key_text(rows.select(self.by), int(first[at]))
+            msg = f"{key} with {counts[at]} rows at time={int(times[at])}"
+            raise OperatorError(msg, hint="correct the input: more is taken away there than was added")
+
+    def _counted(
+        self, name: str, state: _Running, rows: pa.Table, first: IntArray, times: IntArray, n_rows: Numbers
+    ) -> Numbers:
+        """Return how many values of a column are not null."""
+        column = self.values[name].column
+        assert column is not None
+        counts = state.sums(name, np.asarray(rows.column(column).is_valid().to_numpy()).astype(np.int64))
+        self._check((counts < 0) | (counts > n_rows), rows, first, times, counts)
+        return counts
+
+    def _summed(
+        self, name: str, state: _Running, rows: pa.Table, first: IntArray, times: IntArray, n_rows: Numbers
+    ) -> dict[str, pa.Array]:
+        """Return sums, and how many values of each are not null."""
+        column = rows.column(self.values[name].column)
+        sums = state.sums(name, np.asarray(column.cast(pa.int64()).fill_null(0).to_numpy()))
+        n_name = self._n(name, rows.schema)
+        n = n_rows if not n_name else state.sums(n_name, np.asarray(column.is_valid().to_numpy()).astype(np.int64))
+        self._check((n < 0) | (n > n_rows) | ((n == 0) & (sums != 0)), rows, first, times, n)
+        beyond = np.abs(sums) > _MOST if sums.dtype == object else np.zeros(sums.shape[0], np.bool_)
+        if beyond.any():
+            at = int(np.flatnonzero(beyond)[0])
+            msg = f"sum {name!r} of {key_text(rows.select(self.by), int(first[at]))} beyond 64 bits at time={times[at]}"
+            raise OperatorError(msg, hint="sum smaller numbers: a sum has 64 bits")
+        found = {name: pa.array(sums.astype(np.int64), mask=n == 0)}
+        return {**found, n_name: pa.array(n)} if n_name else found
+
+    def _extremes(self, changes: Changes, contents: Held) -> dict[str, pa.Array]:
+        """Return least and greatest values of what is there after each time of each key."""
+        boundaries = Boundaries.of(changes, contents, self.by)
+        wanted = {name: each for name, each in self.values.items() if each.kind in ("min", "max")}
+        placed = {name: _places(boundaries.rows.column(each.column), each) for name, each in wanted.items()}
+        boundaries, kept = boundaries.narrowed([places for places, _ in placed.values()], 1)
+        placed = {name: (places[kept], by_place) for name, (places, by_place) in placed.items()}
+        best = {name: np.full(boundaries.keys.shape[0], -1, np.int64) for name in wanted}
+        for at, rows, _ in boundaries.steps():  # one turn per time of the key that has most
+            for name, (places, _) in placed.items():
+                np.maximum.at(best[name], at, places[rows])
+        # Boundaries are in the order of keys and times, as groups are.
+        return {name: _taken(placed[name][1], best[name]) for name in wanted}
+
+
+def _places(column: pa.ChunkedArray, value: Aggregation) -> tuple[IntArray, pa.Array]:
+    """Return the place of each value in the order in which the greatest is wanted, -1 of null; and a value by place."""
+    if pa.types.is_floating(column.type):
+        # As of one time: −0.0 and 0.0 are one value.
+        column = pc.add(column, pa.scalar(0.0, column.type))
+    plain = column.combine_chunks()
+    plain = pa.concat_arrays(plain.chunks) if isinstance(plain, pa.ChunkedArray) else plain
+    ranked = pc.rank(plain, sort_keys="ascending", tiebreaker="dense")
+    ranks = np.asarray(ranked.to_numpy(), np.int64)
+    valid = np.asarray(plain.is_valid().to_numpy(zero_copy_only=False))
+    if pa.types.is_floating(plain.type):
+        # NaN is passed over, unless there is nothing else.
+        nan = np.asarray(pc.fill_null(pc.is_nan(plain), False).to_numpy(zero_copy_only=False))  # noqa: FBT003
+    else:
+        nan = np.zeros(ranks.shape[0], np.bool_)
+    most = int(ranks.max(initial=0)) + 1
+    places = np.where(valid, np.where(nan, 0, ranks if value.kind == "max" else most - ranks), -1)
+    example: IntArray = np.zeros(most + 1, np.int64)
+    example[places] = np.arange(places.shape[0])
+    return places, plain.take(pa.array(example)) if len(plain) else pa.nulls(most + 1, plain.type)
+
+
+def _taken(by_place: pa.Array, places: IntArray) -> pa.Array:
+    return by_place.take(pa.array(places, mask=places < 0))
+
+
+class _Running:
+    """Values along the times of each key, from what is held on."""
+
+    def __init__(
+        self, changes: Changes, held: Held, order: IntArray, starts: IntArray, of_key: IntArray, base: IntArray
+    ) -> None:
+        self._changes, self._held = changes, held
+        self._order, self._starts, self._of_key, self._base = order, starts, of_key, base
+
+    def sums(self, name: str, values: Numbers | None) -> Numbers:
+        """Return the sums after each time of each key; of Python's integers where they may be beyond 64 bits."""
+        diffs, starts = self._changes.diffs, self._starts
+        held = np.append(np.asarray(self._held.rows.column(name).cast(pa.int64()).fill_null(0).to_numpy()), 0)
+        most = max(_greatest(diffs), 1) * (1 if values is None else max(_greatest(values), 1)) * (diffs.shape[0] + 1)
+        plain = most + _greatest(held) <= _MOST
+        if not plain:
+            diffs, held = diffs.astype(object), held.astype(object)
+        parts = diffs if values is None else diffs * (values if plain else values.astype(object))
+        summed = np.add.reduceat(parts[self._order], starts) if starts.shape[0] else parts[:0]
+        return sums_so_far(summed, self._of_key, held[self._base])
+
+    def extreme(self, name: str, value: Aggregation) -> pa.Array:
+        """Return the least or greatest value up to each time of each key."""
+        rows = self._changes.rows.column(value.column)
+        every = pa.chunked_array([*self._held.rows.column(name).cast(rows.type).chunks, *rows.chunks], rows.type)
+        places, by_place = _places(every, value)
+        n_held = self._held.rows.num_rows
+        held = np.append(places[:n_held], -1)
+        mine = places[n_held:][self._order]
+        best = np.maximum.reduceat(mine, self._starts) if self._starts.shape[0] else mine
+        best[self._of_key] = np.maximum(best[self._of_key], held[self._base])
+        return _taken(by_place, best_so_far(best, self._of_key))
+
+
+def _greatest(numbers: Numbers) -> int:
+    return max(abs(int(numbers.max(initial=0))), abs(int(numbers.min(initial=0))))
+
+
+def _equal(column: pa.ChunkedArray, left: IntArray, right: IntArray) -> npt.NDArray[np.bool_]:
+    """Return which values of a column are equal; null is equal to null, NaN to NaN."""
+    one, other = column.take(pa.array(left)), column.take(pa.array(right))
+    same = pc.or_(
+        pc.fill_null(pc.equal(one, other), False),  # noqa: FBT003 - as Arrow has it
+        pc.and_(one.is_null(), other.is_null()),
+    )
+    if pa.types.is_floating(column.type):
+        same = pc.or_(same, pc.fill_null(pc.and_(pc.is_nan(one), pc.is_nan(other)), False))  # noqa: FBT003
+    return np.asarray(same.to_numpy())

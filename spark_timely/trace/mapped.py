@@ -1,0 +1,86 @@
+"""The runs of an index as whoever looks into them has them: files of a folder, mapped once per process."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from spark_timely.trace.run import Run
+
+if TYPE_CHECKING:
+    from spark_timely.time.antichain import Antichain
+    from spark_timely.trace.spine import RunFile
+
+__all__ = ["Index", "mapped_run"]
+
+# Runs that a process keeps mapped: what is looked into rarely is mapped again.
+_MOST_MAPPED: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What is known of an arrangement where it is looked into.
+
+    Attributes
+    ----------
+    folder : str
+    runs : tuple of RunFile
+    since : int
+        Contents can be told as of each time from it on.
+    upper : int or None
+        It has all updates at times before; None: all.
+    events : bool
+        Whether times are those of events, which were never moved.
+    """
+
+    folder: str
+    runs: tuple[RunFile, ...]
+    since: int
+    upper: int | None
+    events: bool = False
+
+    def may_tell(self, lo: Antichain) -> bool:
+        """Return whether it can tell what is before a frontier.
+
+        Examples
+        --------
+        >>> from spark_timely.time.antichain import Antichain
+        >>> index = Index("/index", (), 5, 9)
+        >>> [index.may_tell(Antichain.of(time)) for time in (5, 6, 20)]
+        [False, True, True]
+        """
+        # As of the time before it.
+        return self.events or not lo.elements or lo.elements[0][0] > self.since
+
+
+# By folder and name: the run, and what the file was like when it was mapped.
+_mapped: OrderedDict[tuple[str, str], tuple[Run, tuple[int, int, int]]] = OrderedDict()
+_lock = Lock()
+
+
+def mapped_run(folder: str, file: RunFile) -> Run:
+    """Return a run, mapped.
+
+    Raises
+    ------
+    OSError, pyarrow.ArrowException
+        If its file is not there, or is another one.
+    """
+    key, path = (folder, file.name), os.path.join(folder, file.name)
+    # A file that somebody writes into is no error of memory that is mapped: it would simply be other bytes.
+    state = os.stat(path)
+    mark = state.st_ino, state.st_size, state.st_mtime_ns
+    with _lock:
+        found = _mapped.get(key)
+        if found is not None and found[1] == mark:
+            _mapped.move_to_end(key)
+            return found[0]
+    run = Run(path, file.size_bytes)
+    with _lock:
+        _mapped[key] = run, mark
+        while len(_mapped) > _MOST_MAPPED:
+            _mapped.popitem(last=False)
+    return run

@@ -1,0 +1,346 @@
+"""A run: updates of a collection, sorted by the hash of their key, in one file that is mapped into memory.
+
+A file in Arrow's format, uncompressed, so that a look reads the pages alone that it needs. Its columns are `_hash` (of
+the key), `_time`, `_diff`, then those of the rows. Batches are bounded, and no hash is in two of them.
+
+Invariants
+----------
+1. A run has its updates summed: no two rows of it are equal in row and time.
+2. What a look finds is by hash: rows of other keys may be among it, which whoever asked tells apart by their values.
+3. A file has its name once it is whole.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from spark_timely.canonical.row_hash import RowHasher
+from spark_timely.time.arrays import lexsort, run_starts
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from spark_timely.time.arrays import IntArray
+
+__all__ = ["Run", "Updates", "concatenated", "in_pieces", "merge_pieces", "summed", "write_run"]
+
+PIECE_ROWS: Final = 1 << 20
+"""Rows of a batch, about: what a merge holds in memory at once."""
+
+_HASH, _TIME, _DIFF = "_hash", "_time", "_diff"
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """Updates with the hashes of their keys.
+
+    Attributes
+    ----------
+    hashes : ndarray of uint64, shape (n,)
+    times, diffs : ndarray of int64, shape (n,)
+    rows : pyarrow.Table
+        n rows.
+    """
+
+    hashes: npt.NDArray[np.uint64]
+    times: IntArray
+    diffs: IntArray
+    rows: pa.Table
+
+    def of(self, columns: Sequence[str]) -> Updates:
+        """Return them with some columns of their rows."""
+        return Updates(self.hashes, self.times, self.diffs, self.rows.select(list(columns)))
+
+    def take(self, places: npt.NDArray[np.integer]) -> Updates:
+        """Return some of them, by their numbers."""
+        return Updates(
+            self.hashes[places], self.times[places], self.diffs[places], self.rows.take(pa.array(places))
+        )  # fmt: skip
+
+
+def concatenated(parts: Sequence[Updates]) -> Updates:
+    """Put updates behind each other; at least one part."""
+    if len(parts) == 1:
+        return parts[0]
+    return Updates(
+        np.concatenate([part.hashes for part in parts]),
+        np.concatenate([part.times for part in parts]),
+        np.concatenate([part.diffs for part in parts]),
+        pa.concat_tables([part.rows for part in parts]),
+    )
+
+
+def summed(updates: Updates, since: int | None = None) -> Updates:
+    """Return updates sorted by hash, those of equal rows and times summed, without those that sum to 0.
+
+    Parameters
+    ----------
+    updates : Updates
+    since : int, optional
+        Times before it are moved to it.
+
+    Raises
+    ------
+    OverflowError
+        If a sum does not fit 64 bits.
+
+    Notes
+    -----
+    Cost: one sort of the hashes; rows are hashed where a key has several.
+
+    Examples
+    --------
+    >>> rows = pa.table({"k": ["b", "a", "a"]})
+    >>> made = Updates(np.array([9, 3, 3], np.uint64), np.array([1, 1, 2]), np.array([1, 1, -1]), rows)
+    >>> summed(made).diffs.tolist(), summed(made, since=5).rows.to_pylist()
+    ([1, -1, 1], [{'k': 'b'}])
+    """
+    times = updates.times if since is None else np.maximum(updates.times, since)
+    hashes = updates.hashes
+    n = hashes.shape[0]
+    if not n:
+        return updates
+    order = np.argsort(hashes, kind="stable")
+    ordered = hashes[order]
+    same = ordered[1:] == ordered[:-1]
+    if not same.any():
+        return Updates(ordered, times[order], updates.diffs[order], updates.rows.take(pa.array(order)))
+    several = np.concatenate([same, [False]]) | np.concatenate([[False], same])
+    # What has its hash alone stays; of the others equal rows of a time are put together.
+    among = np.flatnonzero(several)
+    picked = order[among]
+    rows = updates.rows.take(pa.array(picked))
+    lanes = RowHasher(rows.schema).hash(rows).view(np.int64)
+    together: IntArray = np.column_stack([ordered[among].view(np.int64), times[picked], lanes])
+    # Hashes are in their order already: sorting by them as signed numbers only groups them.
+    inner = lexsort(together)
+    starts = run_starts(together[inner])
+    sums = _sums(updates.diffs[picked][inner], starts)
+    kept = sums != 0
+    chosen = among[inner[starts[kept]]]
+    diffs = updates.diffs[order].copy()
+    diffs[chosen] = sums[kept]
+    wanted = ~several
+    wanted[chosen] = True
+    places = np.flatnonzero(wanted)
+    return Updates(ordered[places], times[order[places]], diffs[places], updates.rows.take(pa.array(order[places])))
+
+
+def in_pieces(updates: Updates, piece_rows: int = PIECE_ROWS) -> Iterator[Updates]:
+    """Cut updates that are `summed` in pieces for `write_run`."""
+    n = updates.hashes.shape[0]
+    first = 0
+    while first < n:  # one turn per piece
+        stop = int(np.searchsorted(updates.hashes, updates.hashes[min(first + piece_rows, n) - 1], "right"))
+        yield Updates(
+            updates.hashes[first:stop],
+            updates.times[first:stop],
+            updates.diffs[first:stop],
+            updates.rows.slice(first, stop - first),
+        )
+        first = stop
+
+
+def _sums(diffs: IntArray, starts: IntArray) -> IntArray:
+    most = int(np.abs(diffs.astype(np.float64)).sum()) if diffs.shape[0] else 0
+    if most < 1 << 62:
+        return np.asarray(np.add.reduceat(diffs, starts), np.int64)
+    sums = np.add.reduceat(diffs.astype(object), starts)
+    if max(abs(int(each)) for each in (sums.max(), sums.min())) >= 1 << 63:
+        msg = "a row counts more often than fits 64 bits"
+        raise OverflowError(msg)
+    return sums.astype(np.int64)
+
+
+def write_run(path: str, pieces: Iterable[Updates], *, flush: bool = True) -> tuple[int, int]:
+    """Write a run.
+
+    Parameters
+    ----------
+    path : str
+        A name that nothing has.
+    pieces : iterable of Updates
+        Each `summed`, in the order of their hashes, and no hash in two of them; empty ones may be among them.
+    flush : bool
+        Whether it has to outlast a power cut.
+
+    Returns
+    -------
+    rows, size_bytes : int
+        0 and 0, and no file, where there are none.
+    """
+    unfinished = f"{path}.tmp"
+    n_rows = 0
+    writer = None
+    firsts: list[int] = []
+    lasts: list[int] = []
+    try:
+        with pa.OSFile(unfinished, "wb") as sink:
+            for piece in pieces:  # one turn per piece
+                if not piece.hashes.shape[0]:
+                    continue
+                batch = _batch(piece)
+                if writer is None:
+                    writer = pa.ipc.new_file(sink, batch.schema)
+                writer.write_batch(batch)
+                n_rows += batch.num_rows
+                firsts.append(int(piece.hashes[0]))
+                lasts.append(int(piece.hashes[-1]))
+            if writer is not None:
+                writer.close()
+        if writer is None:
+            os.unlink(unfinished)
+            return 0, 0
+        size = os.path.getsize(unfinished)
+        if flush:
+            handle = os.open(unfinished, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        os.replace(unfinished, path)
+    except BaseException:
+        if os.path.exists(unfinished):
+            os.unlink(unfinished)
+        raise
+    return n_rows, size
+
+
+def _batch(piece: Updates) -> pa.RecordBatch:
+    rows = piece.rows.combine_chunks()
+    (batch,) = rows.to_batches(max_chunksize=rows.num_rows) if rows.num_columns else (None,)
+    columns = [] if batch is None else batch.columns
+    arrays = [pa.array(piece.hashes), pa.array(piece.times), pa.array(piece.diffs), *columns]
+    fields = [pa.field(_HASH, pa.uint64()), pa.field(_TIME, pa.int64()), pa.field(_DIFF, pa.int64()), *rows.schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+class Run:
+    """A run, mapped into memory.
+
+    Parameters
+    ----------
+    path : str
+    size_bytes : int
+        That the file must have.
+
+    Raises
+    ------
+    OSError, pyarrow.ArrowException
+        If the file is not there, or is another one.
+    """
+
+    def __init__(self, path: str, size_bytes: int) -> None:
+        if os.path.getsize(path) != size_bytes:
+            msg = f"{path!r} has {os.path.getsize(path)} bytes, not {size_bytes}"
+            raise OSError(msg)
+        reader = pa.ipc.open_file(pa.memory_map(path))
+        self._batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+        self._hashes = [np.asarray(batch.column(0).to_numpy()) for batch in self._batches]
+        self._firsts = np.array([hashes[0] for hashes in self._hashes], np.uint64)
+
+    @property
+    def n_rows(self) -> int:
+        """How many updates it has."""
+        return sum(hashes.shape[0] for hashes in self._hashes)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the rows."""
+        schema = self._batches[0].schema
+        return pa.schema([schema.field(number) for number in range(3, len(schema))])
+
+    def look_up(self, hashes: npt.NDArray[np.uint64]) -> Iterator[Updates]:
+        """Give the updates of some hashes.
+
+        Parameters
+        ----------
+        hashes : ndarray of uint64, shape (n,)
+            Ascending, each once.
+
+        Notes
+        -----
+        Cost: a binary search for each hash; the pages alone are read that these touch.
+        """
+        cuts = np.searchsorted(hashes, self._firsts[1:])
+        for number, mine in enumerate(np.split(hashes, cuts)):  # one turn per piece
+            if not mine.shape[0]:
+                continue
+            found = self._hashes[number]
+            low = np.searchsorted(found, mine, "left")
+            # Mostly a key has one row, or none: the end is looked for only where the next one is equal.
+            inside = low < found.shape[0]
+            low, mine = low[inside], mine[inside]
+            hit = found[low] == mine
+            low, mine = low[hit], mine[hit]
+            following = np.minimum(low + 1, found.shape[0] - 1)
+            more = (found[following] == mine) & (following > low)
+            n = np.ones(low.shape[0], np.int64)
+            n[more] = np.searchsorted(found, mine[more], "right") - low[more]
+            places = np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n) + np.repeat(low, n)
+            if places.shape[0]:
+                yield self._updates(self._batches[number].take(pa.array(places)))
+
+    def between(self, first: int, last: int) -> Iterator[Updates]:
+        """Give the updates whose hash is not below `first` and not above `last`, in the order of hashes; no copies."""
+        for batch, hashes in zip(self._batches, self._hashes, strict=True):  # one turn per piece
+            low = int(np.searchsorted(hashes, np.uint64(first), "left"))
+            high = int(np.searchsorted(hashes, np.uint64(last), "right"))
+            if low < high:
+                yield self._updates(batch.slice(low, high - low))
+
+    def cuts(self, n: int) -> list[int]:
+        """Return n - 1 hashes or fewer that part the run in about equal pieces."""
+        every = self.n_rows
+        found: list[int] = []
+        begin = 0
+        for hashes in self._hashes:  # one turn per piece
+            inside = [every * i // n - begin for i in range(1, n)]
+            found += [int(hashes[at]) for at in inside if 0 <= at < hashes.shape[0]]
+            begin += hashes.shape[0]
+        return sorted(set(found))
+
+    @staticmethod
+    def _updates(batch: pa.RecordBatch) -> Updates:
+        rows = pa.Table.from_batches([batch])
+        return Updates(
+            np.asarray(batch.column(0).to_numpy()),
+            np.asarray(batch.column(1).to_numpy()),
+            np.asarray(batch.column(2).to_numpy()),
+            rows.select(rows.schema.names[3:]),
+        )
+
+
+def merge_pieces(runs: Sequence[Run], since: int | None, *, piece_rows: int = PIECE_ROWS) -> Iterator[Updates]:
+    """Give the updates of some runs as those of one, piece by piece: what `write_run` takes.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        Not empty.
+    since : int or None
+        Times before it are moved to it.
+    piece_rows : int
+        Rows of a piece, about.
+
+    Notes
+    -----
+    Cost: each row is read and written once; a few pieces are held in memory.
+    """
+    largest = max(runs, key=lambda run: run.n_rows)
+    n_rows = sum(run.n_rows for run in runs)
+    cuts = largest.cuts(max(1, -(-n_rows // piece_rows)))
+    ends = [0, *cuts, 1 << 64]
+    for first, stop in itertools.pairwise(ends):  # one turn per piece
+        if first == stop:
+            continue
+        parts = [part for run in runs for part in run.between(first, stop - 1)]
+        if parts:
+            yield summed(concatenated(parts), since)

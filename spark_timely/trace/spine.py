@@ -1,0 +1,198 @@
+"""What an arrangement is made of: its runs, from when on it tells times apart, and up to when it has everything.
+
+Runs are a bag: what a key holds is the sum of what all runs have of it. So a run may be added while others are merged.
+A spine is a value; each one that follows has the next number, and of two that follow the same one only one is written.
+
+Invariants
+----------
+1. A spine is of one state of a log: its id, its columns, and the newest commit of each stream that it has seen. A log
+   that has others there is another one, whatever its name and its frontier say.
+2. `since` is not beyond `upper`, and neither ever goes back.
+3. Runs at least halve in size from the oldest to the newest, once no merge is due: there are few of them, and each row
+   is merged a few times only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spark_timely.errors import TimelyInternalError
+
+__all__ = ["RunFile", "Spine", "due_merge"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """A run's file.
+
+    Attributes
+    ----------
+    name : str
+        In the folder of the arrangement.
+    rows, size_bytes : int
+    """
+
+    name: str
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spine:
+    """An arrangement, as a value.
+
+    Attributes
+    ----------
+    number : int
+        One more than that of the spine which it follows.
+    log_id : str
+    columns : str
+        Of the rows, as text.
+    commits : dict of str to (int, str)
+        Number and identity of the newest commit of each stream that it has seen.
+    since : int
+        Contents can be told as of each time from it on.
+    upper : int or None
+        It has all updates at times before; None: all.
+    runs : tuple of RunFile
+        The oldest first.
+    gone : tuple of (str, float)
+        Names of files that were replaced, and when, in seconds since 1970.
+    """
+
+    number: int
+    log_id: str
+    columns: str
+    commits: Mapping[str, tuple[int, str]]
+    since: int
+    upper: int | None
+    runs: tuple[RunFile, ...] = ()
+    gone: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Of all runs together."""
+        return sum(run.rows for run in self.runs)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all runs together."""
+        return sum(run.size_bytes for run in self.runs)
+
+    def extended(self, runs: Sequence[RunFile], upper: int | None, commits: Mapping[str, tuple[int, str]]) -> Spine:
+        """Return the spine with runs that have what was between its upper and another one.
+
+        Examples
+        --------
+        >>> begun = Spine(0, "id", "k", {}, 0, 5)
+        >>> begun.extended([RunFile("a", 7, 280)], 9, {"main": (3, "x")}).upper
+        9
+        """
+        if self.upper is None or (upper is not None and upper < self.upper):
+            msg = f"an arrangement with upper={self.upper} was extended to {upper}"
+            raise TimelyInternalError(msg)
+        more = tuple(run for run in runs if run.rows)
+        return replace(self, number=self.number + 1, upper=upper, commits=dict(commits), runs=(*self.runs, *more))
+
+    def merged(self, before: Sequence[RunFile], after: RunFile | None, since: int, at: float) -> Spine | None:
+        """Return the spine with some runs replaced by one; None if they are not all part of it any more.
+
+        Parameters
+        ----------
+        before : sequence of RunFile
+        after : RunFile or None
+            None where nothing is left of them.
+        since : int
+            To which times were moved.
+        at : float
+            Now, in seconds since 1970.
+
+        Examples
+        --------
+        >>> a, b, ab = (RunFile(name, 1, 40) for name in ("a", "b", "ab"))
+        >>> spine = Spine(3, "id", "k", {}, 0, 5, (a, b))
+        >>> spine.merged([a, b], ab, 2, 0.0).runs == (ab,), spine.merged([ab], None, 2, 0.0)
+        (True, None)
+        """
+        names = {run.name for run in before}
+        places = [place for place, run in enumerate(self.runs) if run.name in names]
+        if len(places) < len(names):
+            return None
+        if self.upper is not None and since >= self.upper and since > self.since:
+            msg = f"an arrangement with upper={self.upper} was moved to since={since}"
+            raise TimelyInternalError(msg)
+        kept = [run for run in self.runs if run.name not in names]
+        if after is not None:
+            kept.insert(places[0], after)
+        gone = (*self.gone, *((name, at) for name in sorted(names)))
+        return replace(self, number=self.number + 1, since=max(self.since, since), runs=tuple(kept), gone=gone)
+
+    def tidied(self, before: float) -> tuple[Spine, list[str]]:
+        """Return the spine without files that were replaced before a moment, and their names."""
+        old = [name for name, at in self.gone if at < before]
+        return replace(self, gone=tuple(each for each in self.gone if each[1] >= before)), old
+
+    def to_json(self) -> str:
+        """Return it as text."""
+        return json.dumps(
+            {
+                "number": self.number,
+                "log_id": self.log_id,
+                "columns": self.columns,
+                "commits": {name: list(commit) for name, commit in self.commits.items()},
+                "since": self.since,
+                "upper": self.upper,
+                "runs": [[run.name, run.rows, run.size_bytes] for run in self.runs],
+                "gone": [list(each) for each in self.gone],
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Spine:
+        """Return what `to_json` wrote.
+
+        Raises
+        ------
+        ValueError
+            If it is anything else.
+
+        Examples
+        --------
+        >>> spine = Spine(3, "id", "k", {"main": (4, "x")}, 0, None, (RunFile("a", 1, 40),), (("b", 1.5),))
+        >>> Spine.from_json(spine.to_json()) == spine
+        True
+        """
+        try:
+            found: dict[str, Any] = json.loads(text)
+            return cls(
+                int(found["number"]),
+                str(found["log_id"]),
+                str(found["columns"]),
+                {str(name): (int(seq), str(identity)) for name, (seq, identity) in found["commits"].items()},
+                int(found["since"]),
+                None if found["upper"] is None else int(found["upper"]),
+                tuple(RunFile(str(name), int(rows), int(size)) for name, rows, size in found["runs"]),
+                tuple((str(name), float(at)) for name, at in found["gone"]),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            msg = f"found no spine: {error!r}"
+            raise ValueError(msg) from error
+
+
+def due_merge(runs: Sequence[RunFile]) -> tuple[RunFile, ...]:
+    """Return the runs to merge next: the newest ones, with all that are not twice as large; none if all are.
+
+    Examples
+    --------
+    >>> sizes = [(8, 2), (8, 4, 3), (8, 3, 2), (8,)]
+    >>> [[run.rows for run in due_merge([RunFile(str(n), n, 0) for n in each])] for each in sizes]
+    [[], [8, 4, 3], [8, 3, 2], []]
+    """
+    first, total = len(runs) - 1, runs[-1].rows if runs else 0
+    while first > 0 and runs[first - 1].rows < 2 * total:
+        first -= 1
+        total += runs[first].rows
+    return tuple(runs[first:]) if len(runs) - first > 1 else ()

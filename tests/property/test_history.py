@@ -1,0 +1,534 @@
+"""Operators over all history against a sequential program: random histories, cuts, copies, kills and forgetting.
+
+The program knows nothing of steps: what an operator gives at a time is said from all rows up to it. Outputs are
+compared at every time up to their upper, and nothing is beyond it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable
+
+from spark_timely.dataflow.aggregates import count, max_of, min_of, sum_of
+from spark_timely.dataflow.engine import arranged, tasks
+from spark_timely.dataflow.engine.arranged import Indexing
+from spark_timely.dataflow.engine.steps import Engine
+from spark_timely.dataflow.history import best, ranges, totals
+from spark_timely.dataflow.history.base import Changes, Held
+from spark_timely.dataflow.stream import Scope, Stream
+from spark_timely.errors import TimelyError
+from spark_timely.log.log import create_log, open_log
+from spark_timely.protocol.replay import Limits
+from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.testing import ManualClock
+from tests.property.test_dataflow import KilledError, killed_at, runner
+
+SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("op", pa.string())])
+Row = tuple[Any, ...]
+Contents = Counter[Row]
+Updates = Counter[tuple[int, Row]]  # by time and row, which is (k, n, op)
+
+
+# The oracle -------------------------------------------------------------------------------------------
+
+
+def at(updates: Updates, time: int) -> Contents:
+    found: Contents = Counter()
+    for (when, row), diff in updates.items():
+        if when <= time:
+            found[row] += diff
+    return Counter({row: d for row, d in found.items() if d})
+
+
+def place(value: Any) -> tuple[bool, Any]:
+    return (value is not None, value.encode() if isinstance(value, str) else value or 0)
+
+
+def by_key(contents: Contents) -> dict[Any, list[Row]]:
+    found: dict[Any, list[Row]] = {}
+    for row in contents.elements():
+        found.setdefault(row[0], []).append(row)
+    return found
+
+
+def counted(contents: Contents) -> Contents:
+    return Counter({(k, len(rows)): 1 for k, rows in by_key(contents).items()})
+
+
+def summed(contents: Contents) -> Contents:
+    found = {}
+    for k, rows in by_key(contents).items():
+        numbers = [n for _, n, _ in rows if n is not None]
+        found[k, sum(numbers) if numbers else None, min(numbers, default=None), max(numbers, default=None)] = 1
+    return Counter(found)
+
+
+def plainly_summed(contents: Contents) -> Contents:
+    return Counter({row[:2]: 1 for row in summed(contents)})
+
+
+def current(contents: Contents, *, deleted: bool) -> Contents:
+    found: Contents = Counter()
+    for rows in by_key(contents).values():
+        newest = max(rows, key=lambda r: (place(r[1]), deleted and r[2] == "D", place(r[0]), place(r[2])))
+        if not (deleted and newest[2] == "D"):
+            found[newest] += 1
+    return found
+
+
+def greatest(contents: Contents, n: int) -> Contents:
+    found: Contents = Counter()
+    for rows in by_key(contents).values():
+        ordered = sorted(rows, key=lambda r: (place(r[1]), place(r[0]), place(r[2])), reverse=True)
+        found.update(ordered[:n])
+    return found
+
+
+def firsts(updates: Updates, until: int, within: int | None) -> Updates:
+    found: Updates = Counter()
+    last: dict[Any, int] = {}
+    for time, row in sorted(updates.elements(), key=lambda x: (x[0], [place(v) for v in x[1]])):
+        k = row[0]
+        if time < until and (k not in last or (within is not None and time - last[k] >= within)):
+            last[k] = time
+            found[time, row] += 1
+    return found
+
+
+def joined(facts: Updates, dimension: Updates, until: int, *, how: str, strict: bool) -> Updates:
+    found: Updates = Counter()
+    for time, (k, n, op) in facts.elements():
+        if time >= until:
+            continue
+        there = [row for row in at(dimension, time - 1 if strict else time).elements() if row[0] == k is not None]
+        for row in there:
+            found[time, (k, n, op, row[1], row[2])] += 1
+        if how == "left" and not there:
+            found[time, (k, n, op, None, None)] += 1
+    return found
+
+
+def largest(key: object, rows: pa.Table) -> pa.Table:
+    """Return the sum of a key's numbers and how many rows there are."""
+    del key
+    numbers, counts = rows["n"].fill_null(0).to_numpy(), rows["_count"].to_numpy()
+    return pa.table({"n": pa.array([int((numbers * counts).sum())]), "rows": pa.array([int(counts.sum())])})
+
+
+# The graphs: what is built, and what the program says -------------------------------------------------
+
+Built = Callable[[Stream, Stream], Stream]
+Said = Callable[[Contents], Contents]
+
+COLLECTIONS: dict[str, tuple[Built, Said]] = {
+    "count": (lambda s, _: s.aggregate(by="k", over="history", n=count()), counted),
+    "all": (lambda s, _: s.aggregate(over="history", n=count()), lambda c: Counter({(c.total(),): 1} if c else {})),
+    "sums": (
+        lambda s, _: s.aggregate(by="k", over="history", n=sum_of("n"), lo=min_of("n"), hi=max_of("n")),
+        summed,
+    ),
+    "sum": (lambda s, _: s.aggregate(by="k", over="history", n=sum_of("n")), plainly_summed),
+    "busy": (
+        lambda s, _: s.aggregate(by="k", over="history", n=count()).filter("n > 2"),
+        lambda c: Counter({row: 1 for row in counted(c) if row[1] > 2}),
+    ),
+    "latest": (lambda s, _: s.latest("k", order_by="n"), lambda c: current(c, deleted=False)),
+    "current": (lambda s, _: s.latest("k", order_by="n", deleted="op = 'D'"), lambda c: current(c, deleted=True)),
+    "top": (lambda s, _: s.top(2, by="k", order_by="n"), lambda c: greatest(c, 2)),
+    "of_keys": (
+        lambda s, _: s.latest("k", order_by="n", deleted="op = 'D'").aggregate(over="history", n=count()),
+        lambda c: Counter({(current(c, deleted=True).total(),): 1} if current(c, deleted=True) else {}),
+    ),
+    "reduced": (
+        lambda s, _: s.reduce(largest, by="k", columns=["n"]),
+        lambda c: Counter({(k, sum(n or 0 for _, n, _ in rows), len(rows)): 1 for k, rows in by_key(c).items()}),
+    ),
+    "values": (
+        lambda s, _: s.select("k").as_updates().distinct() if not s.view.updates else s.select("k").distinct(),
+        lambda c: Counter({(row[0],): 1 for row in c}),
+    ),
+}
+EVENTS: dict[str, tuple[Built, Callable[[Updates, Updates, int], Updates]]] = {
+    "first": (lambda s, _: s.drop_duplicates("k"), lambda a, _, to: firsts(a, to, None)),
+    "within": (lambda s, _: s.drop_duplicates("k", within=3), lambda a, _, to: firsts(a, to, 3)),
+    "joined": (
+        lambda s, d: s.join(d.select("k", "x", "y"), on="k", how="left", as_of=True),
+        lambda a, b, to: joined(a, b, to, how="left", strict=False),
+    ),
+    "strictly": (
+        lambda s, d: s.join(d, on="k", as_of=True, strict=True),
+        lambda a, b, to: joined(a, b, to, how="inner", strict=True),
+    ),
+}
+
+
+class World:
+    """A log, a dimension beside it, the outputs of a dataflow, and what was ever written."""
+
+    def __init__(self, folder: Path, rng: random.Random, kind: str, names: list[str], type_: str = "long") -> None:
+        self.folder, self.rng, self.names, self.kind = folder, rng, names, kind
+        self.type_ = type_
+        other = pa.schema([("k", pa.string()), ("x", pa.int64()), ("y", pa.string())])
+        self.kinds = [kind, "collection"]
+        self.logs = [
+            create_log(
+                folder / f"in{i}", schema, times=[type_], minimum=(self.time(0),), kind=self.kinds[i],
+                merge_every=rng.choice([None, 2]),
+            )
+            for i, schema in enumerate([SCHEMA, other])
+        ]  # fmt: skip
+        self.writers = [log.writer(owner="test") for log in self.logs]
+        self.at = [0, 0]
+        self.inputs: list[Updates] = [Counter(), Counter()]
+        self.workers, self.limits = rng.choice([None, 1, 3]), Limits(times=rng.choice([None, 1, 2]))
+        # An index from the first row on, extended after each step or now and then; or none.
+        self.indexing = rng.choice(
+            [Indexing(0, 0, 0, background=False), Indexing(0, 10**9, 2, background=False), Indexing(10**9)]
+        )
+        self.storage: dict[str, dict[str, str]] = {}
+
+    def lose(self) -> None:
+        """Lose or damage a file of an index: no answer changes."""
+        files = [file for file in self.folder.rglob("by-*/*") if file.is_file()]
+        if files:
+            file = self.rng.choice(files)
+            if self.rng.random() < 0.5:
+                file.unlink()
+            else:
+                file.write_bytes(file.read_bytes()[: self.rng.randrange(40)])
+
+    def time(self, number: int) -> Any:
+        """Return a time as a value of its type."""
+        if self.type_ == "date":
+            return dt.date(2026, 1, 1) + dt.timedelta(days=number)
+        if self.type_ == "timestamp":
+            return dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=number)
+        return number
+
+    def number(self, time: Any) -> int:
+        if self.type_ == "long":
+            return int(time)
+        apart = time - self.time(0)
+        return int(apart / (dt.timedelta(days=1) if self.type_ == "date" else dt.timedelta(microseconds=1)))
+
+    def engine(self) -> Engine:
+        scope = Scope("flow")
+        for name in self.names:
+            source, dimension = (scope.replay(open_log(log.path)) for log in self.logs)
+            made = {**COLLECTIONS, **EVENTS}[name][0](source, dimension)  # type: ignore[dict-item]
+            made.capture(str(self.folder / name))
+        self.storage = scope.storage
+        return Engine(
+            "flow", scope.sinks, scope.storage, files_of=catalog_of, limits=self.limits, workers=self.workers,
+            twice=self.rng.random() < 0.3, indexing=self.indexing, now=ManualClock(),
+        )  # fmt: skip
+
+    def may_go(self, which: int, time: int, row: Row) -> bool:
+        """Whether a row may be taken away at a time: it is there then, and ever after."""
+        later = {when for (when, other) in self.inputs[which] if other == row and when > time}
+        return all(at(self.inputs[which], when)[row] > 0 for when in {time, *later})
+
+    def write(self) -> None:
+        rng, which = self.rng, self.rng.randrange(2)
+        start = self.at[which]
+        rows: list[tuple[int, Row, int]] = []
+        for _ in range(rng.randrange(7)):
+            time = start + rng.randrange(5)
+            row: Row = (rng.choice(["a", "é", None]), rng.choice([None, 0, 1, 2, 5]), rng.choice(["I", "I", "D", None]))
+            diff = 1 if self.kinds[which] == "stream" else rng.choice([1, 1, 2])
+            known = [row for _, row in self.inputs[which]]
+            if self.kinds[which] == "collection" and known and rng.random() < 0.5:
+                gone = rng.choice(known)
+                if self.may_go(which, time, gone):
+                    row, diff = gone, -1
+            self.inputs[which][time, row] += diff
+            rows.append((time, row, diff))
+        self.at[which] += rng.randrange(4)
+        names = self.logs[which].schema.names
+        columns: dict[str, Any] = {"_time": [self.time(time) for time, _, _ in rows]}
+        columns |= {name: [row[i] for _, row, _ in rows] for i, name in enumerate(names)}
+        columns["_diff"] = [diff for *_, diff in rows]
+        schema = {"_time": self.logs[which].domain.types[0].arrow, "_diff": pa.int64()}
+        schema |= {field.name: field.type for field in self.logs[which].schema}
+        table = pa.table({name: pa.array(column, schema[name]) for name, column in columns.items()})
+        if self.kinds[which] == "stream":
+            table = table.drop_columns(["_diff"])
+        self.writers[which].append(table, advance_to=self.time(self.at[which]))
+
+    def rewrite(self) -> None:
+        """Merge files of any log, by whoever it is; no answer changes."""
+        paths = [log.path for log in self.logs] + [str(self.folder / name) for name in self.names]
+        path = self.rng.choice([path for path in paths if Path(path).exists()])
+        if self.rng.random() < 0.5:
+            DeltaTable(path).optimize.compact()
+        else:
+            open_log(path).compact()
+
+    def forget(self) -> None:
+        """Let a collection forget times, not contents: an input or an output, up to where all outputs are."""
+        uppers = [self.upper(name) for name in self.names]
+        paths = [log.path for log, kind in zip(self.logs, self.kinds, strict=True) if kind == "collection"]
+        paths += [str(self.folder / name) for name in self.names if name in COLLECTIONS]
+        path = self.rng.choice([*paths, ""])
+        if not path or not Path(path).exists() or min(uppers, default=0) < 2:
+            return
+        log = open_log(path)
+        log.allow_compaction(self.time(self.rng.randrange(1, min(uppers))))
+        if self.rng.random() < 0.7:
+            log.compact(logical=True)
+
+    def upper(self, name: str) -> int:
+        path = self.folder / name
+        return int(self.number(self.decoded(open_log(path).frontier().elements[0][0]))) if path.exists() else 0
+
+    def decoded(self, encoded: int) -> Any:
+        return self.logs[0].domain.types[0].to_arrow([encoded])[0].as_py()
+
+    def check(self, *, caught_up: bool) -> None:
+        for name in self.names:
+            if not (self.folder / name).exists():
+                continue
+            log, upper = open_log(self.folder / name), self.upper(name)
+            assert log.verify().legal
+            bound = min(self.at) if name in ("joined", "strictly") else self.at[0]
+            assert upper <= bound, "too soon"
+            assert not caught_up or upper == bound, "stuck"
+            since = self.number(self.decoded(log.since().elements[0][0]))
+            found: Updates = Counter()
+            for row in log.messages().to_pylist():
+                time = self.number(row.pop("_time"))
+                diff = row.pop("_diff", 1)
+                found[time, tuple(row[name] for name in log.schema.names)] += diff
+            if name in EVENTS:
+                wanted = EVENTS[name][1](self.inputs[0], self.inputs[1], upper)
+                assert found == wanted
+                continue
+            assert log.kind == "collection"
+            for time in range(since, upper):
+                assert at(found, time) == COLLECTIONS[name][1](at(self.inputs[0], time)), (name, time)
+
+
+def run_history(folder: Path, rng: random.Random, kind: str, names: list[str], type_: str = "long") -> None:
+    folder.mkdir(exist_ok=True)
+    world = World(folder, rng, kind, names, type_)
+    engines = [world.engine(), world.engine()]
+    for _ in range(rng.randrange(2, 8)):
+        for _ in range(rng.randrange(1, 4)):
+            world.write()
+        turn, which = rng.choice(["wait", "advance", "race", "kill", "restart"]), rng.randrange(2)
+        if turn == "restart":
+            engines[which] = world.engine()
+        if turn == "kill":
+            killed_at(engines[which], rng.randrange(3))
+        try:
+            if turn == "race":
+                other = partial(engines[1 - which].advance, runner(world.storage))
+                engines[which].advance(runner(world.storage, other))
+            elif turn != "wait":
+                engines[which].advance(runner(world.storage))
+        except KilledError:
+            engines[which] = world.engine()
+        world.check(caught_up=False)
+        if rng.random() < 0.3:
+            world.rewrite()
+        if rng.random() < 0.3:
+            world.forget()
+        if rng.random() < 0.2:
+            world.lose()
+    world.engine().advance(runner(world.storage))
+    world.check(caught_up=True)
+
+
+N = 200 if os.environ.get("SPARK_TIMELY_LONG") else 3
+EITHER = [*COLLECTIONS]
+
+
+@pytest.mark.parametrize("seed", range(N))
+@pytest.mark.parametrize("name", [*COLLECTIONS, *EVENTS])
+def test_histories_of_events(name: str, seed: int, tmp_path: Path) -> None:
+    rng = random.Random(f"{name} {seed}")
+    run_history(tmp_path, rng, "stream", [name], rng.choice(["long", "long", "date", "timestamp"])
+                if name != "within" else "long")  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(N))
+@pytest.mark.parametrize("name", EITHER)
+def test_histories_of_collections(name: str, seed: int, tmp_path: Path) -> None:
+    rng = random.Random(f"{name} {seed}")
+    run_history(tmp_path, rng, "collection", [name], rng.choice(["long", "date"]))
+
+
+# Wrong designs ----------------------------------------------------------------------------------------
+
+
+def no_memory(patch: pytest.MonkeyPatch) -> None:
+    """An operator that is given nothing of what was before."""
+    patch.setattr(tasks.Lookups, "__call__", lambda self, leaf, lo, keys, columns: empty_held(self, leaf, columns))
+
+
+def sees_its_own_range(patch: pytest.MonkeyPatch) -> None:
+    """What is there at the times of a range counts as being there before it."""
+    found = tasks.Lookups.__call__
+
+    def later(self: Any, leaf: Any, lo: Any, keys: Any, columns: Any) -> Any:
+        return found(
+            self, leaf, self._task.upper if leaf is not None and self._task.upper.elements else lo, keys, columns
+        )
+
+    patch.setattr(tasks.Lookups, "__call__", later)
+
+
+def every_task_all_keys(patch: pytest.MonkeyPatch) -> None:
+    """Tasks do not keep to their ranges of keys."""
+    patch.setattr(ranges.KeyRange, "holds", lambda self, hashes: np.ones(hashes.shape[0], np.bool_))
+
+
+def no_tombstones(patch: pytest.MonkeyPatch) -> None:
+    """A row that deletes is not remembered."""
+    found = best.Best.advance
+
+    def forgets(self: Any, changes: Changes, held: Held, contents: Any, *, of_updates: bool) -> Changes:
+        if self.deleted:
+            kept = np.flatnonzero(~np.asarray(held.rows.column(best.DELETED).to_numpy()))
+            held = Held(held.times, held.counts[kept], held.rows.take(pa.array(kept)))
+        return found(self, changes, held, contents, of_updates=of_updates)
+
+    patch.setattr(best.Best, "advance", forgets)
+
+
+def sum_is_enough(patch: pytest.MonkeyPatch) -> None:
+    """A sum of 0 is taken for one of nothing, as it is where the state is the visible sum alone."""
+    found = totals.Totals.show
+
+    def without(self: Any, rows: pa.Table) -> pa.Table:
+        shown = found(self, rows)
+        return shown.filter(pc.field("n") != 0) if self.values.keys() == {"n"} else shown
+
+    patch.setattr(totals.Totals, "show", without)
+
+
+def tail_unread(patch: pytest.MonkeyPatch) -> None:
+    """What is past the upper of an index is not read."""
+    found = tasks.Lookups._indexed
+
+    def short(self: Any, before: Any, *given: Any) -> Held:
+        return found(self, replace(before, tail=()), *given)
+
+    patch.setattr(tasks.Lookups, "_indexed", short)
+
+
+def empty_held(lookups: Any, leaf: Any, columns: Any) -> Held:
+    at = lookups._output.own if leaf is None else leaf
+    return tasks.held_of(at, at.empty().select([*at.carried, *columns]), columns)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "kind", "name"),
+    [
+        (no_memory, "stream", "count"),
+        (no_memory, "stream", "first"),
+        (no_memory, "collection", "top"),
+        (no_memory, "stream", "joined"),
+        (sees_its_own_range, "stream", "strictly"),
+        (every_task_all_keys, "stream", "count"),
+        (no_tombstones, "stream", "current"),
+        (sum_is_enough, "collection", "sum"),
+        (tail_unread, "stream", "count"),
+    ],
+)
+def test_wrong_designs_are_found(
+    mutant: Callable[[pytest.MonkeyPatch], None], kind: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_many() -> None:
+        for seed in range(300):
+            run_history(tmp_path / str(seed), random.Random(seed), kind, [name])
+
+    mutant(monkeypatch)
+    with pytest.raises((AssertionError, TimelyError)):
+        run_many()
+
+
+# Indexes ----------------------------------------------------------------------------------------------
+
+RATES = pa.schema([("k", pa.string()), ("rate", pa.int64())])
+
+
+def joined_with(folder: Path, name: str, rates: str) -> list[tuple[int, str, int]]:
+    """Return what a new dataflow gives of facts joined with rates."""
+    scope = Scope(name)
+    scope.replay(str(folder / "facts")).join(scope.replay(rates), on="k", as_of=True).capture(str(folder / name))
+    indexing = Indexing(0, 0, 0, background=False)
+    engine = Engine(name, scope.sinks, scope.storage, files_of=catalog_of, indexing=indexing, now=ManualClock())
+    engine.advance(runner(scope.storage))
+    rows = open_log(folder / name).messages().to_pylist()
+    return sorted((row["_time"], row["k"], row["rate"]) for row in rows)
+
+
+def test_an_index_is_of_one_history_of_its_log(tmp_path: Path) -> None:
+    rates = create_log(tmp_path / "rates", RATES, minimum=(0,), kind="collection", merge_every=None)
+    facts = create_log(tmp_path / "facts", pa.schema([("k", pa.string())]), minimum=(0,))
+    facts.writer(owner="me").append(pa.table({"_time": [5, 6], "k": ["a", "b"]}), advance_to=9)
+
+    def changed(time: int, k: str, rate: int) -> None:
+        rows = pa.table({"_time": [time], "_diff": pa.array([1], pa.int64()), "k": [k], "rate": [rate]})
+        open_log(tmp_path / "rates").writer(owner="me").append(rows, advance_to=time + 1)
+
+    changed(1, "a", 10)
+    version = open_log(tmp_path / "rates").version
+    changed(8, "b", 20)
+    assert joined_with(tmp_path, "one", rates.path) == [(5, "a", 10)]
+    assert list((tmp_path / "rates").rglob("spine-*.json"))
+    DeltaTable(rates.path).restore(version)
+    changed(3, "b", 30)
+    changed(8, "c", 40)
+    assert joined_with(tmp_path, "two", rates.path) == [(5, "a", 10), (6, "b", 30)]
+    # A copy is another log of the same id and history, until either of them grows.
+    shutil.copytree(tmp_path / "rates", tmp_path / "copy")
+    changed(9, "a", 50)
+    open_log(tmp_path / "copy").writer(owner="me").append(
+        pa.table({"_time": [9], "_diff": pa.array([1], pa.int64()), "k": ["a"], "rate": [60]}), advance_to=11
+    )
+    facts.writer(owner="me").append(pa.table({"_time": [9], "k": ["a"]}), advance_to=10)
+    assert joined_with(tmp_path, "three", rates.path)[2:] == [(9, "a", 10), (9, "a", 50)]
+    assert joined_with(tmp_path, "four", str(tmp_path / "copy"))[2:] == [(9, "a", 10), (9, "a", 60)]
+
+
+def test_two_dataflows_share_an_index(tmp_path: Path) -> None:
+    rates = create_log(tmp_path / "rates", RATES, minimum=(0,), kind="collection")
+    rows = pa.table({"_time": [1], "_diff": pa.array([1], pa.int64()), "k": ["a"], "rate": [1]})
+    rates.writer(owner="me").append(rows, advance_to=9)
+    facts = create_log(tmp_path / "facts", pa.schema([("k", pa.string())]), minimum=(0,))
+    facts.writer(owner="me").append(pa.table({"_time": [2], "k": ["a"]}), advance_to=3)
+    assert joined_with(tmp_path, "one", rates.path) == joined_with(tmp_path, "two", rates.path) == [(2, "a", 1)]
+    assert len(list((tmp_path / "rates" / "_spark_timely").iterdir())) == 1
+
+
+def test_who_may_not_write_an_index_reads_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(arranged.Arrangements, "_extend", refused)
+    rates = create_log(tmp_path / "rates", RATES, minimum=(0,), kind="collection")
+    rows = pa.table({"_time": [1], "_diff": pa.array([1], pa.int64()), "k": ["a"], "rate": [1]})
+    rates.writer(owner="me").append(rows, advance_to=9)
+    facts = create_log(tmp_path / "facts", pa.schema([("k", pa.string())]), minimum=(0,))
+    facts.writer(owner="me").append(pa.table({"_time": [2], "k": ["a"]}), advance_to=3)
+    assert joined_with(tmp_path, "one", rates.path) == [(2, "a", 1)]
+    assert not (tmp_path / "rates" / "_spark_timely").exists()
+    assert "gets no index" in caplog.text
