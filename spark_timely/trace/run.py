@@ -206,11 +206,22 @@ def write_run(path: str, pieces: Iterable[Updates], *, flush: bool = True) -> tu
             finally:
                 os.close(handle)
         os.replace(unfinished, path)
+        if flush:
+            _flush_folder(os.path.dirname(path))
     except BaseException:
         if os.path.exists(unfinished):
             os.unlink(unfinished)
         raise
     return n_rows, size
+
+
+def _flush_folder(folder: str) -> None:
+    """Have the names in a folder outlast a power cut."""
+    handle = os.open(folder or ".", os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _batch(piece: Updates) -> pa.RecordBatch:

@@ -30,11 +30,12 @@ from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.history import best, ranges, totals
 from spark_timely.dataflow.history.base import Changes, Held
 from spark_timely.dataflow.stream import Scope, Stream
-from spark_timely.errors import TimelyError
+from spark_timely.errors import DataLossError, TimelyError
 from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of
 from spark_timely.testing import ManualClock
+from spark_timely.trace.spine import Spine
 from tests.property.test_dataflow import KilledError, killed_at, runner
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("op", pa.string())])
@@ -532,3 +533,27 @@ def test_who_may_not_write_an_index_reads_the_log(
     assert joined_with(tmp_path, "one", rates.path) == [(2, "a", 1)]
     assert not (tmp_path / "rates" / "_spark_timely").exists()
     assert "gets no index" in caplog.text
+
+
+def test_a_state_has_one_writer(tmp_path: Path) -> None:
+    log = create_log(tmp_path / "in", pa.schema([("k", pa.string())]), minimum=(0,))
+    log.writer(owner="me").append(pa.table({"_time": [1], "k": ["a"]}), advance_to=2)
+    scope = Scope("flow")
+    scope.replay(log).aggregate(by="k", over="history", n=count()).capture(str(tmp_path / "out"))
+    engine = Engine("flow", scope.sinks, scope.storage, files_of=catalog_of, now=ManualClock())
+    engine.advance(runner(scope.storage))
+    open_log(tmp_path / "out").open_stream("more", owner="somebody", at=2)
+    log.writer(owner="me").append(pa.table({"_time": [2], "k": ["a"]}), advance_to=3)
+    with pytest.raises(DataLossError, match="'more'"):
+        engine.advance(runner(scope.storage))
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.unlink(), lambda file: file.write_bytes(b"half")])
+def test_a_lost_run_is_made_again(damage: Callable[[Path], object], tmp_path: Path) -> None:
+    test_two_dataflows_share_an_index(tmp_path)
+    folder = next((tmp_path / "rates" / "_spark_timely").iterdir())
+    (run,) = folder.glob("run-*")
+    damage(run)
+    assert joined_with(tmp_path, "three", str(tmp_path / "rates")) == [(2, "a", 1)]
+    newest = Spine.from_json(max(folder.glob("spine-*")).read_bytes())
+    assert [(folder / each.name).stat().st_size for each in newest.runs] == [each.size_bytes for each in newest.runs]

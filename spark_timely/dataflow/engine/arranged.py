@@ -170,6 +170,8 @@ class Arrangements:
         self._spines[look] = newest
         if newest is None or newest.log_id != log.log_id or newest.columns != _columns(leaf, look):
             return None
+        if not all(_is_whole(folder, run) for run in newest.runs):
+            return None  # it is made once more
         ends = log.ends()
         if any(name not in ends for name in newest.commits):
             return None
@@ -224,7 +226,9 @@ class Arrangements:
         def guarded() -> None:
             try:
                 call()
-            except PermissionError as error:
+            except FileNotFoundError as error:
+                _log.warning("the index of log %r could not be kept up: %s", look.path, error)
+            except OSError as error:  # no permission, no space, a place without hard links
                 self._unwritable.add(look)
                 _log.warning("log %r gets no index, it is read instead: %s", look.path, error)
             except Exception as error:  # noqa: BLE001 - whatever it is, the log can be read
@@ -266,7 +270,10 @@ class Arrangements:
                 newest = _newest(folder, None)
                 if newest is None or newest.upper != spine.upper or newest.log_id != spine.log_id:
                     break
-                done = _write(folder, newest.extended(made, stop, commits))
+                # The log may have moved times further than the runs that were there.
+                moved = since if stop is None else min(since, stop - 1)
+                follows = replace(newest, since=max(newest.since, moved))
+                done = _write(folder, follows.extended(made, stop, commits))
                 if done:
                     break
         if not done:
@@ -342,6 +349,14 @@ def _columns(leaf: Replay, look: Look) -> str:
 
 def _name() -> str:
     return f"run-{uuid.uuid4().hex}.arrow"
+
+
+def _is_whole(folder: str, run: RunFile) -> bool:
+    """Return whether a run's file is there, with the bytes that it should have."""
+    try:
+        return os.path.getsize(os.path.join(folder, run.name)) == run.size_bytes
+    except OSError:
+        return False
 
 
 def _spine_name(number: int) -> str:

@@ -620,6 +620,7 @@ class Engine:
                         tasks += [replace(piece, moved_to=begins.elements[0]) for piece in whole]
                         continue
                     self._check_since(sink, lower)
+                    self._check_alone(sink)
                     end, size, pieces = cut_range(
                         sink.view,
                         lambda leaf: self._files[leaf.path](),
@@ -684,6 +685,22 @@ class Engine:
                 begins.append(Antichain.of(time) if leaf.updates else domain.successors(time))
         # The last of them: the end of all times is after any.
         return max(begins, key=lambda each: each.elements or ((1 << 64,),), default=None)
+
+    def _check_alone(self, sink: Sink) -> None:
+        """Refuse a state that others write into: what they say would be taken for what the operator gave."""
+        log = self._logs[sink.path]
+        others = sorted(name for name in log.streams() if name != sink.stream)
+        if sink in self._own and others:
+            msg = (
+                f"could not continue at operator {sink.name!r}: found streams {others!r} in log {sink.path!r}, which "
+                "is what the operator remembers"
+            )
+            raise DataLossError(
+                msg,
+                hint="capture into another log, and leave this one to the dataflow: an operator over all history reads "
+                "all of the log that it writes",
+                context={"path": sink.path, "streams": ", ".join(others)},
+            )
 
     def _say_beginning(self, sink: Sink, begins: Antichain) -> None:
         sinces = {path: log.since() for path, log in self._logs.items() if path in self._from.below[sink]}

@@ -334,7 +334,7 @@ class Lookups:
         if before.index is not None and before.index.may_tell(lo):
             try:
                 return self._indexed(before, before.index, lo, key, wanted, columns)
-            except (OSError, pa.ArrowException, ValueError) as error:
+            except (OSError, pa.ArrowException, ValueError, OverflowError) as error:
                 _log.warning("the index of log %r by %s is not used: %s", at.path, ", ".join(key), error)
         rows = self._read(at, before.whole, at.domain.minimum_frontier, lo, columns)
         mine = are_among(key_hashes(rows, key), wanted)
