@@ -50,6 +50,8 @@ class Sink:
     replaces : str or None
         Fingerprint of the plan that the output may have been made by up to now, or of the state that it may be in: see
         `Stream.capture`.
+    kept : bool
+        Whether it is what an operator remembers, in a log of the dataflow's own.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Sink:
     stream: str
     owner: str
     replaces: str | None = None
+    kept: bool = False
 
 
 def open_logs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) -> dict[str, Log]:

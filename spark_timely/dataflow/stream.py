@@ -307,7 +307,7 @@ class Scope:
             if captured is None:
                 # What it is made by names it: another plan begins with nothing.
                 name = self.next_name("keep")
-                sink = Sink(name, source, "", "main", f"dataflow {self.name}")
+                sink = Sink(name, source, "", "main", f"dataflow {self.name}", kept=True)
                 plan = plans_of([*self.sinks, sink], self._ids)[sink].fingerprint
                 captured = f"{home.rstrip('/')}/{KEPT}/{plan.partition(':')[2]}"
                 self.storage[captured] = dict(self.storage[home])
@@ -917,8 +917,8 @@ class Stream:
 
         With `as_of` the other side is a collection, and a row is paired with what is there at its time: that of the
         newest change up to it. Later changes rewrite nothing. A row waits until its time is complete on both sides: a
-        collection that changes nightly should be advanced in between too, with ``writer.advance`` or the option
-        ``idleAdvance``.
+        collection that changes nightly should be advanced in between too, with ``writer.advance`` or
+        ``spark-timely advance``.
 
         Parameters
         ----------
@@ -1030,8 +1030,8 @@ class Stream:
         Raises
         ------
         InvalidUsageError
-            Of updates of a collection: use `distinct`, `latest` or `top`. For times of several coordinates, and with
-            ``evaluation="sql"``.
+            Of updates of a collection: use `distinct`, `latest` or `top`. If `within` is 0. For times of several
+            coordinates, and with ``evaluation="sql"``.
         SchemaMismatchError
             If there is no such column, or it is a float, list, map or struct.
 
@@ -1052,6 +1052,9 @@ class Stream:
             bound = plus(within).bind(self.view.domain)
             ((back,),) = bound.front(self.view.domain.minimum_frontier).elements
             back -= self.view.domain.minimum[0]
+            if back < 1:
+                msg = f"could not add operator {name!r}: found within={shown(within)}"
+                raise InvalidUsageError(msg, hint="give a duration that is greater than 0, or leave it out: for ever")
         return self._over_history(name, First(keys, back))
 
     def latest(self, *by: str, order_by: str | Sequence[str], deleted: str | pc.Expression | None = None) -> Stream:
@@ -1472,7 +1475,10 @@ class Stream:
     def _check_column(self, name: str, column: object) -> None:
         if column not in self.schema.names:
             msg = f"could not add operator {name!r}: found no column {shown(column)}"
-            raise SchemaMismatchError(msg, hint=f"use one of the columns {shown(self.schema.names)}")
+            hint = f"use one of the columns {shown(self.schema.names)}"
+            if column in self.view.domain.columns:
+                hint += "; the time in the log is none of them: write it into the rows too"
+            raise SchemaMismatchError(msg, hint=hint)
 
     def _check_events(self, name: str, *streams: Stream) -> None:
         for stream in streams:

@@ -114,7 +114,21 @@ class Before(Protocol):
     def moved_to(self) -> tuple[int, ...] | None: ...  # noqa: D102 - see above
 
     def __call__(self, leaf: Replay | None, lo: Antichain, keys: pa.Table, columns: Names) -> Held:
-        """Return what a log holds before `lo` of the keys in a table, and maybe of others; None is the output's own."""
+        """Return what a log holds before `lo` of the keys in a table, and maybe of others; None is the output's own.
+
+        Raises
+        ------
+        LookError
+            If it could not be read: no operator is to blame.
+        """
+
+
+class LookError(Exception):
+    """What a log holds could not be read: for what reason is in `error`."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,6 +324,8 @@ class View(ABC):
         """Let every failure name the operator and its times."""
         try:
             return self.apply_range(tables, wanted, lo, hi, before)
+        except LookError as failed:
+            raise failed.error from failed.error.__cause__
         except Exception as error:
             text = described(error)
             hint = error.hint if isinstance(error, TimelyError) else None

@@ -157,6 +157,8 @@ class Log:
         self.merge_every = merge_every
         self.auto_compact = auto_compact
         self.auto_vacuum = auto_vacuum
+        # Whether whoever commits does not wait for it; far away nobody does.
+        self.upkeep_beside = False
         self._sweep = Sweep()
         self._put_off: dict[str, str] = {}
 
@@ -1367,9 +1369,10 @@ class Log:
         with self._lock, self._upkeep(_TIDYING):
             # By the number of the commit, so that it does not matter how many processes made them.
             merges = self.merge_every is not None and state.seq % self.merge_every == 0
-            if not self.storage.local and not merges and not self.store.is_due():
+            beside = self.upkeep_beside or not self.storage.local
+            if beside and not merges and not self.store.is_due():
                 return
-            other = None if self.storage.local else self.store.aside()
+            other = self.store.aside() if beside else None
             if other is None:
                 self._keep_up(self._states, state.stream, merges=merges)
                 return

@@ -693,7 +693,7 @@ class DataflowQuery:
         pyspark.errors.StreamingQueryException
             If the query failed.
         """
-        paths = {sink.path: sink for sink in self._logs}
+        paths = {sink.path: sink for sink in self._logs if not sink.kept}
         if log is None and len(paths) == 1:
             path: str | None = next(iter(paths))
         else:

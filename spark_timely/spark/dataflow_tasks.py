@@ -14,19 +14,22 @@ Invariants
 
 from __future__ import annotations
 
+import itertools
 import logging
 import pickle
 import time as monotonic
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from operator import itemgetter
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from spark_timely.dataflow.engine.shuffle import final_aggregate, partial_aggregate
+from spark_timely.dataflow.engine.shuffle import shuffle_read, shuffle_write
 from spark_timely.dataflow.engine.tasks import OutputPlan, ReadRange, Share, Task, TaskResult, run_task
 from spark_timely.dataflow.views import Concat, Join, Names, Replay, View, calls_functions, ordered
 from spark_timely.datasource.catalog import Catalog, FileView
@@ -54,6 +57,9 @@ DRIVER_BYTES: Final = 1 << 20
 """Bytes of input below which a job runs where it is planned."""
 
 _DRIVER_THREADS: Final = 2
+
+# That read a log in which something is looked for without an index.
+_LOOK_THREADS: Final = 2
 
 # What one task may hold there: bytes of rows that it reads, and rows that any of its operators may make of them. A file
 # of repeated values decodes to a thousand times its size, and a join makes a million rows of two thousand.
@@ -164,20 +170,40 @@ def reader_of(storage_options: StorageOptions, room: Room | None = None, /) -> R
         Where memory is limited.
     """
 
-    def read(leaf: Replay, shares: Sequence[Share], lo: Antichain, hi: Antichain, columns: Names) -> pa.Table:
+    def read(
+        leaf: Replay,
+        shares: Sequence[Share],
+        lo: Antichain,
+        hi: Antichain,
+        columns: Names,
+        keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+        /,
+    ) -> pa.Table:
         own = leaf.empty().schema
         payload = [own.field(name).with_nullable(True) for name in columns]  # noqa: FBT003 - as Arrow has it
         schema = pa.schema([*(own.field(name) for name in leaf.carried), *payload])
-        pieces = tuple(FilePiece(share.path, share.start, share.stop) for share in shares)
+        pieces = [FilePiece(share.path, share.start, share.stop) for share in shares]
         as_of = shares[0].as_of if shares else None
-        split = Split(0, 1, leaf.path, pieces, lower=lo.elements, upper=hi.elements, as_of=as_of)
         storage = open_storage(leaf.path, storage_options.get(leaf.path) or None)
-        batches = []
-        for batch in read_split(split, ReplayLayout(schema, leaf.domain), storage=storage):
-            if room is not None:
-                room.take(leaf, batch)
-            batches.append(batch)
-        return pa.Table.from_batches(batches, schema)
+        lock = Lock()
+
+        def of(mine: Sequence[FilePiece]) -> list[pa.RecordBatch]:
+            split = Split(0, 1, leaf.path, tuple(mine), lower=lo.elements, upper=hi.elements, as_of=as_of)
+            batches = []
+            for batch in read_split(split, ReplayLayout(schema, leaf.domain), storage=storage):
+                kept = batch if keep is None else keep(batch)
+                if room is not None:
+                    with lock:
+                        room.take(leaf, kept)
+                batches.append(kept)
+            return batches
+
+        if keep is None or len(pieces) < _LOOK_THREADS:
+            return pa.Table.from_batches(of(pieces), schema)
+        # What is looked for may be anywhere in a log, and little of it is kept.
+        with ThreadPoolExecutor(_LOOK_THREADS) as threads:
+            parts = list(threads.map(of, [pieces[number::_LOOK_THREADS] for number in range(_LOOK_THREADS)]))
+        return pa.Table.from_batches([batch for part in parts for batch in part], schema)
 
     return read
 
@@ -311,24 +337,23 @@ class SparkTasks:
                 for number in batch.column(0).to_pylist():  # one turn per task, mostly one
                     first, n_buckets = place[number]
                     plan = plans[todo[number].output]
-                    for block in partial_aggregate(todo[number], plan, reader_of(options), n_buckets):
+                    for block in shuffle_write(todo[number], plan, reader_of(options), n_buckets):
                         row = {"piece": first, "bucket": block.bucket, "content": block.content}
                         yield pa.RecordBatch.from_pylist([row])
 
         def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             settle_worker()
-            blocks: dict[tuple[int, int], list[bytes]] = {}
-            for batch in batches:
-                for first, bucket, content in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                    blocks.setdefault((first, bucket), []).append(content)
-            for (first, bucket), contents in blocks.items():  # one turn per bucket, mostly one
-                result = final_aggregate(todo[first], plans[todo[first].output], contents)
+            # Sorted by bucket: only one lies in memory.
+            for (first, bucket), contents in itertools.groupby(_parcels(batches), key=itemgetter(0, 1)):
+                plan, n_buckets = plans[todo[first].output], place[first][1]
+                blocks = [content for *_, content in contents]
+                result = shuffle_read(todo[first], plan, blocks, reader_of(options), bucket, n_buckets)
                 row = {"piece": first, "bucket": bucket, "result": pickle.dumps(result)}
                 yield pa.RecordBatch.from_pylist([row])
 
         n = len(todo)
         parts = self._spark.range(0, n, 1, n).mapInArrow(part, _PARCELS)
-        spread = parts.repartition(n, "piece", "bucket")
+        spread = parts.repartition(n, "piece", "bucket").sortWithinPartitions("piece", "bucket")
         found = spread.mapInArrow(merge, _BUCKETS).collect()
         results = {(row["piece"], row["bucket"]): pickle.loads(bytes(row["result"])) for row in found}
         if len(results) != len(found):
@@ -336,6 +361,13 @@ class SparkTasks:
             raise TimelyInternalError(msg)
         empty = TaskResult(times=np.empty((0, todo[0].lower.arity), dtype=np.int64))
         return [results.get((first, bucket), empty) for first, bucket in buckets_of(todo)]
+
+
+def _parcels(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, int, bytes]]:
+    for batch in batches:
+        for number in range(batch.num_rows):  # one turn per block
+            first, bucket, content = (column[number].as_py() for column in batch.columns)
+            yield first, bucket, content
 
 
 def partitions_of(tasks: Sequence[Task], /) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from spark_timely.trace.run import Run
+from spark_timely.trace.folder import delete, newest_spine
+from spark_timely.trace.run import DamagedRunError, Run
 
 if TYPE_CHECKING:
     from spark_timely.time.antichain import Antichain
@@ -34,6 +35,10 @@ class Index:
         It has all updates at times before; None: all.
     events : bool
         Whether times are those of events, which were never moved.
+    number : int
+        Of its spine.
+    lineage : str
+        As its spine says.
     """
 
     folder: str
@@ -41,6 +46,15 @@ class Index:
     since: int
     upper: int | None
     events: bool = False
+    number: int = 0
+    lineage: str = ""
+
+    def newest(self) -> Index | None:
+        """Return it as it is by now; None where nothing has followed that has come from it."""
+        found = newest_spine(self.folder, None)
+        if found is None or found.number <= self.number or found.lineage != self.lineage:
+            return None
+        return replace(self, runs=found.runs, since=found.since, upper=found.upper, number=found.number)
 
     def may_tell(self, lo: Antichain) -> bool:
         """Return whether it can tell what is before a frontier.
@@ -66,8 +80,8 @@ def mapped_run(folder: str, file: RunFile) -> Run:
 
     Raises
     ------
-    OSError, pyarrow.ArrowException
-        If its file is not there, or is another one.
+    OSError
+        If its file is not there, or is damaged: then it is deleted, so that the index is made once more.
     """
     key, path = (folder, file.name), os.path.join(folder, file.name)
     # A file that somebody writes into is no error of memory that is mapped: it would simply be other bytes.
@@ -78,7 +92,11 @@ def mapped_run(folder: str, file: RunFile) -> Run:
         if found is not None and found[1] == mark:
             _mapped.move_to_end(key)
             return found[0]
-    run = Run(path, file.size_bytes)
+    try:
+        run = Run(path, file.size_bytes, file.checksum)
+    except DamagedRunError:
+        delete(folder, [file.name])
+        raise
     with _lock:
         _mapped[key] = run, mark
         while len(_mapped) > _MOST_MAPPED:

@@ -15,6 +15,7 @@ Invariants
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,12 +33,13 @@ class RunFile:
     ----------
     name : str
         In the folder of the arrangement.
-    rows, size_bytes : int
+    rows, size_bytes, checksum : int
     """
 
     name: str
     rows: int
     size_bytes: int
+    checksum: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ class Spine:
         The oldest first.
     gone : tuple of (str, float)
         Names of files that were replaced, and when, in seconds since 1970.
+    lineage : str
+        The same of all that follow each other from the one that was begun with nothing.
     """
 
     number: int
@@ -71,6 +75,7 @@ class Spine:
     upper: int | None
     runs: tuple[RunFile, ...] = ()
     gone: tuple[tuple[str, float], ...] = ()
+    lineage: str = ""
 
     @property
     def rows(self) -> int:
@@ -136,8 +141,8 @@ class Spine:
         return replace(self, gone=tuple(each for each in self.gone if each[1] >= before)), old
 
     def to_json(self) -> str:
-        """Return it as text."""
-        return json.dumps(
+        """Return it as text, with a checksum of it."""
+        text = json.dumps(
             {
                 "number": self.number,
                 "log_id": self.log_id,
@@ -145,10 +150,12 @@ class Spine:
                 "commits": {name: list(commit) for name, commit in self.commits.items()},
                 "since": self.since,
                 "upper": self.upper,
-                "runs": [[run.name, run.rows, run.size_bytes] for run in self.runs],
+                "runs": [[run.name, run.rows, run.size_bytes, run.checksum] for run in self.runs],
                 "gone": [list(each) for each in self.gone],
+                "lineage": self.lineage,
             }
         )
+        return json.dumps({"crc32": zlib.crc32(text.encode()), "spine": text})
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Spine:
@@ -157,16 +164,21 @@ class Spine:
         Raises
         ------
         ValueError
-            If it is anything else.
+            If it is anything else: a digit that somebody changed is an answer that is wrong.
 
         Examples
         --------
-        >>> spine = Spine(3, "id", "k", {"main": (4, "x")}, 0, None, (RunFile("a", 1, 40),), (("b", 1.5),))
+        >>> spine = Spine(3, "id", "k", {"main": (4, "x")}, 0, None, (RunFile("a", 1, 40, 7),), (("b", 1.5),))
         >>> Spine.from_json(spine.to_json()) == spine
         True
         """
         try:
-            found: dict[str, Any] = json.loads(text)
+            outer = json.loads(text)
+            inner: str = outer["spine"]
+            if zlib.crc32(inner.encode()) != outer["crc32"]:
+                msg = "found no spine: its checksum is another one"
+                raise ValueError(msg)
+            found: dict[str, Any] = json.loads(inner)
             return cls(
                 int(found["number"]),
                 str(found["log_id"]),
@@ -174,8 +186,9 @@ class Spine:
                 {str(name): (int(seq), str(identity)) for name, (seq, identity) in found["commits"].items()},
                 int(found["since"]),
                 None if found["upper"] is None else int(found["upper"]),
-                tuple(RunFile(str(name), int(rows), int(size)) for name, rows, size in found["runs"]),
+                tuple(RunFile(str(name), int(rows), int(size), int(sum_)) for name, rows, size, sum_ in found["runs"]),
                 tuple((str(name), float(at)) for name, at in found["gone"]),
+                str(found["lineage"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
             msg = f"found no spine: {error!r}"

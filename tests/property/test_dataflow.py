@@ -27,7 +27,7 @@ from spark_timely.dataflow.aggregates import count, max_of, sum_of
 from spark_timely.dataflow.delays import Shift, ceil_to, plus, windows
 from spark_timely.dataflow.engine import cutting
 from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES
-from spark_timely.dataflow.engine.shuffle import final_aggregate, partial_aggregate
+from spark_timely.dataflow.engine.shuffle import shuffle_read, shuffle_write
 from spark_timely.dataflow.engine.steps import Bounds, Engine, advance_all, rest_of
 from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.engine.tracking import Tracking
@@ -126,11 +126,13 @@ def runner(storage: dict[str, dict[str, str]], before: Callable[[], None] = lamb
                 results[i] = run_one(todo[i], plans[todo[i].output], storage)
         for first, numbers in pieces.items():
             for i in reversed(numbers) if todo[first].piece is not None else ():
-                for block in partial_aggregate(todo[i], plans[todo[i].output], reader_of(storage), len(numbers)):
+                for block in shuffle_write(todo[i], plans[todo[i].output], reader_of(storage), len(numbers)):
                     blocks.setdefault((first, block.bucket), []).append(block.content)
         for i, (first, bucket) in enumerate(buckets_of(todo)):
             if (first, bucket) in blocks:
-                results[i] = final_aggregate(todo[first], plans[todo[first].output], blocks[first, bucket])
+                plan, n_buckets = plans[todo[first].output], len(pieces[first])
+                content = blocks[first, bucket]
+                results[i] = shuffle_read(todo[first], plan, content, reader_of(storage), bucket, n_buckets)
         before()
         return cloudpickle.loads(cloudpickle.dumps([results[i] for i in range(len(todo))]))  # type: ignore[no-any-return]
 

@@ -24,18 +24,21 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_timely.dataflow.aggregates import count, max_of, min_of, sum_of
-from spark_timely.dataflow.engine import arranged, tasks
+from spark_timely.dataflow.engine import arranged, shuffle, tasks
 from spark_timely.dataflow.engine.arranged import Indexing
 from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.history import best, ranges, totals
 from spark_timely.dataflow.history.base import Changes, Held
 from spark_timely.dataflow.stream import Scope, Stream
-from spark_timely.errors import DataLossError, TimelyError
+from spark_timely.errors import DataLossError, OperatorError, StorageError, TimelyError
 from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.replay import Limits
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.dataflow_tasks import RoomError, catalog_of, reader_of
 from spark_timely.testing import ManualClock
-from spark_timely.trace.spine import Spine
+from spark_timely.trace.folder import delete, write_spine
+from spark_timely.trace.mapped import mapped_run
+from spark_timely.trace.run import merge_pieces, write_run
+from spark_timely.trace.spine import RunFile, Spine
 from tests.property.test_dataflow import KilledError, killed_at, runner
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("op", pa.string())])
@@ -207,10 +210,15 @@ class World:
         files = [file for file in self.folder.rglob("by-*/*") if file.is_file()]
         if files:
             file = self.rng.choice(files)
-            if self.rng.random() < 0.5:
+            content = bytearray(file.read_bytes())
+            how = self.rng.randrange(3)
+            if how == 0:
                 file.unlink()
+            elif how == 1 or not content:
+                file.write_bytes(content[: self.rng.randrange(40)])
             else:
-                file.write_bytes(file.read_bytes()[: self.rng.randrange(40)])
+                content[self.rng.randrange(len(content))] ^= 1 << self.rng.randrange(8)
+                file.write_bytes(content)
 
     def time(self, number: int) -> Any:
         """Return a time as a value of its type."""
@@ -236,6 +244,7 @@ class World:
         return Engine(
             "flow", scope.sinks, scope.storage, files_of=catalog_of, limits=self.limits, workers=self.workers,
             twice=self.rng.random() < 0.3, indexing=self.indexing, now=ManualClock(),
+            shuffle_bytes=self.rng.choice([0, 128 << 20]),
         )  # fmt: skip
 
     def may_go(self, which: int, time: int, row: Row) -> bool:
@@ -432,6 +441,16 @@ def tail_unread(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tasks.Lookups, "_indexed", short)
 
 
+def rows_in_any_bucket(patch: pytest.MonkeyPatch) -> None:
+    """What goes through the shuffle is spread by its number, not by its key."""
+
+    def spread(rows: pa.Table, by: Any, n_buckets: int) -> Any:
+        del by
+        return shuffle._packed(rows, np.arange(rows.num_rows) % n_buckets, n_buckets)
+
+    patch.setattr(shuffle, "_blocks_of_rows", spread)
+
+
 def empty_held(lookups: Any, leaf: Any, columns: Any) -> Held:
     at = lookups._output.own if leaf is None else leaf
     return tasks.held_of(at, at.empty().select([*at.carried, *columns]), columns)
@@ -449,6 +468,7 @@ def empty_held(lookups: Any, leaf: Any, columns: Any) -> Held:
         (no_tombstones, "stream", "current"),
         (sum_is_enough, "collection", "sum"),
         (tail_unread, "stream", "count"),
+        (rows_in_any_bucket, "stream", "count"),
     ],
 )
 def test_wrong_designs_are_found(
@@ -548,12 +568,176 @@ def test_a_state_has_one_writer(tmp_path: Path) -> None:
         engine.advance(runner(scope.storage))
 
 
-@pytest.mark.parametrize("damage", [lambda file: file.unlink(), lambda file: file.write_bytes(b"half")])
+def flipped(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 4
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.unlink(), lambda file: file.write_bytes(b"half"), flipped])
 def test_a_lost_run_is_made_again(damage: Callable[[Path], object], tmp_path: Path) -> None:
     test_two_dataflows_share_an_index(tmp_path)
     folder = next((tmp_path / "rates" / "_spark_timely").iterdir())
     (run,) = folder.glob("run-*")
     damage(run)
     assert joined_with(tmp_path, "three", str(tmp_path / "rates")) == [(2, "a", 1)]
+    assert joined_with(tmp_path, "four", str(tmp_path / "rates")) == [(2, "a", 1)]
     newest = Spine.from_json(max(folder.glob("spine-*")).read_bytes())
     assert [(folder / each.name).stat().st_size for each in newest.runs] == [each.size_bytes for each in newest.runs]
+
+
+class Counting:
+    """A dataflow that counts, with an index of its output, and a log that it counts."""
+
+    def __init__(self, folder: Path, indexing: Indexing, retain: Any = None, **settings: Any) -> None:
+        self.log = create_log(folder / "in", pa.schema([("k", pa.string())]), minimum=(0,))
+        self.writer, self.time, self.out = self.log.writer(owner="me"), 0, folder / "out"
+        self.scope = Scope("flow")
+        self.scope.replay(self.log).aggregate(by="k", over="history", n=count()).capture(str(self.out))
+        self.engine = Engine(
+            "flow", self.scope.sinks, self.scope.storage, files_of=catalog_of, indexing=indexing, now=ManualClock(),
+            retain=retain, **settings,
+        )  # fmt: skip
+
+    def more(self, *keys: str) -> None:
+        self.time += 1
+        rows = pa.table({"_time": [self.time] * len(keys), "k": keys})
+        self.writer.append(rows, advance_to=self.time + 1)
+
+    def step(self, run: Any = None) -> None:
+        self.engine.advance(run or runner(self.scope.storage))
+
+    def spine(self) -> Spine:
+        return Spine.from_json(max(self.out.glob("_spark_timely/by-*/spine-*")).read_bytes())
+
+    def counts(self) -> Contents:
+        rows = open_log(self.out).messages().to_pylist()
+        found = Counter[Row]()
+        for row in rows:
+            found[row["k"], row["n"]] += row["_diff"]
+        return Counter({row: n for row, n in found.items() if n})
+
+
+@pytest.mark.parametrize("error", [StorageError("no network"), RoomError("too large")])
+def test_a_state_that_cannot_be_read_blames_no_operator(error: Exception, tmp_path: Path) -> None:
+    world = Counting(tmp_path, Indexing(10**9))
+    world.more("a")
+    world.step()
+    world.more("a")
+
+    def broken(outputs: Any, todo: Any) -> list[Any]:
+        def read(leaf: Any, *given: Any) -> pa.Table:
+            if leaf.path == str(world.out):
+                raise error
+            return reader_of(world.scope.storage)(leaf, *given)
+
+        return [tasks.run_task(task, outputs[task.output], read) for task in todo]
+
+    with pytest.raises(type(error)):
+        world.step(broken)
+    assert world.counts() == {("a", 1): 1}
+
+
+def test_what_a_look_reads_is_part_of_a_tasks_size(tmp_path: Path) -> None:
+    world, sizes = Counting(tmp_path, Indexing(10**9)), []
+
+    def seen(outputs: Any, todo: Any) -> Any:
+        sizes.append([task.size_bytes for task in todo])
+        return runner(world.scope.storage)(outputs, todo)
+
+    for _ in range(2):
+        world.more("a")
+        world.step(seen)
+    held = sum(file.stat().st_size for file in world.out.glob("_event=message/*.parquet"))
+    assert sizes[1][0] > sizes[0][0] + held / 3
+
+
+def test_a_job_finds_runs_that_were_replaced_meanwhile(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    world = Counting(tmp_path, Indexing(0, 0, 0, background=False))
+    for _ in range(4):
+        world.more("a", "b")
+        world.step()
+    (folder,) = world.out.glob("_spark_timely/by-*")
+    world.more("a")
+
+    def replaced(outputs: Any, todo: Any) -> Any:
+        """Merge all runs once the job is planned, and let nobody read the log."""
+        if todo[0].index is not None:
+            return runner(world.scope.storage)(outputs, todo)
+        spine = world.spine()
+        pieces = merge_pieces([mapped_run(str(folder), each) for each in spine.runs], spine.since)
+        made = RunFile("run-other", *write_run(str(folder / "run-other"), pieces))
+        following = spine.merged(spine.runs, made, spine.since, 0.0)
+        assert following is not None
+        write_spine(str(folder), following)
+        delete(str(folder), [each.name for each in spine.runs])
+
+        def read(leaf: Any, shares: Any, lo: Any, *given: Any) -> pa.Table:
+            assert leaf.path != str(world.out) or lo != leaf.domain.minimum_frontier
+            return reader_of(world.scope.storage)(leaf, shares, lo, *given)
+
+        return [tasks.run_task(task, outputs[task.output], read) for task in todo]
+
+    world.step(replaced)
+    assert world.counts() == {("a", 5): 1, ("b", 4): 1}
+
+
+def test_what_a_dataflow_retains_itself_holds_no_times_back(tmp_path: Path) -> None:
+    class Kept:
+        """Retains what it was told first, and no more."""
+
+        def __init__(self, log: Any, consumer: str) -> None:
+            self.log, self.consumer, self.done = log, consumer, False
+
+        def stand(self, needed: Any, identity: Any, log: Any = None) -> None:
+            del identity, log
+            if not self.done:
+                self.log.retain_needed(self.consumer, needed, owner="dataflow flow", expiry="1 day")
+                self.done = True
+
+        def end(self) -> None:
+            pass
+
+    world = Counting(tmp_path, Indexing(0, 0, 0, background=False), Kept)
+    for _ in range(9):
+        world.more("a", "b")
+        world.step()
+    assert open_log(world.out).retainers()
+    assert world.spine().since > 4
+    assert world.spine().rows < 8
+    assert len(list(world.out.glob("_spark_timely/by-*/run-*"))) == len(world.spine().runs)
+    open_log(world.out).retain("somebody", [3], owner="somebody", expiry="1 day")
+    since = world.spine().since
+    for _ in range(9):
+        world.more("a", "b")
+        world.step()
+    assert world.spine().since == since
+
+
+def test_a_key_too_large_for_a_task_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Counting(tmp_path, Indexing(10**9), workers=2, shuffle_bytes=0)
+    world.more(*(["hot"] * 500 + [str(number) for number in range(100)]))
+    monkeypatch.setattr(shuffle, "_BUCKET_BYTES", 8000)
+    with pytest.raises(OperatorError, match=r"500 rows of k='hot', about 0 MiB, among \d+ keys"):
+        world.step()
+    assert world.counts() == {}
+    monkeypatch.setattr(shuffle, "_BUCKET_BYTES", 1 << 30)
+    fresh = Counting(tmp_path / "other", Indexing(10**9), workers=2, shuffle_bytes=0)
+    fresh.more(*(["hot"] * 500 + [str(number) for number in range(100)]))
+    fresh.step()
+    assert fresh.counts() == {("hot", 500): 1, **{(str(number), 1): 1 for number in range(100)}}
+
+
+def test_large_blocks_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = pa.table({"k": [str(number % 7) for number in range(1000)], "v": range(1000)})
+    whole = list(shuffle._blocks_of_rows(rows, ["k"], 3))
+    monkeypatch.setattr(shuffle, "_BLOCK_BYTES", 500)
+    cut = list(shuffle._blocks_of_rows(rows, ["k"], 3))
+    assert len(cut) > 20 > 3 >= len(whole)
+    tables = [pa.concat_tables(shuffle.tables_of([content for _, content in each])) for each in (whole, cut)]
+    assert tables[0].sort_by("v") == tables[1].sort_by("v")
+    for bucket in range(3):
+        keys = {k for b, content in cut if b == bucket for k in shuffle.tables_of([content])[0]["k"].to_pylist()}
+        assert keys == {
+            k for b, content in whole if b == bucket for k in shuffle.tables_of([content])[0]["k"].to_pylist()
+        }

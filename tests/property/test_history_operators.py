@@ -32,6 +32,7 @@ from spark_timely.dataflow.history.first import First
 from spark_timely.dataflow.history.reduce import Reduce
 from spark_timely.dataflow.history.totals import Totals
 from spark_timely.errors import OperatorError
+from spark_timely.testing import rows_of, stream_of
 
 Row = tuple[Any, ...]
 Contents = Counter[Row]
@@ -581,3 +582,23 @@ def test_wrong_joins_are_found() -> None:
     for wrong in (with_nulls, always_strict):
         with pytest.raises(AssertionError):
             check_seeds(partial(check_join, join=wrong))
+
+
+def test_huge_counts_change_no_best_row() -> None:
+    big = 1 << 62
+    rows = {"_time": [1] * 4, "_diff": [big] * 4, "k": ["a"] * 4, "v": [1, 2, 3, 4]}
+    (found,) = rows_of(stream_of(rows).top(1, by="k", order_by="v"))
+    assert (found["v"], found["_diff"]) == (4, 1)
+    most = rows_of(stream_of(rows).top(big + 1, by="k", order_by="v"))
+    assert {(row["v"], row["_diff"]) for row in most} == {(4, big), (3, 1)}
+
+
+def test_sums_have_64_bits_and_no_more() -> None:
+    least = -(1 << 63)
+    (found,) = rows_of(
+        stream_of({"_time": [1], "k": ["a"], "v": [least]}).aggregate(by="k", over="history", s=sum_of("v"))
+    )
+    assert found["s"] == least
+    rows = {"_time": [1, 1], "_diff": [1 << 62, 1 << 62], "k": ["a", "a"], "v": [1, 2]}
+    with pytest.raises(OperatorError, match=r"number of rows of k='a' beyond 64 bits at time=1"):
+        rows_of(stream_of(rows).aggregate(by="k", over="history", n=count()))

@@ -122,6 +122,38 @@ def test_dataflow_runs_and_goes_on_through_connect(jobs: ConnectJobs, tmp_path: 
     assert found["rows"] == sorted([time, key, n] for (time, key), n in expected.items())
 
 
+def test_history_is_remembered_through_connect(jobs: ConnectJobs, tmp_path: Path) -> None:
+    found = jobs.run("connect_history_job", tmp_path)
+    # The change of a that comes late is older than its deletion: a stays absent.
+    assert sorted(found["current"]) == [
+        [0, 1, "a", 5, "I"],
+        [0, 1, "b", 1, "I"],
+        [1, -1, "a", 5, "I"],
+        [2, -1, "b", 1, "I"],
+        [2, 1, "b", 3, "U"],
+    ]
+    assert sorted(found["counts"]) == [
+        [0, 1, "a", 1],
+        [0, 1, "b", 1],
+        [1, -1, "a", 1],
+        [1, 1, "a", 2],
+        [2, -1, "a", 2],
+        [2, -1, "b", 1],
+        [2, 1, "a", 3],
+        [2, 1, "b", 2],
+    ]
+    assert found["first"] == [[0, "a", 5, "I"], [0, "b", 1, "I"]]
+    assert sorted(found["joined"], key=lambda row: row[:2]) == [
+        [0, "a", 5, "I", 5],
+        [0, "b", 1, "I", 1],
+        [1, "a", 10, "D", None],
+        [2, "a", 7, "U", None],
+        [2, "b", 3, "U", 3],
+    ]
+    assert found["result"] == ["a", "b"]
+    assert "keeps key k, columns k, changed, op, in its own output" in found["explain"]
+
+
 @pytest.mark.parametrize("case", cases_of("connect"))
 def test_what_went_back_is_refused_through_connect(jobs: ConnectJobs, case: Case, tmp_path: Path) -> None:
     (tmp_path / "case.json").write_text(json.dumps(case.facts()))

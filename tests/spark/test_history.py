@@ -94,7 +94,11 @@ def test_a_table_is_kept_current_over_restarts(spark: SparkSession, tmp_path: Pa
         if time % 2:
             orders.flow().start(spark, trigger=NOW, workers=2).await_termination()
     orders.check(6)
-    assert "latest" in orders.flow().explain()
+    plan = orders.flow().explain()
+    assert f"keeps key id, columns id, changed, op, cents, in its own output {tmp_path / 'first'}: " in plan
+    assert plan.count("keeps key id, ") == 3
+    assert f", hidden _kept_deleted, in a log of its own {tmp_path / 'current'}/_spark_timely/" in plan
+    assert "keeps nothing, looks into " in plan
 
 
 def test_a_live_query_follows_the_log(spark: SparkSession, tmp_path: Path) -> None:

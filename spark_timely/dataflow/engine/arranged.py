@@ -12,7 +12,8 @@ Invariants
 2. An index has what is complete in its log, as of the newest commits that it names; a log that lacks one of them has
    another index.
 3. Times are moved up to what all need that retain the log, and no further: what nobody retains may be asked of the log.
-4. Files are deleted some time after they are replaced, and those that nobody has heard of after a day.
+4. Files are deleted once they are replaced, and those that nobody has heard of after a day. A job that was planned
+   before finds the newest spine by itself.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 import time as wall_clock
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +36,7 @@ from spark_timely.errors import TimelyError
 from spark_timely.log.machine.rollback import newest_commits, other_commits
 from spark_timely.log.machine.since import needed_from
 from spark_timely.time.antichain import Antichain
+from spark_timely.trace.folder import delete, greatest_number, is_whole, newest_spine, unknown_runs, write_spine
 from spark_timely.trace.mapped import Index
 from spark_timely.trace.spine import RunFile, Spine, due_merge
 
@@ -49,14 +50,12 @@ _log = logging.getLogger("spark_timely.dataflow")
 
 RunTasks = Callable[[Sequence[OutputPlan], Sequence[Task]], Sequence[TaskResult]]
 
-# Replaced files may be looked into by jobs under way; one that comes too late reads the log.
+# So long spines name files that were replaced: they are deleted at once, and once more should that have failed.
 _GONE_S: Final = 60.0
-_UNKNOWN_S: Final = 86_400.0
 # Of the log's files: a run is made of this much at a time, in memory.
 _RUN_BYTES: Final = 64 << 20
 _ALL_COMMITS: Final = 1 << 40
 _MOST_TRIES: Final = 8
-_SPINE: Final = re.compile(r"spine-(\d{20})\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +97,35 @@ class Arrangements:
     files : mapping of str to callable
         Give the files of a log's present snapshot, by path.
     settings : Indexing
+    consumer : str
+        Under which the dataflow itself retains logs: what it needs is said with each look, and newer.
     """
 
     def __init__(
-        self, logs: Mapping[str, Log], files: Mapping[str, Callable[[], Files]], settings: Indexing | None = None
+        self,
+        logs: Mapping[str, Log],
+        files: Mapping[str, Callable[[], Files]],
+        settings: Indexing | None = None,
+        consumer: str = "",
     ) -> None:
-        self._logs, self._files = logs, files
+        self._logs, self._files, self._consumer = logs, files, consumer
         self._settings = settings or Indexing()
         self._spines: dict[Look, Spine | None] = {}
         self._checked: dict[Look, tuple[object, ...]] = {}
         self._threads: ThreadPoolExecutor | None = None
         self._busy: dict[tuple[Look, str], Future[None]] = {}
+        self._waiting: dict[tuple[Look, str], Callable[[], None]] = {}
         self._unwritable: set[Look] = set()
 
-    def before(self, look: Look, leaf: Replay, lo: Antichain, hi: Antichain, run_tasks: RunTasks | None) -> Before:
+    def before(
+        self,
+        look: Look,
+        leaf: Replay,
+        lo: Antichain,
+        hi: Antichain,
+        run_tasks: RunTasks | None,
+        needed: Antichain | None = None,
+    ) -> Before:
         """Return where what a log holds before a range is; have its index extended where that is due.
 
         Parameters
@@ -119,38 +133,53 @@ class Arrangements:
         look : Look
         leaf : Replay
         lo, hi : Antichain
-            The range; `lo` is what the reader has done, behind which it never looks again.
+            The range.
         run_tasks : callable or None
             Runs tasks; None where nothing is to be made.
+        needed : Antichain, optional
+            What all outputs of the dataflow that look into the log have done, behind which they never look again; `lo`
+            unless given.
         """
         log, files = self._logs[leaf.path], self._files[leaf.path]()
-        whole, size = shares_between(files, leaf.domain.minimum_frontier, hi)
+        least = leaf.domain.minimum_frontier
         spine = self._current(look, leaf, log)
-        tail, tail_bytes = whole, size
-        if spine is not None:
-            upper = leaf.domain.minimum_frontier if spine.upper is None else Antichain.of(spine.upper)
-            tail, tail_bytes = ((), 0) if spine.upper is None else shares_between(files, upper, hi)
+        upper = least if spine is None or spine.upper is None else Antichain.of(spine.upper)
+        tail, tail_bytes = shares_between(files, upper, hi)
+        if spine is not None and spine.upper is None:
+            tail, tail_bytes = (), 0
         settings = self._settings
         due = (
-            size >= settings.least_bytes and len(tail) > 0
+            tail_bytes >= settings.least_bytes and len(tail) > 0
             if spine is None
             else tail_bytes > settings.tail_bytes or len(tail) > settings.tail_files
         )
         if run_tasks is not None and (due or (spine is not None and due_merge(spine.runs))):
-            self._keep_up(look, leaf, log, files, spine, lo, run_tasks, due=due)
+            self._keep_up(look, leaf, log, files, spine, lo if needed is None else needed, run_tasks, due=due)
             if not settings.background:
                 return self.before(look, leaf, lo, hi, None)
+        # Tasks may begin anywhere in the range.
+        whole, size = shares_between(files, least, hi)
         if spine is None:
-            return Before(leaf, whole)
+            return Before(leaf, whole, size_bytes=size)
         folder = index_folder(log, look)
         assert folder is not None
-        index = Index(folder, spine.runs, spine.since, spine.upper, not leaf.updates)
-        return Before(leaf, whole, index, tail)
+        index = Index(folder, spine.runs, spine.since, spine.upper, not leaf.updates, spine.number, spine.lineage)
+        return Before(leaf, whole, index, tail, tail_bytes if index.may_tell(lo) else size)
 
     def size_of(self, look: Look, leaf: Replay) -> tuple[int, int]:
         """Return rows and bytes of the runs of an index; 0 where there is none."""
         spine = self._current(look, leaf, self._logs[leaf.path])
         return (0, 0) if spine is None else (spine.rows, spine.size_bytes)
+
+    def begin_waiting(self) -> None:
+        """Begin what was found to be due, once the step is done that it would compete with."""
+        for key, call in self._waiting.items():  # one turn per index, at most two
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(
+                    2, thread_name_prefix="spark_timely-index", initializer=_yield_to_others
+                )
+            self._busy[key] = self._threads.submit(call)
+        self._waiting.clear()
 
     def end(self) -> None:
         """Wait for what is being made, and begin nothing more."""
@@ -158,6 +187,7 @@ class Arrangements:
             self._threads.shutdown(wait=True, cancel_futures=True)
             self._threads = None
         self._busy.clear()
+        self._waiting.clear()
 
     # What there is -----------------------------------------------------------------------------------
 
@@ -166,12 +196,17 @@ class Arrangements:
         folder = index_folder(log, look)
         if folder is None:
             return None
-        newest = _newest(folder, self._spines.get(look))
-        self._spines[look] = newest
+        for _ in range(_MOST_TRIES):
+            newest = newest_spine(folder, self._spines.get(look))
+            self._spines[look] = newest
+            lost = newest is not None and not all(is_whole(folder, run) for run in newest.runs)
+            if not lost:
+                break
+            # Replaced meanwhile; or damaged, and then it is made once more.
+            if newest_spine(folder, newest) == newest:
+                return None
         if newest is None or newest.log_id != log.log_id or newest.columns != _columns(leaf, look):
             return None
-        if not all(_is_whole(folder, run) for run in newest.runs):
-            return None  # it is made once more
         ends = log.ends()
         if any(name not in ends for name in newest.commits):
             return None
@@ -237,9 +272,7 @@ class Arrangements:
         if not self._settings.background:
             guarded()
             return
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(2, thread_name_prefix="spark_timely-index", initializer=_yield_to_others)
-        self._busy[look, what] = self._threads.submit(guarded)
+        self._waiting[look, what] = guarded
 
     def _extend(
         self, look: Look, leaf: Replay, log: Log, spine: Spine | None, groups: Sequence[tuple[tuple[Share, ...], int]],
@@ -255,29 +288,30 @@ class Arrangements:
         ]
         made = _made(log, work, run_tasks)
         stop = upper.elements[0][0] if upper.elements else None
-        newest = _newest(folder, None)
+        newest = newest_spine(folder, None)
         if spine is None:
-            number = _greatest(folder) + 1
+            number = greatest_number(folder) + 1
             # The runs of an index that was another log's, or of another history.
             now = wall_clock.time()
             gone = () if newest is None else (*newest.gone, *((run.name, now) for run in newest.runs))
-            follows = Spine(number - 1, log.log_id, _columns(leaf, look), {}, since, lower.elements[0][0], (), gone)
+            columns, lineage = _columns(leaf, look), uuid.uuid4().hex
+            follows = Spine(number - 1, log.log_id, columns, {}, since, lower.elements[0][0], (), gone, lineage)
             written = follows.extended(made, stop, commits)
-            done = _write(folder, written)
+            done = write_spine(folder, written)
         else:
             done = False
             for _ in range(_MOST_TRIES):  # a merge may be first
-                newest = _newest(folder, None)
-                if newest is None or newest.upper != spine.upper or newest.log_id != spine.log_id:
+                newest = newest_spine(folder, None)
+                if newest is None or newest.upper != spine.upper or newest.lineage != spine.lineage:
                     break
                 # The log may have moved times further than the runs that were there.
                 moved = since if stop is None else min(since, stop - 1)
                 follows = replace(newest, since=max(newest.since, moved))
-                done = _write(folder, follows.extended(made, stop, commits))
+                done = write_spine(folder, follows.extended(made, stop, commits))
                 if done:
                     break
         if not done:
-            _delete(folder, [run.name for run in made])
+            delete(folder, [run.name for run in made])
 
     def _merge(
         self, look: Look, leaf: Replay, log: Log, spine: Spine, runs: tuple[RunFile, ...], since: int | None,
@@ -292,19 +326,20 @@ class Arrangements:
         (made,) = _made(log, [(work, sum(run.size_bytes for run in runs))], run_tasks)
         done = False
         for _ in range(_MOST_TRIES):  # one that extends it may be first
-            newest, now = _newest(folder, None), wall_clock.time()
-            if newest is None:
+            newest, now = newest_spine(folder, None), wall_clock.time()
+            if newest is None or newest.lineage != spine.lineage:
                 break
             following = newest.merged(runs, made if made.rows else None, newest.since if since is None else since, now)
             if following is None:
                 break
             following, old = following.tidied(now - _GONE_S)
-            done = _write(folder, following)
+            done = write_spine(folder, following)
             if done:
-                _delete(folder, [*old, *_unknown(folder, following, now)])
+                replaced = [gone for gone, _ in following.gone]
+                delete(folder, [*old, *replaced, *unknown_runs(folder, following, now)])
                 break
         if not done:
-            _delete(folder, [name])
+            delete(folder, [name])
 
     def _may_move_to(self, leaf: Replay, log: Log, spine: Spine, lo: Antichain) -> int | None:
         """Return up to where times may be moved (invariant 3); None where they stay, as those of events do."""
@@ -312,7 +347,8 @@ class Arrangements:
             return None
         now = wall_clock.time_ns() // 1000
         needed = [needed_from("collection", lo, leaf.domain.minimum)]
-        needed += [each.needed for each in log.retainers().values() if each.is_alive(now)]
+        retainers = log.retainers().items()
+        needed += [each.needed for name, each in retainers if each.is_alive(now) and name != self._consumer]
         times = [element[0] for antichain in needed for element in antichain.elements]
         if spine.upper is not None:
             times.append(spine.upper - 1)
@@ -349,85 +385,6 @@ def _columns(leaf: Replay, look: Look) -> str:
 
 def _name() -> str:
     return f"run-{uuid.uuid4().hex}.arrow"
-
-
-def _is_whole(folder: str, run: RunFile) -> bool:
-    """Return whether a run's file is there, with the bytes that it should have."""
-    try:
-        return os.path.getsize(os.path.join(folder, run.name)) == run.size_bytes
-    except OSError:
-        return False
-
-
-def _spine_name(number: int) -> str:
-    return f"spine-{number:020d}.json"
-
-
-def _newest(folder: str, known: Spine | None) -> Spine | None:
-    """Return the newest spine in a folder; the known one if it is that."""
-    try:
-        names = [name for name in os.listdir(folder) if _SPINE.fullmatch(name)]
-    except OSError:
-        return None
-    names.sort(reverse=True)
-    for name in names:  # the first, unless files are damaged
-        if known is not None and name == _spine_name(known.number):
-            found = known
-        else:
-            try:
-                with open(os.path.join(folder, name), "rb") as file:
-                    found = Spine.from_json(file.read())
-            except (OSError, ValueError):
-                continue
-            if name != _spine_name(found.number):
-                continue
-        # What follows it comes after all that are there, damaged ones too.
-        return found if name == names[0] else replace(found, number=_greatest(folder))
-    return None
-
-
-def _greatest(folder: str) -> int:
-    """Return the greatest number of the spines in a folder, damaged ones too; -1 where there are none."""
-    found = (_SPINE.fullmatch(name) for name in os.listdir(folder))
-    return max((int(each[1]) for each in found if each is not None), default=-1)
-
-
-def _write(folder: str, spine: Spine) -> bool:
-    """Write a spine; return whether none of its number was there."""
-    path = os.path.join(folder, _spine_name(spine.number))
-    unfinished = f"{path}.{uuid.uuid4().hex}.tmp"
-    with open(unfinished, "w", encoding="utf-8") as file:
-        file.write(spine.to_json())
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        os.link(unfinished, path)
-    except FileExistsError:
-        return False
-    finally:
-        os.unlink(unfinished)
-    _delete(folder, [_spine_name(spine.number - back) for back in range(3, 6) if spine.number >= back])
-    return True
-
-
-def _unknown(folder: str, spine: Spine, now: float) -> list[str]:
-    """Return old files that no spine has: of processes that were killed."""
-    kept = {run.name for run in spine.runs} | {name for name, _ in spine.gone}
-    found = []
-    for entry in os.scandir(folder):  # one turn per file
-        if entry.name not in kept and entry.name.startswith("run-") and now - entry.stat().st_mtime > _UNKNOWN_S:
-            found.append(entry.name)
-    return found
-
-
-def _delete(folder: str, names: Sequence[str]) -> None:
-    for name in names:  # one turn per file
-        try:
-            os.unlink(os.path.join(folder, name))
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            _log.warning("a file of an index stays: %s", error)
 
 
 def _yield_to_others() -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_timely.dataflow.delays import BoundDelay
-from spark_timely.dataflow.engine.shuffle import shuffled_aggregate
+from spark_timely.dataflow.engine.shuffle import goes_by_key, shuffled_aggregate
 from spark_timely.dataflow.engine.tasks import Before, Share, Task
 from spark_timely.dataflow.history.ranges import EVERY_KEY
 from spark_timely.dataflow.remembered import Look
@@ -192,7 +192,8 @@ def cut_range(
     shuffle_bytes : int
         A piece with more is computed by key, where the view allows it.
     by_key : bool
-        Whether tasks are of ranges of keys, as those of an operator over all history are.
+        Whether tasks are of ranges of keys, as those of an operator over all history are: a small range is read by all,
+        a large one goes through a shuffle.
     before : mapping of Look to Before, optional
         Where what logs hold before the range is.
 
@@ -223,9 +224,14 @@ def cut_range(
         return hi, 0, []
     before = {} if before is None else before
     if by_key:
+        size = int(chosen.bounds.sizes.sum())
+        n_tasks = workers or default_splits(size)
+        if size > shuffle_bytes and goes_by_key(view):
+            n_tasks = max(n_tasks, -(-size // max(shuffle_bytes // 2, 1 << 20)))
+            split = _cut_rows(chosen, output, seq, n_tasks)
+            return hi, taken, [replace(each, piece=0, before=before) for each in split]
         found = chosen.files(np.arange(chosen.numbers.shape[0]))
         task = _whole(chosen, found, Task(output, seq, lo, hi, before=before))
-        n_tasks = workers or default_splits(task.size_bytes)
         # Each reads all of the range, and computes its keys.
         return hi, taken, [replace(task, keys=keys) for keys in EVERY_KEY.cut(n_tasks)]
     if whole:
@@ -304,6 +310,7 @@ def _whole(piece: _Range, found: dict[str, npt.NDArray[np.intp]], task: Task) ->
         files = piece.files_of(path)
         shares[path] = tuple(Share(str(name), 0, WHOLE, _moved_to(files)) for name in files.paths[numbers])
         size += int(files.bounds.sizes[numbers].sum())
+    size += sum(each.size_bytes for each in task.before.values())
     return replace(task, shares=shares, size_bytes=size)
 
 

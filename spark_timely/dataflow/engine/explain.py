@@ -5,20 +5,25 @@ The answer is text for people: operators, inputs and outputs, each with its fron
 
 from __future__ import annotations
 
+import time as wall_clock
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spark_timely.dataflow.engine.arranged import Arrangements, index_folder
 from spark_timely.dataflow.engine.cutting import paths_of
 from spark_timely.dataflow.engine.outputs import newest_note, steps_of
 from spark_timely.dataflow.fingerprint import plans_of
+from spark_timely.dataflow.history.base import HIDDEN
+from spark_timely.dataflow.remembered import AsOfJoin, Look, Remembered, looks_of
 from spark_timely.dataflow.views import Replay, View, leaves_of, ordered
 from spark_timely.errors import LogMissingError
 from spark_timely.log.log import open_log
 from spark_timely.notebook import Node, bar, counted, graph, page, table
 from spark_timely.protocol.note import OutputFailure, OutputNote
 from spark_timely.time.antichain import Antichain
+from spark_timely.trace.folder import newest_spine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -209,12 +214,23 @@ def html(scope: Scope, /, title: str, *, done: Mapping[str, OutputProgress] | No
 
 
 def explain(scope: Scope, /) -> str:
-    """Return the plan of a dataflow, operator by operator, with frontiers, uppers, what waits, and fingerprints."""
+    """Return the plan of a dataflow, operator by operator, with frontiers, uppers, what waits, and fingerprints.
+
+    Of operators over all history it says what they keep, where, how large that is and since when, and how far the
+    index by key is; of a join as of a time, which side holds it back.
+
+    Notes
+    -----
+    Cost: the commits of each log, and the spine of each index; no data is read.
+    """
     lines = []
-    for view, front_of_view in _fronts(scope).items():  # one turn per operator
+    fronts = _fronts(scope)
+    for view, front_of_view in fronts.items():  # one turn per operator
         below = f" of {', '.join(source.name for source in view.inputs)}" if view.inputs else ""
         frontier = view.domain.render_frontier(front_of_view)
         lines.append(f"{view.name}{below}: {view.describe()}".rstrip(": ") + f" | frontier {frontier}")
+        if isinstance(view, AsOfJoin):
+            lines += _joined(scope, view, fronts)
     for state, sink in zip(outputs(scope), scope.sinks, strict=True):  # one turn per output
         domain = sink.view.domain
         upper, front = domain.render_frontier(state.upper), domain.render_frontier(state.frontier)
@@ -227,6 +243,8 @@ def explain(scope: Scope, /) -> str:
         if state.made_by not in (None, state.plan):
             plan += f", its log was made by {state.made_by}"
         lines.append(f"{sink.name} of {sink.view.name}: {place} | {plan} | upper {upper}, {waits}{held} | {how}")
+        if isinstance(sink.view, Remembered):
+            lines += _kept(scope, sink, sink.view)
         if state.failure is not None:
             lines.append(f"  stopped: {state.failure.error}")
         if state.upper != state.frontier:
@@ -234,6 +252,79 @@ def explain(scope: Scope, /) -> str:
                 parts = (f"{domain.render_frontier(lo)} to {domain.render_frontier(hi)}" for lo, hi in ranges)
                 lines.append(f"  reads {leaf.name} {', '.join(parts)}")
     return "\n".join([f"dataflow {scope.name!r}", *(f"  {line}" for line in lines)])
+
+
+def _kept(scope: Scope, sink: Sink, view: Remembered) -> list[str]:
+    """Return what an operator over all history keeps, where, and what it looks into."""
+    operator, names = view.operator, view.schema.names
+    hidden = [name for name in names if name.startswith(HIDDEN)]
+    columns = ", ".join(name for name in names if name not in hidden)
+    by = f"key {', '.join(operator.by)}" if operator.by else "one key"
+    more = f", hidden {', '.join(hidden)}" if hidden else ""
+    place = "a log of its own" if sink.kept else "its own output"
+    back = "" if operator.looks_back is None else f", looks back {operator.looks_back} units of its times"
+    own = Replay(view.name, view.domain, view.schema, (), sink.path, view.rows_kind)
+    lines = [f"  keeps {by}, columns {columns}{more}, in {place} {sink.path}{back}: {_size(scope, own)}"]
+    for look, leaf in looks_of(view, own).items():  # one turn per log
+        if leaf is not own:
+            lines.append(f"  looks into its input {leaf.path} by {', '.join(look.key)}: {_size(scope, leaf)}")
+        lines.append(f"    {_index(scope, look, leaf)}")
+    return lines
+
+
+def _joined(scope: Scope, view: AsOfJoin, fronts: Mapping[View, Antichain]) -> list[str]:
+    """Return what a join as of a time looks into, and whether that holds its rows back."""
+    facts, dimension = view.inputs
+    assert isinstance(dimension, Replay)
+    lines = [f"  keeps nothing, looks into {dimension.path} by {', '.join(view.on)}: {_size(scope, dimension)}"]
+    lines += [f"    {_index(scope, look, leaf)}" for look, leaf in looks_of(view, None).items() if look.key == view.on]
+    behind, ahead = fronts[dimension], fronts[facts]
+    if behind != ahead and behind.join(ahead) == ahead:
+        mine, theirs = (view.domain.render_frontier(each) for each in (behind, ahead))
+        roots = sorted(_roots(dimension.path, {state.log: state.held_by for state in outputs(scope)}))
+        made = "" if roots == [dimension.path] else f", made from {', '.join(roots)},"
+        lines.append(
+            f"  dimension {dimension.path}{made} holds the facts back: its frontier is {mine}, theirs {theirs}; "
+            "advance it where nothing changes"
+        )
+    return lines
+
+
+def _roots(path: str, held_by: Mapping[str, tuple[str, ...]]) -> set[str]:
+    """Return the logs of others that keep a log where it is, by what keeps each output of a dataflow where it is."""
+    return {root for below in held_by[path] for root in _roots(below, held_by)} if held_by.get(path) else {path}
+
+
+def _size(scope: Scope, leaf: Replay) -> str:
+    """Return how large a log is and since when it can be read, from its commits."""
+    log = _opened(scope, leaf.path)
+    if log is None:
+        return "not there yet"
+    files = log.files()
+    what = "updates" if leaf.updates else "rows"
+    rows = f"{int(files.rows.sum()):,}" if (files.rows >= 0).all() else "unknown"
+    since = leaf.domain.render_frontier(log.since())
+    now = wall_clock.time_ns() // 1000
+    alive = sorted(name for name, each in log.retainers().items() if each.is_alive(now))
+    retained = f", retained by {', '.join(alive)}" if alive else ""
+    return f"{rows} {what}, {int(files.sizes.sum()):,} bytes, since {since}{retained}"
+
+
+def _index(scope: Scope, look: Look, leaf: Replay) -> str:
+    """Return how large an index is, and up to when it has everything."""
+    log = _opened(scope, leaf.path)
+    folder = None if log is None else index_folder(log, look)
+    if log is None or folder is None:
+        return "no index"
+    known = Arrangements({leaf.path: log}, {})
+    rows, size = known.size_of(look, leaf)
+    spine = newest_spine(folder, None) if size else None
+    if spine is None:
+        return "no index: the log is read"
+    upper = Antichain.empty(leaf.domain.arity) if spine.upper is None else Antichain.of(spine.upper)
+    since, end = (leaf.domain.render_frontier(each) for each in (Antichain.of(spine.since), upper))
+    runs = f"{len(spine.runs)} run{'s' if len(spine.runs) > 1 else ''}"
+    return f"index {folder}: {rows:,} rows, {size:,} bytes in {runs}, since {since}, upper {end}"
 
 
 def metrics(scope: Scope, /) -> list[OperatorMetrics]:

@@ -1,27 +1,32 @@
-"""An aggregate in two phases with a shuffle between them, for a piece that is too large for one task.
+"""Work by key in two phases with a shuffle between them, for a piece that is too large for one task.
 
-For an aggregate over operators that go row by row. First tasks group a share of the rows each, in buckets of keys
-(`partial_aggregate`). Then each bucket is put together, and what is made of the aggregate is computed
-(`final_aggregate`). Groups travel, not rows; the rows are the same as of one task.
+For an aggregate, and for an operator over all history, over operators that go row by row. First tasks read a share of
+the rows each, and put them in buckets of keys (`shuffle_write`): of an aggregate grouped, so that groups travel, not
+rows. Then each bucket is put together, and what is made of it is computed (`shuffle_read`). The rows are the same as of
+one task.
 
 Invariants
 ----------
-1. All parts of a group are in one bucket: it is chosen by the key alone.
+1. All parts of a key are in one bucket: it is chosen by the key alone.
+2. A bucket fits in memory, or it is refused, and the key named that it consists of.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.dataflow.aggregates import merge_parts, part_of_rows
 from spark_timely.dataflow.engine.tasks import (
     Counts,
+    Lookups,
     OutputPlan,
     ReadRange,
     Task,
@@ -31,10 +36,17 @@ from spark_timely.dataflow.engine.tasks import (
     run_twice,
     write_result,
 )
+from spark_timely.dataflow.history.keys import key_text
+from spark_timely.dataflow.history.ranges import EVERY_KEY, KeyRange, key_hashes
+from spark_timely.dataflow.remembered import Remembered, remembers
 from spark_timely.dataflow.views import Aggregate, Step, View, steps_of
 from spark_timely.errors import OperatorError
 
-__all__ = ["Block", "blocks_of", "final_aggregate", "partial_aggregate", "shuffled_aggregate", "tables_of"]
+__all__ = ["Block", "blocks_of", "goes_by_key", "shuffle_read", "shuffle_write", "shuffled_aggregate", "tables_of"]
+
+# Of rows in memory that one bucket has at most; and that one block of it has, about.
+_BUCKET_BYTES: Final = 2 << 30
+_BLOCK_BYTES: Final = 64 << 20
 
 
 def shuffled_aggregate(view: View) -> Aggregate | None:
@@ -61,14 +73,20 @@ class Block:
     content: bytes
 
 
-def partial_aggregate(task: Task, output: OutputPlan, read: ReadRange, n_buckets: int) -> Iterator[Block]:
-    """Read a share of the rows, group them, and give the groups in buckets.
+def goes_by_key(view: View) -> bool:
+    """Return whether a view is an operator over all history whose rows can be put in buckets as they are read."""
+    operator = remembers(view)
+    return operator is not None and all(source.rowwise for source in operator.inputs)
+
+
+def shuffle_write(task: Task, output: OutputPlan, read: ReadRange, n_buckets: int) -> Iterator[Block]:
+    """Read a share of the rows, and give them, or the groups of them, in buckets.
 
     Parameters
     ----------
     task : Task
     output : OutputPlan
-        With a view that has a `shuffled_aggregate`.
+        With a view that has a `shuffled_aggregate`, or that `goes_by_key`.
     read : callable
     n_buckets : int
 
@@ -77,36 +95,53 @@ def partial_aggregate(task: Task, output: OutputPlan, read: ReadRange, n_buckets
     Block
         Counts and errors go to bucket 0.
     """
-    aggregate, (_, lo, hi, wanted) = _place(task, output)
     counts = Counts()
-    (names,) = aggregate.needs(wanted)
     run = run_twice if output.twice else View.run
+    operator = remembers(output.view)
     try:
-        rows = run(aggregate.inputs[0], of_shares(task, read), lo, hi, names, watch=counts.watch)
-        keys, chosen, _ = aggregate.plan(wanted)
-        parts = part_of_rows(rows, keys, chosen)
+        if operator is not None:
+            (names,) = operator.needs(())
+            source = operator.inputs[0]
+            rows = run(source, of_shares(task, read), task.lower, task.upper, names, watch=counts.watch)
+            blocks = _blocks_of_rows(rows, operator.operator.by, n_buckets)
+        else:
+            aggregate, (_, lo, hi, wanted) = _place(task, output)
+            (names,) = aggregate.needs(wanted)
+            rows = run(aggregate.inputs[0], of_shares(task, read), lo, hi, names, watch=counts.watch)
+            keys, chosen, _ = aggregate.plan(wanted)
+            blocks = blocks_of(part_of_rows(rows, keys, chosen), len(keys), n_buckets)
     except OperatorError as error:
         yield Block(0, pickle.dumps(plain_error(error)))
         return
     yield Block(0, pickle.dumps(counts.by_operator))
-    for bucket, content in blocks_of(parts, len(keys), n_buckets):
+    for bucket, content in blocks:
         yield Block(bucket, content)
+
+
+def _blocks_of_rows(rows: pa.Table, by: Sequence[str], n_buckets: int) -> Iterator[tuple[int, bytes]]:
+    """Give rows in buckets of ranges of keys."""
+    firsts = np.array([each.first for each in EVERY_KEY.cut(n_buckets)], np.uint64)
+    return _packed(rows, np.searchsorted(firsts, key_hashes(rows, by), "right") - 1, n_buckets)
+
+
+def _packed(rows: pa.Table, buckets: npt.NDArray[np.integer], n_buckets: int) -> Iterator[tuple[int, bytes]]:
+    order = np.argsort(buckets, kind="stable")
+    starts = np.searchsorted(buckets[order], np.arange(n_buckets + 1, dtype=buckets.dtype))
+    most = max(1, rows.num_rows * _BLOCK_BYTES // max(rows.nbytes, 1))
+    for bucket in range(n_buckets):  # one turn per bucket
+        for first in range(int(starts[bucket]), int(starts[bucket + 1]), most):  # and block
+            places = order[first : min(first + most, int(starts[bucket + 1]))]
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, rows.schema) as stream:
+                stream.write_table(rows.take(pa.array(places)))
+            yield bucket, pickle.dumps(sink.getvalue().to_pybytes())
 
 
 def blocks_of(parts: pa.Table, n_keys: int, n_buckets: int) -> Iterator[tuple[int, bytes]]:
     """Give the groups of a table of parts in buckets of keys: each bucket, and its table packed."""
     hashed = parts.select([f"k{i}" for i in range(n_keys)])
     buckets = RowHasher(hashed.schema).hash(hashed)[:, 0] % np.uint64(n_buckets)
-    order = np.argsort(buckets, kind="stable")
-    parts, buckets = parts.take(pa.array(order)).combine_chunks(), buckets[order]
-    starts = np.searchsorted(buckets, np.arange(n_buckets + 1, dtype=np.uint64))
-    for bucket in range(n_buckets):  # one turn per bucket
-        first, stop = int(starts[bucket]), int(starts[bucket + 1])
-        if first < stop:
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, parts.schema) as stream:
-                stream.write_table(parts.slice(first, stop - first))
-            yield bucket, pickle.dumps(sink.getvalue().to_pybytes())
+    return _packed(parts, buckets, n_buckets)
 
 
 def tables_of(contents: Sequence[bytes]) -> list[pa.Table]:
@@ -118,8 +153,10 @@ def tables_of(contents: Sequence[bytes]) -> list[pa.Table]:
     return tables
 
 
-def final_aggregate(task: Task, output: OutputPlan, contents: Sequence[bytes]) -> TaskResult:
-    """Put the blocks of a bucket together, run what is above the aggregate, and write.
+def shuffle_read(
+    task: Task, output: OutputPlan, contents: Sequence[bytes], read: ReadRange, bucket: int, n_buckets: int
+) -> TaskResult:
+    """Put the blocks of a bucket together, run what is made of it, and write.
 
     Parameters
     ----------
@@ -128,10 +165,13 @@ def final_aggregate(task: Task, output: OutputPlan, contents: Sequence[bytes]) -
     output : OutputPlan
     contents : sequence of bytes
         Of all blocks of the bucket.
+    read : callable
+        Reads what an operator over all history looks up.
+    bucket, n_buckets : int
+        Which of how many.
     """
-    aggregate, (_, lo, hi, wanted) = _place(task, output)
     counts = Counts()
-    tables = []
+    tables: list[pa.Table] = []
     for content in contents:  # one turn per task
         found = pickle.loads(content)
         if isinstance(found, OperatorError):
@@ -140,6 +180,10 @@ def final_aggregate(task: Task, output: OutputPlan, contents: Sequence[bytes]) -
             tables += tables_of([content])
         else:
             counts.add(found)
+    operator = remembers(output.view)
+    if operator is not None:
+        return _final_rows(task, output, operator, tables, counts, read, EVERY_KEY.cut(n_buckets)[bucket])
+    aggregate, (_, lo, hi, wanted) = _place(task, output)
     keys, chosen, schema = aggregate.plan(wanted)
 
     def rows() -> pa.Table:
@@ -155,6 +199,44 @@ def final_aggregate(task: Task, output: OutputPlan, contents: Sequence[bytes]) -
         )
 
     return write_result(task, output, rows, counts)
+
+
+def _final_rows(
+    task: Task, output: OutputPlan, view: Remembered, tables: list[pa.Table], counts: Counts, read: ReadRange,
+    keys: KeyRange,
+) -> TaskResult:  # fmt: skip
+    """Compute a range of keys of an operator over all history from its rows."""
+    (source,), (names,) = view.inputs, view.needs(())
+    rows = pa.concat_tables(tables) if tables else source.empty().select([*source.carried, *names])
+    error = _too_large(view, rows, task)
+    if error is not None:
+        return TaskResult(error=plain_error(error))
+    before = Lookups(replace(task, keys=keys), output, read)
+
+    def made() -> pa.Table:
+        return output.view.run(
+            of_shares(task, _nothing), task.lower, task.upper, watch=counts.watch, given=(source, rows), before=before
+        )
+
+    return write_result(task, output, made, counts)
+
+
+def _too_large(view: Remembered, rows: pa.Table, task: Task) -> OperatorError | None:
+    """Return why a bucket is refused: a key has more rows than fit in memory, however they are cut by key."""
+    if rows.nbytes <= _BUCKET_BYTES:
+        return None
+    hashes, first, n_rows = np.unique(key_hashes(rows, view.operator.by), return_index=True, return_counts=True)
+    hot = int(np.argmax(n_rows))
+    size = int(n_rows[hot]) * rows.nbytes // rows.num_rows
+    if 2 * size <= _BUCKET_BYTES:
+        return None
+    key = key_text(rows.select(view.operator.by), int(first[hot])) if view.operator.by else "the one key of all rows"
+    return view.failure(
+        f"{int(n_rows[hot])} rows of {key}, about {size >> 20} MiB, among {hashes.shape[0]} keys of a task",
+        task.lower,
+        task.upper,
+        hint="take less in a step: max_bytes_per_step, or max_times_per_step",
+    )
 
 
 def _nothing(*_: object) -> pa.Table:

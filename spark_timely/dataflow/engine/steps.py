@@ -239,7 +239,13 @@ class Engine:
         self._outputs = Outputs(sinks, self._logs, self._from, run, tries=tries, now=now)
         self._outputs.claim()
         self._states: dict[Sink, StreamState] = {}
-        self._arranged = Arrangements(self._logs, self._files, indexing)
+        # Another dataflow of this name has other outputs: it is another consumer.
+        outputs = sorted([self._logs[sink.path].log_id, sink.stream] for sink in sinks)
+        self._consumer = f"dataflow {name} {hashlib.sha256(json.dumps(outputs).encode()).hexdigest()[:8]}"
+        self._arranged = Arrangements(self._logs, self._files, indexing, self._consumer)
+        for sink in sinks:
+            # As indexes are: a merge of the small files of a hundred steps is as much work as four steps.
+            self._logs[sink.path].upkeep_beside = (indexing or Indexing()).background
         self._looks = {sink: looks_of(sink.view, self._own.get(sink)) for sink in sinks}
         self._retain = retain
         self._retained: dict[str, Retained] = {}
@@ -394,15 +400,12 @@ class Engine:
                 mine = _state_needs(sink, own, state.frontier)
                 needed[own.path] = mine.meet(needed[own.path]) if own.path in needed else mine
         owner = f"dataflow {self.name}"
-        # Another dataflow of this name has other outputs: it is another consumer.
-        outputs = sorted([self._logs[sink.path].log_id, sink.stream] for sink in self._sinks)
-        consumer = f"{owner} {hashlib.sha256(json.dumps(outputs).encode()).hexdigest()[:8]}"
         for path, antichain in needed.items():  # one turn per input
             if path in self._unretained:
                 continue
             try:
                 if path not in self._retained:
-                    self._retained[path] = self._retain(self._logs[path], consumer)
+                    self._retained[path] = self._retain(self._logs[path], self._consumer)
                 self._retained[path].stand(antichain, owner, self._logs[path])
             except TimelyError as error:
                 self._unretained.add(path)
@@ -533,6 +536,7 @@ class Engine:
         inputs = {sink: self._from.now(sink, note_of(state, sink)) for sink, state, _ in ready}
         steps, outputs, tasks = self._plan(ready, min(self._together, most), run_tasks)
         found = self._run(steps, outputs, tasks, run_tasks)
+        self._arranged.begin_waiting()
         states = {sink: state for sink, state, _ in ready}
         done: list[Appended] = []
         for place, (step, mine) in enumerate(zip(steps, found, strict=True)):
@@ -569,7 +573,14 @@ class Engine:
 
     def _before(self, sink: Sink, lo: Antichain, hi: Antichain, run_tasks: RunTasks) -> dict[Look, Before]:
         """Return where what an output looks up before a range is."""
-        return {look: self._arranged.before(look, leaf, lo, hi, run_tasks) for look, leaf in self._looks[sink].items()}
+        found = {}
+        for look, leaf in self._looks[sink].items():  # one turn per log that is looked into
+            needed = lo
+            for other, looks in self._looks.items():  # one turn per output
+                if other in self._states and any(each.path == look.path for each in looks):
+                    needed = needed.meet(self._states[other].frontier)
+            found[look] = self._arranged.before(look, leaf, lo, hi, run_tasks, needed)
+        return found
 
     def _plan(
         self, ready: Sequence[Ready], most: int, run_tasks: RunTasks

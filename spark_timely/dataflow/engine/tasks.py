@@ -15,20 +15,20 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.dataflow.history.base import Held
-from spark_timely.dataflow.history.ranges import EVERY_KEY, KeyRange, are_among, distinct_hashes, key_hashes
+from spark_timely.dataflow.history.ranges import EVERY_KEY, KeyRange, KeySet, key_hashes
 from spark_timely.dataflow.remembered import Look
 from spark_timely.dataflow.views import (
     DIFF,
+    LookError,
     Names,
     Read,
     Replay,
@@ -104,12 +104,15 @@ class Before:
         Has all of it up to its upper.
     tail : tuple of Share
         What is at or after the index's upper.
+    size_bytes : int
+        Of the files that a look reads.
     """
 
     leaf: Replay
     whole: tuple[Share, ...]
     index: Index | None = None
     tail: tuple[Share, ...] = ()
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +147,22 @@ class IndexWork:
     since: int | None = None
 
 
-ReadRange = Callable[[Replay, Sequence[Share], Antichain, Antichain, Names], pa.Table]
-"""Reads the rows of a range from shares of a log's files: columns that views carry, and the payload columns named."""
+class ReadRange(Protocol):
+    """Reads the rows of a range from shares of a log's files: columns that views carry, and the payload columns named.
+
+    With `keep` of each batch only what that returns.
+    """
+
+    def __call__(  # noqa: D102 - see above
+        self,
+        leaf: Replay,
+        shares: Sequence[Share],
+        lo: Antichain,
+        hi: Antichain,
+        columns: Names,
+        keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+        /,
+    ) -> pa.Table: ...
 
 
 @dataclass(frozen=True)
@@ -302,7 +319,8 @@ class Lookups:
     Notes
     -----
     Cost: with an index what it has of these keys, and all that is past its upper; else all that a log holds before the
-    range is read, column by column. An index that cannot be read is none.
+    range is read, batch by batch. Of an index whose files are replaced meanwhile the newest state is taken; one that
+    cannot be read is none.
     """
 
     def __init__(self, task: Task, output: OutputPlan, read: ReadRange) -> None:
@@ -320,6 +338,12 @@ class Lookups:
 
     def __call__(self, leaf: Replay | None, lo: Antichain, keys: pa.Table, columns: Names) -> Held:
         """Return what a log holds before `lo` of the keys in a table; None is the output's own log."""
+        try:
+            return self._held(leaf, lo, keys, columns)
+        except Exception as error:
+            raise LookError(error) from error
+
+    def _held(self, leaf: Replay | None, lo: Antichain, keys: pa.Table, columns: Names) -> Held:
         at = self._output.own if leaf is None else leaf
         key = tuple(keys.schema.names)
         found = [] if at is None else [look for look in self._task.before if (look.path, look.key) == (at.path, key)]
@@ -330,27 +354,23 @@ class Lookups:
         if not keys.num_rows or lo == at.domain.minimum_frontier:
             return held_of(at, at.empty().select([*at.carried, *columns]), columns)
         before = self._task.before[look]
-        wanted = distinct_hashes(key_hashes(keys, key))
-        if before.index is not None and before.index.may_tell(lo):
+        wanted = KeySet(keys, key)
+        for index in _states(before.index, lo):  # as planned; as it is now
             try:
-                return self._indexed(before, before.index, lo, key, wanted, columns)
+                return self._indexed(before, index, lo, key, wanted, columns)
             except (OSError, pa.ArrowException, ValueError, OverflowError) as error:
-                _log.warning("the index of log %r by %s is not used: %s", at.path, ", ".join(key), error)
-        rows = self._read(at, before.whole, at.domain.minimum_frontier, lo, columns)
-        mine = are_among(key_hashes(rows, key), wanted)
-        return held_of(at, rows.filter(pa.array(mine)), columns)
+                _log.info("an index of log %r by %s is not used: %s", at.path, ", ".join(key), error)
+        rows = self._read(at, before.whole, at.domain.minimum_frontier, lo, columns, wanted.of)
+        return held_of(at, rows, columns)
 
-    def _indexed(
-        self, before: Before, index: Index, lo: Antichain, key: Names, wanted: npt.NDArray[np.uint64], columns: Names
-    ) -> Held:
+    def _indexed(self, before: Before, index: Index, lo: Antichain, key: Names, wanted: KeySet, columns: Names) -> Held:
         leaf = before.leaf
-        found = [updates.of(columns) for run in index.runs for updates in mapped_run(index.folder, run).look_up(wanted)]
+        runs = [mapped_run(index.folder, run) for run in index.runs]
+        found = [updates.of(columns) for run in runs for updates in run.look_up(wanted.hashes)]
         if before.tail and index.upper is not None:
-            rows = self._read(
-                leaf, before.tail, Antichain.of(index.upper).join(leaf.domain.minimum_frontier), lo, columns
-            )
-            updates = updates_of(leaf, rows, key, columns)
-            found.append(updates.take(np.flatnonzero(are_among(updates.hashes, wanted))))
+            begin = Antichain.of(index.upper).join(leaf.domain.minimum_frontier)
+            rows = self._read(leaf, before.tail, begin, lo, columns, wanted.of)
+            found.append(updates_of(leaf, rows, key, columns))
         if not found:
             return held_of(leaf, leaf.empty().select([*leaf.carried, *columns]), columns)
         every = concatenated(found)
@@ -361,6 +381,17 @@ class Lookups:
             return Held(every.times, every.diffs, every.rows)
         contents = summed(replace(every, times=np.zeros_like(every.times)))
         return Held(None, contents.diffs, contents.rows)
+
+
+def _states(index: Index | None, lo: Antichain) -> Iterator[Index]:
+    """Give an index as it was planned, and then, asked for more, as it is now; only where it can tell what is asked."""
+    if index is None:
+        return
+    if index.may_tell(lo):
+        yield index
+    newer = index.newest()
+    if newer is not None and newer.may_tell(lo):
+        yield newer
 
 
 def updates_of(leaf: Replay, rows: pa.Table, key: Names, columns: Names) -> Updates:
@@ -378,8 +409,7 @@ def make_run(work: IndexWork, read: ReadRange) -> TaskResult:
     else:
         rows = read(work.leaf, work.shares, work.lower, work.upper, work.columns)
         pieces = iter(in_pieces(summed(updates_of(work.leaf, rows, work.key, work.columns), work.since)))
-    n_rows, size = write_run(path, pieces)
-    return TaskResult(run=RunFile(work.name, n_rows, size))
+    return TaskResult(run=RunFile(work.name, *write_run(path, pieces)))
 
 
 def held_of(view: View, rows: pa.Table, columns: Names) -> Held:

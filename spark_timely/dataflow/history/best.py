@@ -148,10 +148,12 @@ class Best(HistoryOperator):
         for at, rows, counts in boundaries.steps():  # one turn per time of the key that has most
             order = np.lexsort((-places[rows], at))
             starts = run_starts_of(at[order])
-            total = np.cumsum(counts[order])
-            before = total - counts[order]
+            # Of more equal rows than are wanted, those say it all; their sum may still be beyond 64 bits.
+            most = np.minimum(counts[order], self.n)
+            wide = most.astype(object) if self.n * order.shape[0] >= 1 << 62 else most
+            before = np.cumsum(wide) - wide
             base = np.repeat(before[starts], np.diff(starts, append=order.shape[0]))
-            taken = np.clip(self.n - (before - base), 0, counts[order])
+            taken = np.clip(self.n - (before - base), 0, most).astype(np.int64)
             chosen = taken > 0
             given.append((at[order][chosen], boundaries.rows.take(pa.array(rows[order][chosen])), taken[chosen]))
         return boundaries.changes_of(given, held)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_timely.canonical.row_hash import RowHasher
 
@@ -18,9 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
-    import pyarrow as pa
 
-__all__ = ["EVERY_KEY", "KeyRange", "are_among", "distinct_hashes", "key_hashes"]
+__all__ = ["EVERY_KEY", "KeyRange", "KeySet", "are_among", "distinct_hashes", "key_hashes"]
 
 _LAST: Final = (1 << 64) - 1
 
@@ -122,3 +123,52 @@ def are_among(hashes: npt.NDArray[np.uint64], distinct: npt.NDArray[np.uint64]) 
         return np.zeros(hashes.shape[0], np.bool_)
     places = np.minimum(np.searchsorted(distinct, hashes), distinct.shape[0] - 1)
     return np.asarray(distinct[places] == hashes)
+
+
+class KeySet:
+    """Keys that are looked for among many rows.
+
+    Parameters
+    ----------
+    keys : pyarrow.Table
+        The columns of the key, in any order and as often as it comes.
+    by : sequence of str
+        Columns of the key.
+
+    Examples
+    --------
+    >>> among = KeySet(pa.table({"k": ["x", None, "x"], "j": [1, 1, 1]}), ["k", "j"])
+    >>> rows = pa.record_batch({"j": [1, 2, 1, 1], "k": ["x", "x", None, "y"]})
+    >>> among.of(rows).to_pylist()
+    [{'j': 1, 'k': 'x'}, {'j': 1, 'k': None}]
+    """
+
+    def __init__(self, keys: pa.Table, by: Sequence[str]) -> None:
+        self._by = tuple(by)
+        self.hashes = distinct_hashes(key_hashes(keys, self._by))
+        # The column that tells most keys apart: it passes over most rows of others, without a hash.
+        values = {name: found for name in self._by if (found := _distinct(keys.column(name))) is not None}
+        self._first = max(values, key=lambda name: len(values[name]), default=None)
+        self._values = None if self._first is None else values[self._first]
+
+    def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows whose key has the hash of one of these keys.
+
+        Notes
+        -----
+        Cost: one look of a column into a hash table; rows that pass are hashed as a whole.
+        """
+        if self._first is not None:
+            found = pc.is_in(rows.column(self._first), self._values)
+            rows = rows if found.true_count == rows.num_rows else rows.filter(found)
+        if not rows.num_rows:
+            return rows
+        mine = are_among(key_hashes(pa.Table.from_batches([rows]), self._by), self.hashes)
+        return rows if mine.all() else rows.filter(pa.array(mine))
+
+
+def _distinct(column: pa.ChunkedArray) -> pa.Array | None:
+    """Return the values of a column, null among them; None of types of which equal values are not found by value."""
+    kind = column.type
+    simple = (pa.types.is_integer, pa.types.is_string, pa.types.is_binary, pa.types.is_date, pa.types.is_timestamp)
+    return pc.unique(column) if any(of_kind(kind) for of_kind in simple) else None

@@ -153,6 +153,7 @@ class Totals(HistoryOperator):
         state = _Running(changes, held, order, starts, of_key, base)
         n_rows = state.sums(self._rows, None)
         self._check(n_rows < 0, rows, order[starts], times, n_rows)
+        n_rows = self._fitting("number of rows", n_rows, rows, order[starts], times)
         found: dict[str, pa.Array] = {self._rows: pa.array(n_rows)}
         for name, each in self.values.items():  # one turn per value
             if name in found:
@@ -196,6 +197,16 @@ class Totals(HistoryOperator):
             msg = f"{key} with {counts[at]} rows at time={int(times[at])}"
             raise OperatorError(msg, hint="correct the input: more is taken away there than was added")
 
+    def _fitting(self, what: str, sums: Numbers, rows: pa.Table, first: IntArray, times: IntArray) -> IntArray:
+        """Return sums as numbers of 64 bits; refuse those that are none, by name."""
+        wide = sums.dtype == object
+        beyond = (sums > _MOST) | (sums < -_MOST - 1) if wide else np.zeros(sums.shape[0], np.bool_)
+        if beyond.any():
+            at = int(np.flatnonzero(beyond)[0])
+            msg = f"{what} of {key_text(rows.select(self.by), int(first[at]))} beyond 64 bits at time={times[at]}"
+            raise OperatorError(msg, hint="sum smaller numbers: a sum, as a count, has 64 bits")
+        return sums.astype(np.int64)
+
     def _counted(
         self, name: str, state: _Running, rows: pa.Table, first: IntArray, times: IntArray, n_rows: Numbers
     ) -> Numbers:
@@ -204,7 +215,7 @@ class Totals(HistoryOperator):
         assert column is not None
         counts = state.sums(name, np.asarray(rows.column(column).is_valid().to_numpy()).astype(np.int64))
         self._check((counts < 0) | (counts > n_rows), rows, first, times, counts)
-        return counts
+        return counts.astype(np.int64)
 
     def _summed(
         self, name: str, state: _Running, rows: pa.Table, first: IntArray, times: IntArray, n_rows: Numbers
@@ -215,13 +226,9 @@ class Totals(HistoryOperator):
         n_name = self._n(name, rows.schema)
         n = n_rows if not n_name else state.sums(n_name, np.asarray(column.is_valid().to_numpy()).astype(np.int64))
         self._check((n < 0) | (n > n_rows) | ((n == 0) & (sums != 0)), rows, first, times, n)
-        beyond = np.abs(sums) > _MOST if sums.dtype == object else np.zeros(sums.shape[0], np.bool_)
-        if beyond.any():
-            at = int(np.flatnonzero(beyond)[0])
-            msg = f"sum {name!r} of {key_text(rows.select(self.by), int(first[at]))} beyond 64 bits at time={times[at]}"
-            raise OperatorError(msg, hint="sum smaller numbers: a sum has 64 bits")
-        found = {name: pa.array(sums.astype(np.int64), mask=n == 0)}
-        return {**found, n_name: pa.array(n)} if n_name else found
+        sums = self._fitting(f"sum {name!r}", sums, rows, first, times)
+        found = {name: pa.array(sums, mask=n == 0)}
+        return {**found, n_name: pa.array(n.astype(np.int64))} if n_name else found
 
     def _extremes(self, changes: Changes, contents: Held) -> dict[str, pa.Array]:
         """Return least and greatest values of what is there after each time of each key."""

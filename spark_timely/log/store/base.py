@@ -190,7 +190,7 @@ class Store(Protocol):
         """How many milliseconds the table keeps files that were replaced."""
 
     def aside(self) -> Store | None:
-        """Return a second handle on the same snapshot for upkeep beside this one; None where none is needed."""
+        """Return a second handle on the same snapshot for upkeep beside this one; None where nothing takes long."""
 
     def problems(self) -> list[str]:
         """Return what is wrong with the upkeep of the table, as sentences for people."""

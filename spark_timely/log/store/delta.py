@@ -973,9 +973,7 @@ class DeltaStore:
             return 7 * 86_400_000  # as Delta has it where nothing is said
 
     def aside(self) -> DeltaStore | None:
-        """Return a second handle on the same snapshot, where each look is a journey. It takes no request."""
-        if self.storage.local:
-            return None
+        """Return a second handle on the same snapshot. It takes no request."""
         other = object.__new__(DeltaStore)
         other.__dict__.update(self.__dict__)
         other.live, other._table = self.live.copied(), None

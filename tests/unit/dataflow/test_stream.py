@@ -315,3 +315,8 @@ def test_streams_that_part_and_meet_often_are_walked_once() -> None:
     assert len(views) == 61
     assert views[-1] is stream.view
     assert leaves_of(stream.view) == views[:1]
+
+
+def test_duplicates_within_no_time_are_refused() -> None:
+    with pytest.raises(InvalidUsageError, match="found within=0"):
+        stream_of({"_time": [1, 2], "k": [1, 1]}).drop_duplicates("k", within=0)

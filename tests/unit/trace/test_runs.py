@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.dataflow.history.ranges import distinct_hashes, key_hashes
+from spark_timely.trace import run as run_module
 from spark_timely.trace.mapped import mapped_run
 from spark_timely.trace.run import Run, Updates, concatenated, in_pieces, merge_pieces, summed, write_run
 from spark_timely.trace.spine import RunFile, Spine, due_merge
@@ -43,8 +44,8 @@ def counted(updates: Updates) -> Counter[Row]:
 
 
 def written(folder: Path, name: str, updates: Updates, since: int | None = None) -> Run:
-    _, size = write_run(str(folder / name), in_pieces(summed(updates, since), piece_rows=7))
-    return Run(str(folder / name), size)
+    _, *state = write_run(str(folder / name), in_pieces(summed(updates, since), piece_rows=7))
+    return Run(str(folder / name), *state)
 
 
 @pytest.mark.parametrize("collisions", [None, 1, 3])
@@ -68,8 +69,8 @@ def test_runs_hold_what_was_written(seed: int, collisions: int | None, tmp_path:
         return
     since = rng.choice([None, 4, 20])
     if rng.random() < 0.7:
-        merged, size = write_run(str(tmp_path / "merged"), merge_pieces(runs, since, piece_rows=5))
-        runs = [Run(str(tmp_path / "merged"), size)] if merged else []
+        merged, *state = write_run(str(tmp_path / "merged"), merge_pieces(runs, since, piece_rows=5))
+        runs = [Run(str(tmp_path / "merged"), *state)] if merged else []
         moved: Counter[Row] = Counter()
         for (time, k, v), diff in every.items():
             moved[max(time, since or 0), k, v] += diff
@@ -94,7 +95,7 @@ def test_no_hash_is_in_two_pieces() -> None:
 
 def test_a_row_that_cancels_leaves_no_file(tmp_path: Path) -> None:
     rows: list[tuple[Row, int]] = [((1, "a", 1), 1), ((1, "a", 1), -1)]
-    assert write_run(str(tmp_path / "run"), [summed(updates_of(rows, None))]) == (0, 0)
+    assert write_run(str(tmp_path / "run"), [summed(updates_of(rows, None))]) == (0, 0, 0)
     assert not list(tmp_path.iterdir())
 
 
@@ -109,12 +110,45 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_files_that_changed_are_noticed(tmp_path: Path) -> None:
-    rows, size = write_run(str(tmp_path / "run"), [summed(updates_of([((1, "a", 1), 1)], None))])
-    file = RunFile("run", rows, size)
+    rows, size, checksum = write_run(str(tmp_path / "run"), [summed(updates_of([((1, "a", 1), 1)], None))])
+    file = RunFile("run", rows, size, checksum)
     assert mapped_run(str(tmp_path), file) is mapped_run(str(tmp_path), file)
     (tmp_path / "run").write_bytes(b"")
     with pytest.raises(OSError, match="0 bytes"):
         mapped_run(str(tmp_path), file)
+
+
+def test_a_flipped_bit_is_noticed_and_the_file_deleted(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    updates = summed(updates_of([((n, "a", 1), 1) for n in range(50)], None))
+    for number in range(60):
+        file = RunFile(f"run-{number}", *write_run(str(tmp_path / f"run-{number}"), [updates]))
+        content = bytearray((tmp_path / file.name).read_bytes())
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        (tmp_path / file.name).write_bytes(content)
+        with pytest.raises(OSError, match="checksum"):
+            mapped_run(str(tmp_path), file)
+        assert not (tmp_path / file.name).exists()
+
+
+def test_a_changed_spine_is_none() -> None:
+    spine = Spine(3, "id", "k", {"main": (4, "x")}, 0, 7, (RunFile("a", 1, 40, 7),), (("b", 1.5),), "line")
+    text = spine.to_json()
+    for place in range(len(text)):
+        for other in '07"x':
+            changed = text[:place] + other + text[place + 1 :]
+            try:
+                assert Spine.from_json(changed) == spine
+            except ValueError:
+                continue
+
+
+def test_wide_rows_are_cut_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "_PIECE_BYTES", 1000)
+    updates = summed(updates_of([((1, f"{n}" * 50, 1), 1) for n in range(50)], None))
+    pieces = list(in_pieces(updates))
+    assert len(pieces) > 4
+    assert sum(piece.hashes.shape[0] for piece in pieces) == updates.hashes.shape[0]
 
 
 def test_counts_beyond_64_bits_are_refused() -> None:
