@@ -343,7 +343,7 @@ class SparkTasks:
 
         def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             settle_worker()
-            # Sorted by bucket: only one lies in memory.
+            # Sorted by bucket: only one is in memory at a time.
             for (first, bucket), contents in itertools.groupby(_parcels(batches), key=itemgetter(0, 1)):
                 plan, n_buckets = plans[todo[first].output], place[first][1]
                 blocks = [content for *_, content in contents]
