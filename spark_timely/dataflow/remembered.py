@@ -61,6 +61,11 @@ class Remembered(View):
         return bool(self.inputs) and self.operator.gives_updates(of_updates=self.inputs[0].updates)
 
     @property
+    def later(self) -> bool:
+        """Whether ends of what it says are given too."""
+        return self.operator.later
+
+    @property
     def own_rowwise(self) -> bool:
         """A key is made of all its rows."""
         return False
@@ -104,6 +109,8 @@ class Remembered(View):
         leaf = self.arranged
         contents = None if leaf is None else before(leaf, lo, keys, columns)
         made = operator.advance(changes, held, contents, of_updates=source.updates)
+        if made.apart is not None:
+            before.set_apart(changes.times[made.apart], changes.rows.take(pa.array(made.apart)), operator.why_apart)
         payload = conform(made.rows, self.schema, what="what the operator keeps")
         carried = pa.table(self.domain.to_columns(made.times.reshape(-1, 1)))
         if self.updates:

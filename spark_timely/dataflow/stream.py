@@ -28,6 +28,7 @@ from spark_timely.dataflow.history.base import HistoryOperator
 from spark_timely.dataflow.history.best import DELETED, Best
 from spark_timely.dataflow.history.first import First
 from spark_timely.dataflow.history.reduce import Function, Reduce, reduced_schema
+from spark_timely.dataflow.history.tombstones import LatestWithin
 from spark_timely.dataflow.history.totals import Totals
 from spark_timely.dataflow.logs import Sink, open_logs
 from spark_timely.dataflow.remembered import AsOfJoin, Remembered, Result
@@ -1047,17 +1048,16 @@ class Stream:
             msg = f"could not add operator {name!r}: found updates of a collection, whose rows have no first time"
             raise InvalidUsageError(msg, hint="use distinct(), latest(…) or top(1, …)")
         self._check_history(name)
-        back = None
-        if within is not None:
-            bound = plus(within).bind(self.view.domain)
-            ((back,),) = bound.front(self.view.domain.minimum_frontier).elements
-            back -= self.view.domain.minimum[0]
-            if back < 1:
-                msg = f"could not add operator {name!r}: found within={shown(within)}"
-                raise InvalidUsageError(msg, hint="give a duration that is greater than 0, or leave it out: for ever")
+        back = None if within is None else self._length(name, "within", within)
         return self._over_history(name, First(keys, back))
 
-    def latest(self, *by: str, order_by: str | Sequence[str], deleted: str | pc.Expression | None = None) -> Stream:
+    def latest(
+        self,
+        *by: str,
+        order_by: str | Sequence[str],
+        deleted: str | pc.Expression | None = None,
+        tombstones: str | int | dt.timedelta | None = None,
+    ) -> Stream:
         """Keep the newest row of each key, by what the rows say themselves: a table that is current, with its history.
 
         Which of two rows of a key is newer is decided by `order_by`, then by all other columns, the greater one; never
@@ -1072,13 +1072,20 @@ class Stream:
         deleted : str or pyarrow.compute.Expression, optional
             For which rows their key is gone from then on: ``"op = 'D'"``. These are remembered, so that an older row
             that comes later changes nothing.
+        tombstones : duration or int, optional
+            How long deletions are remembered, by their `order_by`; for ever unless given. A row that comes at a time
+            further than this past its own `order_by`, while nothing is known of its key, may be one that was deleted:
+            it goes to the dead letters of the operator's log, with the reason. Give rows of a first load a time in the
+            log that is near their own.
 
         Raises
         ------
         InvalidUsageError
-            For times of several coordinates, and with ``evaluation="sql"``.
+            For times of several coordinates, and with ``evaluation="sql"``; with `tombstones`, of a collection, without
+            `deleted`, or if they are not kept for at least one unit of time.
         SchemaMismatchError
-            If there is no such column, or a key is a float, list, map or struct.
+            If there is no such column, or a key is a float, list, map or struct; with `tombstones`, if the first column
+            of `order_by` does not ascend to the newest or is not of the type of the log's times.
 
         Examples
         --------
@@ -1093,7 +1100,10 @@ class Stream:
         if deleted is not None:
             view = self._with_deleted(name, deleted).view
         greatest = tuple((column, not descends) for column, descends in order)
-        return Stream(self._scope, view)._over_history(name, Best(keys, greatest, 1, "latest", deleted is not None))
+        operator = Best(keys, greatest, 1, "latest", deleted is not None)
+        if tombstones is not None:
+            operator = self._with_tombstones(name, operator, tombstones)
+        return Stream(self._scope, view)._over_history(name, operator)
 
     def top(self, n: int, /, *, by: str | Sequence[str] = (), order_by: str | Sequence[str]) -> Stream:
         """Keep the n rows of each key that are greatest in some columns.
@@ -1203,6 +1213,42 @@ class Stream:
         schema = self.schema.append(pa.field(DELETED, pa.bool_(), nullable=False))
         view = Select(f"{name}_deleted", self.view.domain, schema, (self.view,), wanted, tuple(self.schema.names))
         return self._made(view)
+
+    def _with_tombstones(self, name: str, operator: Best, tombstones: str | int | dt.timedelta) -> LatestWithin:
+        """Return the operator that remembers deletions for a while, or refuse it."""
+        self._check_history(name)
+        if not operator.deleted:
+            msg = f"could not add operator {name!r}: found tombstones={shown(tombstones)} without deleted"
+            raise InvalidUsageError(msg, hint="say which rows delete their key, deleted=\"op = 'D'\", or leave it out")
+        if self.view.updates:
+            msg = f"could not add operator {name!r}: found tombstones={shown(tombstones)} for updates of a collection"
+            raise InvalidUsageError(
+                msg, hint="leave it out: what is taken away from a collection leaves nothing behind"
+            )
+        column, greatest = operator.order[0]
+        (type_,) = self.view.domain.types
+        found = self.schema.field(column).type
+        if not greatest or found != type_.arrow:
+            way = "" if greatest else ", the least the newest"
+            msg = (
+                f"could not add operator {name!r}: found order_by={column!r} of type={found}{way} with "
+                f"tombstones={shown(tombstones)}, and times of type={type_.arrow}"
+            )
+            raise SchemaMismatchError(
+                msg, hint="order first by a column of the type of the log's times, which says when the row changed"
+            )
+        keeps = self._length(name, "tombstones", tombstones)
+        return LatestWithin(operator.by, operator.order, 1, operator.named, deleted=True, keeps=keeps, type_=type_)
+
+    def _length(self, name: str, parameter: str, duration: str | int | dt.timedelta) -> int:
+        """Return a duration in units of the times of one coordinate: at least 1."""
+        bound = plus(duration).bind(self.view.domain)
+        ((end,),) = bound.front(self.view.domain.minimum_frontier).elements
+        length: int = end - self.view.domain.minimum[0]
+        if length < 1:
+            msg = f"could not add operator {name!r}: found {parameter}={shown(duration)}"
+            raise InvalidUsageError(msg, hint="give a duration that is greater than 0, or leave it out: for ever")
+        return length
 
     def _check_history(self, name: str) -> None:
         if self._scope.evaluation == "sql":

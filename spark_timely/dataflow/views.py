@@ -122,6 +122,9 @@ class Before(Protocol):
             If it could not be read: no operator is to blame.
         """
 
+    def set_apart(self, times: IntArray, rows: pa.Table, why: str) -> None:
+        """Keep rows of the range that are not believed, beside its result; a second call replaces the first."""
+
 
 class LookError(Exception):
     """What a log holds could not be read: for what reason is in `error`."""

@@ -163,10 +163,21 @@ class _TableScope(Scope):
         """Return the rows of a table at a range of times; or of what has a log of its own."""
         source = next((view for view, kept in self._kept.items() if kept is leaf), None)
         if source is not None:
-            return source.run(self.read, lo, hi, columns, before=_Before(self, source))
-        rows, domain = self.tables[leaf], leaf.domain
-        times = domain.from_columns(rows)
-        return rows.filter(pa.array(lo.beyond(times) & ~hi.beyond(times))).select([*leaf.carried, *columns])
+            # From the beginning on: what is said early may be of a later time.
+            rows = source.run(self.read, _least(source), hi, columns, before=_Before(self, source))
+        else:
+            rows = self.tables[leaf]
+        return _between(leaf, rows, lo, hi).select([*leaf.carried, *columns])
+
+
+def _least(view: View) -> Antichain:
+    return Antichain.of(tuple(kind.lo for kind in view.domain.types))
+
+
+def _between(view: View, rows: pa.Table, lo: Antichain, hi: Antichain) -> pa.Table:
+    """Return the rows at a range of times."""
+    times = view.domain.from_columns(rows)
+    return rows.filter(pa.array(lo.beyond(times) & ~hi.beyond(times)))
 
 
 class _Before:
@@ -178,16 +189,19 @@ class _Before:
     def __init__(self, scope: _TableScope, view: View) -> None:
         self._scope, self._view = scope, view
 
+    def set_apart(self, times: object, rows: pa.Table, why: str) -> None:
+        """Leave out what is not believed."""
+
     def __call__(self, leaf: Replay | None, lo: Antichain, keys: pa.Table, columns: Names) -> Held:
         del keys
         at = self._view if leaf is None else leaf
-        least = Antichain.of(tuple(kind.lo for kind in at.domain.types))
+        least = _least(at)
         if leaf is not None:
             rows = self._scope.read(leaf, least, lo, columns)
         elif lo == least:
             rows = at.empty()
         else:
-            rows = at.run(self._scope.read, least, lo, columns, before=self)
+            rows = _between(at, at.run(self._scope.read, least, lo, columns, before=self), least, lo)
         return held_of(at, rows, columns)
 
 
@@ -245,8 +259,7 @@ def rows_of(stream: Stream, /, *, lower: object = None, upper: object = ()) -> l
     scope = stream._scope
     assert isinstance(scope, _TableScope)
     domain = view.domain
-    least = Antichain.of(tuple(kind.lo for kind in domain.types))
-    lo = least if lower is None else domain.parse_frontier(lower)
+    lo = _least(view) if lower is None else domain.parse_frontier(lower)
     hi = domain.parse_frontier(list(upper) if isinstance(upper, Sequence) else upper)
     found: list[dict[str, object]] = view.run(scope.read, lo, hi, before=_Before(scope, view)).to_pylist()
 

@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_timely.cli import main
+from spark_timely.dataflow.engine.steps import Engine
+from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import InvalidUsageError, LogDamagedError, LogMissingError, RolledBackError
 from spark_timely.interop.importing import CaptureTypes, StreamImport
 from spark_timely.interop.writer import capture_bytes
@@ -25,8 +27,10 @@ from spark_timely.log.store.delta import DeltaStore
 from spark_timely.log.store.entries import entry_path, parse_entry
 from spark_timely.log.store.repair import RepairReport, RepairStep, repair_log
 from spark_timely.log.store.storage import FileStorage
+from spark_timely.spark.dataflow_tasks import catalog_of
 from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import VALUES, filled
+from tests.property.test_dataflow import runner
 from tests.unit.sink.driver import BOUNDED, SinkDriver
 from tests.unit.sink.driver import rows as sink_rows
 
@@ -291,6 +295,25 @@ def test_import_with_dead_letters_is_rebuilt(tmp_path: Path) -> None:
     assert [step.action for step in look(tmp_path / "log").steps] == ["rebuild", "rebuild"]
     look(tmp_path / "log", apply=True)
     assert open_log(str(tmp_path / "log")).verify() == before
+
+
+def test_step_of_a_dataflow_with_dead_letters_is_rebuilt(tmp_path: Path) -> None:
+    schema = pa.schema([("k", pa.string()), ("n", pa.int64()), ("gone", pa.bool_())])
+    changes = create_log(str(tmp_path / "in"), schema, minimum=(0,))
+    rows = pa.table({"_time": [1, 2, 9], "k": ["a"] * 3, "n": [1, 2, 1], "gone": [False, True, False]})
+    changes.writer(owner="test").append(rows, advance_to=10)
+    flow = Scope("flow")
+    flow.replay(changes).latest("k", order_by="n", deleted="gone", tombstones=3).capture(str(tmp_path / "out"))
+    engine = Engine("flow", flow.sinks, flow.storage, files_of=catalog_of)
+    engine.advance(runner(flow.storage))
+    (found,) = (tmp_path / "out" / "_spark_timely").glob("*/_delta_log")
+    kept = open_log(str(found.parent))
+    before = kept.verify()
+    assert before.dead_letters == 1
+    entry(found.parent, kept.version).write_bytes(b"")
+    assert only(look(found.parent)).action == "rebuild"
+    look(found.parent, apply=True)
+    assert open_log(kept.path).verify() == before
 
 
 def checkpointed(path: Path, more: int = 1) -> Log:

@@ -39,6 +39,7 @@ from spark_timely.trace.folder import delete, write_spine
 from spark_timely.trace.mapped import mapped_run
 from spark_timely.trace.run import merge_pieces, write_run
 from spark_timely.trace.spine import RunFile, Spine
+from tests.oracles.tombstones_model import said
 from tests.property.test_dataflow import KilledError, killed_at, runner
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("op", pa.string())])
@@ -180,6 +181,13 @@ EVENTS: dict[str, tuple[Built, Callable[[Updates, Updates, int], Updates]]] = {
 }
 
 
+FORGETFUL: dict[str, tuple[Built, int]] = {
+    "ending": (lambda s, _: s.latest("k", order_by="n", deleted="op = 'D'", tombstones=3), 3),
+    "soon": (lambda s, _: s.latest("k", order_by="n", deleted="op = 'D'", tombstones=1), 1),
+}
+KEPT = "_kept_deleted"
+
+
 class World:
     """A log, a dimension beside it, the outputs of a dataflow, and what was ever written."""
 
@@ -238,7 +246,7 @@ class World:
         scope = Scope("flow")
         for name in self.names:
             source, dimension = (scope.replay(open_log(log.path)) for log in self.logs)
-            made = {**COLLECTIONS, **EVENTS}[name][0](source, dimension)  # type: ignore[dict-item]
+            made = {**COLLECTIONS, **EVENTS, **FORGETFUL}[name][0](source, dimension)  # type: ignore[dict-item]
             made.capture(str(self.folder / name))
         self.storage = scope.storage
         return Engine(
@@ -259,6 +267,8 @@ class World:
         for _ in range(rng.randrange(7)):
             time = start + rng.randrange(5)
             row: Row = (rng.choice(["a", "é", None]), rng.choice([None, 0, 1, 2, 5]), rng.choice(["I", "I", "D", None]))
+            if not FORGETFUL.keys().isdisjoint(self.names):
+                row = (row[0], rng.choice([None, time, time, time + 2, time - rng.randrange(8)]), row[2])
             diff = 1 if self.kinds[which] == "stream" else rng.choice([1, 1, 2])
             known = [row for _, row in self.inputs[which]]
             if self.kinds[which] == "collection" and known and rng.random() < 0.5:
@@ -328,8 +338,29 @@ class World:
                 assert found == wanted
                 continue
             assert log.kind == "collection"
+            if name in FORGETFUL:
+                self.check_forgetful(name, found, since, upper)
+                continue
             for time in range(since, upper):
                 assert at(found, time) == COLLECTIONS[name][1](at(self.inputs[0], time)), (name, time)
+
+    def check_forgetful(self, name: str, found: Updates, since: int, upper: int) -> None:
+        """Check what is left of rows with deletions, what was set apart, and that what is not needed is gone."""
+        rows = [(time, (k, n, op == "D", op)) for time, (k, n, op) in self.inputs[0].elements()]
+        after, late = said([each for each in rows if each[0] < upper], FORGETFUL[name][1], (1 << 63) - 1, upper)
+        for time in range(since, upper):
+            assert at(found, time) == Counter((k, n, op) for k, n, gone, op in after[time] if not gone), (name, time)
+        (kept,) = [open_log(path.parent) for path in (self.folder / name).glob("_spark_timely/*/_delta_log")]
+        if kept.frontier() != open_log(self.folder / name).frontier():
+            return
+        letters = kept.dead().to_pylist()
+        assert Counter((row["_time"], (row["k"], row["n"], row[KEPT], row["op"])) for row in letters) == late
+        assert all("older than the deletions that are kept" in row["_reason"] for row in letters)
+        states: Counter[Row] = Counter()
+        for row in kept.messages().to_pylist():
+            if row["_time"] < upper:
+                states[row["k"], row["n"], row[KEPT], row["op"]] += row["_diff"]
+        assert Counter({row: n for row, n in states.items() if n}) == (after[upper - 1] if upper else Counter())
 
 
 def run_history(folder: Path, rng: random.Random, kind: str, names: list[str], type_: str = "long") -> None:
@@ -373,6 +404,12 @@ def test_histories_of_events(name: str, seed: int, tmp_path: Path) -> None:
     rng = random.Random(f"{name} {seed}")
     run_history(tmp_path, rng, "stream", [name], rng.choice(["long", "long", "date", "timestamp"])
                 if name != "within" else "long")  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(N))
+@pytest.mark.parametrize("name", [*FORGETFUL])
+def test_histories_with_ends(name: str, seed: int, tmp_path: Path) -> None:
+    run_history(tmp_path, random.Random(f"{name} {seed}"), "stream", [name])
 
 
 @pytest.mark.parametrize("seed", range(N))

@@ -265,6 +265,10 @@ def _kept(scope: Scope, sink: Sink, view: Remembered) -> list[str]:
     back = "" if operator.looks_back is None else f", looks back {operator.looks_back} units of its times"
     own = Replay(view.name, view.domain, view.schema, (), sink.path, view.rows_kind)
     lines = [f"  keeps {by}, columns {columns}{more}, in {place} {sink.path}{back}: {_size(scope, own)}"]
+    log = _opened(scope, sink.path)
+    if operator.why_apart and log is not None:
+        n_dead = int(log.dead_files().rows.sum())
+        lines.append(f"  set apart {n_dead:,} rows, as dead letters of {sink.path}: {operator.why_apart}")
     for look, leaf in looks_of(view, own).items():  # one turn per log
         if leaf is not own:
             lines.append(f"  looks into its input {leaf.path} by {', '.join(look.key)}: {_size(scope, leaf)}")

@@ -218,7 +218,7 @@ def _final_rows(
             of_shares(task, _nothing), task.lower, task.upper, watch=counts.watch, given=(source, rows), before=before
         )
 
-    return write_result(task, output, made, counts)
+    return write_result(task, output, made, counts, before)
 
 
 def _too_large(view: Remembered, rows: pa.Table, task: Task) -> OperatorError | None:

@@ -551,9 +551,15 @@ class Engine:
                 self._throw_away(sink, files, steps[place + 1 :], found[place + 1 :])
                 self._outputs.fail(sink, state, failed)
                 continue
-            after = self._append(sink, state, files, step.upper, OutputNote(inputs[sink], self._told(mine)))
+            told, n_dead = self._told(mine), sum(file.n_rows for file in files if file.event == "dead")
+            after = self._append(sink, state, files, step.upper, OutputNote(inputs[sink], told))
+            if after is not None and n_dead:
+                _log.warning(
+                    "output %r set %d rows apart, which came too late: they are dead letters of log %r",
+                    sink.name, n_dead, sink.path,
+                )  # fmt: skip
             if after is not None or sink not in self._outputs.failures:
-                n_rows = sum(file.n_rows for file in files)
+                n_rows = sum(file.n_rows for file in files if file.event == "message")
                 won = after is not None
                 done.append(Appended(sink.name, step.lower, step.upper, n_rows, len(files), len(mine), won))
             # Nothing was committed since that the next step does not know: no copy's step, no failure and no drop.
@@ -818,7 +824,9 @@ class Engine:
         n_times = None
         if len(known) == len(times):
             n_times = unique_times(np.concatenate(known))[0].shape[0] if known else 0
-        return {"tasks": len(results), "times": n_times, "rows": rows, "bytes": sizes}
+        told = {"tasks": len(results), "times": n_times, "rows": rows, "bytes": sizes}
+        dead = sum(file.n_rows for result in results for file in result.files if file.event == "dead")
+        return {**told, "dead": dead} if dead else told
 
 
 def _first_end(sink: Sink, begins: Antichain) -> Antichain:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time as wall_clock
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -294,17 +295,35 @@ def run_task(task: Task, output: OutputPlan, read: ReadRange) -> TaskResult:
         return make_run(task.index, read)
     counts = Counts()
     run = run_twice if output.twice else View.run
+    before = Lookups(task, output, read)
 
     def rows() -> pa.Table:
-        before = Lookups(task, output, read)
         return run(output.view, of_shares(task, read), task.lower, task.upper, watch=counts.watch, before=before)
 
-    return write_result(task, output, rows, counts)
+    return write_result(task, output, rows, counts, before)
 
 
 def of_shares(task: Task, read: ReadRange) -> Read:
     """Return what reads the rows of a log from the shares of a task."""
     return lambda leaf, lo, hi, columns: read(leaf, task.shares.get(leaf.path, ()), lo, hi, columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Rows of a range that an operator does not believe.
+
+    Attributes
+    ----------
+    times : ndarray of int64, shape (n,)
+        Of one coordinate.
+    rows : pyarrow.Table
+        n rows, with the columns of the output.
+    why : str
+    """
+
+    times: IntArray
+    rows: pa.Table
+    why: str
 
 
 class Lookups:
@@ -325,6 +344,11 @@ class Lookups:
 
     def __init__(self, task: Task, output: OutputPlan, read: ReadRange) -> None:
         self._task, self._output, self._read = task, output, read
+        self.apart: Apart | None = None
+
+    def set_apart(self, times: IntArray, rows: pa.Table, why: str) -> None:
+        """Keep rows that are not believed, until the task's result is written."""
+        self.apart = Apart(times, rows, why)
 
     @property
     def keys(self) -> KeyRange:
@@ -439,8 +463,13 @@ class Counts:
             self.by_operator[name] = before[0] + rows, before[1] + size
 
 
-def write_result(task: Task, output: OutputPlan, rows: Callable[[], pa.Table], counts: Counts) -> TaskResult:
-    """Compute rows and write them for an output; an error of a function of the user is a result too."""
+def write_result(
+    task: Task, output: OutputPlan, rows: Callable[[], pa.Table], counts: Counts, before: Lookups | None = None
+) -> TaskResult:
+    """Compute rows and write them for an output; an error of a function of the user is a result too.
+
+    Rows that were set apart meanwhile are written too, as dead letters of the same commit.
+    """
     form, updates = output.form, output.view.updates
     if updates != (form.kind == "collection"):
         msg = f"operator {output.name!r} gives {output.view.rows_kind!r} rows for a log of kind={form.kind!r}"
@@ -462,9 +491,30 @@ def write_result(task: Task, output: OutputPlan, rows: Callable[[], pa.Table], c
     files = write_data_files(
         output.storage, messages, times, stream=output.stream, seq=task.seq, domain=form.domain, job=output.job
     )
+    if before is not None and before.apart is not None:
+        files += _write_dead(task, output, before.apart)
     distinct = unique_times(times)[0]
     told = distinct if distinct.shape[0] <= _MOST_TIMES else None
     return TaskResult(tuple(files), counts=counts.by_operator, times=told)
+
+
+def _write_dead(task: Task, output: OutputPlan, apart: Apart) -> list[DataFile]:
+    """Write rows that were set apart, and why."""
+    form, n = output.form, apart.rows.num_rows
+    if not n:
+        return []
+    order = np.argsort(apart.times, kind="stable")
+    times = apart.times[order].reshape(-1, 1)
+    payload = conform(apart.rows.take(pa.array(order)).select(form.payload.names), form.payload)
+    diffs = np.ones(n, np.int64) if output.view.updates else None
+    table = message_table(form, payload, times, output.stream, task.seq, diffs)
+    clock = pa.scalar(wall_clock.time_ns() // 1000, pa.timestamp("us", "UTC"))
+    table = table.append_column("_reason", pa.repeat(pa.scalar(apart.why), n))
+    table = table.append_column("_at", pa.repeat(clock, n))
+    return write_data_files(
+        output.storage, table.select(form.dead_schema.names), times, stream=output.stream, seq=task.seq,
+        domain=form.domain, event="dead", job=output.job,
+    )  # fmt: skip
 
 
 def plain_error(error: OperatorError) -> OperatorError:

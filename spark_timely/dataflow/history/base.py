@@ -45,11 +45,14 @@ class Changes:
         Not 0.
     rows : pyarrow.Table
         n rows.
+    apart : ndarray of int64 or None
+        Of an operator's answer: numbers of the rows given to it that it does not believe, to be set apart.
     """
 
     times: IntArray
     diffs: IntArray
     rows: pa.Table
+    apart: IntArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,16 @@ class HistoryOperator(ABC):
         """How far before a time it looks into its own output, in units of the times; None: at all of it."""
         return None
 
+    @property
+    def later(self) -> bool:
+        """Whether it also gives changes at times after the range: ends of what it says in the range."""
+        return False
+
+    @property
+    def why_apart(self) -> str:
+        """Why it does not believe rows, where there are such."""
+        return ""
+
     def show(self, rows: pa.Table) -> pa.Table:
         """Return which rows of the state are part of the result, with the result's columns and any columns before them.
 
@@ -148,7 +161,7 @@ class HistoryOperator(ABC):
         Returns
         -------
         Changes
-            With the columns of the state, at times of the range; consolidated.
+            With the columns of the state, at times of the range, or later where it is `later`; consolidated.
 
         Raises
         ------

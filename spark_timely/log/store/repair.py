@@ -478,18 +478,22 @@ def _rebuilt(table: _Table, attempts: Sequence[tuple[str, str]], known: set[str]
     except (TimelyError, pa.ArrowException, OSError, IndexError) as error:
         return [], f"a file of the commit that comes next is damaged: {plain(error)}"
     wanted = sum(state.rows for stream, path in attempts for state in states_by_seq(table.form, table.progress(path)))
-    dead = sum(
-        state.note.batch.dead
-        for _, path in attempts
-        for state in states_by_seq(table.form, table.progress(path))
-        if state.note.batch is not None and state.note.batch.seq == state.seq
-    )
+    dead = sum(_dead_of(state) for _, path in attempts for state in states_by_seq(table.form, table.progress(path)))
     for event, n_wanted in (("message", wanted), ("dead", dead)):
         n_found = sum(file.n_rows for file in files if file.event == event)
         if n_found != n_wanted:
             what = "messages" if event == "message" else "dead letters"
             return [], f"{n_found} of {n_wanted} {what} of the commit that comes next are there, or of several attempts"
     return files, ""
+
+
+def _dead_of(state: StreamState) -> int:
+    """Return how many dead letters a commit says that it has: of a micro-batch, or of a step of a dataflow."""
+    batch, output = state.note.batch, state.note.output
+    n_batch = batch.dead if batch is not None and batch.seq == state.seq else 0
+    n_step = output.step.get("dead", 0) if output is not None and output.step is not None else 0
+    assert isinstance(n_step, int)
+    return n_batch + n_step
 
 
 def _data_files(table: _Table, state: StreamState, known: set[str]) -> Iterator[DataFile]:

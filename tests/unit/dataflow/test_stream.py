@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +17,7 @@ from spark_timely.dataflow.engine.tasks import OutputPlan
 from spark_timely.dataflow.engine.tracking import Tracking
 from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.dataflow.views import Replay, View, leaves_of, ordered
-from spark_timely.errors import CyclicSummaryError, InvalidUsageError, OperatorError, SchemaMismatchError
+from spark_timely.errors import CyclicSummaryError, InvalidUsageError, OperatorError, SchemaMismatchError, TimelyError
 from spark_timely.log import Log
 from spark_timely.log.log import create_log
 from spark_timely.testing import rows_of, stream_of
@@ -320,3 +321,34 @@ def test_streams_that_part_and_meet_often_are_walked_once() -> None:
 def test_duplicates_within_no_time_are_refused() -> None:
     with pytest.raises(InvalidUsageError, match="found within=0"):
         stream_of({"_time": [1, 2], "k": [1, 1]}).drop_duplicates("k", within=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ({"tombstones": 5}, InvalidUsageError, "found tombstones=5 without deleted"),
+        ({"tombstones": 0, "deleted": "gone"}, InvalidUsageError, "found tombstones=0"),
+        ({"tombstones": 5, "deleted": "gone", "order_by": "n asc"}, SchemaMismatchError, "the least the newest"),
+        ({"tombstones": 5, "deleted": "gone", "order_by": "k"}, SchemaMismatchError, "order_by='k' of type=string"),
+        ({"tombstones": "1 day", "deleted": "gone"}, InvalidUsageError, "found"),
+    ],
+)
+def test_deletions_kept_for_no_known_time_are_refused(
+    given: dict[str, Any], error: type[TimelyError], text: str
+) -> None:
+    rows = stream_of({"_time": [1], "k": ["a"], "n": [1], "gone": [False]})
+    with pytest.raises(error, match=text):
+        rows.latest("k", **{"order_by": "n", **given})
+    updates = stream_of({"_time": [1], "_diff": [1], "k": ["a"], "n": [1], "gone": [False]})
+    with pytest.raises(InvalidUsageError, match="for updates of a collection"):
+        updates.latest("k", order_by="n", deleted="gone", tombstones=5)
+
+
+def test_a_deleted_key_is_forgotten_and_its_old_rows_stay_out() -> None:
+    rows = stream_of(
+        {"_time": [1, 2, 5, 6, 9], "k": ["a"] * 5, "n": [1, 2, 1, 1, 9], "gone": [False, True, False, False, False]}
+    )
+    kept = rows.latest("k", order_by="n", deleted="gone", tombstones=3)
+    assert [(row["_time"], row["_diff"], row["n"]) for row in rows_of(kept.select("n"))] == [
+        (1, 1, 1), (2, -1, 1), (9, 1, 9)
+    ]  # fmt: skip

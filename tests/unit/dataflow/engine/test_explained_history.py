@@ -117,3 +117,17 @@ def test_what_others_retain_is_explained(log: Log, tmp_path: Path) -> None:
     run_to_end(flow)
     open_log(out).retain("reader", 5, owner="reader")
     assert lines_of(flow, "keeps")[0].endswith("since [0], retained by reader")
+
+
+def test_rows_that_were_set_apart_are_explained(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    schema = pa.schema([("k", pa.string()), ("n", pa.int64()), ("gone", pa.bool_())])
+    changes = create_log(str(tmp_path / "in"), schema, minimum=(0,))
+    rows = pa.table({"_time": [1, 2, 9], "k": ["a"] * 3, "n": [1, 2, 1], "gone": [False, True, False]})
+    changes.writer(owner="test").append(rows, advance_to=10)
+    flow, out = Scope("flow"), str(tmp_path / "out")
+    flow.replay(changes).latest("k", order_by="n", deleted="gone", tombstones=3).capture(out)
+    run_to_end(flow)
+    (found,) = lines_of(flow, "set apart")
+    assert re.match(r"set apart 1 rows, as dead letters of \S+: older than the deletions that are kept \(3 ", found)
+    assert "set 1 rows apart" in caplog.text
+    assert open_log(out).messages().num_rows == 2

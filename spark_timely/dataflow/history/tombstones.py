@@ -1,0 +1,174 @@
+"""The latest row of each key where deletions are remembered for a while only: with what comes too late set apart.
+
+A deletion is kept until the times of the log are further than its own by `keeps`. Its end is written together with it,
+at the later time at which it falls due: so a key that was deleted and never changes again is looked at no more. From
+then on nothing is known of the key, so a row that is older than any deletion that is still known may be one that was
+deleted: it is not believed, and not lost either.
+
+Invariants
+----------
+1. A row is set apart only if it is older, by more than `keeps`, than the time at which it comes, and nothing is known
+   of its key just before that time. So no row that was deleted ever comes back.
+2. As long as no such row comes, the result is that of `Best`, which remembers deletions for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_timely.dataflow.history.base import Changes, Held
+from spark_timely.dataflow.history.best import DELETED, Best
+from spark_timely.dataflow.history.contents import consolidated
+from spark_timely.dataflow.history.keys import best_so_far, key_codes, run_starts_of
+from spark_timely.errors import TimelyInternalError
+from spark_timely.time.arrays import IntArray
+from spark_timely.time.domain import TimeType
+
+__all__ = ["LatestWithin"]
+
+_LEAST = int(np.iinfo(np.int64).min)
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class LatestWithin(Best):
+    """The newest row of each key, of events, with deletions that are kept for a while.
+
+    Parameters
+    ----------
+    keeps : int
+        How long, in units of the times: a deletion whose first order column says o is known before time o + keeps + 1.
+    type_ : TimeType
+        Of the times, and of the first column of the order.
+
+    Examples
+    --------
+    >>> schema = pa.schema([("k", pa.string()), ("at", pa.int64()), (DELETED, pa.bool_())])
+    >>> rows = pa.table([["a", "a"], [5, 6], [False, True]], schema=schema)
+    >>> nothing = Held(None, np.zeros(0, np.int64), schema.empty_table())
+    >>> latest = LatestWithin(("k",), (("at", True),), 1, "latest", True, keeps=10, type_=TimeType.LONG)
+    >>> made = latest.advance(Changes(np.array([5, 7]), np.ones(2, np.int64), rows), nothing, None, of_updates=False)
+    >>> sorted(zip(made.times.tolist(), made.diffs.tolist(), made.rows[DELETED].to_pylist()))
+    [(5, 1, False), (7, -1, False), (7, 1, True), (17, -1, True)]
+    """
+
+    keeps: int = 0
+    type_: TimeType = TimeType.LONG
+
+    @property
+    def later(self) -> bool:
+        """Ends of deletions."""
+        return True
+
+    def describe(self) -> str:
+        """Return key, order, and how long deletions are kept."""
+        return f"{super().describe()} kept {self.keeps}"
+
+    def arranges(self, *, of_updates: bool) -> bool:
+        """Return that it does not: it is one of events."""
+        del of_updates
+        return False
+
+    @property
+    def why_apart(self) -> str:
+        """Why rows are set apart."""
+        return (
+            f"older than the deletions that are kept ({self.keeps} units of time before the row's own), and nothing is "
+            "known of its key"
+        )
+
+    def advance(self, changes: Changes, held: Held, contents: Held | None, *, of_updates: bool) -> Changes:
+        """Return how the newest rows change, with the ends of deletions; and which rows are set apart."""
+        del contents
+        if of_updates or held.times is not None:
+            msg = "deletions are kept for a while of events only, in a state of updates"
+            raise TimelyInternalError(msg)
+        # A deletion that ended before the range is not among what is held; an end in the range is still to come.
+        n_held = held.counts.shape[0]
+        rows = pa.concat_tables(
+            [held.rows.select(changes.rows.schema.names), changes.rows], promote_options="permissive"
+        )
+        (codes,) = key_codes([rows.select(self.by)], self.by)
+        times = np.concatenate([np.full(n_held, _LEAST, np.int64), changes.times])
+        new = np.arange(rows.num_rows) >= n_held
+        said, dated = self._said(rows)
+        gone = np.asarray(rows.column(DELETED).to_numpy(), np.bool_)
+        ends, ending = _plus(said, self.keeps, self.type_.hi)
+        # Null is older than all: such a deletion ends where it comes.
+        ends[~dated], ending[~dated] = _LEAST, True
+        old = new & ending & (ends <= times)
+        places = self._places(rows, codes)
+
+        # Of each key and time the newest of all so far, with those that will be set apart: whatever is believed after
+        # such a row is newer than it, so it hides nothing.
+        order = np.lexsort((times, new, codes))
+        firsts = run_starts_of(codes[order], new[order].astype(np.int64), times[order])
+        if not firsts.shape[0]:
+            return Changes(changes.times, changes.diffs, rows)
+        example: IntArray = np.zeros(int(places.max(initial=0)) + 1, np.int64)
+        example[places] = np.arange(rows.num_rows)
+        best = best_so_far(places[order], run_starts_of(codes[order]))
+        after = example[best[np.append(firsts[1:], order.shape[0]) - 1]]
+        key, time, of_range = codes[order][firsts], times[order][firsts], new[order][firsts]
+        n = firsts.shape[0]
+        begins = np.zeros(n, np.bool_)
+        begins[run_starts_of(key)] = True
+        before = np.where(begins, -1, np.roll(after, 1))
+        # What was there before the range is believed; a row that comes is if it is not old, or if its key is known.
+        # Nothing is known any more from the end of a deletion on.
+        over = (before >= 0) & gone[before] & ending[before] & (ends[before] <= time)
+        # An equal row may have come earlier or later: whether it is old is another question each time.
+        young = np.maximum.reduceat(np.where(old[order], -1, places[order]), firsts)
+        comes = (after != before) & (young == places[after])
+        known = _known(begins, over, comes)
+        known_before = ~begins & np.roll(known, 1) & ~over
+        place_of: IntArray = np.empty(rows.num_rows, np.int64)
+        place_of[order] = np.repeat(np.arange(n), np.diff(firsts, append=order.shape[0]))
+        apart = old & ~known_before[place_of]
+
+        # What is believed changes: what was goes, with its end if that is to come, and what is now comes, with its own.
+        believed = known & of_range & (after != before)
+        goes = believed & known_before
+        diffs, at, which = [], [], []
+        for chosen, row, sign in ((goes, before, -1), (believed, after, 1)):
+            at.append(time[chosen])
+            which.append(row[chosen])
+            diffs.append(np.full(int(chosen.sum()), sign, np.int64))
+            ended = chosen & gone[row] & ending[row]
+            at.append(np.maximum(ends[row[ended]], time[ended]))
+            which.append(row[ended])
+            diffs.append(np.full(int(ended.sum()), -sign, np.int64))
+        taken = np.concatenate(which)
+        made = consolidated(np.concatenate(at), places[taken], np.concatenate(diffs), rows.take(pa.array(taken)))
+        return replace(made, apart=np.flatnonzero(apart[n_held:]))
+
+    def _said(self, rows: pa.Table) -> tuple[IntArray, BoolArray]:
+        """Return what the first column of the order says, as times are encoded, and where it says anything."""
+        column = rows.column(self.order[0][0])
+        whole = column.cast(pa.int32()) if pa.types.is_date32(column.type) else column
+        said: IntArray = np.array(whole.cast(pa.int64()).fill_null(0).to_numpy(), np.int64)
+        return said, np.asarray(column.is_valid().to_numpy(), np.bool_)
+
+
+def _plus(values: IntArray, keeps: int, last: int) -> tuple[IntArray, BoolArray]:
+    """Return the first time after a value at which it is out of date, and where there is such a time."""
+    most = last - keeps - 1
+    if most < _LEAST:
+        return values, np.zeros(values.shape[0], np.bool_)
+    there = values <= most
+    # As unsigned numbers what is added fits, and the sum is right as a signed one.
+    ends = np.where(there, values, most).view(np.uint64) + np.uint64(keeps + 1)
+    return ends.view(np.int64), there
+
+
+def _known(begins: BoolArray, over: BoolArray, comes: BoolArray) -> BoolArray:
+    """Return after which times of keys something is known: something came since it was last over."""
+    n = np.arange(begins.shape[0])
+    came = np.maximum.accumulate(np.where(comes, n, -1))
+    ended = np.maximum.accumulate(np.where(begins | over, n, -1))
+    return came >= ended
