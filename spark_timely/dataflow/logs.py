@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from spark_timely.dataflow.remembered import remembers
 from spark_timely.dataflow.views import View, leaves_of
 from spark_timely.errors import InvalidUsageError, LogMissingError, NotBeyondError, SchemaMismatchError, shown
 from spark_timely.log import Log
@@ -30,7 +31,7 @@ from spark_timely.log.store.urls import identity
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Sink", "open_logs"]
+__all__ = ["Sink", "least_time", "open_logs"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +62,20 @@ class Sink:
     owner: str
     replaces: str | None = None
     kept: bool = False
+
+    @property
+    def can_be_taken_over(self) -> bool:
+        """Whether another plan, or other inputs, can go on where it is.
+
+        Not where it is a collection made from others: what it holds would be taken back by what never added it. What
+        an operator over all history remembers takes back what is there.
+        """
+        return not self.view.updates or remembers(self.view) is not None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is wrong without what it has of all times: a collection, or what an operator remembers."""
+        return self.view.updates or remembers(self.view) is not None
 
 
 def open_logs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) -> dict[str, Log]:
@@ -148,7 +163,7 @@ def _create_log(sink: Sink, beside: Sequence[Sink], storage_options: dict[str, s
         sink.path,
         view.schema,
         times=[kind.value for kind in view.domain.types],
-        minimum=np.array([_least(other.view) for other in beside]).min(axis=0),
+        minimum=np.array([least_time(other.view) for other in beside]).min(axis=0),
         kind=view.rows_kind,
         streams=len(beside),
         exist_ok=True,
@@ -156,7 +171,7 @@ def _create_log(sink: Sink, beside: Sequence[Sink], storage_options: dict[str, s
     )
 
 
-def _least(view: View) -> tuple[int, ...]:
+def least_time(view: View) -> tuple[int, ...]:
     """Return a time that no row of a view comes before."""
     start = view.front({leaf: leaf.domain.minimum_frontier for leaf in leaves_of(view)}).elements
     return tuple(min(column) for column in zip(*start, strict=True)) if start else view.domain.minimum
@@ -183,7 +198,7 @@ def _open_stream(log: Log, sink: Sink) -> None:
                 "say; or capture into another log"
             )
         raise SchemaMismatchError(msg, hint=hint, context={"path": sink.path})
-    least = log.domain.render_time(_least(sink.view))
+    least = log.domain.render_time(least_time(sink.view))
     try:
         log.open_stream(sink.stream, owner=sink.owner, at=least)
     except NotBeyondError as error:

@@ -14,13 +14,14 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from spark_timely.dataflow.history.asof import join_as_of
 from spark_timely.dataflow.history.base import Changes, HistoryOperator
+from spark_timely.dataflow.history.keys import one_zero
 from spark_timely.dataflow.history.ranges import are_among, distinct_hashes, key_hashes
 from spark_timely.dataflow.views import DIFF, Before, Names, Replay, View, ordered, summed_updates, with_times
 from spark_timely.errors import TimelyInternalError
@@ -108,6 +109,10 @@ class Remembered(View):
         held = before(None, lo, keys, operator.looks_at(source.schema))
         leaf = self.arranged
         contents = None if leaf is None else before(leaf, lo, keys, columns)
+        if self.updates or source.updates:
+            changes = replace(changes, rows=one_zero(changes.rows))
+            held = replace(held, rows=one_zero(held.rows))
+            contents = None if contents is None else replace(contents, rows=one_zero(contents.rows))
         made = operator.advance(changes, held, contents, of_updates=source.updates)
         if made.apart is not None:
             before.set_apart(changes.times[made.apart], changes.rows.take(pa.array(made.apart)), operator.why_apart)
@@ -209,6 +214,8 @@ class AsOfJoin(View):
             changed.select(of_dimension),
         )
         held = before(right, lo, facts.select(self.on), of_dimension)
+        changes = replace(changes, rows=one_zero(changes.rows))
+        held = replace(held, rows=one_zero(held.rows))
         at: IntArray = self.domain.from_columns(facts)[:, 0]
         times, rows = join_as_of(
             at, facts.select(of_facts), held, changes, on=self.on, how=self.how, strict=self.strict

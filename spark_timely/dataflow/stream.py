@@ -258,6 +258,13 @@ class Scope:
         if replaces is not None and not (isinstance(replaces, str) and FINGERPRINT.fullmatch(replaces)):
             msg = f"could not add operator {name!r}: found replaces={shown(replaces)}"
             raise InvalidUsageError(msg, hint="give the fingerprint as the error or explain() shows it: '1:…'")
+        if replaces is not None and not Sink(name, view, path, stream, "").can_be_taken_over:
+            msg = f"could not add operator {name!r}: found replaces={shown(replaces)} for a collection"
+            raise InvalidUsageError(
+                msg,
+                hint="capture into another log, or remove the output to make it again: another plan would take back "
+                "from it what was never added",
+            )
         if any((sink.path, sink.stream) == (path, stream) for sink in self.sinks):
             msg = f"could not add operator {name!r}: found stream {stream!r} of log {path!r} captured into already"
             raise InvalidUsageError(msg, hint="concat the two streams, or capture into another one")
@@ -1404,7 +1411,8 @@ class Stream:
 
         From its first step on the dataflow alone moves the output. Where somebody else advances it, closes it or
         appends to it, or an input is put back to an earlier state, the output stops with `DataLossError`: else times
-        would be complete without their rows. An output that is advanced before its first step begins there.
+        would be complete without their rows. An output of events that is advanced before its first step begins there;
+        one that is a collection, or that an operator over all history remembers, is refused.
 
         Parameters
         ----------
@@ -1420,6 +1428,8 @@ class Stream:
             Where an output was moved, or an input put back or another log made in its place, on purpose: what the error
             names. The rows in the log stay as they are, and the dataflow continues at the output's frontier with the
             inputs as they are. This holds for what that error named and nothing else; a step later it has no effect.
+            Not for a collection, unless it is what an operator over all history remembers: what comes later would take
+            back what was never added.
         credential : str, optional
         storage_options : mapping of str to str, optional
             As in `Dataflow.replay`: for this log.

@@ -778,3 +778,54 @@ def test_large_blocks_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
         assert keys == {
             k for b, content in whole if b == bucket for k in shuffle.tables_of([content])[0]["k"].to_pylist()
         }
+
+
+@pytest.mark.parametrize("name", ["latest", "reduced", "sums", "first", "kept"])
+def test_outputs_that_were_moved_before_they_began_are_refused(name: str, tmp_path: Path) -> None:
+    log = create_log(tmp_path / "in", SCHEMA, minimum=(0,), kind="stream")
+
+    def engine() -> Engine:
+        scope = Scope("flow")
+        made = scope.replay(log)
+        built = made.as_updates() if name == "kept" else {**COLLECTIONS, **EVENTS}[name][0](made, made)  # type: ignore[operator]
+        built.capture(str(tmp_path / "out"))
+        return Engine("flow", scope.sinks, scope.storage, files_of=catalog_of, now=ManualClock())
+
+    engine()
+    open_log(tmp_path / "out").advance("main", 2)
+    log.writer(owner="test").append(pa.table({"_time": [0], "k": ["a"], "n": [1], "op": ["I"]}), advance_to=4)
+    made = engine()
+    with pytest.raises(DataLossError, match=r"found its output at \[2\], before its first step") as found:
+        made.advance(runner({log.path: {}, str(tmp_path / "out"): {}}))
+    assert "replaces" not in str(found.value.hint)
+    assert open_log(tmp_path / "out").messages().num_rows == 0
+
+
+@pytest.mark.parametrize("name", ["latest", "reduced", "sums", "top"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_zeros_are_one_value_of_a_collection(name: str, at_once: bool, tmp_path: Path) -> None:
+    schema = pa.schema([("k", pa.string()), ("n", pa.float64())])
+    log = create_log(tmp_path / "in", schema, minimum=(0,), kind="collection")
+    build: dict[str, Callable[[Stream], Stream]] = {
+        "latest": lambda s: s.latest("k", order_by="n"),
+        "reduced": lambda s: s.reduce(lambda _, rows: pa.table({"rows": [rows.num_rows]}), by="k"),
+        "sums": lambda s: s.aggregate(by="k", over="history", n=count(), hi=max_of("n")),
+        "top": lambda s: s.top(2, by="k", order_by="n"),
+    }
+    scope = Scope("flow")
+    build[name](scope.replay(log)).capture(str(tmp_path / "out"))
+    engine = Engine("flow", scope.sinks, scope.storage, files_of=catalog_of, now=ManualClock())
+    writer = log.writer(owner="test")
+    said = {"latest": (0.0,), "reduced": (1,), "sums": (2, 0.0), "top": (0.0,)}[name]
+    for time, (number, diff) in enumerate([(0.0, 1), (-0.0, 1), (-0.0, -1), (-0.0, -1), (-0.0, 1), (0.0, -1)]):
+        writer.append(pa.table({"_time": [time], "_diff": [diff], "k": ["a"], "n": [number]}), advance_to=time + 1)
+        if not at_once:
+            engine.advance(runner(scope.storage))
+    engine.advance(runner(scope.storage))
+    out = open_log(tmp_path / "out")
+    assert out.snapshot(1).select(out.schema.names).to_pylist()[0] == dict(
+        zip(out.schema.names, ("a", *said), strict=True)
+    )
+    assert "-0.0" not in str(out.messages().to_pylist())
+    assert out.snapshot(3).num_rows == out.snapshot(5).num_rows == 0
+    assert out.verify().legal

@@ -29,6 +29,7 @@ from spark_timely.dataflow.history.asof import join_as_of
 from spark_timely.dataflow.history.base import HIDDEN, Changes, Held, HistoryOperator
 from spark_timely.dataflow.history.best import DELETED, Best
 from spark_timely.dataflow.history.first import First
+from spark_timely.dataflow.history.keys import nth_so_far
 from spark_timely.dataflow.history.reduce import Reduce
 from spark_timely.dataflow.history.totals import Totals
 from spark_timely.errors import OperatorError
@@ -602,3 +603,59 @@ def test_sums_have_64_bits_and_no_more() -> None:
     rows = {"_time": [1, 1], "_diff": [1 << 62, 1 << 62], "k": ["a", "a"], "v": [1, 2]}
     with pytest.raises(OperatorError, match=r"number of rows of k='a' beyond 64 bits at time=1"):
         rows_of(stream_of(rows).aggregate(by="k", over="history", n=count()))
+
+
+def test_the_nth_greatest_so_far_of_any_runs() -> None:
+    rng = random.Random(5)
+    for _ in range(400):
+        runs = [[rng.randrange(rng.choice([2, 9, 1 << 40])) for _ in range(rng.randrange(1, 30))] for _ in range(4)]
+        places = np.array([place for run in runs for place in run], np.int64)
+        starts = np.cumsum([0, *(len(run) for run in runs[:-1])])
+        n = rng.choice([1, 2, 3, 7, 20, 1 << 40])
+        said = [sorted(run[:i], reverse=True)[n - 1] if i >= n else -1 for run in runs for i in range(len(run))]
+        assert nth_so_far(places, starts, n).tolist() == said
+    assert nth_so_far(np.zeros(0, np.int64), np.zeros(0, np.int64), 3).tolist() == []
+
+
+@pytest.mark.parametrize("n", [1, 3, 5, 40, 1 << 62])
+def test_the_best_of_keys_with_many_rows(n: int) -> None:
+    rng = random.Random(n)
+    shape, by = Shape("bool", "long", "text"), ("k",)
+    operator, seen = Best(by, (("v", True),), n), State()
+    for time in range(9):
+        for _ in range(rng.randrange(20)):
+            k, other, v, number, w, gone = shape.row(rng)
+            seen.add(time, (k, other, rng.randrange(100) if v is not None else None, number, w, gone), 1)
+    state = driven(operator, seen, shape, rng, of_updates=False)
+    for time in range(9):
+        said = bests(at(seen.updates, time), lambda row: row[:1], n, least_first=False, deleted=False)
+        assert shown(operator, shape.schema, state, time) == said
+
+
+MANY = 1 << 62
+
+
+@pytest.mark.parametrize("turns", [[MANY] * 4, [MANY], [MANY, MANY - 1]])
+@pytest.mark.parametrize("held", [0, MANY])
+def test_counts_beyond_64_bits_are_refused_by_name(turns: list[int], held: int) -> None:
+    rows = pa.table({"k": ["a"] * len(turns), "v": [1] * len(turns)})
+    changes = Changes(np.full(len(turns), 3), np.array(turns), rows)
+    contents = Held(None, np.full(int(held > 0), held), rows.slice(0, int(held > 0)))
+    empty = Held(None, np.zeros(0, np.int64), rows.slice(0, 0))
+    calls: list[Callable[[], Any]] = [
+        lambda: Best(("k",), (("v", True),), 2).advance(changes, empty, contents, of_updates=True),
+        lambda: Reduce(("k",), numbered, ("v",), REDUCED).advance(
+            changes, Held(None, np.zeros(0, np.int64), pa.schema([("k", pa.string()), *REDUCED]).empty_table()),
+            contents, of_updates=True,
+        ),
+    ]  # fmt: skip
+    if sum(turns) + held >= 1 << 63:
+        facts = pa.table({"k": ["a"]})
+        calls.append(lambda: join_as_of(np.array([3]), facts, contents, changes, on=("k",), how="left", strict=False))
+        for call in calls:
+            with pytest.raises(OperatorError, match=f"{sum(turns) + held}|{sum(turns)}") as found:
+                call()
+            assert "2^63" in str(found.value.hint)
+    else:
+        assert calls[0]().diffs.sum() == 2
+        assert calls[1]().rows["often"].to_pylist() == [sum(turns) + held]

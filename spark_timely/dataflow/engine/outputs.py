@@ -11,7 +11,7 @@ Invariants
    plan that replaces another writes its own first, so that whoever has the old one is refused from then on. Whether
    the code is another is asked with the inputs that the output was made from; whether these changed, apart from it.
 5. From its first step on an output is where the dataflow itself brought it, with no rows but its own, or it stops: what
-   it was moved past would never be computed.
+   it was moved past would never be computed. What is wrong without its beginning (`Sink.is_whole`) also begins there.
 6. A consent covers what its error named and nothing else: either that the code is another, or all that was found of
    the output and its inputs at once.
 """
@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 from spark_timely import errors
 from spark_timely.dataflow.engine.inputs import Inputs
 from spark_timely.dataflow.fingerprint import plans_of
+from spark_timely.dataflow.logs import least_time
 from spark_timely.errors import (
     ClosedError,
     DataLossError,
@@ -230,7 +231,7 @@ class Outputs:
         plan = _as_made(self._plans, self._inputs, sink, note)
         try:
             check_owner(sink.path, state, sink.owner)
-            check_plan(sink.path, state, _allowed(sink, plan) if state.closed else (plan.fingerprint,), plan.outline)
+            _check_plan(sink, state, _allowed(sink, plan) if state.closed else (plan.fingerprint,), plan)
             found = self._inputs.found(sink, note, fresh=fresh)
         except TimelyError as error:
             return error
@@ -433,7 +434,23 @@ def check_plans(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
         state = logs[sink.path].stream(sink.stream)
         if state is not None:
             plan = _as_made(plans, inputs, sink, note_of(state, sink))
-            check_plan(sink.path, state, _allowed(sink, plan), plan.outline)
+            _check_plan(sink, state, _allowed(sink, plan), plan)
+
+
+def _check_plan(sink: Sink, state: StreamState, plans: Sequence[str], plan: Plan) -> None:
+    try:
+        check_plan(sink.path, state, plans, plan.outline)
+    except PlanMismatchError as error:
+        if sink.can_be_taken_over:
+            raise
+        raise PlanMismatchError(
+            error.message,
+            hint="start the dataflow as it was, capture into another log, or remove this output to make it again: it "
+            "is a collection, from which another plan would take back what was never added",
+            context=error.context,
+            expected=error.expected,
+            found=error.found,
+        ) from None
 
 
 def _as_made(plans: Mapping[Sink, Plan], inputs: Inputs, sink: Sink, note: OutputNote) -> Plan:
@@ -462,7 +479,7 @@ def _moved(sink: Sink, state: StreamState) -> list[str]:
     """Return what is said of an output that others moved or wrote to; nothing if nobody did (invariant 5)."""
     note, upper = note_of(state, sink), state.frontier.elements
     if note.upper is None:
-        if not state.closed:
+        if not state.closed and (not sink.is_whole or state.frontier.less_equal(least_time(sink.view))):
             return []  # it begins where it is
         left = "before its first step"
     elif note.upper == upper and not note.others:
@@ -490,7 +507,7 @@ def _changed(
     if output:
         causes.append("the output was moved by hand, and what was not computed before would be missing")
     hint = f"{', '.join(ways[:-1])}, or {ways[-1]}: {', and '.join(causes)}"
-    if not state.closed:
+    if not state.closed and sink.can_be_taken_over and note_of(state, sink).plan is not None:
         consent = note_of(state, sink).consent(state.frontier.elements, found)
         hint += (
             "; if its rows are to stay and later times to come from the inputs as they are, say "

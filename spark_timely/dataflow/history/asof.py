@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.dataflow.history.base import Changes, Held, Names
-from spark_timely.dataflow.history.keys import key_codes, key_text, ranks_of, run_starts_of
+from spark_timely.dataflow.history.contents import BEYOND, NEGATIVE
+from spark_timely.dataflow.history.keys import key_codes, key_text, ranks_of, run_starts_of, wide
 from spark_timely.errors import OperatorError
 
 if TYPE_CHECKING:
@@ -73,22 +74,24 @@ def join_as_of(
     same = ranks_of(rows, (), codes=of_rows, key=on)
     later: IntArray = np.concatenate([np.zeros(n_held, np.int64), np.ones(changes.times.shape[0], np.int64)])
     at: IntArray = np.concatenate([np.zeros(n_held, np.int64), changes.times])
-    diffs: IntArray = np.concatenate([held.counts, changes.diffs])
+    diffs: IntArray = np.concatenate(wide(held.counts, changes.diffs))
     order = np.lexsort((at, later, same))
     starts = run_starts_of(same[order], later[order], at[order])
     if starts.shape[0]:
         summed = np.add.reduceat(diffs[order], starts)
     else:
-        summed = np.zeros(0, np.int64)
+        summed = diffs
     first = order[starts]
     of_row = run_starts_of(same[first])
     length = np.diff(of_row, append=first.shape[0])
     total = np.cumsum(summed)
     there = total - np.repeat(total[of_row] - summed[of_row], length)
-    if (there < 0).any():
-        row = int(first[int(np.flatnonzero(there < 0)[0])])
-        msg = f"a row of {key_text(rows.select(on), row)} that is there {there.min()} times at time={at[row]}"
-        raise OperatorError(msg, hint="correct the collection: more is taken away there than was added")
+    wrong = np.flatnonzero(np.asarray((there < 0) | (there > (1 << 63) - 1), np.bool_))
+    if wrong.shape[0]:
+        row, often = int(first[wrong[0]]), there[wrong[0]]
+        msg = f"a row of {key_text(rows.select(on), row)} that is there {often} times at time={at[row]}"
+        raise OperatorError(msg, hint=NEGATIVE if often < 0 else BEYOND)
+    there = there.astype(np.int64)
     # From its time to the next change of the same row.
     last = np.append(same[first][1:] != same[first][:-1], [True])[: first.shape[0]]
     until: IntArray = np.append(at[first][1:], [0])[: first.shape[0]]

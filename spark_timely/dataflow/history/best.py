@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from spark_timely.dataflow.history.base import HIDDEN, Changes, Held, HistoryOperator, Names
 from spark_timely.dataflow.history.contents import Boundaries, consolidated
-from spark_timely.dataflow.history.keys import best_so_far, key_codes, ranks_of, run_starts_of
+from spark_timely.dataflow.history.keys import key_codes, nth_so_far, ranks_of, run_starts_of
 from spark_timely.time.arrays import IntArray
 
 __all__ = ["DELETED", "Best"]
@@ -114,29 +114,16 @@ class Best(HistoryOperator):
         # Of more equal rows than are the best, n say it all.
         each = np.repeat(np.arange(rows.num_rows), np.minimum(counts, self.n))
         order = each[np.lexsort((places[each], times[each], later[each], codes[each]))]
-        starts = run_starts_of(codes[order])
         arrivals = places[order]
-        levels = []
-        for _ in range(self.n):  # one turn per row that is kept: what one displaces arrives at the next
-            best = best_so_far(arrivals, starts)
-            before = np.concatenate([[-1], best[:-1]])
-            before[starts] = -1
-            levels.append(best)
-            arrivals = np.minimum(arrivals, before)
-        kept = np.stack(levels, axis=1)
-        firsts = run_starts_of(codes[order], later[order], times[order])
-        ends = np.append(firsts[1:], order.shape[0]) - 1
-        after, mine = kept[ends], order[ends]
-        ago = np.concatenate([np.full((1, self.n), -1, np.int64), after[:-1]])
-        ago[run_starts_of(codes[mine])] = -1
-        changed = (later[mine] == 1) & (after != ago).any(axis=1)
-        gone, come = ago[changed], after[changed]
-        at = np.repeat(times[mine[changed]], self.n)
-        numbers = np.concatenate([gone.ravel(), come.ravel()])
-        diffs = np.concatenate([np.full(gone.size, -1, np.int64), np.ones(come.size, np.int64)])
-        there = numbers >= 0
-        taken = rows.take(pa.array(example[numbers[there]]))
-        return consolidated(np.concatenate([at, at])[there], numbers[there], diffs[there], taken)
+        # What was the n-th best until a better one came is not among the best any more. Of one that comes and is
+        # displaced at one time nothing is left.
+        worst = nth_so_far(arrivals, run_starts_of(codes[order]), self.n)
+        comes = (later[order] == 1) & (arrivals > worst)
+        goes = comes & (worst >= 0)
+        at, numbers = times[order], np.concatenate([arrivals[comes], worst[goes]])
+        diffs = np.concatenate([np.ones(int(comes.sum()), np.int64), np.full(int(goes.sum()), -1, np.int64)])
+        taken = rows.take(pa.array(example[numbers]))
+        return consolidated(np.concatenate([at[comes], at[goes]]), numbers, diffs, taken)
 
     def _recomputed(self, changes: Changes, held: Held, contents: Held) -> Changes:
         """Return how the best rows change of what is there at each time, where rows may be taken away."""

@@ -14,11 +14,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_timely.dataflow.history.base import Changes, Held, Names
-from spark_timely.dataflow.history.keys import key_codes, key_text, ranks_of, run_starts_of
+from spark_timely.dataflow.history.keys import key_codes, key_text, ranks_of, run_starts_of, wide
 from spark_timely.errors import OperatorError
 from spark_timely.time.arrays import IntArray
 
-__all__ = ["Boundaries", "consolidated"]
+__all__ = ["BEYOND", "NEGATIVE", "Boundaries", "consolidated"]
+
+NEGATIVE = "correct the input: more is taken away there than was added"
+BEYOND = "correct the input: a row can be there 2^63 - 1 times at most"
+
+_MOST = (1 << 63) - 1
 
 
 def consolidated(times: IntArray, numbers: IntArray, diffs: IntArray, rows: pa.Table) -> Changes:
@@ -38,10 +43,16 @@ def consolidated(times: IntArray, numbers: IntArray, diffs: IntArray, rows: pa.T
     """
     order = np.lexsort((times, numbers))
     starts = run_starts_of(numbers[order], times[order])
-    sums = np.add.reduceat(diffs[order], starts) if starts.shape[0] else np.zeros(0, np.int64)
-    there = sums != 0
+    (exact,) = wide(diffs)
+    sums = np.add.reduceat(exact[order], starts) if starts.shape[0] else np.zeros(0, np.int64)
+    there = np.asarray(sums != 0, np.bool_)
     first = order[starts][there]
-    return Changes(times[first], sums[there], rows.take(pa.array(first)))
+    beyond = np.flatnonzero(np.asarray(np.abs(sums[there]) > _MOST, np.bool_))
+    if beyond.shape[0]:
+        row = int(first[beyond[0]])
+        msg = f"a row that is added {sums[there][beyond[0]]} times at time={int(times[row])}"
+        raise OperatorError(msg, hint=BEYOND)
+    return Changes(times[first], sums[there].astype(np.int64), rows.take(pa.array(first)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +66,7 @@ class Boundaries:
     codes : ndarray of int64, shape (rows,)
         Number of the key of each.
     base : ndarray of int64, shape (rows,)
-        How often each is there before the range.
+        How often each is there before the range; Python's numbers where sums may be beyond 64 bits, as of `by`.
     keys, times, turns : ndarray of int64, shape (boundaries,)
         Each time at which anything of a key changes, and the how manieth of this key it is; in this order.
     changed, at, by : ndarray of int64, shape (updates,)
@@ -99,8 +110,14 @@ class Boundaries:
         place: IntArray = np.empty(rows.num_rows, np.int64)
         place[order] = np.repeat(np.arange(starts.shape[0]), np.diff(starts, append=rows.num_rows))
         n = changes.times.shape[0]
-        base: IntArray = np.zeros(starts.shape[0], np.int64)
-        np.add.at(base, place[n:], contents.counts[mine])
+        counts, diffs = wide(contents.counts[mine], changes.diffs)
+        base: IntArray = np.zeros(starts.shape[0], counts.dtype)
+        np.add.at(base, place[n:], counts)
+        beyond = np.flatnonzero(np.asarray(base > _MOST, np.bool_))
+        if beyond.shape[0]:
+            row = int(order[starts[beyond[0]]])
+            msg = f"a row of {key_text(rows.select(key), row)} that is there {base[beyond[0]]} times"
+            raise OperatorError(msg, hint=BEYOND)
         sequence = np.lexsort((changes.times, codes))
         begins = run_starts_of(codes[sequence], changes.times[sequence])
         keys, times = codes[sequence][begins], changes.times[sequence][begins]
@@ -112,7 +129,7 @@ class Boundaries:
         first = order[starts]
         return cls(
             rows.take(pa.array(first)), all_codes[first], base, keys, times, turns,
-            place[:n][by_turn], of_update[by_turn], changes.diffs[by_turn], key,
+            place[:n][by_turn], of_update[by_turn], diffs[by_turn], key,
         )  # fmt: skip
 
     def narrowed(self, places: Sequence[IntArray], n: int) -> tuple[Boundaries, IntArray]:
@@ -143,7 +160,7 @@ class Boundaries:
             starts = run_starts_of(self.codes[order])
             before = np.cumsum(self.base[order]) - self.base[order]
             better = before - np.repeat(before[starts], np.diff(starts, append=order.shape[0]))
-            remains[order[better < n]] = True
+            remains[order[np.asarray(better < n, np.bool_)]] = True
         kept = np.flatnonzero(remains)
         number = np.cumsum(remains) - 1
         rows = self.rows.filter(pa.array(remains))
@@ -162,7 +179,7 @@ class Boundaries:
         Raises
         ------
         OperatorError
-            If a row would be there less than 0 times.
+            If a row would be there less than 0 times, or more often than 64 bits can say.
         """
         counts = self.base.copy()
         of_code = np.searchsorted(self.codes, np.arange(int(self.keys.max(initial=-1)) + 2))
@@ -174,7 +191,8 @@ class Boundaries:
         for turn in range(n_turns):
             mine = slice(cuts[turn], cuts[turn + 1])
             np.add.at(counts, self.changed[mine], self.by[mine])
-            wrong = counts[self.changed[mine]] < 0
+            found = counts[self.changed[mine]]
+            wrong = np.asarray((found < 0) | (found > _MOST), np.bool_)
             if wrong.any():
                 update = int(np.flatnonzero(wrong)[0]) + int(cuts[turn])
                 self._refuse(int(self.changed[update]), int(counts[self.changed[update]]), int(self.at[update]))
@@ -183,13 +201,13 @@ class Boundaries:
             n = high - low
             rows = np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n) + np.repeat(low, n)
             boundaries = np.repeat(active, n)
-            there = counts[rows] > 0
-            yield boundaries[there], rows[there], counts[rows[there]]
+            there = np.asarray(counts[rows] > 0, np.bool_)
+            yield boundaries[there], rows[there], counts[rows[there]].astype(np.int64)
 
     def _refuse(self, row: int, count: int, boundary: int) -> None:
         key = key_text(self.rows.select(self.key), row)
         msg = f"a row of {key} that is there {count} times at time={int(self.times[boundary])}"
-        raise OperatorError(msg, hint="correct the input: more is taken away there than was added")
+        raise OperatorError(msg, hint=NEGATIVE if count < 0 else BEYOND)
 
     def until(self, boundaries: IntArray) -> tuple[IntArray, IntArray]:
         """Return the next time of the key of each boundary, and whether there is one."""

@@ -17,7 +17,17 @@ from spark_timely.canonical.row_hash import RowHasher
 if TYPE_CHECKING:
     from spark_timely.time.arrays import IntArray
 
-__all__ = ["best_so_far", "key_codes", "key_text", "ranks_of", "run_starts_of", "sums_so_far"]
+__all__ = [
+    "best_so_far",
+    "key_codes",
+    "key_text",
+    "nth_so_far",
+    "one_zero",
+    "ranks_of",
+    "run_starts_of",
+    "sums_so_far",
+    "wide",
+]
 
 
 def key_codes(tables: Sequence[pa.Table], columns: Sequence[str]) -> list[IntArray]:
@@ -239,6 +249,78 @@ def best_so_far(places: IntArray, starts: IntArray) -> IntArray:
     number = np.repeat(np.arange(starts.shape[0]), np.diff(starts, append=places.shape[0]))
     width = int(places.max()) + 2
     return np.asarray(np.maximum.accumulate(places + number * width) - number * width)
+
+
+def nth_so_far(places: IntArray, starts: IntArray, n: int) -> IntArray:
+    """Return the n-th greatest of what was before each along runs; -1 where fewer than n were.
+
+    Parameters
+    ----------
+    places : ndarray of int64, shape (rows,)
+        At least 0.
+    starts : ndarray of int64, shape (m,)
+        Where runs begin.
+    n : int
+        At least 1.
+
+    Notes
+    -----
+    Cost: O(rows) for n = 1; else O(r log r) of the r rows of runs that are longer than n, whatever n is: a wavelet
+    matrix (Claude, Navarro and Ordóñez 2015) tells how many values of a stretch have a bit, bit by bit.
+
+    Examples
+    --------
+    >>> nth_so_far(np.array([4, 9, 7, 8, 1]), np.array([0, 4]), 2).tolist()
+    [-1, -1, 4, 7, -1]
+    """
+    length = np.diff(starts, append=places.shape[0])
+    if n == 1:
+        found = np.concatenate([[-1], best_so_far(places, starts)[:-1]])[: places.shape[0]]
+        found[starts] = -1
+        return np.asarray(found)
+    found = np.full(places.shape[0], -1, np.int64)
+    long = np.repeat(length > n, length)
+    chosen = np.flatnonzero(long)
+    if not chosen.shape[0]:
+        return found
+    values, ranked = np.unique(places[chosen], return_inverse=True)
+    left: IntArray = np.repeat(np.cumsum(length[length > n]) - length[length > n], length[length > n])
+    right = np.arange(chosen.shape[0])
+    asked = np.flatnonzero(right - left >= n)
+    left, right = left[asked], right[asked]
+    wanted, answer = np.full(asked.shape[0], n), np.zeros(asked.shape[0], np.int64)
+    for bit in range(int(values.shape[0] - 1).bit_length() - 1, -1, -1):  # one turn per bit
+        has = (ranked >> bit) & 1
+        without = np.concatenate([[0], np.cumsum(1 - has)])
+        few = (right - left) - (without[right] - without[left])
+        up = few >= wanted
+        answer |= up.astype(np.int64) << bit
+        wanted = np.where(up, wanted, wanted - few)
+        left = np.where(up, without[-1] + left - without[left], without[left])
+        right = np.where(up, without[-1] + right - without[right], without[right])
+        ranked = np.concatenate([ranked[has == 0], ranked[has == 1]])
+    found[chosen[asked]] = values[answer]
+    return found
+
+
+def wide(*numbers: IntArray) -> list[IntArray]:
+    """Return numbers of which no sum is beyond 64 bits: as they are, or as Python's.
+
+    Examples
+    --------
+    >>> [each.dtype.name for each in wide(np.array([1]), np.array([1 << 62, 1 << 62]))]
+    ['object', 'object']
+    """
+    most = sum(float(np.abs(each.astype(np.float64)).sum()) for each in numbers)
+    return list(numbers) if most < 2.0**62 else [each.astype(object) for each in numbers]
+
+
+def one_zero(rows: pa.Table) -> pa.Table:
+    """Return rows with 0.0 for −0.0: a log of updates takes the two for one value."""
+    for number, field in enumerate(rows.schema):  # one turn per column
+        if pa.types.is_floating(field.type):
+            rows = rows.set_column(number, field, pc.add(rows.column(number), pa.scalar(0.0, field.type)))
+    return rows
 
 
 def key_text(keys: pa.Table, row: int) -> str:

@@ -415,3 +415,19 @@ def test_outline_in_the_note_is_short_whatever_the_plan(tmp_path: Path, log: Log
     assert len(outline) <= 510
     assert outline.splitlines()[0] == f"replay of log {log.log_id[:8]}"
     assert outline.splitlines()[-1] == "…"
+
+
+def test_a_collection_is_not_taken_over_by_another_plan(log: Log, tmp_path: Path) -> None:
+    def flow(condition: str, **given: Any) -> Scope:
+        scope = Scope("flow")
+        scope.replay(log).as_updates().filter(condition).capture(str(tmp_path / "out"), **given)
+        return scope
+
+    first = flow("n < 15")
+    engine(first).advance(runner(first.storage))
+    with pytest.raises(PlanMismatchError, match="found plan=") as found:
+        engine(flow("n >= 15")).advance(runner(first.storage))
+    assert "replaces=" not in str(found.value.hint)
+    assert "take back what was never added" in str(found.value.hint)
+    with pytest.raises(InvalidUsageError, match="for a collection"):
+        flow("n >= 15", replaces=plan_of(first))
