@@ -65,7 +65,7 @@ class Sink:
 
     @property
     def can_be_taken_over(self) -> bool:
-        """Whether another plan, or other inputs, can go on where it is.
+        """Whether another plan, or other inputs, can continue where it is.
 
         Not where it is a collection made from others: what it holds would be taken back by what never added it. What
         an operator over all history remembers takes back what is there.
