@@ -209,7 +209,11 @@ class World:
         self.workers, self.limits = rng.choice([None, 1, 3]), Limits(times=rng.choice([None, 1, 2]))
         # An index from the first row on, extended after each step or now and then; or none.
         self.indexing = rng.choice(
-            [Indexing(0, 0, 0, background=False), Indexing(0, 10**9, 2, background=False), Indexing(10**9)]
+            [
+                Indexing(0, 0, 0, background=False, much_bytes=rng.choice([0, 1 << 20])),
+                Indexing(0, 10**9, 2, background=False),
+                Indexing(10**9),
+            ]
         )
         self.storage: dict[str, dict[str, str]] = {}
 
@@ -717,6 +721,20 @@ def test_a_job_finds_runs_that_were_replaced_meanwhile(tmp_path: Path, caplog: p
 
     world.step(replaced)
     assert world.counts() == {("a", 5): 1, ("b", 4): 1}
+
+
+def test_a_large_step_leaves_its_index_behind(tmp_path: Path) -> None:
+    world = Counting(tmp_path, Indexing(0, 10**9, 10**9, background=True, much_bytes=1))
+    world.more("a", "b")
+    world.step()
+    world.engine.end()
+    assert world.spine().upper == 2
+    assert world.spine().rows == 2
+    small = Counting(tmp_path / "small", Indexing(0, 10**9, 10**9, background=True))
+    small.more("a", "b")
+    small.step()
+    small.engine.end()
+    assert not list((tmp_path / "small").glob("out/_spark_timely/by-*/spine-*"))
 
 
 def test_what_a_dataflow_retains_itself_holds_no_times_back(tmp_path: Path) -> None:

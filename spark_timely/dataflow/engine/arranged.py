@@ -71,12 +71,15 @@ class Indexing:
     tail_files : int
     background : bool
         Whether that is done beside the steps of a dataflow, not between them.
+    much_bytes : int
+        A step that writes as much has its index begun at once: the next one would read all of it.
     """
 
     least_bytes: int = 1 << 20
     tail_bytes: int = 256 << 10
     tail_files: int = 4
     background: bool = True
+    much_bytes: int = 1 << 20
 
 
 def index_folder(log: Log, look: Look) -> str | None:
@@ -165,6 +168,10 @@ class Arrangements:
         assert folder is not None
         index = Index(folder, spine.runs, spine.since, spine.upper, not leaf.updates, spine.number, spine.lineage)
         return Before(leaf, whole, index, tail, tail_bytes if index.may_tell(lo) else size)
+
+    def is_much(self, size_bytes: int) -> bool:
+        """Return whether so much was written that an index of it is begun at once."""
+        return size_bytes >= self._settings.much_bytes
 
     def size_of(self, look: Look, leaf: Replay) -> tuple[int, int]:
         """Return rows and bytes of the runs of an index; 0 where there is none."""

@@ -562,6 +562,8 @@ class Engine:
                 n_rows = sum(file.n_rows for file in files if file.event == "message")
                 won = after is not None
                 done.append(Appended(sink.name, step.lower, step.upper, n_rows, len(files), len(mine), won))
+            if after is not None and self._arranged.is_much(sum(file.size_bytes for file in files)):
+                self._index_own(sink, after, run_tasks)
             # Nothing was committed since that the next step does not know: no copy's step, no failure and no drop.
             if after is not None and after.seq == state.seq + 1:
                 states[sink] = after
@@ -577,16 +579,28 @@ class Engine:
             self._together = 1  # what was thrown away was computed for nothing
         return done
 
+    def _index_own(self, sink: Sink, state: StreamState, run_tasks: RunTasks) -> None:
+        """Have the index of what an output remembers extended, after a large step: the next would read all of it."""
+        own = self._own.get(sink)
+        for look, leaf in self._looks[sink].items():  # one turn per log that is looked into
+            if leaf is own:
+                needed = self._needed(look, state.frontier)
+                self._arranged.before(look, leaf, state.frontier, state.frontier, run_tasks, needed)
+        self._arranged.begin_waiting()
+
     def _before(self, sink: Sink, lo: Antichain, hi: Antichain, run_tasks: RunTasks) -> dict[Look, Before]:
         """Return where what an output looks up before a range is."""
         found = {}
         for look, leaf in self._looks[sink].items():  # one turn per log that is looked into
-            needed = lo
-            for other, looks in self._looks.items():  # one turn per output
-                if other in self._states and any(each.path == look.path for each in looks):
-                    needed = needed.meet(self._states[other].frontier)
-            found[look] = self._arranged.before(look, leaf, lo, hi, run_tasks, needed)
+            found[look] = self._arranged.before(look, leaf, lo, hi, run_tasks, self._needed(look, lo))
         return found
+
+    def _needed(self, look: Look, lo: Antichain) -> Antichain:
+        """Return what all outputs that look into a log have done, behind which they never look again."""
+        for other, looks in self._looks.items():  # one turn per output
+            if other in self._states and any(each.path == look.path for each in looks):
+                lo = lo.meet(self._states[other].frontier)
+        return lo
 
     def _plan(
         self, ready: Sequence[Ready], most: int, run_tasks: RunTasks
