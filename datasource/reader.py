@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from spark_timely.time.arrays import BoolArray, IntArray
     from spark_timely.time.domain import TimeDomain
 
+    MayHave = Callable[[pq.ParquetFile, range], BoolArray]
+
 
 BATCH_ROWS: Final = 100_000
 
@@ -64,6 +66,7 @@ def read_split(
     storage: Storage | None = None,
     batch_rows: int = BATCH_ROWS,
     pause: Callable[[float], None] = clock.sleep,
+    may_have: MayHave | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Give out the rows of one split.
 
@@ -78,6 +81,8 @@ def read_split(
         About how many rows per record batch.
     pause : callable
         Waits the given seconds between attempts to open a file that is missing.
+    may_have : callable, optional
+        Says of row groups whether they may have rows that are wanted: others are not read.
 
     Yields
     ------
@@ -96,7 +101,7 @@ def read_split(
     Cost: only row groups are decoded whose bounds reach into the range, only columns that are needed.
     Row groups that lie in it as a whole are passed on without looking at their rows.
     """
-    files = _Files(split, layout, storage or open_storage(split.root), pause)
+    files = _Files(split, layout, storage or open_storage(split.root), pause, may_have)
     if split.commits is not None:
         yield from _in_order(files, split, layout, batch_rows)
         return
@@ -249,8 +254,16 @@ def warn_of_missing_file(root: str, path: str, /) -> None:
 class _Files:
     """The pieces of a split, read one after the other."""
 
-    def __init__(self, split: Split, layout: ReplayLayout, storage: Storage, pause: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        split: Split,
+        layout: ReplayLayout,
+        storage: Storage,
+        pause: Callable[[float], None],
+        may_have: MayHave | None = None,
+    ) -> None:
         self.split = split
+        self.may_have = may_have
         self.layout = layout
         self.storage = storage
         self.pause = pause
@@ -354,6 +367,8 @@ class _Files:
                 whole &= lexicographically_below(maxima, last)
         if self.split.streams is not None:
             whole[:] = False
+        if self.may_have is not None and wanted.any():
+            wanted &= self.may_have(file, groups)
         runs: list[tuple[list[int], bool]] = []
         for place in np.flatnonzero(wanted).tolist():  # one turn per row group
             group, all_rows = groups[place], bool(whole[place])

@@ -31,6 +31,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from spark_timely.dataflow.engine.shuffle import shuffle_read, shuffle_write
 from spark_timely.dataflow.engine.tasks import OutputPlan, ReadRange, Share, Task, TaskResult, run_task
+from spark_timely.dataflow.history.ranges import KeySet
 from spark_timely.dataflow.views import Concat, Join, Names, Replay, View, calls_functions, ordered
 from spark_timely.datasource.catalog import Catalog, FileView
 from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split
@@ -176,7 +177,7 @@ def reader_of(storage_options: StorageOptions, room: Room | None = None, /) -> R
         lo: Antichain,
         hi: Antichain,
         columns: Names,
-        keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+        keep: KeySet | None = None,
         /,
     ) -> pa.Table:
         own = leaf.empty().schema
@@ -190,8 +191,9 @@ def reader_of(storage_options: StorageOptions, room: Room | None = None, /) -> R
         def of(mine: Sequence[FilePiece]) -> list[pa.RecordBatch]:
             split = Split(0, 1, leaf.path, tuple(mine), lower=lo.elements, upper=hi.elements, as_of=as_of)
             batches = []
-            for batch in read_split(split, ReplayLayout(schema, leaf.domain), storage=storage):
-                kept = batch if keep is None else keep(batch)
+            may_have = None if keep is None else keep.may_be_in
+            for batch in read_split(split, ReplayLayout(schema, leaf.domain), storage=storage, may_have=may_have):
+                kept = batch if keep is None else keep.of(batch)
                 if room is not None:
                     with lock:
                         room.take(leaf, kept)

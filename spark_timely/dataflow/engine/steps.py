@@ -536,7 +536,6 @@ class Engine:
         inputs = {sink: self._from.now(sink, note_of(state, sink)) for sink, state, _ in ready}
         steps, outputs, tasks = self._plan(ready, min(self._together, most), run_tasks)
         found = self._run(steps, outputs, tasks, run_tasks)
-        self._arranged.begin_waiting()
         states = {sink: state for sink, state, _ in ready}
         done: list[Appended] = []
         for place, (step, mine) in enumerate(zip(steps, found, strict=True)):
@@ -569,6 +568,7 @@ class Engine:
                 states[sink] = after
             else:
                 self._throw_away(sink, [], steps[place + 1 :], found[place + 1 :])
+        self._arranged.begin_waiting()  # what is due would compete with the step, and its commit
         if len(states) == len(ready):
             n_steps = 1 + max((step.ahead for step in steps), default=0)
             within_s = _PINNED_JOB_S if self._pinned else _JOB_S
@@ -586,7 +586,6 @@ class Engine:
             if leaf is own:
                 needed = self._needed(look, state.frontier)
                 self._arranged.before(look, leaf, state.frontier, state.frontier, run_tasks, needed)
-        self._arranged.begin_waiting()
 
     def _before(self, sink: Sink, lo: Antichain, hi: Antichain, run_tasks: RunTasks) -> dict[Look, Before]:
         """Return where what an output looks up before a range is."""

@@ -151,7 +151,7 @@ class IndexWork:
 class ReadRange(Protocol):
     """Reads the rows of a range from shares of a log's files: columns that views carry, and the payload columns named.
 
-    With `keep` of each batch only what that returns.
+    With `keep` the rows of these keys alone.
     """
 
     def __call__(  # noqa: D102 - see above
@@ -161,7 +161,7 @@ class ReadRange(Protocol):
         lo: Antichain,
         hi: Antichain,
         columns: Names,
-        keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+        keep: KeySet | None = None,
         /,
     ) -> pa.Table: ...
 
@@ -384,7 +384,7 @@ class Lookups:
                 return self._indexed(before, index, lo, key, wanted, columns)
             except (OSError, pa.ArrowException, ValueError, OverflowError) as error:
                 _log.info("an index of log %r by %s is not used: %s", at.path, ", ".join(key), error)
-        rows = self._read(at, before.whole, at.domain.minimum_frontier, lo, columns, wanted.of)
+        rows = self._read(at, before.whole, at.domain.minimum_frontier, lo, columns, wanted)
         return held_of(at, rows, columns)
 
     def _indexed(self, before: Before, index: Index, lo: Antichain, key: Names, wanted: KeySet, columns: Names) -> Held:
@@ -393,7 +393,7 @@ class Lookups:
         found = [updates.of(columns) for run in runs for updates in run.look_up(wanted.hashes)]
         if before.tail and index.upper is not None:
             begin = Antichain.of(index.upper).join(leaf.domain.minimum_frontier)
-            rows = self._read(leaf, before.tail, begin, lo, columns, wanted.of)
+            rows = self._read(leaf, before.tail, begin, lo, columns, wanted)
             found.append(updates_of(leaf, rows, key, columns))
         if not found:
             return held_of(leaf, leaf.empty().select([*leaf.carried, *columns]), columns)

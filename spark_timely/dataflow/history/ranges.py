@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
+    import pyarrow.parquet as pq
 
 __all__ = ["EVERY_KEY", "KeyRange", "KeySet", "are_among", "distinct_hashes", "key_hashes"]
 
@@ -165,6 +166,40 @@ class KeySet:
             return rows
         mine = are_among(key_hashes(pa.Table.from_batches([rows]), self._by), self.hashes)
         return rows if mine.all() else rows.filter(pa.array(mine))
+
+    def may_be_in(self, file: pq.ParquetFile, groups: range) -> npt.NDArray[np.bool_]:
+        """Return which row groups of a file may have any of these keys, as far as their statistics say.
+
+        Notes
+        -----
+        Cost: a look into the footer. Of integers, dates and timestamps; of others all may.
+        """
+        may = np.ones(len(groups), np.bool_)
+        name, values = self._first, self._values
+        if name is None or values is None or not _is_ordered(values.type):
+            return may
+        metadata = file.metadata
+        place = next((i for i in range(metadata.num_columns) if metadata.schema.column(i).path == name), None)
+        if place is None or file.schema_arrow.field(name).type != values.type:
+            return may
+        known = np.sort(_as_integers(values.drop_null()))
+        for number, group in enumerate(groups):  # one turn per row group
+            found = metadata.row_group(group).column(place).statistics
+            if found is None or not found.has_min_max or (values.null_count and found.null_count != 0):
+                continue
+            low, high = np.searchsorted(known, found.min_raw, "left"), np.searchsorted(known, found.max_raw, "right")
+            may[number] = low < high
+        return may
+
+
+def _is_ordered(kind: pa.DataType) -> bool:
+    """Return whether the statistics of a column are integers in the order of its values."""
+    return pa.types.is_signed_integer(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)
+
+
+def _as_integers(values: pa.Array) -> npt.NDArray[np.int64]:
+    whole = values.cast(pa.int32()) if pa.types.is_date32(values.type) else values
+    return np.asarray(whole.cast(pa.int64()).to_numpy(), np.int64)
 
 
 def _distinct(column: pa.ChunkedArray) -> pa.Array | None:
