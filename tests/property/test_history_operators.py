@@ -24,7 +24,7 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.dataflow.aggregates import count, max_of, min_of, sum_of
-from spark_timely.dataflow.history import best
+from spark_timely.dataflow.history import best, contents
 from spark_timely.dataflow.history.asof import join_as_of
 from spark_timely.dataflow.history.base import HIDDEN, Changes, Held, HistoryOperator
 from spark_timely.dataflow.history.best import DELETED, Best
@@ -416,9 +416,23 @@ def test_operators_of_events(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COLLECTIONS)
-def test_operators_of_updates(name: str) -> None:
+def test_operators_of_updates(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(SEEDS):
+        monkeypatch.setattr(contents, "_TURNS", 1 + 63 * (seed % 2))
         check_collection(name, seed, of_updates=True)
+
+
+@pytest.mark.parametrize("name", ["latest", "top", "totals"])
+def test_rows_left_out_that_matter_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "_TURNS", 1)
+    found = contents.Boundaries._looked_at
+
+    def too_few(self: Any, counts: Any, keys: Any, changed: Any, sequences: Any, n: int) -> Any:
+        return found(self, counts, keys, changed, sequences, 0 if sequences else n)
+
+    monkeypatch.setattr(contents.Boundaries, "_looked_at", too_few)
+    with pytest.raises(AssertionError):
+        check_seeds(lambda seed: check_collection(name, seed, of_updates=True))
 
 
 def test_drop_duplicates_of_events() -> None:

@@ -129,10 +129,8 @@ class Best(HistoryOperator):
         """Return how the best rows change of what is there at each time, where rows may be taken away."""
         boundaries = Boundaries.of(changes, contents, self.by)
         places = self._places(boundaries.rows, boundaries.codes)
-        boundaries, kept = boundaries.narrowed([places], self.n)
-        places = places[kept]
         given: list[tuple[IntArray, pa.Table, IntArray]] = []
-        for at, rows, counts in boundaries.steps():  # one turn per time of the key that has most
+        for at, rows, counts in boundaries.steps([places], self.n):  # one turn per time of the key that has most
             order = np.lexsort((-places[rows], at))
             starts = run_starts_of(at[order])
             # Of more equal rows than are wanted, those say it all; their sum may still be beyond 64 bits.

@@ -6,8 +6,9 @@ often has times.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,9 @@ NEGATIVE = "correct the input: more is taken away there than was added"
 BEYOND = "correct the input: a row can be there 2^63 - 1 times at most"
 
 _MOST = (1 << 63) - 1
+
+# Times of a key that are gone through with one choice of rows, at least.
+_TURNS = 64
 
 
 def consolidated(times: IntArray, numbers: IntArray, diffs: IntArray, rows: pa.Table) -> Changes:
@@ -132,77 +136,82 @@ class Boundaries:
             place[:n][by_turn], of_update[by_turn], diffs[by_turn], key,
         )  # fmt: skip
 
-    def narrowed(self, places: Sequence[IntArray], n: int) -> tuple[Boundaries, IntArray]:
-        """Leave out rows that stay as they are and are not among the n best of these of their key.
-
-        They are never among the n best of all. A key with many rows that changes at many times would be looked at
-        whole at each of them otherwise.
+    def steps(self, orders: Sequence[IntArray] = (), n: int = 0) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
+        """Give the contents of keys after each of their times, turn by turn.
 
         Parameters
         ----------
-        places : sequence of ndarray of int64, shape (rows,)
-            Orders in which the greatest is the best; a row is left out if it is among the best in none.
+        orders : sequence of ndarray of int64, shape (rows,)
+            Where only the n best rows of a key are wanted, in any of some orders: places, of which the greatest is the
+            best. Rows that are surely not among them are left out.
         n : int
-
-        Returns
-        -------
-        Boundaries
-        rows : ndarray of int64, shape (m,)
-            Those that remain.
-        """
-        if not self.turns.any():
-            return self, np.arange(self.rows.num_rows)
-        remains: npt.NDArray[np.bool_] = np.zeros(self.rows.num_rows, np.bool_)
-        remains[self.changed] = True
-        stays = np.flatnonzero(~remains)
-        for each in places:  # one turn per order
-            order = stays[np.lexsort((-each[stays], self.codes[stays]))]
-            starts = run_starts_of(self.codes[order])
-            before = np.cumsum(self.base[order]) - self.base[order]
-            better = before - np.repeat(before[starts], np.diff(starts, append=order.shape[0]))
-            remains[order[np.asarray(better < n, np.bool_)]] = True
-        kept = np.flatnonzero(remains)
-        number = np.cumsum(remains) - 1
-        rows = self.rows.filter(pa.array(remains))
-        return replace(
-            self, rows=rows, codes=self.codes[kept], base=self.base[kept], changed=number[self.changed]
-        ), kept  # fmt: skip
-
-    def steps(self) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
-        """Give the contents of keys after each of their times, turn by turn.
 
         Yields
         ------
-        boundaries, rows, counts : ndarray of int64, shape (n,)
+        boundaries, rows, counts : ndarray of int64, shape (m,)
             Which time of which key, a row that is there then, and how often.
 
         Raises
         ------
         OperatorError
             If a row would be there less than 0 times, or more often than 64 bits can say.
+
+        Notes
+        -----
+        Cost: with orders, of t times of a key that has r rows O(r √t + t (√t + n)); without, O(r t).
         """
         counts = self.base.copy()
-        of_code = np.searchsorted(self.codes, np.arange(int(self.keys.max(initial=-1)) + 2))
         turn_of_update = self.turns[self.at]
         by_turn = np.argsort(self.turns, kind="stable")
         n_turns = int(self.turns.max(initial=-1)) + 1
         cuts = np.searchsorted(turn_of_update, np.arange(n_turns + 1))
         ends = np.searchsorted(self.turns[by_turn], np.arange(n_turns + 1))
-        for turn in range(n_turns):
-            mine = slice(cuts[turn], cuts[turn + 1])
-            np.add.at(counts, self.changed[mine], self.by[mine])
-            found = counts[self.changed[mine]]
-            wrong = np.asarray((found < 0) | (found > _MOST), np.bool_)
-            if wrong.any():
-                update = int(np.flatnonzero(wrong)[0]) + int(cuts[turn])
-                self._refuse(int(self.changed[update]), int(counts[self.changed[update]]), int(self.at[update]))
-            active = by_turn[ends[turn] : ends[turn + 1]]
-            low, high = of_code[self.keys[active]], of_code[self.keys[active] + 1]
-            n = high - low
-            rows = np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n) + np.repeat(low, n)
-            boundaries = np.repeat(active, n)
-            there = np.asarray(counts[rows] > 0, np.bool_)
-            yield boundaries[there], rows[there], counts[rows[there]].astype(np.int64)
+        # A key with many rows that changes at many times would be looked at whole at each of them: for some turns only
+        # rows are looked at that change in these, and the best of those that do not.
+        together = max(_TURNS, math.isqrt(n_turns))
+        sequences = [np.lexsort((-each, self.codes)) for each in orders] if n_turns > 1 else []
+        for first in range(0, n_turns, together):
+            last = min(first + together, n_turns)
+            keys = np.unique(self.keys[by_turn[ends[first] : ends[last]]])
+            kept = self._looked_at(counts, keys, np.unique(self.changed[cuts[first] : cuts[last]]), sequences, n)
+            of_code = np.searchsorted(self.codes[kept], np.arange(int(self.keys.max(initial=-1)) + 2))
+            for turn in range(first, last):
+                mine = slice(cuts[turn], cuts[turn + 1])
+                np.add.at(counts, self.changed[mine], self.by[mine])
+                found = counts[self.changed[mine]]
+                wrong = np.asarray((found < 0) | (found > _MOST), np.bool_)
+                if wrong.any():
+                    update = int(np.flatnonzero(wrong)[0]) + int(cuts[turn])
+                    self._refuse(int(self.changed[update]), int(counts[self.changed[update]]), int(self.at[update]))
+                active = by_turn[ends[turn] : ends[turn + 1]]
+                low, high = of_code[self.keys[active]], of_code[self.keys[active] + 1]
+                n_rows = high - low
+                places = np.arange(int(n_rows.sum())) - np.repeat(np.cumsum(n_rows) - n_rows, n_rows)
+                rows = kept[places + np.repeat(low, n_rows)]
+                boundaries = np.repeat(active, n_rows)
+                there = np.asarray(counts[rows] > 0, np.bool_)
+                yield boundaries[there], rows[there], counts[rows[there]].astype(np.int64)
+
+    def _looked_at(
+        self, counts: IntArray, keys: IntArray, changed: IntArray, sequences: Sequence[IntArray], n: int
+    ) -> IntArray:
+        """Return the rows of some keys that change, and of the others those that may be among the n best."""
+        mine: npt.NDArray[np.bool_] = np.zeros(int(self.codes.max(initial=-1)) + 1, np.bool_)
+        mine[keys] = True
+        if not sequences:
+            return np.flatnonzero(mine[self.codes])
+        changes: npt.NDArray[np.bool_] = np.zeros(self.codes.shape[0], np.bool_)
+        changes[changed] = True
+        remains = changes.copy()
+        for sequence in sequences:  # one turn per order
+            order = sequence[
+                mine[self.codes[sequence]] & ~changes[sequence] & np.asarray(counts[sequence] > 0, np.bool_)
+            ]
+            starts = run_starts_of(self.codes[order])
+            before = np.cumsum(counts[order]) - counts[order]
+            better = before - np.repeat(before[starts], np.diff(starts, append=order.shape[0]))
+            remains[order[np.asarray(better < n, np.bool_)]] = True
+        return np.flatnonzero(remains)
 
     def _refuse(self, row: int, count: int, boundary: int) -> None:
         key = key_text(self.rows.select(self.key), row)

@@ -235,10 +235,10 @@ class Totals(HistoryOperator):
         boundaries = Boundaries.of(changes, contents, self.by)
         wanted = {name: each for name, each in self.values.items() if each.kind in ("min", "max")}
         placed = {name: _places(boundaries.rows.column(each.column), each) for name, each in wanted.items()}
-        boundaries, kept = boundaries.narrowed([places for places, _ in placed.values()], 1)
-        placed = {name: (places[kept], by_place) for name, (places, by_place) in placed.items()}
         best = {name: np.full(boundaries.keys.shape[0], -1, np.int64) for name in wanted}
-        for at, rows, _ in boundaries.steps():  # one turn per time of the key that has most
+        for at, rows, _ in boundaries.steps(
+            [places for places, _ in placed.values()], 1
+        ):  # one turn per time of the key that has most
             for name, (places, _) in placed.items():
                 np.maximum.at(best[name], at, places[rows])
         # Boundaries are in the order of keys and times, as groups are.
