@@ -23,7 +23,10 @@ def _place(row: Row) -> tuple[Any, ...]:
 def said(
     rows: list[tuple[int, Row]], keeps: int, last: int, until: int
 ) -> tuple[dict[int, Counter[Row]], Counter[tuple[int, Row]]]:
-    """Return what is remembered after each time before `until`, deletions too; and what was set apart, when."""
+    """Return what a state has after each time before `until`, and what was set apart, when.
+
+    It has the newest row of each key, and deletions that are not forgotten, also where a newer row came.
+    """
 
     def forgotten(row: Row, time: int) -> bool:
         if row[1] is None:
@@ -31,6 +34,7 @@ def said(
         return bool(row[1] + keeps < time and row[1] + keeps < last)
 
     known: dict[Any, Row] = {}
+    believed: set[Row] = set()
     after: dict[int, Counter[Row]] = {}
     apart: Counter[tuple[int, Row]] = Counter()
     for time in range(until):
@@ -44,5 +48,8 @@ def said(
             elif row[0] not in known or _place(row) > _place(known[row[0]]):
                 known[row[0]] = row
         known = {k: row for k, row in known.items() if not (row[2] and forgotten(row, time))}
-        after[time] = Counter(known.values())
+        believed = {row for row in {*believed, *known.values()} if row[2] and not forgotten(row, time)}
+        # One that is never forgotten is there as long as nothing newer is.
+        stays = {row for row in believed if row[1] + keeps < last}
+        after[time] = Counter({*known.values(), *stays})
     return after, apart

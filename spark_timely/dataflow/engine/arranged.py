@@ -268,8 +268,8 @@ class Arrangements:
         def guarded() -> None:
             try:
                 call()
-            except FileNotFoundError as error:
-                _log.warning("the index of log %r could not be kept up: %s", look.path, error)
+            except FileNotFoundError as error:  # replaced since this was planned: the next step looks again
+                _log.info("the index of log %r is kept up by the next step: %s", look.path, error)
             except OSError as error:  # no permission, no space, a place without hard links
                 self._unwritable.add(look)
                 _log.warning("log %r gets no index, it is read instead: %s", look.path, error)

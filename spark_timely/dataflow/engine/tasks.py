@@ -488,9 +488,16 @@ def write_result(
         return TaskResult(error=OperatorError(msg, hint=error.hint, operator=output.name, lower=low, upper=high))
     diffs = np.asarray(table.column(DIFF).to_numpy(), np.int64) if updates else None
     messages = message_table(form, payload, times, output.stream, task.seq, diffs)
-    files = write_data_files(
-        output.storage, messages, times, stream=output.stream, seq=task.seq, domain=form.domain, job=output.job
-    )
+    # Rows of later times have files of their own: who reads these times would read them again and again meanwhile.
+    later = task.upper.beyond(times)
+    files = [
+        file
+        for chosen in ((~later, later) if later.any() else (~later,))
+        for file in write_data_files(
+            output.storage, messages if chosen.all() else messages.filter(pa.array(chosen)), times[chosen],
+            stream=output.stream, seq=task.seq, domain=form.domain, job=output.job,
+        )
+    ]  # fmt: skip
     if before is not None and before.apart is not None:
         files += _write_dead(task, output, before.apart)
     distinct = unique_times(times)[0]

@@ -7,9 +7,10 @@ deleted: it is not believed, and not lost either.
 
 Invariants
 ----------
-1. A row is set apart only if it is older, by more than `keeps`, than the time at which it comes, and nothing is known
+1. What is known of a key is the newest of the rows that its state has: deletions stay there until they end.
+2. A row is set apart only if it is older, by more than `keeps`, than the time at which it comes, and nothing is known
    of its key just before that time. So no row that was deleted ever comes back.
-2. As long as no such row comes, the result is that of `Best`, which remembers deletions for ever.
+3. As long as no such row comes, the result is that of `Best`, which remembers deletions for ever.
 """
 
 from __future__ import annotations
@@ -131,20 +132,15 @@ class LatestWithin(Best):
         place_of[order] = np.repeat(np.arange(n), np.diff(firsts, append=order.shape[0]))
         apart = old & ~known_before[place_of]
 
-        # What is believed changes: what was goes, with its end if that is to come, and what is now comes, with its own.
+        # What is believed now comes, a deletion with its end; what was goes, but for a deletion that ends by itself: to
+        # take back its end, an update of some time before that, would make files that reach over all these times.
         believed = known & of_range & (after != before)
-        goes = believed & known_before
-        diffs, at, which = [], [], []
-        for chosen, row, sign in ((goes, before, -1), (believed, after, 1)):
-            at.append(time[chosen])
-            which.append(row[chosen])
-            diffs.append(np.full(int(chosen.sum()), sign, np.int64))
-            ended = chosen & gone[row] & ending[row]
-            at.append(np.maximum(ends[row[ended]], time[ended]))
-            which.append(row[ended])
-            diffs.append(np.full(int(ended.sum()), -sign, np.int64))
-        taken = np.concatenate(which)
-        made = consolidated(np.concatenate(at), places[taken], np.concatenate(diffs), rows.take(pa.array(taken)))
+        goes = believed & known_before & ~(gone[before] & ending[before])
+        ended = believed & gone[after] & ending[after]
+        taken = np.concatenate([after[believed], before[goes], after[ended]])
+        at = np.concatenate([time[believed], time[goes], np.maximum(ends[after[ended]], time[ended])])
+        diffs = np.where(np.arange(taken.shape[0]) < np.count_nonzero(believed), 1, -1)
+        made = consolidated(at, places[taken], diffs, rows.take(pa.array(taken)))
         return replace(made, apart=np.flatnonzero(apart[n_held:]))
 
     def _said(self, rows: pa.Table) -> tuple[IntArray, BoolArray]:
