@@ -488,7 +488,7 @@ def write_result(
         return TaskResult(error=OperatorError(msg, hint=error.hint, operator=output.name, lower=low, upper=high))
     diffs = np.asarray(table.column(DIFF).to_numpy(), np.int64) if updates else None
     messages = message_table(form, payload, times, output.stream, task.seq, diffs)
-    # Rows of later times have files of their own: who reads these times would read them again and again meanwhile.
+    # Rows of later times have files of their own: until then readers would read them again and again.
     later = task.upper.beyond(times)
     files = [
         file
