@@ -21,7 +21,14 @@ import pyarrow as pa
 
 from spark_timely.dataflow.remembered import remembers
 from spark_timely.dataflow.views import View, leaves_of
-from spark_timely.errors import InvalidUsageError, LogMissingError, NotBeyondError, SchemaMismatchError, shown
+from spark_timely.errors import (
+    InvalidUsageError,
+    LogMissingError,
+    NotBeyondError,
+    OwnershipError,
+    SchemaMismatchError,
+    shown,
+)
 from spark_timely.log import Log
 from spark_timely.log.files.format import LogFormat
 from spark_timely.log.log import create_log, open_log
@@ -201,6 +208,14 @@ def _open_stream(log: Log, sink: Sink) -> None:
     least = log.domain.render_time(least_time(sink.view))
     try:
         log.open_stream(sink.stream, owner=sink.owner, at=least)
+    except OwnershipError as error:
+        if not sink.kept:
+            raise
+        raise OwnershipError(
+            error.message,
+            hint="capture into another log: in this one is what the same operator of the other dataflow remembers",
+            context=error.context,
+        ) from None
     except NotBeyondError as error:
         msg = f"could not start operator {sink.name!r}: {error.message}, and rows from {least!r} on would be lost"
         raise NotBeyondError(

@@ -216,6 +216,9 @@ class OutputNote:
         Messages that others have appended since the first step, or since a consent.
     consented : bool or None
         True from a consent until the next step: the inputs may be behind `upper`.
+    begins : tuple of times or None
+        Elements of the frontier at which the output begins, where its inputs had forgotten what is before: of events it
+        has none of before, and all that a collection holds then stands there.
     """
 
     inputs: Mapping[str, InputNote] = field(default_factory=dict)
@@ -227,6 +230,7 @@ class OutputNote:
     upper: tuple[tuple[int, ...], ...] | None = None
     others: int = 0
     consented: bool | None = None
+    begins: tuple[tuple[int, ...], ...] | None = None
 
     def consent(self, upper: tuple[tuple[int, ...], ...], found: Mapping[str, InputNote] | None = None, /) -> str:
         """Return what `replaces` names to continue from this state of the output with its inputs as they were found.
@@ -466,12 +470,13 @@ def _output(facts: object) -> OutputNote | None:
     failures = [OutputFailure(**failure) for failure in cast("list[dict[str, str]]", values.pop("failures", ()))]
     dropped = tuple(cast("list[str]", values.pop("dropped", ())))
     inputs = {path: _input(each) for path, each in cast("dict[str, dict[str, object]]", values.pop("inputs")).items()}
-    upper = cast("list[list[int]] | None", values.pop("upper", None))
+    upper, begins = (cast("list[list[int]] | None", values.pop(name, None)) for name in ("upper", "begins"))
     return OutputNote(
         inputs,
         failures=tuple(failures),
         dropped=dropped,
         upper=None if upper is None else tuple(tuple(element) for element in upper),
+        begins=None if begins is None else tuple(tuple(element) for element in begins),
         **values,  # type: ignore[arg-type]
     )
 

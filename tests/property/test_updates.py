@@ -20,16 +20,18 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_timely.dataflow import views
+from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.delays import ceil_to, plus
 from spark_timely.dataflow.engine import steps, tasks
 from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.stream import Scope, Stream
-from spark_timely.errors import TimelyError
+from spark_timely.errors import SinceViolationError, TimelyError
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of
 from spark_timely.testing import ManualClock
+from spark_timely.time.antichain import Antichain
 from tests.property.test_dataflow import KilledError, copies, killed_at, runner
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
@@ -337,6 +339,8 @@ def dropped(patch: pytest.MonkeyPatch) -> None:
 def as_they_came(patch: pytest.MonkeyPatch) -> None:
     """What an output begins with stands before it begins."""
     patch.setattr(steps, "replace", lambda piece, **_: piece)
+    # Read as of since, which is said next, they stand there all the same.
+    patch.setattr(steps.Engine, "_forget_before", lambda *_: None)
 
 
 def counted_once(patch: pytest.MonkeyPatch) -> None:
@@ -387,6 +391,23 @@ def begins_where_inputs_have_forgotten(folder: Path) -> None:
         assert row["_time"] >= 5
         found[row["k"]] += row["_diff"]
     assert found == wanted
+    assert open_log(folder / "out").since() == Antichain.of(5)
+    # It was not said before a crash: the next run says it.
+    plain = create_log(folder / "plain", pa.schema([("k", pa.string())]), minimum=(0,))
+    plain.writer(owner="test").append(pa.table({"_time": [3, 6], "k": ["a", "b"]}), advance_to=7)
+    plain.allow_compaction(5)
+    for said in (False, True):
+        with pytest.MonkeyPatch.context() as patch:
+            if not said:
+                patch.setattr(steps.Engine, "_forget_before", lambda *_: None)
+            scope = Scope("copy")
+            scope.replay(plain).filter("k <> 'c'").capture(str(folder / "copy"))
+            Engine("copy", scope.sinks, scope.storage, files_of=catalog_of).advance(runner(scope.storage))
+        assert open_log(folder / "copy").since() == Antichain.of(5 if said else 0)
+        scope = Scope("count")
+        scope.replay(folder / "copy").aggregate(over="history", n=count()).capture(str(folder / "count"))
+        with pytest.raises(SinceViolationError, match=r"found since=\[5\] in log '.*copy'"):
+            Engine("count", scope.sinks, scope.storage, files_of=catalog_of).advance(runner(scope.storage))
 
 
 def test_an_output_begins_where_all_inputs_are(tmp_path: Path) -> None:

@@ -276,7 +276,9 @@ class Outputs:
         """
         log = self._logs[sink.path]
         plan = self._plans[sink]
-        note = _with_plan(replace(note, dropped=newest_note(log, sink).dropped, upper=upper.elements), plan)
+        newest = newest_note(log, sink)
+        begins = newest.begins if note.begins is None else note.begins
+        note = _with_plan(replace(note, dropped=newest.dropped, begins=begins, upper=upper.elements), plan)
         plans = (plan.fingerprint,)
         try:
             after = _append(log, sink, state, note, "", files=files, upper=upper, plans=plans)

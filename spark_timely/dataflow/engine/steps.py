@@ -45,7 +45,7 @@ from spark_timely.dataflow.engine.outputs import Outputs, note_of, passes
 from spark_timely.dataflow.engine.tasks import Before, OutputPlan, Task, TaskResult
 from spark_timely.dataflow.engine.tracking import Tracking
 from spark_timely.dataflow.logs import Sink, open_logs
-from spark_timely.dataflow.remembered import Look, looks_of, remembers
+from spark_timely.dataflow.remembered import Look, looks_of, remembers, told_by_contents
 from spark_timely.dataflow.views import Replay, leaves_of
 from spark_timely.errors import DataLossError, LogMissingError, RolledBackError, SinceViolationError, TimelyError
 from spark_timely.log import Log
@@ -120,12 +120,16 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A step of a job: the range [lower, upper) of an output, `ahead` steps after the output's newest commit."""
+    """A step of a job: the range [lower, upper) of an output, `ahead` steps after the output's newest commit.
+
+    With `begins` the first, of an output whose inputs have forgotten what is before that.
+    """
 
     sink: Sink
     ahead: int
     lower: Antichain
     upper: Antichain
+    begins: Antichain | None = None
 
 
 def steps_after(together: int, n_steps: int, took_s: float, *, within_s: float) -> int:
@@ -249,6 +253,7 @@ class Engine:
         self._looks = {sink: looks_of(sink.view, self._own.get(sink)) for sink in sinks}
         self._retain = retain
         self._retained: dict[str, Retained] = {}
+        self._forgotten: set[Sink] = set()
         self._unretained: set[str] = set()
         self._now = now
         # Spark plans and runs each range of DataFrames by itself.
@@ -388,7 +393,7 @@ class Engine:
         for sink, state in self._states.items():  # one turn per output and way from a log
             for leaf, delays in paths_of(sink.view):
                 log, at = self._logs[leaf.path], _before(leaf, delays, state.frontier)
-                mine = needed_from(log.kind, at, leaf.domain.minimum)
+                mine = _needed(sink, leaf, at)
                 if not may_read(log.since(), mine):
                     if self._beginning(sink, state) is None:
                         continue  # it is refused for good (`_check_since`): to keep the log for it would be for nothing
@@ -397,7 +402,7 @@ class Engine:
                 needed[leaf.path] = mine.meet(needed[leaf.path]) if leaf.path in needed else mine
             own = self._own.get(sink)
             if own is not None:
-                mine = _state_needs(sink, own, state.frontier)
+                mine = _state_needs(sink, own, state)
                 needed[own.path] = mine.meet(needed[own.path]) if own.path in needed else mine
         owner = f"dataflow {self.name}"
         for path, antichain in needed.items():  # one turn per input
@@ -460,6 +465,8 @@ class Engine:
         """
         broken = self._refreshed({sink.path: None for sink in self._sinks})
         self._states = self._outputs.states(broken)
+        for sink, state in self._states.items():  # one turn per output
+            self._forget_before(sink, state)
         broken = self._refreshed(inputs)
         frontiers = {path: self._logs[path].frontier() for path in self._inputs if path not in broken}
         uppers = {sink: state.frontier for sink, state in self._states.items()}
@@ -551,7 +558,10 @@ class Engine:
                 self._outputs.fail(sink, state, failed)
                 continue
             told, n_dead = self._told(mine), sum(file.n_rows for file in files if file.event == "dead")
-            after = self._append(sink, state, files, step.upper, OutputNote(inputs[sink], told))
+            begins = None if step.begins is None else step.begins.elements
+            after = self._append(sink, state, files, step.upper, OutputNote(inputs[sink], told, begins=begins))
+            if after is not None and begins is not None:
+                self._forget_before(sink, after)
             if after is not None and n_dead:
                 _log.warning(
                     "output %r set %d rows apart, which came too late: they are dead letters of log %r",
@@ -578,6 +588,21 @@ class Engine:
         else:
             self._together = 1  # what was thrown away was computed for nothing
         return done
+
+    def _forget_before(self, sink: Sink, state: StreamState) -> None:
+        """Say of an output that begins later that it cannot be read as of a time before that: nothing is there.
+
+        A look for outputs whose beginning was committed, and this not. What is retained stays readable, and empty.
+        """
+        log, begins = self._logs[sink.path], note_of(state, sink).begins
+        if not begins or sink in self._forgotten:
+            return
+        self._forgotten.add(sink)
+        try:
+            if len(log.streams()) == 1 and not may_read(Antichain.from_times(begins), log.since()):
+                log.allow_compaction([list(time) for time in begins], by=f"dataflow {self.name}")
+        except TimelyError as error:
+            _log.warning("output %r begins at %s, which its log does not say: %s", sink.name, begins, error)
 
     def _index_own(self, sink: Sink, state: StreamState, run_tasks: RunTasks) -> None:
         """Have the index of what an output remembers extended, after a large step: the next would read all of it."""
@@ -645,11 +670,13 @@ class Engine:
                                 by_key=sink in self._own,
                                 before=self._before(sink, lower, end, run_tasks),
                             )
-                        steps.append(_Planned(sink, ahead, lower, end))
+                        steps.append(_Planned(sink, ahead, lower, end, begins))
                         outputs.append(self._output_plan(plans, sink, job))
                         tasks += [replace(piece, moved_to=begins.elements[0]) for piece in whole]
                         continue
-                    self._check_since(sink, lower)
+                    if note_of(state, sink).upper is None:
+                        check_whole([sink], self._logs)
+                    self._check_since(sink, state, lower)
                     self._check_alone(sink)
                     end, size, pieces = cut_range(
                         sink.view,
@@ -701,18 +728,21 @@ class Engine:
         if note_of(state, sink).upper is not None or state.frontier != domain.minimum_frontier or domain.arity > 1:
             return None
         begins: list[Antichain] = []
+        exact = told_by_contents(sink.view)
         for leaf, delays in paths_of(sink.view):  # one turn per way from a log
             ((since,),) = self._logs[leaf.path].since().elements
             if since == leaf.domain.minimum[0]:
                 continue
-            at: IntArray = np.array([[since if leaf.updates else since - 1]], np.int64)
+            # The last time of which anything is forgotten; of updates what they add up to at since is known.
+            lost = since if leaf.updates and leaf not in exact else since - 1
+            at: IntArray = np.array([[lost]], np.int64)
             goes = True
             for delay in delays:
                 at, fits = delay.forward(at)
                 goes = goes and bool(fits[0])
             if goes:
                 time = int(at[0, 0])
-                begins.append(Antichain.of(time) if leaf.updates else domain.successors(time))
+                begins.append(Antichain.of(time) if sink.view.updates else domain.successors(time))
         # The last of them: the end of all times is after any.
         return max(begins, key=lambda each: each.elements or ((1 << 64,),), default=None)
 
@@ -738,15 +768,15 @@ class Engine:
         at = sink.view.domain.render_frontier(begins)
         _log.warning("output %r begins at %s: its inputs have forgotten what is before since=%s", sink.name, at, said)
 
-    def _check_since(self, sink: Sink, lower: Antichain) -> None:
+    def _check_since(self, sink: Sink, state: StreamState, lower: Antichain) -> None:
         """Refuse a step that needs what an input, or its own state, has forgotten: rows would be missed or be wrong."""
         needs: list[tuple[Replay, Antichain, Antichain]] = []
         for leaf, delays in paths_of(sink.view):  # one turn per way from a log
             at = _before(leaf, delays, lower)
-            needs.append((leaf, at, needed_from(leaf.log_kind, at, leaf.domain.minimum)))
+            needs.append((leaf, at, _needed(sink, leaf, at)))
         own = self._own.get(sink)
         if own is not None:
-            needs.append((own, lower, _state_needs(sink, own, lower)))
+            needs.append((own, lower, _state_needs(sink, own, state)))
         for leaf, at, needed in needs:
             log = self._logs[leaf.path]
             if not may_read(log.since(), needed):
@@ -851,7 +881,9 @@ def _first_end(sink: Sink, begins: Antichain) -> Antichain:
 
 
 def check_whole(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
-    """Refuse outputs that have not begun, of operators over all history whose inputs have not all of it any more.
+    """Refuse outputs that have not begun, need all events from the beginning on, and whose inputs have not all of them.
+
+    Those are what operators over all history remember, and collections that are made of events.
 
     Parameters
     ----------
@@ -864,31 +896,67 @@ def check_whole(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
     SinceViolationError
     """
     for sink in sinks:  # one turn per output
-        view, state = remembers(sink.view), logs[sink.path].stream(sink.stream)
-        begun = state is not None and state.frontier != sink.view.domain.minimum_frontier
-        if view is None or begun or view.operator.looks_back is not None:
+        view = remembers(sink.view)
+        needs_all = sink.view.updates if view is None else view.operator.looks_back is None
+        if not needs_all or _has_begun(sink, logs):
             continue
-        for leaf, _ in paths_of(sink.view):  # one turn per way from a log
-            log = logs[leaf.path]
-            if leaf.updates or log.since() == leaf.domain.minimum_frontier:
-                continue
-            since = leaf.domain.render_frontier(log.since())
-            msg = (
-                f"could not begin operator {view.name!r}: found since={since} in log {leaf.path!r}, of which it needs "
-                "all messages from the beginning on"
-            )
-            raise SinceViolationError(
-                msg,
-                hint="begin from a log that has not forgotten, or from a collection, which forgets times and keeps "
-                "contents",
-                as_of=leaf.domain.render_frontier(leaf.domain.minimum_frontier),
-                since=since,
-                context={"path": leaf.path, "operator": view.name},
-            )
+        found = _with_gap(sink, {other.path: other for other in sinks}, logs)
+        if found is None:
+            continue
+        leaf, begins = found
+        name = sink.view.name if view is None else view.name
+        least, since = (leaf.domain.render_frontier(each) for each in (leaf.domain.minimum_frontier, begins))
+        msg = (
+            f"could not begin operator {name!r}: found since={since} in log {leaf.path!r}, of which it needs all "
+            "messages from the beginning on"
+        )
+        raise SinceViolationError(
+            msg,
+            hint="begin from a log that has not forgotten, or from a collection, which forgets times, not contents",
+            as_of=least,
+            since=since,
+            context={"path": leaf.path, "operator": name},
+        )
 
 
-def _state_needs(sink: Sink, own: Replay, frontier: Antichain) -> Antichain:
+def _has_begun(sink: Sink, logs: Mapping[str, Log]) -> bool:
+    state = logs[sink.path].stream(sink.stream)
+    return state is not None and state.frontier != sink.view.domain.minimum_frontier
+
+
+def _with_gap(sink: Sink, written: Mapping[str, Sink], logs: Mapping[str, Log]) -> tuple[Replay, Antichain] | None:
+    """Return a log of events below an output that has not all of them, and from when on it has; None if there is none.
+
+    A log that a dataflow wrote, or will write, from one that had forgotten has them no more than that one.
+    """
+    for leaf, _ in paths_of(sink.view):  # one turn per way from a log
+        if leaf.updates:
+            continue
+        log = logs[leaf.path]
+        since = log.since()
+        for state in log.streams().values():  # one turn per stream
+            note = state.note.output
+            if note is not None and note.begins is not None:
+                since = since.join(Antichain.from_times(note.begins, leaf.domain.arity))
+        if since != leaf.domain.minimum_frontier:
+            return leaf, since
+        own = written.get(leaf.path)
+        found = None if own is None or _has_begun(own, logs) else _with_gap(own, written, logs)
+        if found is not None:
+            return found
+    return None
+
+
+def _needed(sink: Sink, leaf: Replay, at: Antichain) -> Antichain:
+    """Return what an output needs of a log of which it has used what is before a frontier."""
+    if leaf in told_by_contents(sink.view):
+        return at
+    return needed_from(leaf.log_kind, at, leaf.domain.minimum)
+
+
+def _state_needs(sink: Sink, own: Replay, state: StreamState) -> Antichain:
     """Return what the state of an operator over all history needs to be read as of its frontier."""
+    frontier = state.frontier
     if own.updates:
         return needed_from("collection", frontier, own.domain.minimum)
     view = remembers(sink.view)
@@ -896,7 +964,9 @@ def _state_needs(sink: Sink, own: Replay, frontier: Antichain) -> Antichain:
     if back is None or not frontier.elements:
         return frontier if not frontier.elements else own.domain.minimum_frontier
     ((time,),) = frontier.elements
-    return Antichain.of(max(time - back, own.domain.minimum[0]))
+    needed = Antichain.of(max(time - back, own.domain.minimum[0]))
+    begins = note_of(state, sink).begins
+    return needed if begins is None else needed.join(Antichain.from_times(begins, 1))
 
 
 def _own(sink: Sink) -> Replay:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.delays import ceil_to
-from spark_timely.dataflow.engine.steps import Engine
+from spark_timely.dataflow.engine.steps import Engine, check_whole
+from spark_timely.dataflow.logs import open_logs
 from spark_timely.dataflow.stream import Scope
 from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.errors import SinceViolationError, StorageError
@@ -165,3 +167,88 @@ def test_input_that_cannot_be_written_is_read_all_the_same(
         engine.advance(runner(scope.storage))
     assert open_log(str(tmp_path / "out")).messages().num_rows == 90
     assert caplog.text.count("does not retain log") == 1
+
+
+def forgotten(folder: Path, since: int = 5) -> Log:
+    log = create_log(str(folder / "in"), SCHEMA, minimum=(0,))
+    log.writer(owner="me").append(pa.table({"_time": [*range(10)], "n": [*range(10)]}), advance_to=10)
+    log.allow_compaction(since)
+    return log
+
+
+def run_to_end(scope: Scope) -> None:
+    Engine(scope.name, scope.sinks, scope.storage, files_of=catalog_of).advance(runner(scope.storage))
+
+
+@pytest.mark.parametrize("how", ["reduce", "updates", "spool", "spool of spool", "total"])
+def test_what_needs_all_events_is_refused_over_any_way(how: str, tmp_path: Path) -> None:
+    scope = Scope("flow")
+    rows = scope.replay(forgotten(tmp_path))
+    if how == "reduce":
+        rows.reduce(lambda _, each: pa.table({"rows": [each.num_rows]}), by=()).capture(str(tmp_path / "out"))
+    elif how == "updates":
+        rows.as_updates().capture(str(tmp_path / "out"))
+    else:
+        spools = {"spool": 1, "spool of spool": 2}.get(how, 0)
+        for number in range(spools):
+            rows = rows.filter("n >= 0").spool(str(tmp_path / f"spool{number}"))
+        rows.aggregate(over="history", m=count()).capture(str(tmp_path / "out"))
+    with pytest.raises(SinceViolationError, match=r"found since=\[5\] in log .* of which it needs all messages"):
+        check_whole(scope.sinks, open_logs(scope.sinks, scope.storage))
+    with pytest.raises(SinceViolationError, match=r"found since=\[5\] in log .* of which it needs all messages"):
+        run_to_end(scope)
+    assert open_log(str(tmp_path / "out")).messages().num_rows == 0
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("retained", [False, True])
+def test_a_join_begins_where_its_dimension_is_known(strict: bool, retained: bool, tmp_path: Path) -> None:
+    facts = create_log(str(tmp_path / "facts"), SCHEMA, minimum=(0,))
+    facts_writer = facts.writer(owner="me")
+    facts_writer.append(pa.table({"_time": [*range(10)], "n": [1] * 10}), advance_to=10)
+    schema = pa.schema([("n", pa.int64()), ("rate", pa.int64())])
+    rates = create_log(str(tmp_path / "rates"), schema, minimum=(0,), kind="collection")
+    writer = rates.writer(owner="me")
+    for time in range(12):
+        old = {"_time": [time] * 2, "_diff": [1, -1], "n": [1, 1], "rate": [time, time - 1]}
+        writer.append(pa.table(old).slice(0, 1 + (time > 0)), advance_to=time + 1)
+    rates.allow_compaction(5)
+    rates.compact(logical=True)
+    scope = Scope("flow")
+    scope.replay(facts).join(scope.replay(rates), on="n", as_of=True, strict=strict).capture(str(tmp_path / "out"))
+
+    clock = ManualClock()
+
+    def retain(log: Log, consumer: str) -> RetainedPosition:
+        return RetainedPosition(lambda: open_log(log.path), consumer, parse_duration("7 days"), now=clock)
+
+    engine = Engine("flow", scope.sinks, scope.storage, files_of=catalog_of, retain=retain if retained else None)
+    engine.advance(runner(scope.storage))
+    out = open_log(str(tmp_path / "out"))
+    first = 6 if strict else 5
+    found = sorted((row["_time"], row["rate"]) for row in out.messages().to_pylist())
+    assert found == [(time, time - strict) for time in range(first, 10)]
+    assert out.since() == Antichain.of(first)
+    # It retains what it needs, and no more; it says so each minute.
+    clock.advance(61)
+    engine.advance(runner(scope.storage))
+    rates.refresh()
+    assert rates.allow_compaction(12) == Antichain.of((10 if not strict else 9) if retained else 11)
+    if retained:
+        facts_writer.append(pa.table({"_time": [10, 11], "n": [1, 1]}), advance_to=12)
+        engine.advance(runner(scope.storage))
+        assert open_log(str(tmp_path / "out")).messages().num_rows == 12 - first
+
+
+def test_duplicates_within_are_dropped_from_where_the_input_begins(tmp_path: Path) -> None:
+    scope = Scope("flow")
+    scope.replay(forgotten(tmp_path)).select(k=pc.scalar(1)).drop_duplicates("k", within=3).capture(
+        str(tmp_path / "out")
+    )
+    run_to_end(scope)
+    out = open_log(str(tmp_path / "out"))
+    assert sorted(out.messages()["_time"].to_pylist()) == [5, 8]
+    assert out.since() == Antichain.of(5)
+    open_log(str(tmp_path / "in")).writer(owner="me").append(pa.table({"_time": [11], "n": [1]}), advance_to=12)
+    run_to_end(scope)
+    assert sorted(open_log(str(tmp_path / "out")).messages()["_time"].to_pylist()) == [5, 8, 11]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_timely.dataflow.aggregates import count
+from spark_timely.dataflow.aggregates import count, sum_of
 from spark_timely.dataflow.engine import outputs as dataflow_outputs
 from spark_timely.dataflow.engine.explain import explain, outputs
 from spark_timely.dataflow.engine.outputs import check_plans, newest_note
@@ -431,3 +431,16 @@ def test_a_collection_is_not_taken_over_by_another_plan(log: Log, tmp_path: Path
     assert "take back what was never added" in str(found.value.hint)
     with pytest.raises(InvalidUsageError, match="for a collection"):
         flow("n >= 15", replaces=plan_of(first))
+
+
+def test_what_another_dataflow_remembers_there_is_named(log: Log, tmp_path: Path) -> None:
+    def flow(name: str, stream: str) -> Scope:
+        scope = Scope(name)
+        found = scope.replay(log).aggregate(over="history", m=count(), n=sum_of("n")).select("m")
+        found.capture(str(tmp_path / "out"), stream=stream)
+        return scope
+
+    engine(flow("one", "a"))
+    with pytest.raises(OwnershipError, match="flow one") as found:
+        engine(flow("two", "b"))
+    assert "what the same operator of the other dataflow remembers" in str(found.value.hint)
