@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spark_timely import errors as errors
+    from spark_timely.dataflow.aggregates import avg_of as avg
     from spark_timely.dataflow.aggregates import count as count
     from spark_timely.dataflow.aggregates import max_of as max
     from spark_timely.dataflow.aggregates import min_of as min
@@ -66,6 +67,7 @@ _EXPORTS: dict[str, str] = {
     "DataflowQuery": "spark_timely.spark.dataflow",
     "DriverReplay": "spark_timely.spark.replay",
     "Log": "spark_timely.log.log",
+    "avg": "spark_timely.dataflow.aggregates:avg_of",
     "batch_frame": "spark_timely.spark.batch_frame",
     "batch_frontier": "spark_timely.spark.base.source_frontier",
     "capture": "spark_timely.spark.capture.foreach_batch",
@@ -102,6 +104,7 @@ __all__ = [
     "DataflowQuery",
     "DriverReplay",
     "Log",
+    "avg",
     "batch_frame",
     "batch_frontier",
     "capture",

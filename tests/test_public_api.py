@@ -24,6 +24,7 @@ PUBLIC = [
     "DataflowQuery",
     "DriverReplay",
     "Log",
+    "avg",
     "batch_frame",
     "batch_frontier",
     "capture",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Aggregation",
     "aggregate_rows",
+    "avg_of",
     "check_rows",
     "count",
     "from_halves",
@@ -48,13 +49,17 @@ _INT64_MAX = (1 << 63) - 1
 _HALF = np.int64((1 << 32) - 1)
 
 
+# What Spark adds to a decimal's digits: of a sum, and of an average, also behind the point.
+_SUM_DIGITS, _AVG_DIGITS, _MOST_DIGITS = 10, 4, 38
+
+
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """One value per group. Made by `count`, `sum_of`, `min_of` and `max_of`.
+    """One value per group. Made by `count`, `sum_of`, `avg_of`, `min_of` and `max_of`.
 
     Attributes
     ----------
-    kind : {"count", "sum", "min", "max"}
+    kind : {"count", "sum", "avg", "min", "max"}
     column : str or None
         None counts rows.
     """
@@ -62,13 +67,27 @@ class Aggregation:
     kind: str
     column: str | None = None
 
-    def field(self, name: str, schema: pa.Schema) -> pa.Field:
+    def field(self, name: str, schema: pa.Schema, *, over: str = "time") -> pa.Field:
         """Return the column that it gives under a name; refuses types that it is not defined for.
+
+        Parameters
+        ----------
+        name : str
+        schema : pyarrow.Schema
+            Of the rows.
+        over : {"time", "history"}
+            Averages, decimals and bytes are of all history alone.
 
         Raises
         ------
         SchemaMismatchError
             If there is no such column, or one of another type.
+
+        Examples
+        --------
+        >>> rows = pa.schema([("euro", pa.decimal128(9, 2))])
+        >>> avg_of("euro").field("e", rows, over="history").type
+        Decimal128Type(decimal128(13, 6))
         """
         if self.column is None:
             return pa.field(name, pa.int64(), nullable=False)
@@ -78,19 +97,46 @@ class Aggregation:
         found = schema.field(self.column)
         if self.kind == "count":
             return pa.field(name, pa.int64(), nullable=False)
-        is_number = pa.types.is_signed_integer(found.type) or pa.types.is_floating(found.type)
-        if self.kind == "sum" and is_number:
-            wide = pa.int64() if pa.types.is_integer(found.type) else pa.float64()
-            return pa.field(name, wide, nullable=found.nullable)
-        ordered = (pa.types.is_string, pa.types.is_date, pa.types.is_timestamp, pa.types.is_boolean)
-        if self.kind != "sum" and (is_number or any(test(found.type) for test in ordered)):
-            return found.with_name(name)
-        msg = f"could not aggregate {name!r}: found {self.kind} of column {self.column!r} of type={found.type}"
-        raise SchemaMismatchError(
-            msg,
-            hint="sum integers or floats; take min and max of these, or of texts, dates, timestamps and booleans",
-            context={"column": self.column},
-        )
+        type_ = self._type(found.type) if over == "history" or _is_of_a_time(self.kind, found.type) else None
+        if type_ is not None:
+            return pa.field(name, type_, nullable=found.nullable)
+        what = f"{self.kind} of column {self.column!r} of type={found.type}"
+        msg = f"could not aggregate {name!r}: found {what}"
+        if over != "history" and self._type(found.type) is not None:
+            msg = f"{msg} of each time"
+            raise SchemaMismatchError(
+                msg,
+                hint="add over='history': averages, decimals and bytes are aggregated over all history alone; of each "
+                "time give sum and count of integers or floats",
+                context={"column": self.column},
+            )
+        hint = "sum integers, floats or decimals; take min and max of these, or of texts, bytes, dates, timestamps and "
+        if over != "history":
+            hint = "sum integers or floats; take min and max of these, or of texts, dates, timestamps and "
+        raise SchemaMismatchError(msg, hint=hint + "booleans", context={"column": self.column})
+
+    def _type(self, of: pa.DataType) -> pa.DataType | None:
+        """Return the type of sum, average, least or greatest value; None where there is none."""
+        if self.kind in ("min", "max"):
+            ordered = (pa.types.is_string, pa.types.is_date, pa.types.is_timestamp, pa.types.is_boolean)
+            more = (pa.types.is_decimal, pa.types.is_binary)
+            return of if _is_number(of) or any(test(of) for test in (*ordered, *more)) else None
+        if pa.types.is_decimal(of):
+            behind = _AVG_DIGITS if self.kind == "avg" else 0
+            digits = min(of.precision + (behind or _SUM_DIGITS), _MOST_DIGITS)
+            return pa.decimal128(digits, min(of.scale + behind, _MOST_DIGITS))
+        if not _is_number(of):
+            return None
+        return pa.int64() if self.kind == "sum" and pa.types.is_integer(of) else pa.float64()
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_signed_integer(type_) or pa.types.is_floating(type_))
+
+
+def _is_of_a_time(kind: str, type_: pa.DataType) -> bool:
+    """Whether an aggregate of one time is defined."""
+    return kind != "avg" and not pa.types.is_decimal(type_) and not pa.types.is_binary(type_)
 
 
 def count(column: str | None = None, /) -> Aggregation:
@@ -107,8 +153,8 @@ def count(column: str | None = None, /) -> Aggregation:
 def sum_of(column: str, /) -> Aggregation:
     """Return the aggregation that sums a column; null where all its values are.
 
-    Integers are summed exactly in 64 bits, and refused beyond. Floats give the exact sum, rounded once to a
-    double: the same whatever the order of the rows.
+    Integers are summed exactly in 64 bits, and refused beyond; over all history decimals too, with ten more digits, 38
+    at most. Floats give the exact sum, rounded once to a double: the same whatever the order of the rows.
 
     Examples
     --------
@@ -116,6 +162,20 @@ def sum_of(column: str, /) -> Aggregation:
     Aggregation(kind='sum', column='delay')
     """
     return Aggregation("sum", _column(column))
+
+
+def avg_of(column: str, /) -> Aggregation:
+    """Return the aggregation that averages a column over all history; null where all its values are.
+
+    The exact sum, divided by how many values are not null, and rounded once. Of integers and floats it is a double. Of
+    decimals it has four more places behind the point, as Spark has it, and a half is rounded away from zero.
+
+    Examples
+    --------
+    >>> avg_of("delay")
+    Aggregation(kind='avg', column='delay')
+    """
+    return Aggregation("avg", _column(column))
 
 
 def min_of(column: str, /) -> Aggregation:

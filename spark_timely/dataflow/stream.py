@@ -874,7 +874,10 @@ class Stream:
 
         Notes
         -----
-        Over all history sums are of integers: one of floats that is rounded each time depends on the cut.
+        Averages, decimals and bytes are aggregated over all history alone. There too sums are exact, and rounded once,
+        whatever the cut: what is rounded is shown, and what is exact is kept beside it. Of a collection floats are not
+        summed. A sum of integers has 64 bits, one of decimals ten digits more than the column, 38 at most; an average
+        of decimals has four more places behind the point. What does not fit stops the dataflow, and names the key.
 
         Examples
         --------
@@ -895,9 +898,9 @@ class Stream:
         for column, value in values.items():
             if not isinstance(value, Aggregation):
                 msg = f"could not add operator {name!r}: found {column}={shown(value)}"
-                raise InvalidUsageError(msg, hint="give count(), sum, min or max of a column")
+                raise InvalidUsageError(msg, hint="give count(), sum, avg, min or max of a column")
             try:
-                fields.append(value.field(column, self.schema))
+                fields.append(value.field(column, self.schema, over=over))
             except SchemaMismatchError as error:
                 msg = f"could not add operator {name!r}: {error.message}"
                 raise SchemaMismatchError(msg, hint=error.hint, context=error.context) from error

@@ -7,12 +7,14 @@ compared at every time up to their upper, and nothing is beyond it.
 from __future__ import annotations
 
 import datetime as dt
+import math
 import os
 import random
 import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,12 +25,14 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
-from spark_timely.dataflow.aggregates import count, max_of, min_of, sum_of
+from spark_timely.dataflow.aggregates import avg_of, count, max_of, min_of, sum_of
 from spark_timely.dataflow.engine import arranged, shuffle, tasks
 from spark_timely.dataflow.engine.arranged import Indexing
 from spark_timely.dataflow.engine.steps import Engine
+from spark_timely.dataflow.exact_sum import BITS, digits_of
 from spark_timely.dataflow.history import best, ranges, totals
 from spark_timely.dataflow.history.base import Changes, Held
+from spark_timely.dataflow.history.exact import sums_as_bytes
 from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.errors import DataLossError, OperatorError, StorageError, TimelyError
 from spark_timely.log.log import create_log, open_log
@@ -40,6 +44,7 @@ from spark_timely.trace.mapped import mapped_run
 from spark_timely.trace.run import merge_pieces, write_run
 from spark_timely.trace.spine import RunFile, Spine
 from tests.oracles.tombstones_model import said
+from tests.oracles.totals_model import average, decimal_average, decimal_sum, float_average, float_sum
 from tests.property.test_dataflow import KilledError, killed_at, runner
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("op", pa.string())])
@@ -127,6 +132,62 @@ def joined(facts: Updates, dimension: Updates, until: int, *, how: str, strict: 
     return found
 
 
+def averaged(contents: Contents) -> Contents:
+    return Counter({(k, average([n for _, n, _ in rows])): 1 for k, rows in by_key(contents).items()})
+
+
+# What the number of a row stands for, where decimals, bytes or floats are summed.
+PRICES = {None: None, 0: Decimal("-0.01"), 1: Decimal("0.03"), 2: Decimal("9999999.99"), 5: Decimal("-1234567.89")}
+FLOATS = {None: None, 0: 0.1, 1: 1e16, 2: 1.0, 5: -1e16}
+PRICED = pa.schema([("k", pa.string()), ("d", pa.decimal128(9, 2)), ("b", pa.binary())])
+
+
+def priced(rows: pa.Table) -> pa.Table:
+    numbers = rows["n"].to_pylist()
+    texts = [None if op is None else op.encode() for op in rows["op"].to_pylist()]
+    return pa.table([rows["k"], pa.array(map(PRICES.get, numbers), PRICED.field(1).type), texts], schema=PRICED)
+
+
+def floating(rows: pa.Table) -> pa.Table:
+    return pa.table({"k": rows["k"], "x": pa.array(map(FLOATS.get, rows["n"].to_pylist()), pa.float64())})
+
+
+def with_nan(rows: pa.Table) -> pa.Table:
+    """Make a 5 of a row that deletes NaN, and a 1 infinite."""
+    odd = {(5, "D"): math.nan, (1, "D"): math.inf}
+    pairs = zip(rows["n"].to_pylist(), rows["op"].to_pylist(), strict=True)
+    return pa.table({"k": rows["k"], "x": pa.array([odd.get(pair, FLOATS[pair[0]]) for pair in pairs], pa.float64())})
+
+
+def prices(contents: Contents) -> Contents:
+    found: Contents = Counter()
+    for k, rows in by_key(contents).items():
+        cents = [PRICES[n] for _, n, _ in rows]
+        some = [value for value in cents if value is not None]
+        texts = [op.encode() for *_, op in rows if op is not None]
+        sums = decimal_sum(cents, 9, 2), decimal_average(cents, 9, 2)
+        found[k, *sums, min(some, default=None), max(some, default=None), min(texts, default=None)] = 1
+    return found
+
+
+def float_sums(contents: Contents, *, odd: bool) -> Contents:
+    found: Contents = Counter()
+    for k, rows in by_key(contents).items():
+        values = [FLOATS[n] for _, n, _ in rows]
+        if odd:
+            values = [
+                {(5, "D"): math.nan, (1, "D"): math.inf}.get((n, op), value)
+                for (_, n, op), value in zip(rows, values, strict=True)
+            ]
+        found[k, plain(float_sum(values)), plain(float_average(values))] = 1
+    return found
+
+
+def plain(value: Any) -> Any:
+    """Return a value that is equal to itself."""
+    return "nan" if value != value else value
+
+
 def largest(key: object, rows: pa.Table) -> pa.Table:
     """Return the sum of a key's numbers and how many rows there are."""
     del key
@@ -150,6 +211,21 @@ COLLECTIONS: dict[str, tuple[Built, Said]] = {
     "busy": (
         lambda s, _: s.aggregate(by="k", over="history", n=count()).filter("n > 2"),
         lambda c: Counter({row: 1 for row in counted(c) if row[1] > 2}),
+    ),
+    "average": (lambda s, _: s.aggregate(by="k", over="history", n=avg_of("n")), averaged),
+    "prices": (
+        lambda s, _: s.map(priced).aggregate(
+            by="k", over="history", s=sum_of("d"), a=avg_of("d"), lo=min_of("d"), hi=max_of("d"), t=min_of("b")
+        ),
+        prices,
+    ),
+    "floats": (
+        lambda s, _: s.map(floating).aggregate(by="k", over="history", s=sum_of("x"), a=avg_of("x")),
+        partial(float_sums, odd=False),
+    ),
+    "odd floats": (
+        lambda s, _: s.map(with_nan).aggregate(by="k", over="history", s=sum_of("x"), a=avg_of("x")),
+        partial(float_sums, odd=True),
     ),
     "latest": (lambda s, _: s.latest("k", order_by="n"), lambda c: current(c, deleted=False)),
     "current": (lambda s, _: s.latest("k", order_by="n", deleted="op = 'D'"), lambda c: current(c, deleted=True)),
@@ -336,7 +412,7 @@ class World:
             for row in log.messages().to_pylist():
                 time = self.number(row.pop("_time"))
                 diff = row.pop("_diff", 1)
-                found[time, tuple(row[name] for name in log.schema.names)] += diff
+                found[time, tuple(plain(row[name]) for name in log.schema.names)] += diff
             if name in EVENTS:
                 wanted = EVENTS[name][1](self.inputs[0], self.inputs[1], upper)
                 assert found == wanted
@@ -399,7 +475,7 @@ def run_history(folder: Path, rng: random.Random, kind: str, names: list[str], t
 
 
 N = 200 if os.environ.get("SPARK_TIMELY_LONG") else 3
-EITHER = [*COLLECTIONS]
+EITHER = [name for name in COLLECTIONS if "floats" not in name]
 
 
 @pytest.mark.parametrize("seed", range(N))
@@ -472,6 +548,39 @@ def sum_is_enough(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(totals.Totals, "show", without)
 
 
+def average_is_enough(patch: pytest.MonkeyPatch) -> None:
+    """An average goes on from what it gave, as if that were whole."""
+    shows_itself(patch, "_kept_sum_n", lambda row: Decimal(round(row["n"] or 0) * row["_kept_n_n"]))
+
+
+def float_sum_is_enough(patch: pytest.MonkeyPatch) -> None:
+    """A sum of floats goes on from what it gave."""
+
+    def packed(row: dict[str, Any]) -> bytes:
+        digits, unit = digits_of(np.array([row["s"] or 0.0]))
+        return bytes(sums_as_bytes(digits, unit // BITS, 1)[0].as_py())
+
+    shows_itself(patch, "_kept_sum_s", packed)
+
+
+def shows_itself(patch: pytest.MonkeyPatch, column: str, kept: Callable[[dict[str, Any]], Any]) -> None:
+    """Make a hidden column of what is shown."""
+    found = totals.Totals.advance
+
+    def advance(self: Any, changes: Changes, held: Held, contents: Any, *, of_updates: bool) -> Changes:
+        rows = held.rows
+        at_, field = rows.schema.get_field_index(column), rows.schema.field(column)
+        rows = rows.set_column(at_, field, pa.array([kept(row) for row in rows.to_pylist()], field.type))
+        return found(self, changes, replace(held, rows=rows), contents, of_updates=of_updates)
+
+    patch.setattr(totals.Totals, "advance", advance)
+
+
+def nan_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """How many values were NaN is not carried to the next step."""
+    shows_itself(patch, "_kept_nan_s", lambda row: 0)
+
+
 def tail_unread(patch: pytest.MonkeyPatch) -> None:
     """What is past the upper of an index is not read."""
     found = tasks.Lookups._indexed
@@ -508,6 +617,9 @@ def empty_held(lookups: Any, leaf: Any, columns: Any) -> Held:
         (every_task_all_keys, "stream", "count"),
         (no_tombstones, "stream", "current"),
         (sum_is_enough, "collection", "sum"),
+        (average_is_enough, "collection", "average"),
+        (float_sum_is_enough, "stream", "floats"),
+        (nan_is_forgotten, "stream", "odd floats"),
         (tail_unread, "stream", "count"),
         (rows_in_any_bucket, "stream", "count"),
     ],
@@ -607,6 +719,20 @@ def test_a_state_has_one_writer(tmp_path: Path) -> None:
     log.writer(owner="me").append(pa.table({"_time": [2], "k": ["a"]}), advance_to=3)
     with pytest.raises(DataLossError, match="'more'"):
         engine.advance(runner(scope.storage))
+
+
+def test_columns_that_are_never_null_are_summed(tmp_path: Path) -> None:
+    columns = pa.schema([("k", pa.string()), pa.field("n", pa.int64(), nullable=False)])
+    log = create_log(tmp_path / "in", columns, minimum=(0,))
+    scope = Scope("flow")
+    scope.replay(log).aggregate(by="k", over="history", s=sum_of("n"), a=avg_of("n")).capture(str(tmp_path / "out"))
+    engine = Engine("flow", scope.sinks, scope.storage, files_of=catalog_of, now=ManualClock())
+    for time, n in enumerate([1, 2, 6]):
+        log.writer(owner="me").append(pa.table({"_time": [time], "k": ["a"], "n": [n]}), advance_to=time + 1)
+        engine.advance(runner(scope.storage))
+    rows = open_log(tmp_path / "out").messages().to_pylist()
+    found = {row["_time"]: (row["s"], row["a"]) for row in rows if row["_diff"] > 0}
+    assert found == {0: (1, 1.0), 1: (3, 1.5), 2: (9, 3.0)}
 
 
 def flipped(file: Path) -> None:

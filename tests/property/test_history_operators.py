@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -23,20 +24,31 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_timely.dataflow.aggregates import count, max_of, min_of, sum_of
-from spark_timely.dataflow.history import best, contents
+from spark_timely.dataflow.aggregates import avg_of, count, max_of, min_of, sum_of
+from spark_timely.dataflow.exact_sum import BITS, digits_of
+from spark_timely.dataflow.history import best, contents, totals
 from spark_timely.dataflow.history.asof import join_as_of
 from spark_timely.dataflow.history.base import HIDDEN, Changes, Held, HistoryOperator
 from spark_timely.dataflow.history.best import DELETED, Best
+from spark_timely.dataflow.history.exact import sums_as_bytes
 from spark_timely.dataflow.history.first import First
 from spark_timely.dataflow.history.keys import nth_so_far
 from spark_timely.dataflow.history.reduce import Reduce
 from spark_timely.dataflow.history.totals import Totals
 from spark_timely.errors import OperatorError
 from spark_timely.testing import rows_of, stream_of
+from tests.oracles.totals_model import (
+    Beyond,
+    average,
+    decimal_average,
+    decimal_sum,
+    float_average,
+    float_sum,
+)
 
 Row = tuple[Any, ...]
 Contents = Counter[Row]
+Said = Callable[[Contents, Callable[[Row], Row]], Contents]
 Updates = Counter[tuple[int, Row]]  # by time and row, in the order of the columns below
 
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -50,8 +62,22 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "double": (pa.float64(), [float("-inf"), -0.0, 0.0, 1.5, float("inf"), float("nan")]),
     "list": (pa.list_(pa.int64()), [[], [1], [1, 2]]),
 }
+DOUBLES = [
+    0.1, -0.1, 1.0, 1 / 3, 1e16, -1e16, 1e308, 1.7e308, -1.7e308, 5e-324, -5e-324, 2.5e-310, 2.0**-1022,
+    -(2.0**53), -0.0,
+]  # fmt: skip
+WHOLE = [10**38 - 1, -(10**38) + 1, 4 * 10**37, -(4 * 10**37), 3 * 10**18, -(1 << 64), 1 << 63]
+VALUES |= {
+    "wild": (pa.float64(), DOUBLES),
+    "odd": (pa.float64(), [*DOUBLES, *DOUBLES, float("nan"), float("inf"), float("-inf")]),
+    "single": (pa.float32(), [0.5, -0.25, 2.0**-149, 2.0**127, float("nan")]),
+    "wide": (pa.decimal128(38, 0), [Decimal(n) for n in (7, -1, 0, 3, 10**33, -(6 * 10**33), *WHOLE[3:], WHOLE[0])]),
+    "fine": (pa.decimal128(38, 38), [Decimal(n).scaleb(-38) for n in (-1, 0, 0, 1, 2, 5, *WHOLE[2:])]),
+    "cents": (pa.decimal128(18, 2), [Decimal(n).scaleb(-2) for n in (-1, 0, 1, 5, 10**18 - 1, 1 - 10**18)]),
+}
 KEYS = ["long", "text", "bytes", "bool", "date", "timestamp", "decimal"]
-ORDERED = [name for name in VALUES if name != "list"]
+ORDERED = ["long", "text", "bytes", "bool", "date", "timestamp", "decimal", "double"]
+LONGS = [-5, 0, 1, 5]
 
 
 @dataclass(frozen=True)
@@ -62,6 +88,7 @@ class Shape:
     v: str
     w: str
     deleted: bool = False
+    numbers: Sequence[int] = tuple(LONGS)
 
     @property
     def schema(self) -> pa.Schema:
@@ -78,7 +105,7 @@ class Shape:
             return None if rng.random() < 0.2 else rng.choice(values)
 
         k, v, w = (one(VALUES[name][1]) for name in (self.k, self.v, self.w))
-        return (k, rng.choice(["x", "y"]), v, one([-5, 0, 1, 5]), w, rng.random() < 0.3)
+        return (k, rng.choice(["x", "y"]), v, one(self.numbers), w, rng.random() < 0.3)
 
 
 def plain(value: Any) -> Any:
@@ -142,6 +169,42 @@ def totals_of(contents: Contents, key: Callable[[Row], Row]) -> Contents:
 
 def summed(contents: Contents, key: Callable[[Row], Row]) -> Contents:
     return Counter({(*row[: len(row) - 5], row[-4]): 1 for row in totals_of(contents, key)})
+
+
+def number_of(value: Any) -> Any:
+    """Return what `plain` was given."""
+    if not isinstance(value, tuple):
+        return value
+    return float("nan") if value[1] == "nan" else struct.unpack(">d", value[1])[0]
+
+
+Value = Callable[[list[Any]], Any]
+
+
+def of_values(place: int, *said: Value) -> Said:
+    """Return the program that says something of the values in one place of the rows of a key, in this order."""
+
+    def say(contents: Contents, key: Callable[[Row], Row]) -> Contents:
+        found: Contents = Counter()
+        for k, rows in by_key(contents, key).items():
+            values = [number_of(row[place]) for row in rows]
+            found[plain_row((*k, *(each(values) for each in said)))] = 1
+        return found
+
+    return say
+
+
+def how_many(values: list[Any]) -> int:
+    return len(values)
+
+
+def not_null(values: list[Any]) -> int:
+    return sum(value is not None for value in values)
+
+
+def whole_sum(values: list[Any]) -> int | None:
+    some = [value for value in values if value is not None]
+    return sum(some) if some else None
 
 
 def bests(contents: Contents, key: Callable[[Row], Row], n: int, *, least_first: bool, deleted: bool) -> Contents:
@@ -312,7 +375,6 @@ def shown(operator: HistoryOperator, source: pa.Schema, state: State, time: int)
     return Counter({row: d for row, d in found.items() if d})
 
 
-Said = Callable[[Contents, Callable[[Row], Row]], Contents]
 REDUCED = pa.schema([("rank", pa.int32()), ("often", pa.int64())])
 VALUED = {"a": count(), "b": sum_of("n"), "c": count("n"), "d": min_of("v"), "e": max_of("v")}
 
@@ -329,7 +391,44 @@ def collections_of(by: tuple[str, ...]) -> dict[str, tuple[HistoryOperator, Said
         "top": (Best(by, order, 3), partial(bests, n=3, least_first=False, deleted=False)),
         "reduce": (Reduce(by, numbered, ("n",), REDUCED), of_all_rows),
         "lowest": (Best(by, back, 2), partial(bests, n=2, least_first=True, deleted=False)),
+        "average": (Totals(by, {"a": avg_of("n")}), of_values(3, average)),
+        "averages": (
+            Totals(by, {"a": avg_of("n"), "m": count("n"), "s": sum_of("n"), "b": avg_of("n")}),
+            of_values(3, average, not_null, whole_sum, average),
+        ),
+        **{each: of_decimals(by, each) for each in DECIMALS},
     }
+
+
+DECIMALS = ["decimal", "wide", "fine", "cents"]
+
+
+def of_decimals(by: tuple[str, ...], name: str) -> tuple[HistoryOperator, Said]:
+    digits = VALUES[name][0].precision, VALUES[name][0].scale
+    wanted = {"a": avg_of("v"), "s": sum_of("v")} if name != "cents" else {"a": avg_of("v"), "b": avg_of("v")}
+    means, sums = (partial(each, precision=digits[0], scale=digits[1]) for each in (decimal_average, decimal_sum))
+    return Totals(by, wanted), of_values(2, means, means if name == "cents" else sums)
+
+
+def floats_of(by: tuple[str, ...]) -> dict[str, tuple[HistoryOperator, Said]]:
+    """Return sums of floats: of events alone."""
+    both = {"n": count(), "s": sum_of("v"), "a": avg_of("v"), "m": count("v")}
+    many = Totals(by, both), of_values(2, how_many, float_sum, float_average, not_null)
+    return {
+        "wild": (Totals(by, {"s": sum_of("v")}), of_values(2, float_sum)),
+        "wild average": (Totals(by, {"a": avg_of("v"), "b": avg_of("v")}), of_values(2, float_average, float_average)),
+        "odd": many,
+        "double": many,
+        "single": many,
+    }
+
+
+def refusal_of(drive: Callable[[], State]) -> str | None:
+    try:
+        drive()
+    except OperatorError as error:
+        return error.message
+    return None
 
 
 def check_collection(
@@ -337,18 +436,29 @@ def check_collection(
 ) -> None:
     rng = random.Random(f"{name} {seed} {of_updates}")
     by = rng.choice([("k",), ("k", "l"), ("l",), ()])
-    # Of bytes and decimals aggregates take no least value yet.
-    values = [each for each in ORDERED if name != "totals" or each not in ("bytes", "decimal")]
-    shape = Shape(rng.choice(KEYS), rng.choice(values), rng.choice(ORDERED), name == "current")
+    kind = name.partition(" ")[0]
+    v = kind if kind in {*DECIMALS, *floats_of(())} else rng.choice(ORDERED)
+    many = [*LONGS, (1 << 63) - 1, -(1 << 63)] if name == "average" else LONGS
+    shape = Shape(rng.choice(KEYS), v, rng.choice(ORDERED), name == "current", many)
     history = history_of(rng, shape, of_updates=of_updates)
-    operator, oracle = collections_of(by)[name]
+    operator, oracle = {**collections_of(by), **floats_of(by)}[name]
     operator = change(operator) if change else operator
-    state = driven(operator, history, shape, rng, of_updates=of_updates)
     numbers = [shape.schema.get_field_index(each) for each in by]
+    try:
+        wanted = [oracle(at(history.updates, time), lambda row: tuple(row[i] for i in numbers)) for time in range(9)]
+    except Beyond:
+        wanted = []
+    drive = partial(driven, operator, history, shape, rng, of_updates=of_updates)
+    if not wanted:
+        refusal = refusal_of(drive)
+        assert refusal is not None, "a sum that does not fit"
+        assert "beyond decimal(" in refusal
+        assert all(f"{each}=" in refusal for each in by), "it names the key"
+        return
+    state = drive()
     # Columns beside the key are in the order of the input; those of the key are equal.
     for time in range(9):
-        wanted = oracle(at(history.updates, time), lambda row: tuple(row[i] for i in numbers))
-        assert shown(operator, shape.schema, state, time) == wanted, (name, by, time)
+        assert shown(operator, shape.schema, state, time) == wanted[time], (name, by, time)
 
 
 def check_events(seed: int, change: Callable[[HistoryOperator], HistoryOperator] | None = None) -> None:
@@ -409,7 +519,7 @@ SEEDS = 400 if os.environ.get("SPARK_TIMELY_LONG") else 40
 COLLECTIONS = [*collections_of(())]
 
 
-@pytest.mark.parametrize("name", COLLECTIONS)
+@pytest.mark.parametrize("name", [*COLLECTIONS, *floats_of(())])
 def test_operators_of_events(name: str) -> None:
     for seed in range(SEEDS):
         check_collection(name, seed, of_updates=False)
@@ -518,6 +628,30 @@ def rows_of_zero(made: Changes) -> Changes:
     return Changes(np.array([t for t, _, _ in taken], np.int64), np.array([d for _, d, _ in taken], np.int64), found)
 
 
+def with_column(held: Held, name: str, values: Sequence[Any]) -> Held:
+    rows = held.rows
+    place, field = rows.schema.get_field_index(name), rows.schema.field(name)
+    return replace(held, rows=rows.set_column(place, field, pa.array(values, field.type)))
+
+
+def mean_times_count(changes: Changes, held: Held) -> tuple[Changes, Held]:
+    """Take for the sum what the average that is shown makes of it."""
+    rows = held.rows.to_pylist()
+    sums = [Decimal(0 if row["a"] is None else int(row["a"] * row["_kept_n_a"])) for row in rows]
+    return changes, with_column(held, "_kept_sum_a", sums)
+
+
+def rounded_sum(changes: Changes, held: Held) -> tuple[Changes, Held]:
+    """Take for the exact sum the one that is shown."""
+    sums = np.nan_to_num(held.rows.column("s").fill_null(0.0).to_numpy())
+    digits, unit = digits_of(sums)
+    return changes, with_column(held, "_kept_sum_s", sums_as_bytes(digits, unit // BITS, len(sums)).to_pylist())
+
+
+def forgotten(what: str) -> Callable[[Changes, Held], tuple[Changes, Held]]:
+    return lambda changes, held: (changes, with_column(held, f"_kept_{what}_s", [0] * held.rows.num_rows))
+
+
 def last_seen(changes: Changes, held: Held) -> tuple[Changes, Held]:
     """Take each held row to have come once more, just before."""
     assert held.times is not None
@@ -530,6 +664,11 @@ MUTANTS: dict[str, tuple[str, bool, Callable[[HistoryOperator], HistoryOperator]
     "count with rows of 0": ("count", True, lambda o: Wrong(o, after=rows_of_zero)),
     "times of a step as one": ("count", False, lambda o: Wrong(o, before=at_one_time)),
     "times of a step as one, latest": ("latest", True, lambda o: Wrong(o, before=at_one_time)),
+    "average from what is shown": ("average", True, lambda o: Wrong(o, before=mean_times_count)),
+    "float sum from what is shown": ("wild", False, lambda o: Wrong(o, before=rounded_sum)),
+    "NaN lost at the next step": ("odd", False, lambda o: Wrong(o, before=forgotten("nan"))),
+    "infinity lost at the next step": ("odd", False, lambda o: Wrong(o, before=forgotten("inf"))),
+    "number of nulls lost": ("wild", False, lambda o: Wrong(o, before=forgotten("n"))),
     "top that forgets": ("top", False, lambda o: replace(o, n=2)),  # type: ignore[type-var]
 }
 
@@ -544,6 +683,61 @@ def test_wrong_collections_are_found(name: str) -> None:
     operator, of_updates, change = MUTANTS[name]
     with pytest.raises((AssertionError, OperatorError)):
         check_seeds(partial(check_collection, operator, of_updates=of_updates, change=change))
+
+
+def summed_one_by_one(values: Sequence[float], change: Callable[[HistoryOperator], HistoryOperator]) -> list[float]:
+    """Return the sums after each of some values, of which each is a step."""
+    operator = change(Totals((), {"s": sum_of("x")}))
+    rows = [pa.table({"x": [value]}) for value in values]
+    held, found = Held(None, np.zeros(0, np.int64), operator.state(rows[0].schema).empty_table()), []
+    for time, row in enumerate(rows):
+        made = operator.advance(Changes(np.array([time]), np.ones(1, np.int64), row), held, None, of_updates=False)
+        if made.rows.num_rows:
+            held = Held(None, np.ones(1, np.int64), made.rows.filter(pa.array(made.diffs > 0)))
+        found += held.rows.column("s").to_pylist()
+    return found
+
+
+def test_rounded_sums_of_floats_are_mostly_wrong() -> None:
+    rng, wrong = random.Random(7), []
+    for _ in range(SEEDS):
+        values = [rng.uniform(-1, 1) * 10 ** rng.randrange(6) for _ in range(20)]
+        wanted = [float_sum(values[: n + 1]) for n in range(20)]
+        assert summed_one_by_one(values, lambda o: o) == wanted
+        wrong.append(summed_one_by_one(values, lambda o: Wrong(o, before=rounded_sum)) != wanted)
+    assert sum(wrong) > SEEDS / 2
+
+
+def beyond_wraps(patch: pytest.MonkeyPatch) -> None:
+    """A decimal that does not fit is cut to 38 digits."""
+    right = totals.decimals_of
+
+    def wrapped(numbers: Any, type_: pa.Decimal128Type, nothing: Any) -> pa.Array:
+        most = 10**type_.precision
+        cut = np.array([(abs(n) % most) * (1 if n > 0 else -1) for n in numbers.tolist()], object)
+        return right(cut, type_, nothing)
+
+    patch.setattr(totals, "fits", lambda numbers, type_: np.ones(numbers.shape[0], np.bool_))
+    patch.setattr(totals, "decimals_of", wrapped)
+
+
+def halves_to_even(patch: pytest.MonkeyPatch) -> None:
+    """Halves of a decimal average go to the even one."""
+
+    def rounded(sums: Any, counts: Any, places: int) -> Any:
+        made = [round(Fraction(s * 10**places, c)) for s, c in zip(sums.tolist(), counts.tolist(), strict=True)]
+        return np.array(made, object)
+
+    patch.setattr(totals, "rounded_quotients", rounded)
+
+
+@pytest.mark.parametrize("mutant", [beyond_wraps, halves_to_even])
+def test_wrong_decimals_are_found(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError):
+        check_seeds(partial(check_collection, "fine", of_updates=True))
 
 
 WITHIN: dict[str, Callable[[HistoryOperator], HistoryOperator]] = {

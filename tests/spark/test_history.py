@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import pytest
 
 import spark_timely as st
 from spark_timely.errors import OwnershipError, SinceViolationError
+from tests.oracles.totals_model import average, decimal_average, decimal_sum, float_sum
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,6 +49,20 @@ class Orders:
         current = changes.latest("id", order_by="changed", deleted="op = 'D'")
         current.capture(str(self.folder / "current"))
         changes.aggregate(by="id", over="history", n=st.count()).capture(str(self.folder / "counts"))
+        priced = changes.select(
+            "id",
+            "cents",
+            euro=pc.field("cents").cast(pa.decimal128(21, 2)),
+            share=pc.field("cents").cast("double") / 10,
+        )
+        priced.aggregate(
+            by="id",
+            over="history",
+            mean=st.avg("cents"),
+            euro=st.sum("euro"),
+            each=st.avg("euro"),
+            share=st.sum("share"),
+        ).capture(str(self.folder / "sums"))
         changes.drop_duplicates("id").capture(str(self.folder / "first"))
         changes.join(current.select("id", now=pc.field("cents")), on="id", as_of=True).capture(
             str(self.folder / "joined")
@@ -62,6 +78,12 @@ class Orders:
             current = Counter(row for row in newest.values() if row[2] != "D")
             assert contents(self.folder / "current", time) == current
             assert contents(self.folder / "counts", time) == Counter(Counter(row[0] for row in now).items())
+            by_id: dict[int, list[int]] = {}
+            for row in now:
+                by_id.setdefault(row[0], []).append(row[3])
+            assert contents(self.folder / "sums", time) == Counter(
+                (k, average(cents), *decimals(cents), float_sum([n / 10 for n in cents])) for k, cents in by_id.items()
+            )
             joined = Counter(
                 (*row, newest[row[0]][3])
                 for when, row in self.rows
@@ -72,6 +94,11 @@ class Orders:
             assert Counter(tuple(row[name] for name in log.schema.names) for row in found) == joined
         ids = [row["id"] for row in st.open_log(str(self.folder / "first")).messages().to_pylist()]
         assert sorted(ids) == sorted({row[0] for when, row in self.rows if when < upper})
+
+
+def decimals(cents: list[int]) -> tuple[Decimal | None, Decimal | None]:
+    values = list(map(Decimal, cents))
+    return decimal_sum(values, 21, 2), decimal_average(values, 21, 2)
 
 
 def _with_time() -> pa.Schema:
@@ -96,7 +123,7 @@ def test_a_table_is_kept_current_over_restarts(spark: SparkSession, tmp_path: Pa
     orders.check(6)
     plan = orders.flow().explain()
     assert f"keeps key id, columns id, changed, op, cents, in its own output {tmp_path / 'first'}: " in plan
-    assert plan.count("keeps key id, ") == 3
+    assert plan.count("keeps key id, ") == 4
     assert f", hidden _kept_deleted, in a log of its own {tmp_path / 'current'}/_spark_timely/" in plan
     assert "keeps nothing, looks into " in plan
 

@@ -1,13 +1,15 @@
-"""Counts, sums, least and greatest values of each key over all history.
+"""Counts, sums, averages, least and greatest values of each key over all history.
 
 A state row has the key, the values, and what these alone do not say: the number of rows, without which a sum of 0 could
-be of two rows or of none, and the number of values that are not null, without which a sum of 0 could be one of nulls.
+be of two rows or of none; the number of values that are not null, without which a sum of 0 could be one of nulls; the
+exact sum of an average; and of floats the exact sum as bytes, and how many were NaN and infinite.
 
 Invariants
 ----------
 1. A key of which no row is left has no row here.
 2. Sums are exact: they are done in Python's integers where 64 bits may not do, and refused where the result does not
    fit.
+3. No value is made of a rounded one: averages and sums of floats are made of what is hidden, and rounded once.
 """
 
 from __future__ import annotations
@@ -20,9 +22,22 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.dataflow.aggregates import Aggregation
+from spark_timely.dataflow.aggregates import Aggregation, check_rows
+from spark_timely.dataflow.exact_sum import BITS, Floats, Ints, digits_of, round_digits
 from spark_timely.dataflow.history.base import HIDDEN, Changes, Held, HistoryOperator, Names
 from spark_timely.dataflow.history.contents import Boundaries
+from spark_timely.dataflow.history.exact import (
+    Numbers,
+    decimals_of,
+    digits_of_bytes,
+    fits,
+    float_quotients,
+    greatest,
+    quotients,
+    rounded_quotients,
+    sums_as_bytes,
+    whole_numbers,
+)
 from spark_timely.dataflow.history.keys import best_so_far, key_codes, key_text, run_starts_of, sums_so_far
 from spark_timely.errors import OperatorError, SchemaMismatchError
 from spark_timely.time.arrays import IntArray
@@ -33,7 +48,10 @@ ROWS = f"{HIDDEN}rows"
 """How many rows a key has, where no value says so."""
 
 _MOST = (1 << 63) - 1
-Numbers = IntArray
+# The sum of as many integers as there can be rows: of 2**63 of 64 bits, which is less than 10**38.
+_WIDE = pa.decimal128(38, 0)
+# What is counted of floats, beside those that are not null.
+_ODD = {"nan": float("nan"), "inf": float("inf"), "minus_inf": float("-inf")}
 
 
 @dataclass(frozen=True)
@@ -81,27 +99,36 @@ class Totals(HistoryOperator):
         SchemaMismatchError
         """
         for name, each in self.values.items():  # one turn per value
-            found = each.field(name, source)
-            if each.kind == "sum" and pa.types.is_floating(found.type):
-                what = "of updates" if of_updates else "over history"
-                msg = f"could not aggregate {name!r}: found a sum {what} of column {each.column!r} of type={found.type}"
+            each.field(name, source, over="history")
+            if of_updates and each.kind in ("sum", "avg") and pa.types.is_floating(source.field(each.column).type):
+                what = {"sum": "a sum", "avg": "an average"}[each.kind]
+                type_ = source.field(each.column).type
+                msg = f"could not aggregate {name!r}: found {what} of updates of column {each.column!r} of type={type_}"
                 raise SchemaMismatchError(
                     msg,
-                    hint="sum integers, such as cents: a sum of floats that is rounded each time depends on the cut",
+                    hint="sum integers or decimals, such as cents or euros: of a collection floats are not summed",
                     context={"column": each.column},
                 )
 
     def state(self, source: pa.Schema) -> pa.Schema:
         """Return key, values, and what is kept beside them."""
         shown = self.shown(source)
-        hidden = [name for name in (self._rows, *(self._n(name, source) for name in self._sums())) if name]
-        more = [name for name in dict.fromkeys(hidden) if name not in shown.names]
-        return pa.schema([*shown, *(pa.field(name, pa.int64(), nullable=False) for name in more)])
+        hidden = {self._rows: pa.int64()}
+        for owner in dict.fromkeys(map(self._owner, self._sums())):  # one turn per value
+            if source.field(self.values[owner].column).nullable:
+                hidden[self._n(owner)] = pa.int64()
+            of = source.field(self.values[owner].column).type
+            if pa.types.is_floating(of):
+                hidden |= {self._hidden("sum", owner): pa.binary(), **dict.fromkeys(self._odd(owner), pa.int64())}
+            elif self.values[owner].kind == "avg":
+                hidden[self._hidden("sum", owner)] = self._sum_type(owner, source)
+        more = {name: type_ for name, type_ in hidden.items() if name not in shown.names}
+        return pa.schema([*shown, *(pa.field(name, type_, nullable=False) for name, type_ in more.items())])
 
     def shown(self, source: pa.Schema) -> pa.Schema:
         """Return key and values."""
         keys = [source.field(name) for name in self.by]
-        return pa.schema([*keys, *(each.field(name, source) for name, each in self.values.items())])
+        return pa.schema([*keys, *(each.field(name, source, over="history") for name, each in self.values.items())])
 
     def needs(self, source: pa.Schema) -> Names:
         """Return the columns of the key and of the values."""
@@ -123,18 +150,40 @@ class Totals(HistoryOperator):
         return rows.drop_columns([name for name in rows.schema.names if name.startswith(HIDDEN)])
 
     def _sums(self) -> list[str]:
-        return [name for name, each in self.values.items() if each.kind == "sum"]
+        return [name for name, each in self.values.items() if each.kind in ("sum", "avg")]
+
+    def _owner(self, name: str) -> str:
+        """Return which value keeps the exact sum that another one is made of: of an average a sum that is shown."""
+        each = self.values[name]
+        alike = {value: other for value, other in self.values.items() if other == Aggregation("sum", each.column)}
+        return name if each.kind == "sum" else next(iter(alike), next(n for n, o in self.values.items() if o == each))
+
+    def _alike(self, owner: str) -> list[str]:
+        """Return the values that are made of one exact sum."""
+        return [name for name in self._sums() if self._owner(name) == owner]
+
+    def _hidden(self, what: str, owner: str) -> str:
+        return f"{HIDDEN}{what}_{owner}"
+
+    def _odd(self, owner: str) -> list[str]:
+        """Return the columns that count NaN and infinities of a sum of floats."""
+        return [self._hidden(what, owner) for what in _ODD]
+
+    def _sum_type(self, owner: str, source: pa.Schema) -> pa.DataType:
+        """Return the type of the exact sum of integers or decimals."""
+        column = self.values[owner].column
+        if self.values[owner].kind == "avg" and pa.types.is_integer(source.field(column).type):
+            return _WIDE
+        return Aggregation("sum", column).field(owner, source, over="history").type
 
     @property
     def _rows(self) -> str:
         """The column that has the number of rows."""
         return next((n for n, each in self.values.items() if each == Aggregation("count")), ROWS)
 
-    def _n(self, name: str, source: pa.Schema) -> str:
-        """Return the column that has the number of values of a sum that are not null; empty if all are."""
+    def _n(self, name: str) -> str:
+        """Return the column that has the number of values of a sum that are not null."""
         column = self.values[name].column
-        if column is not None and not source.field(column).nullable:
-            return ""
         return next((n for n, each in self.values.items() if each == Aggregation("count", column)), f"{HIDDEN}n_{name}")
 
     def advance(self, changes: Changes, held: Held, contents: Held | None, *, of_updates: bool) -> Changes:
@@ -153,15 +202,16 @@ class Totals(HistoryOperator):
         state = _Running(changes, held, order, starts, of_key, base)
         n_rows = state.sums(self._rows, None)
         self._check(n_rows < 0, rows, order[starts], times, n_rows)
-        n_rows = self._fitting("number of rows", n_rows, rows, order[starts], times)
+        n_rows = self._fitting("number of rows", n_rows, rows, order[starts], times, pa.int64())
         found: dict[str, pa.Array] = {self._rows: pa.array(n_rows)}
         for name, each in self.values.items():  # one turn per value
             if name in found:
                 continue
             if each.kind == "count":
                 found[name] = pa.array(self._counted(name, state, rows, order[starts], times, n_rows))
-            elif each.kind == "sum":
-                found.update(self._summed(name, state, rows, order[starts], times, n_rows))
+            elif each.kind in ("sum", "avg"):
+                summed = self._floats if pa.types.is_floating(rows.schema.field(each.column).type) else self._summed
+                found.update(summed(self._owner(name), state, rows, order[starts], times, n_rows))
             elif contents is None:
                 found[name] = state.extreme(name, each)
         if self.arranges(of_updates=of_updates):
@@ -197,15 +247,27 @@ class Totals(HistoryOperator):
             msg = f"{key} with {counts[at]} rows at time={int(times[at])}"
             raise OperatorError(msg, hint="correct the input: more is taken away there than was added")
 
-    def _fitting(self, what: str, sums: Numbers, rows: pa.Table, first: IntArray, times: IntArray) -> IntArray:
-        """Return sums as numbers of 64 bits; refuse those that are none, by name."""
-        wide = sums.dtype == object
-        beyond = (sums > _MOST) | (sums < -_MOST - 1) if wide else np.zeros(sums.shape[0], np.bool_)
+    def _fitting(
+        self,
+        what: str,
+        sums: Numbers,
+        rows: pa.Table,
+        first: IntArray,
+        times: IntArray,
+        type_: pa.DataType,
+    ) -> Numbers:
+        """Return whole numbers that a type has room for, of 64 bits where it has; refuse others, by name."""
+        beyond = ~fits(sums, type_)
         if beyond.any():
             at = int(np.flatnonzero(beyond)[0])
-            msg = f"{what} of {key_text(rows.select(self.by), int(first[at]))} beyond 64 bits at time={times[at]}"
-            raise OperatorError(msg, hint="sum smaller numbers: a sum, as a count, has 64 bits")
-        return sums.astype(np.int64)
+            is_decimal = pa.types.is_decimal(type_)
+            room = f"decimal({type_.precision}, {type_.scale})" if is_decimal else "64 bits"
+            msg = f"{what} of {key_text(rows.select(self.by), int(first[at]))} beyond {room} at time={times[at]}"
+            hint = "sum smaller numbers: a sum, as a count, has 64 bits"
+            if is_decimal:
+                hint = "sum smaller numbers, or decimals of fewer places: a result has 38 digits at most"
+            raise OperatorError(msg, hint=hint)
+        return sums if pa.types.is_decimal(type_) else sums.astype(np.int64)
 
     def _counted(
         self, name: str, state: _Running, rows: pa.Table, first: IntArray, times: IntArray, n_rows: Numbers
@@ -217,18 +279,74 @@ class Totals(HistoryOperator):
         self._check((counts < 0) | (counts > n_rows), rows, first, times, counts)
         return counts.astype(np.int64)
 
+    def _not_null(
+        self, owner: str, state: _Running, rows: pa.Table, first: IntArray, times: IntArray, n_rows: Numbers
+    ) -> tuple[IntArray, dict[str, pa.Array]]:
+        """Return how many values of a sum are not null, and the column that has it, if there is one."""
+        n_name = self._n(owner)
+        if not state.has(n_name):  # a column without nulls; what is read does not say so
+            return n_rows, {}
+        n = state.sums(
+            n_name, np.asarray(rows.column(self.values[owner].column).is_valid().to_numpy()).astype(np.int64)
+        )
+        self._check((n < 0) | (n > n_rows), rows, first, times, n)
+        n = n.astype(np.int64)
+        return n, {n_name: pa.array(n)}
+
     def _summed(
-        self, name: str, state: _Running, rows: pa.Table, first: IntArray, times: IntArray, n_rows: Numbers
+        self, owner: str, state: _Running, rows: pa.Table, first: IntArray, times: IntArray, n_rows: Numbers
     ) -> dict[str, pa.Array]:
-        """Return sums, and how many values of each are not null."""
-        column = rows.column(self.values[name].column)
-        sums = state.sums(name, np.asarray(column.cast(pa.int64()).fill_null(0).to_numpy()))
-        n_name = self._n(name, rows.schema)
-        n = n_rows if not n_name else state.sums(n_name, np.asarray(column.is_valid().to_numpy()).astype(np.int64))
-        self._check((n < 0) | (n > n_rows) | ((n == 0) & (sums != 0)), rows, first, times, n)
-        sums = self._fitting(f"sum {name!r}", sums, rows, first, times)
-        found = {name: pa.array(sums, mask=n == 0)}
-        return {**found, n_name: pa.array(n.astype(np.int64))} if n_name else found
+        """Return sums and averages of a column of integers or decimals, and what is kept beside them."""
+        source, column = rows.schema, rows.column(self.values[owner].column)
+        type_ = self._sum_type(owner, source)
+        n, found = self._not_null(owner, state, rows, first, times, n_rows)
+        is_shown = self.values[owner].kind == "sum"
+        kept = owner if is_shown else self._hidden("sum", owner)
+        sums = state.sums(kept, whole_numbers(column))
+        self._check((n == 0) & (sums != 0), rows, first, times, n)
+        what = f"sum {owner!r}" if is_shown else f"sum of {owner!r}"
+        sums = self._fitting(what, sums, rows, first, times, type_)
+        nothing, some = n == 0, np.maximum(n, 1)
+        if not is_shown:
+            found[kept] = decimals_of(sums, type_, np.zeros_like(nothing))
+        for name in self._alike(owner):  # one turn per value
+            shown = self.values[name].field(name, source, over="history").type
+            if self.values[name].kind == "sum":
+                is_decimal = pa.types.is_decimal(shown)
+                found[name] = decimals_of(sums, shown, nothing) if is_decimal else pa.array(sums, mask=nothing)
+            elif pa.types.is_decimal(shown):
+                means = rounded_quotients(sums, some, shown.scale - column.type.scale)
+                means = self._fitting(f"average {name!r}", means, rows, first, times, shown)
+                found[name] = decimals_of(means, shown, nothing)
+            else:
+                found[name] = pa.array(quotients(sums, some), mask=nothing)
+        return found
+
+    def _floats(
+        self, owner: str, state: _Running, rows: pa.Table, first: IntArray, times: IntArray, n_rows: Numbers
+    ) -> dict[str, pa.Array]:
+        """Return sums and averages of a column of floats, and the exact sums that they are rounded from."""
+        check_rows(rows.num_rows)
+        n, found = self._not_null(owner, state, rows, first, times, n_rows)
+        column = rows.column(self.values[owner].column)
+        values = np.asarray(column.cast(pa.float64()).fill_null(0.0).to_numpy(), np.float64)
+        kept = self._hidden("sum", owner)
+        digits, place = state.digits(kept, np.where(np.isfinite(values), values, 0.0))
+        found[kept] = sums_as_bytes(digits, place, times.shape[0])
+        odd: Floats = np.zeros(times.shape[0])
+        for name, value in zip(self._odd(owner), _ODD.values(), strict=True):  # three turns
+            is_it = np.isnan(values) if np.isnan(value) else values == value
+            counts = state.sums(name, is_it.astype(np.int64)).astype(np.int64)
+            found[name] = pa.array(counts)
+            with np.errstate(invalid="ignore"):  # infinities of both signs are NaN
+                odd = odd + np.where(counts > 0, value, 0.0)
+        for name in self._alike(owner):  # one turn per value
+            if self.values[name].kind == "avg":
+                exact = float_quotients(digits, place, np.maximum(n, 1))
+            else:
+                exact = round_digits(digits, BITS * place) if digits else np.zeros(times.shape[0])
+            found[name] = pa.array(np.where(odd == 0, exact, odd), mask=n == 0)
+        return found
 
     def _extremes(self, changes: Changes, contents: Held) -> dict[str, pa.Array]:
         """Return least and greatest values of what is there after each time of each key."""
@@ -280,17 +398,42 @@ class _Running:
         self._changes, self._held = changes, held
         self._order, self._starts, self._of_key, self._base = order, starts, of_key, base
 
+    def has(self, name: str) -> bool:
+        """Return whether a column is held."""
+        return name in self._held.rows.schema.names
+
     def sums(self, name: str, values: Numbers | None) -> Numbers:
         """Return the sums after each time of each key; of Python's integers where they may be beyond 64 bits."""
         diffs, starts = self._changes.diffs, self._starts
-        held = np.append(np.asarray(self._held.rows.column(name).cast(pa.int64()).fill_null(0).to_numpy()), 0)
-        most = max(_greatest(diffs), 1) * (1 if values is None else max(_greatest(values), 1)) * (diffs.shape[0] + 1)
-        plain = most + _greatest(held) <= _MOST
+        held = np.append(whole_numbers(self._held.rows.column(name)), 0)
+        most = max(greatest(diffs), 1) * (1 if values is None else max(greatest(values), 1)) * (diffs.shape[0] + 1)
+        plain = most + greatest(held) <= _MOST
         if not plain:
             diffs, held = diffs.astype(object), held.astype(object)
         parts = diffs if values is None else diffs * (values if plain else values.astype(object))
         summed = np.add.reduceat(parts[self._order], starts) if starts.shape[0] else parts[:0]
         return sums_so_far(summed, self._of_key, held[self._base])
+
+    def digits(self, name: str, values: Floats) -> tuple[list[Ints], int]:
+        """Return the digits of the sums of floats after each time of each key, and the place of the first.
+
+        Of events: each value counts once.
+        """
+        mine, unit = digits_of(values)
+        before, place_before = digits_of_bytes(self._held.rows.column(name), self._base)
+        places = [*range(unit // BITS, unit // BITS - len(mine), -1)]
+        places_before = [*range(place_before, place_before - len(before), -1)]
+        every = [*places, *places_before]
+        if not every:
+            return [], 0
+        zeros, nothing = np.zeros(values.shape[0], np.int64), np.zeros(self._base.shape[0], np.int64)
+        by_place, by_place_before = dict(zip(places, mine, strict=True)), dict(zip(places_before, before, strict=True))
+        found = []
+        for place in range(max(every), min(every) - 1, -1):  # one turn per digit
+            summed = np.add.reduceat(by_place.get(place, zeros)[self._order], self._starts)
+            so_far = sums_so_far(summed, self._of_key, by_place_before.get(place, nothing))
+            found.append(so_far.astype(np.int64, copy=False))
+        return found, max(every)
 
     def extreme(self, name: str, value: Aggregation) -> pa.Array:
         """Return the least or greatest value up to each time of each key."""
@@ -303,10 +446,6 @@ class _Running:
         best = np.maximum.reduceat(mine, self._starts) if self._starts.shape[0] else mine
         best[self._of_key] = np.maximum(best[self._of_key], held[self._base])
         return _taken(by_place, best_so_far(best, self._of_key))
-
-
-def _greatest(numbers: Numbers) -> int:
-    return max(abs(int(numbers.max(initial=0))), abs(int(numbers.min(initial=0))))
 
 
 def _equal(column: pa.ChunkedArray, left: IntArray, right: IntArray) -> npt.NDArray[np.bool_]:

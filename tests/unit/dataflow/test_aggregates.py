@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as s
 
-from spark_timely.dataflow.aggregates import Aggregation, aggregate_rows, count, max_of, min_of, sum_of
+from spark_timely.dataflow.aggregates import Aggregation, aggregate_rows, avg_of, count, max_of, min_of, sum_of
 from spark_timely.dataflow.exact_sum import digits_of, round_digits, widest
 from spark_timely.errors import SchemaMismatchError
 from tests.support import examples
@@ -154,3 +154,21 @@ def test_aggregation_of_an_unfit_type_or_column_is_refused(value: Aggregation) -
     schema = pa.schema([("t", pa.string()), ("list", pa.list_(pa.int64()))])
     with pytest.raises(SchemaMismatchError, match="could not aggregate 'x'"):
         value.field("x", schema)
+
+
+@pytest.mark.parametrize("value", [avg_of("n"), avg_of("d"), sum_of("d"), min_of("d"), max_of("b")])
+def test_what_is_of_all_history_alone_is_refused_of_a_time(value: Aggregation) -> None:
+    schema = pa.schema([("n", pa.int64()), ("d", pa.decimal128(9, 2)), ("b", pa.binary())])
+    found = rf"'x': found {value.kind} of column '{value.column}' of type=.* of each time"
+    with pytest.raises(SchemaMismatchError, match=found) as error:
+        value.field("x", schema)
+    assert "over='history'" in str(error.value.hint)
+    assert value.field("x", schema, over="history").name == "x"
+
+
+@pytest.mark.parametrize("value", [avg_of("t"), sum_of("b"), avg_of("b"), avg_of("f"), min_of("list")])
+def test_unfit_types_are_refused_over_history(value: Aggregation) -> None:
+    types = [("t", pa.string()), ("b", pa.binary()), ("f", pa.bool_()), ("list", pa.list_(pa.int64()))]
+    with pytest.raises(SchemaMismatchError, match=f"'x': found {value.kind} of column '{value.column}'") as error:
+        value.field("x", pa.schema(types), over="history")
+    assert "decimals" in str(error.value.hint)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_timely.dataflow.aggregates import count, sum_of
+from spark_timely.dataflow.aggregates import avg_of, count, sum_of
 from spark_timely.dataflow.delays import ceil_to
 from spark_timely.dataflow.stream import Evaluation, Scope, Stream
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError
@@ -47,7 +47,14 @@ OF_UPDATES: dict[str, tuple[Build, str]] = {
     "binary_notify, right": (lambda made, events: events.binary_notify(made, same), TAKE_BACK),
     "drop_duplicates": (lambda made, events: made.drop_duplicates("k"), "have no first time"),
     "join as of a time, left": (lambda made, events: made.join(made, on="k", as_of=True), "on the left"),
-    "sum of floats": (lambda made, events: made.aggregate(over="history", x=sum_of("x")), "sum"),
+    "sum of floats": (
+        lambda made, events: made.aggregate(over="history", s=sum_of("x")),
+        "a sum of updates of column 'x'",
+    ),
+    "average of floats": (
+        lambda made, events: made.aggregate(over="history", a=avg_of("x")),
+        "could not aggregate 'a': found an average of updates of column 'x'",
+    ),
 }
 
 

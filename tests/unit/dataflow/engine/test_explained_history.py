@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_timely.dataflow.aggregates import count
+from spark_timely.dataflow.aggregates import avg_of, count
 from spark_timely.dataflow.engine.arranged import Indexing
 from spark_timely.dataflow.engine.explain import explain
 from spark_timely.dataflow.engine.steps import Engine
@@ -55,6 +55,17 @@ def test_hidden_log_and_its_columns_are_explained(log: Log, tmp_path: Path) -> N
     )
     assert found
     assert found[1].startswith(f"{out}/_spark_timely/")
+
+
+def test_average_has_a_log_of_its_own(log: Log, tmp_path: Path) -> None:
+    flow, out = Scope("flow"), str(tmp_path / "means")
+    flow.replay(log).aggregate(over="history", a=avg_of("n")).capture(out)
+    run_to_end(flow)
+    (kept,) = lines_of(flow, "keeps")
+    assert f"columns a, hidden _kept_rows, _kept_n_a, _kept_sum_a, in a log of its own {out}/_spark_timely/" in kept
+    rows = [row for row in open_log(out).messages().to_pylist() if row["_diff"] > 0]
+    assert {row["_time"]: row["a"] for row in rows} == {time: time / 2 for time in range(30)}
+    assert open_log(out).schema.names == ["a"]
 
 
 def test_index_is_explained_with_its_upper(log: Log, tmp_path: Path) -> None:

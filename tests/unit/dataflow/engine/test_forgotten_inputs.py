@@ -240,7 +240,7 @@ def test_a_join_begins_where_its_dimension_is_known(strict: bool, retained: bool
         assert open_log(str(tmp_path / "out")).messages().num_rows == 12 - first
 
 
-def test_duplicates_within_are_dropped_from_where_the_input_begins(tmp_path: Path) -> None:
+def test_duplicates_are_dropped_from_where_the_input_begins(tmp_path: Path) -> None:
     scope = Scope("flow")
     scope.replay(forgotten(tmp_path)).select(k=pc.scalar(1)).drop_duplicates("k", within=3).capture(
         str(tmp_path / "out")

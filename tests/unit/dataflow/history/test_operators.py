@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_timely.dataflow.aggregates import count, max_of, min_of, sum_of
+from spark_timely.dataflow.aggregates import avg_of, count, max_of, min_of, sum_of
 from spark_timely.dataflow.history.asof import join_as_of
 from spark_timely.dataflow.history.base import Changes, Held, HistoryOperator
 from spark_timely.dataflow.history.best import DELETED, Best
@@ -125,12 +127,150 @@ def test_old_values_are_those_that_are_held() -> None:
     assert said(made) == [(1, -1, "a", 4), (1, 1, "a", 7)]
 
 
-def test_sums_of_floats_over_history_are_refused() -> None:
-    floats = pa.schema([("k", pa.string()), ("n", pa.float64())])
-    for of_updates in (False, True):
-        with pytest.raises(SchemaMismatchError, match="sum"):
-            SUMS.check(floats, of_updates=of_updates)
-    Totals(("k",), {"n": min_of("n")}).check(floats, of_updates=True)
+FLOATS = pa.schema([("k", pa.string()), ("n", pa.float64())])
+
+
+@pytest.mark.parametrize(("value", "said"), [(sum_of("n"), "a sum"), (avg_of("n"), "an average")])
+def test_sums_of_floats_of_updates_are_refused(value: Any, said: str) -> None:
+    found = f"could not aggregate 's': found {said} of updates of column 'n' of type=double"
+    with pytest.raises(SchemaMismatchError, match=found) as error:
+        Totals(("k",), {"s": value}).check(FLOATS, of_updates=True)
+    assert "sum integers or decimals" in str(error.value.hint)
+    assert error.value.context == {"column": "n"}
+    Totals(("k",), {"s": value}).check(FLOATS, of_updates=False)
+    Totals(("k",), {"n": min_of("n"), "m": count("n")}).check(FLOATS, of_updates=True)
+
+
+MEAN = Totals(("k",), {"a": avg_of("n")})
+OF_MEAN = MEAN.state(K_N)
+
+
+def test_average_keeps_its_exact_sum_and_count() -> None:
+    assert OF_MEAN.names == ["k", "a", ROWS, "_kept_n_a", "_kept_sum_a"]
+    assert (OF_MEAN.field("a").type, OF_MEAN.field("_kept_sum_a").type) == (pa.float64(), pa.decimal128(38, 0))
+    assert [field.nullable for field in OF_MEAN] == [True, True, False, False, False]
+    made = advanced(MEAN, changes((1, 1, "a", 1), (1, 2, "a", 0), (1, 1, "a", None)), held(OF_MEAN))
+    assert made == [(1, 1, "a", 1 / 3, 4, 3, Decimal(1))]
+    # The mean of thirds is not a third of a sum that was rounded.
+    after = advanced(MEAN, changes((2, -1, "a", 0)), held(OF_MEAN, made[0][2:]))
+    assert after == [(2, -1, "a", 1 / 3, 4, 3, Decimal(1)), (2, 1, "a", 0.5, 3, 2, Decimal(1))]
+
+
+def test_average_of_nulls_alone_is_null() -> None:
+    assert advanced(MEAN, changes((1, 1, "a", None)), held(OF_MEAN)) == [(1, 1, "a", None, 1, 0, Decimal(0))]
+    assert advanced(MEAN, changes((1, -1, "a", None)), held(OF_MEAN, ("a", None, 1, 0, Decimal(0)))) == [
+        (1, -1, "a", None, 1, 0, Decimal(0))
+    ]
+
+
+def test_average_beside_what_it_is_made_of_hides_nothing() -> None:
+    values = {"rows": count(), "a": avg_of("n"), "s": sum_of("n"), "m": count("n")}
+    assert Totals(("k",), values).state(K_N).names == ["k", "rows", "a", "s", "m"]
+    schema = pa.schema([pa.field("k", pa.string()), pa.field("n", pa.int64(), nullable=False)])
+    assert Totals(("k",), {"rows": count(), "a": avg_of("n")}).state(schema).names == ["k", "rows", "a", "_kept_sum_a"]
+    twice = Totals(("k",), {"a": avg_of("n"), "b": avg_of("n")}).state(K_N)
+    assert twice.names == ["k", "a", "b", ROWS, "_kept_n_a", "_kept_sum_a"]
+
+
+@pytest.mark.parametrize("type_", [pa.int64(), pa.decimal128(9, 2), pa.float64()])
+def test_column_without_nulls_is_counted_by_rows(type_: pa.DataType) -> None:
+    schema = pa.schema([pa.field("k", pa.string()), pa.field("n", type_, nullable=False)])
+    sums = Totals(("k",), {"s": sum_of("n"), "a": avg_of("n")})
+    state = sums.state(schema)
+    assert not [name for name in state.names if "_n_" in name]
+    one, two = pa.array([1, 2]).cast(pa.decimal128(21, 2)).cast(type_).to_pylist()
+    # What is read from a file does not say that there are no nulls.
+    for given in (schema, pa.schema([schema.field(0), pa.field("n", type_)])):
+        rows = changes((1, 1, "a", one), (1, 1, "a", two), schema=given)
+        made = sums.advance(rows, held(state), None, of_updates=False)
+        (row,) = made.rows.to_pylist()
+        assert (row["s"], row["a"], row[ROWS]) == (3, Decimal("1.5"), 2)
+
+
+def test_average_is_of_sums_beyond_64_bits() -> None:
+    most = (1 << 63) - 1
+    made = advanced(MEAN, changes((1, 3, "a", most), (1, 1, "a", LEAST)), held(OF_MEAN))
+    assert made == [(1, 1, "a", 2.0**62, 4, 4, Decimal(3 * most + LEAST))]
+    rows = changes((1, (1 << 62) - 1, "a", LEAST), (1, 1 << 62, "a", LEAST))
+    assert advanced(MEAN, rows, held(OF_MEAN))[0][3] == float(LEAST)
+
+
+MONEY = pa.schema([("k", pa.string()), ("d", pa.decimal128(9, 2))])
+
+
+def test_results_of_decimals_have_types_of_spark() -> None:
+    def types(*digits: int) -> list[str]:
+        schema = pa.schema([("k", pa.string()), ("d", pa.decimal128(*digits))])
+        values = {"s": sum_of("d"), "a": avg_of("d"), "lo": min_of("d"), "hi": max_of("d")}
+        fields = [str(field.type) for field in Totals(("k",), values).shown(schema)]
+        return [each.removeprefix("decimal128") for each in fields[1:]]
+
+    assert types(9, 2) == ["(19, 2)", "(13, 6)", "(9, 2)", "(9, 2)"]
+    assert types(30, 0) == ["(38, 0)", "(34, 4)", "(30, 0)", "(30, 0)"]
+    assert types(38, 36) == ["(38, 36)", "(38, 38)", "(38, 36)", "(38, 36)"]
+
+
+def test_halves_of_decimal_averages_go_away_from_zero() -> None:
+    tiny = pa.schema([("k", pa.string()), ("d", pa.decimal128(38, 38))])
+    means = Totals(("k",), {"a": avg_of("d")})
+    last = Decimal(1).scaleb(-38)
+    for sign in (1, -1):
+        made = advanced(
+            means, changes((1, 1, "a", sign * last), (1, 1, "a", Decimal(0)), schema=tiny), held(means.state(tiny))
+        )
+        assert made[0][3] == sign * last
+    sums = Totals(("k",), {"a": avg_of("d")})
+    made = advanced(
+        sums, changes((1, 1, "a", Decimal("0.01")), (1, 2, "a", Decimal(0)), schema=MONEY), held(sums.state(MONEY))
+    )
+    assert made[0][3] == Decimal("0.003333")
+
+
+@pytest.mark.parametrize(
+    ("values", "digits", "found"),
+    [
+        ({"s": sum_of("d")}, (38, 2), r"sum 's' of k='a' beyond decimal\(38, 2\) at time=2"),
+        ({"m": avg_of("d")}, (38, 2), r"sum of 'm' of k='a' beyond decimal\(38, 2\) at time=2"),
+        # The mean needs four places more, which 38 digits have no room for.
+        ({"m": avg_of("d")}, (37, 0), r"average 'm' of k='a' beyond decimal\(38, 4\) at time=2"),
+    ],
+)
+def test_decimal_beyond_its_type_names_key_and_time(
+    values: dict[str, Any], digits: tuple[int, int], found: str
+) -> None:
+    schema = pa.schema([("k", pa.string()), ("d", pa.decimal128(*digits))])
+    totals, most = Totals(("k",), values), Decimal(f"{10 ** digits[0] - 1}e-{digits[1]}")
+    rows = changes((1, 1, "a", Decimal(1)), (2, 1, "a", most), (2, 1, "b", Decimal(5)), schema=schema)
+    with pytest.raises(OperatorError, match=found) as error:
+        advanced(totals, rows, held(totals.state(schema)))
+    assert "38 digits" in str(error.value.hint)
+    # What does not fit in between, within one time, does no harm.
+    back = changes((1, 1, "a", Decimal(1)), (2, 1, "a", most), (2, -1, "a", most), schema=schema)
+    assert len(advanced(totals, back, held(totals.state(schema)))) == 1
+
+
+def test_least_bytes_are_compared_as_unsigned_numbers() -> None:
+    schema = pa.schema([("k", pa.string()), ("b", pa.binary())])
+    ends = Totals(("k",), {"lo": min_of("b"), "hi": max_of("b")})
+    rows = changes(*((1, 1, "a", b) for b in (b"\xff", b"\x7f\x00", b"\x7f", None)), schema=schema)
+    made = ends.advance(rows, held(ends.state(schema)), None, of_updates=False)
+    assert said(made) == [(1, 1, "a", b"\x7f", b"\xff", 4)]
+
+
+def test_sum_of_floats_continues_from_what_is_exact() -> None:
+    sums = Totals(("k",), {"s": sum_of("n"), "a": avg_of("n")})
+    of_sums = sums.state(FLOATS)
+    assert of_sums.names == [
+        "k", "s", "a", ROWS, "_kept_n_s", "_kept_sum_s", "_kept_nan_s", "_kept_inf_s", "_kept_minus_inf_s",
+    ]  # fmt: skip
+    state, found = held(of_sums), []
+    for time, x in enumerate([1e16, 1.0, 1.0, -1e16, math.inf, None, -math.inf, 5.0]):
+        made = sums.advance(changes((time, 1, "a", x), schema=FLOATS), state, None, of_updates=False)
+        state = Held(None, np.ones(1, np.int64), made.rows.filter(pa.array(made.diffs > 0)))
+        found.append(tuple(str(state.rows[name][0]) for name in "sa"))
+    assert [float(s) for s, _ in found[:5]] == [1e16, 1e16, 1e16 + 2, 2.0, math.inf]
+    assert float(found[3][1]) == 0.5
+    assert found[5:] == [("inf", "inf"), ("nan", "nan"), ("nan", "nan")]
 
 
 @pytest.mark.parametrize("rows", [[-0.0, 0.0], [0.0, -0.0]])
